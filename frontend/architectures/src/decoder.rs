@@ -91,6 +91,19 @@ pub(super) struct Queries {
     pub roped: bool,
 }
 
+/// Inputs of a layer's values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValueInputs {
+    /// The layer.
+    pub layer: usize,
+    /// Normalised rows.
+    pub h: ValueId,
+    /// Rows of keys, before norm and RoPE.
+    pub keys: ValueId,
+    /// Elements of the values of all heads.
+    pub width: u64,
+}
+
 /// Differences between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
@@ -107,10 +120,10 @@ pub(super) struct Style {
     pub sinks: Sinks,
     /// RMS norms of queries and keys.
     pub head_norm: HeadNorm,
-    /// Whether each head's values are normalised by an RMS norm without a weight.
-    pub value_norm: bool,
-    /// Whether keys, before norm and RoPE, are also the values if there is no `attn_v`.
-    pub keys_as_values: bool,
+    /// Changes each head's values.
+    pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
+    /// Builds rows of values, before they are split into heads.
+    pub value_rows: fn(&mut Builder<'_>, &ValueInputs, &Style) -> Result<ValueId, ArchError>,
     /// Gate on the result of attention.
     pub output_gate: OutputGate,
     /// Whether the result of attention and the gated values of the network go through an RMS norm
@@ -152,8 +165,8 @@ impl Style {
         bias: Bias::Optional,
         sinks: Sinks::None,
         head_norm: HeadNorm::Absent,
-        value_norm: false,
-        keys_as_values: false,
+        values: |_, v| Ok(v),
+        value_rows,
         output_gate: OutputGate::None,
         inner_norms: false,
         pre_norms: true,
@@ -345,10 +358,8 @@ pub(super) fn attention_to(
     let q = turned(b, q, "attn_q_norm", facts.heads)?;
     let q = (style.temper)(b, q, Queries { layer, heads: facts.heads, roped })?;
     if let Some([k, v]) = kv {
-        let (k, mut v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
-        if style.value_norm {
-            v = b.plain_norm(v)?;
-        }
+        let (k, v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
+        let v = (style.values)(b, v)?;
         let k = turned(b, k, "attn_k_norm", facts.kv_heads)?;
         b.append(layer, k, v)?;
     }
@@ -435,13 +446,7 @@ fn projections(
         }
         let k = b.linear(h, &name("attn_k"), width, k, bias)?;
         let k = b.clamp(k, limit)?;
-        let v = match style.keys_as_values && !b.has(&name("attn_v.weight")) {
-            true => k,
-            false => {
-                let v = b.linear(h, &name("attn_v"), width, v, bias)?;
-                b.clamp(v, limit)?
-            }
-        };
+        let v = (style.value_rows)(b, &ValueInputs { layer, h, keys: k, width: v }, style)?;
         (q, Some([k, v]))
     };
     if let (HeadNorm::Row, Some([key, _])) = (style.head_norm, &mut kv) {
@@ -451,6 +456,13 @@ fn projections(
         *key = row_as_stream(b, *key, &name("attn_k_norm.weight"), k)?;
     }
     Ok((q, kv))
+}
+
+/// Builds rows of values from their own matrix.
+pub(super) fn value_rows(b: &mut Builder<'_>, of: &ValueInputs, style: &Style) -> Result<ValueId, ArchError> {
+    let name = format!("blk.{}.attn_v", of.layer);
+    let v = b.linear(of.h, &name, b.hyper.embedding_length, of.width, style.bias)?;
+    b.clamp(v, b.hyper.scales.clamp)
 }
 
 /// Applies a norm of the same type as the stream's to rows of this length, if the file has its

@@ -12,15 +12,19 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{HeadNorm, Style, add, attention, network, routed};
+use crate::decoder::{HeadNorm, Style, add, attention, network, routed, value_rows};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Windows};
 use crate::layer_inputs;
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::Heads,
-    value_norm: true,
-    keys_as_values: true,
+    values: |b, v| b.plain_norm(v),
+    // In layers without their own matrix, keys are also the values.
+    value_rows: |b, of, style| match b.has(&format!("blk.{}.attn_v.weight", of.layer)) {
+        true => value_rows(b, of, style),
+        false => Ok(of.keys),
+    },
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
     ..Style::NEOX
