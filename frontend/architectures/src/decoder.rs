@@ -126,9 +126,9 @@ pub(super) struct Style {
     pub value_rows: fn(&mut Builder<'_>, &ValueInputs, &Style) -> Result<ValueId, ArchError>,
     /// Gate on the result of attention.
     pub output_gate: OutputGate,
-    /// Whether the result of attention and the gated values of the network go through an RMS norm
-    /// before their matrices.
-    pub inner_norms: bool,
+    /// Changes rows before the output matrix of attention and before that of the network. Takes the
+    /// name of a norm and the length of a row.
+    pub before_output: fn(&mut Builder<'_>, ValueId, &str, u64) -> Result<ValueId, ArchError>,
     /// Whether a norm precedes attention and the feed-forward network.
     pub pre_norms: bool,
     /// Whether the feed-forward network has the same input as attention, in parallel, if it has no
@@ -168,7 +168,7 @@ impl Style {
         values: |_, v| Ok(v),
         value_rows,
         output_gate: OutputGate::None,
-        inner_norms: false,
+        before_output: |_, x, _, _| Ok(x),
         pre_norms: true,
         parallel: false,
         ffn_norm: "ffn_norm",
@@ -373,9 +373,7 @@ pub(super) fn attention_to(
     if let OutputGate::Own(function) = style.output_gate {
         y = gated_output(b, layer, h, (y, facts.value_length), function)?;
     }
-    if style.inner_norms {
-        y = b.rms_norm(y, &name("attn_sub_norm.weight"), facts.heads * facts.value_length)?;
-    }
+    let y = (style.before_output)(b, y, &name("attn_sub_norm.weight"), facts.heads * facts.value_length)?;
     b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
 }
 
@@ -552,10 +550,8 @@ pub(super) fn network(
         let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
         (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
     };
-    let mut y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
-    if style.inner_norms {
-        y = b.rms_norm(y, &name("ffn_sub_norm.weight"), inner)?;
-    }
+    let y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
+    let y = (style.before_output)(b, y, &name("ffn_sub_norm.weight"), inner)?;
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 

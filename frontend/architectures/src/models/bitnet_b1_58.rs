@@ -7,8 +7,11 @@ use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
 use crate::hyper::Defaults;
 
-pub(super) const STYLE: Style =
-    Style { inner_norms: true, gate: GateAttrs::plain(Activation::ReluSquared), ..Style::NEOX };
+pub(super) const STYLE: Style = Style {
+    before_output: |b, x, norm, width| b.rms_norm(x, norm, width),
+    gate: GateAttrs::plain(Activation::ReluSquared),
+    ..Style::NEOX
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bitnet-b1.58",
