@@ -138,8 +138,8 @@ pub(super) struct Style {
     pub ffn_norm: &'static str,
     /// Norms of the outputs of attention and of the feed-forward network, before they are added.
     pub post_norms: Option<[&'static str; 2]>,
-    /// Epsilon of these norms, if it differs from that of other norms.
-    pub post_eps: Option<f64>,
+    /// Applies these norms to rows.
+    pub post_norm: fn(&mut Builder<'_>, ValueId, &str) -> Result<ValueId, ArchError>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
     /// Whether the shared expert has the same form, in `ffn_up_shexp`.
@@ -173,7 +173,7 @@ impl Style {
         parallel: false,
         ffn_norm: "ffn_norm",
         post_norms: None,
-        post_eps: None,
+        post_norm: |b, y, norm| b.rms_norm(y, norm, b.hyper.embedding_length),
         fused_gate: false,
         fused_shared: false,
         gate: GateAttrs::plain(Activation::Silu),
@@ -404,8 +404,7 @@ pub(super) fn add(
     style: &Style,
 ) -> Result<ValueId, ArchError> {
     if let Some(norm) = norm {
-        let eps = style.post_eps.unwrap_or(b.hyper.norm_eps);
-        y = b.rms_norm_of(y, &format!("blk.{layer}.{norm}.weight"), b.hyper.embedding_length, eps)?;
+        y = (style.post_norm)(b, y, &format!("blk.{layer}.{norm}.weight"))?;
     }
     b.add(y, x)
 }

@@ -20,7 +20,7 @@ const STYLE: Style = Style {
     roped: Roped::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
-    post_eps: Some(POST_EPS),
+    post_norm: |b, y, norm| b.rms_norm_of(y, norm, b.hyper.embedding_length, POST_EPS),
     ..Style::LLAMA
 };
 
