@@ -142,18 +142,14 @@ pub(super) struct Style {
     pub post_norm: fn(&mut Builder<'_>, ValueId, &str) -> Result<ValueId, ArchError>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
-    /// Whether the shared expert has the same form, in `ffn_up_shexp`.
-    pub fused_shared: bool,
+    /// Builds the shared expert of this width on rows of a layer.
+    pub shared: fn(&mut Builder<'_>, usize, ValueId, u64, &Style) -> Result<ValueId, ArchError>,
     /// Activation of gates.
     pub gate: GateAttrs,
     /// Activation between up and down in networks without a gate.
     pub ungated: Option<Unary>,
     /// Embeds tokens.
     pub embed: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
-    /// Whether the shared expert has a weight for each token.
-    pub gated_shared: bool,
-    /// Whether routed and shared experts each have the weight 1/2.
-    pub halved: bool,
 }
 
 impl Style {
@@ -175,12 +171,10 @@ impl Style {
         post_norms: None,
         post_norm: |b, y, norm| b.rms_norm(y, norm, b.hyper.embedding_length),
         fused_gate: false,
-        fused_shared: false,
+        shared: shared_expert,
         gate: GateAttrs::plain(Activation::Silu),
         ungated: None,
         embed: |b| b.embed(),
-        gated_shared: false,
-        halved: false,
     };
     /// Style of Llama, with RoPE pairs half a head apart.
     pub const NEOX: Style = Style { pairs: RopeStyle::Neox, ..Style::LLAMA };
@@ -564,7 +558,7 @@ pub(super) fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let chosen = chosen(b, layer, h, of, style)?;
+    let chosen = chosen(b, layer, h, of)?;
     given(b, layer, x, (h, chosen), of, style)
 }
 
@@ -578,16 +572,8 @@ pub(super) struct Chosen {
 }
 
 /// Builds the router on `h`.
-pub(super) fn chosen(
-    b: &mut Builder<'_>,
-    layer: usize,
-    h: ValueId,
-    of: &Experts,
-    style: &Style,
-) -> Result<Chosen, ArchError> {
+pub(super) fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Chosen, ArchError> {
     let width = b.hyper.embedding_length;
-    let halved = style.halved && of.shared > 0;
-    let of = &Experts { scale: if halved { of.scale / 2.0 } else { of.scale }, ..of.clone() };
     let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
     if b.hyper.scales.router_softcap != 0.0 {
         logits = b.softcap(logits, b.hyper.scales.router_softcap)?;
@@ -609,7 +595,7 @@ pub(super) fn given(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let mut beside = if of.shared > 0 { Some(shared_expert(b, layer, h, of.shared, style)?) } else { None };
+    let mut beside = if of.shared > 0 { Some((style.shared)(b, layer, h, of.shared, style)?) } else { None };
     if let Some(passed) = passed {
         let back = b.scale_heads(h, passed)?;
         beside = Some(beside.map_or(Ok(back), |shared| b.add(back, shared))?);
@@ -663,7 +649,7 @@ pub(super) fn routed(
     b.linear(y, &up, own, width, Bias::Optional)
 }
 
-/// Builds the shared expert, weighted if the style requires it.
+/// Builds the shared expert.
 pub(super) fn shared_expert(
     b: &mut Builder<'_>,
     layer: usize,
@@ -671,12 +657,19 @@ pub(super) fn shared_expert(
     inner: u64,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
-    let mut y = network(b, layer, h, "_shexp", inner, &Style { fused_gate: style.fused_shared, ..*style })?;
-    if style.gated_shared {
-        let width = b.hyper.embedding_length;
-        let gate = b.linear(h, &format!("blk.{layer}.ffn_gate_inp_shexp"), width, 1, Bias::Optional)?;
-        let gate = b.sigmoid(gate)?;
-        y = b.scale_heads(y, gate)?;
-    }
-    if style.halved { b.scale(y, 0.5) } else { Ok(y) }
+    network(b, layer, h, "_shexp", inner, &Style { fused_gate: false, ..*style })
+}
+
+/// Builds the shared expert, and weights it for each token.
+pub(super) fn gated_shared_expert(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    inner: u64,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let y = shared_expert(b, layer, h, inner, style)?;
+    let gate = b.linear(h, &format!("blk.{layer}.ffn_gate_inp_shexp"), b.hyper.embedding_length, 1, Bias::Optional)?;
+    let gate = b.sigmoid(gate)?;
+    b.scale_heads(y, gate)
 }

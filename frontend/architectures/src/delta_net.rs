@@ -13,7 +13,7 @@ use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
-use super::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward};
+use super::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward, gated_shared_expert};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
@@ -47,7 +47,7 @@ pub(super) const QWEN: Style = Style {
     head_norm: HeadNorm::Heads,
     output_gate: OutputGate::WithQueries,
     ffn_norm: "post_attention_norm",
-    gated_shared: true,
+    shared: gated_shared_expert,
     ..Style::NEOX
 };
 

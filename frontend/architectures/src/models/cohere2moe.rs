@@ -5,10 +5,18 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{Roped, Style, decoder};
+use crate::decoder::{Roped, Style, decoder, shared_expert};
 use crate::hyper::{Defaults, Norms, Windows};
 
-const STYLE: Style = Style { parallel: true, roped: Roped::WindowedOrDense, halved: true, ..Style::LLAMA };
+const STYLE: Style = Style {
+    parallel: true,
+    roped: Roped::WindowedOrDense,
+    shared: |b, layer, h, inner, style| {
+        let y = shared_expert(b, layer, h, inner, style)?;
+        b.scale(y, 0.5)
+    },
+    ..Style::LLAMA
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "cohere2moe",
@@ -18,6 +26,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["logit_scale"],
         logits_multiplied: true,
         norms: Norms::ByKey,
+        adjust: |_, hyper| {
+            let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
+            experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
+            Ok(())
+        },
         windows: Some(Windows { first_is_full: true, ..Windows::every(4) }),
         ..Defaults::USUAL
     },

@@ -3,10 +3,15 @@
 //! the shared expert are one matrix.
 
 use crate::architecture::Architecture;
-use crate::decoder::{Sinks, Style, decoder};
+use crate::decoder::{Sinks, Style, decoder, network};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style { sinks: Sinks::All, fused_shared: true, ..Style::LLAMA };
+const STYLE: Style = Style {
+    sinks: Sinks::All,
+    // One matrix of gates, then up.
+    shared: |b, layer, h, inner, style| network(b, layer, h, "_shexp", inner, &Style { fused_gate: true, ..*style }),
+    ..Style::LLAMA
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granite_swa",

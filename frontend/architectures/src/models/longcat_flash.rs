@@ -77,7 +77,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = attention(b, layer, x, &mla, &STYLE, None)?;
         let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
         let own = match b.hyper.layers[layer].experts.clone() {
-            Some(of) => Some(Shortcut { layer, h, chosen: chosen(b, layer, h, &of, &STYLE)?, of }),
+            Some(of) => Some(Shortcut { layer, h, chosen: chosen(b, layer, h, &of)?, of }),
             None => None,
         };
         let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;

@@ -4,10 +4,10 @@
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Style, decoder, gated_shared_expert};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { bias: Bias::Optional, gated_shared: true, ..Style::NEOX };
+const STYLE: Style = Style { bias: Bias::Optional, shared: gated_shared_expert, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen2moe",

@@ -29,13 +29,17 @@ use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, networks};
+use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, gated_shared_expert, networks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Indexer, Ngrams, index_run};
 use crate::{delta_net, numbers, streams};
 
-const STYLE: Style =
-    Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::WithQueries, gated_shared: true, ..Style::NEOX };
+const STYLE: Style = Style {
+    head_norm: HeadNorm::Heads,
+    output_gate: OutputGate::WithQueries,
+    shared: gated_shared_expert,
+    ..Style::NEOX
+};
 const LINEAR: delta_net::Linear = delta_net::Linear::usual(KeyHeads::Interleaved, Unary::Sigmoid);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
