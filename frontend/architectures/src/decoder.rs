@@ -12,34 +12,66 @@ use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::hyper::{Bends, BlockIndex, Experts};
 
-/// RMS norms of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum HeadNorm {
-    /// No norm.
-    Absent,
+/// Queries or keys that a norm takes.
+#[derive(Clone, Debug)]
+pub(super) struct HeadRows {
+    /// The layer.
+    pub layer: usize,
+    /// Whether they are queries; otherwise keys.
+    pub queries: bool,
+    /// Name of the norm's weight.
+    pub norm: String,
+    /// Elements of a row of all heads.
+    pub width: u64,
+    /// Number of heads.
+    pub heads: u64,
+    /// Elements of a head.
+    pub length: u64,
+    /// Whether RoPE rotates them.
+    pub roped: bool,
+}
+
+/// A norm of queries or keys.
+type NormHeads = fn(&mut Builder<'_>, ValueId, &HeadRows) -> Result<ValueId, ArchError>;
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadNorm {
+    /// On the whole row of all heads.
+    pub rows: NormHeads,
     /// On each head, before RoPE.
-    Heads,
-    /// On each head, before RoPE, if the file has the weights.
-    Optional,
-    /// On each head, before RoPE, with a weight if the file has one.
-    OrPlain,
+    pub before: NormHeads,
     /// On each head, after RoPE.
-    AfterRope,
-    /// On the whole row of all heads, before RoPE.
-    Row,
-    /// On the whole row, before RoPE, with the type of norm of the stream, if the file has the
-    /// weights.
-    RowAsStream,
-    /// On each head with its own weight, before RoPE, with the type of norm of the stream, if the
-    /// file has the weights.
-    Each,
-    /// On each head, after RoPE, without a weight, in layers with RoPE.
-    PlainAfterRope,
-    /// On each head, after RoPE, without a weight; queries of each head are also multiplied by a
-    /// number.
-    GainAfterRope,
-    /// Layer norms of each head with its own weights and biases, before RoPE, with this epsilon.
-    EachCentred(f64),
+    pub after: NormHeads,
+}
+
+impl HeadNorm {
+    /// No norm.
+    pub const ABSENT: HeadNorm = HeadNorm { rows: |_, x, _| Ok(x), before: |_, x, _| Ok(x), after: |_, x, _| Ok(x) };
+    /// RMS norm of each head, before RoPE.
+    pub const HEADS: HeadNorm = HeadNorm { before: |b, x, of| b.rms_norm(x, &of.norm, of.length), ..HeadNorm::ABSENT };
+    /// RMS norm of each head, before RoPE, if the file has the weights.
+    pub const OPTIONAL: HeadNorm = HeadNorm {
+        before: |b, x, of| if b.has(&of.norm) { b.rms_norm(x, &of.norm, of.length) } else { Ok(x) },
+        ..HeadNorm::ABSENT
+    };
+    /// Norm of each head with its own weight, before RoPE, with the type of norm of the stream, if
+    /// the file has the weights.
+    pub const EACH: HeadNorm = HeadNorm {
+        before: |b, x, of| match b.has(&of.norm) {
+            true => b.norm_of_each(x, &of.norm, [of.heads, of.length]),
+            false => Ok(x),
+        },
+        ..HeadNorm::ABSENT
+    };
+    /// RMS norm of each head, after RoPE.
+    pub const AFTER_ROPE: HeadNorm =
+        HeadNorm { after: |b, x, of| b.rms_norm(x, &of.norm, of.length), ..HeadNorm::ABSENT };
+    /// RMS norm of each head, after RoPE, without a weight, in layers with RoPE.
+    pub const PLAIN_AFTER_ROPE: HeadNorm =
+        HeadNorm { after: |b, x, of| if of.roped { b.plain_norm(x) } else { Ok(x) }, ..HeadNorm::ABSENT };
+    /// RMS norm of the whole row, before RoPE.
+    pub const ROWS: HeadNorm = HeadNorm { rows: |b, x, of| b.rms_norm(x, &of.norm, of.width), ..HeadNorm::ABSENT };
 }
 
 /// Layers in which RoPE rotates queries and keys.
@@ -118,7 +150,7 @@ pub(super) struct Style {
     /// Layers with attention sinks: a logit for each head that takes a part of the weights and has
     /// no value.
     pub sinks: Sinks,
-    /// RMS norms of queries and keys.
+    /// Norms of queries and keys.
     pub head_norm: HeadNorm,
     /// Changes each head's values.
     pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
@@ -160,7 +192,7 @@ impl Style {
         temper: |b, q, _| b.temperature(q),
         bias: Bias::Optional,
         sinks: Sinks::None,
-        head_norm: HeadNorm::Absent,
+        head_norm: HeadNorm::ABSENT,
         values: |_, v| Ok(v),
         value_rows,
         output_gate: OutputGate::None,
@@ -293,68 +325,26 @@ pub(super) fn attention_to(
     let with_queries = style.output_gate == OutputGate::WithQueries;
     let of_head = if with_queries { facts.key_length + facts.value_length } else { facts.key_length };
     let widths = [facts.heads * of_head, facts.kv_heads * facts.key_length, facts.kv_heads * facts.value_length];
-    let (mut q, kv) = projections(b, layer, h, widths, style)?;
-    if style.head_norm == HeadNorm::Row {
-        q = b.rms_norm(q, &name("attn_q_norm.weight"), widths[0])?;
-    }
-    if style.head_norm == HeadNorm::RowAsStream {
-        q = row_as_stream(b, q, &name("attn_q_norm.weight"), widths[0])?;
-    }
-    q = b.split_heads(q, facts.heads)?;
+    let roped = is_roped(b, layer, style);
+    let (queries, keys) = head_rows(b, layer, widths, roped);
+    let (q, kv) = projections(b, layer, h, widths, &keys, style)?;
+    let q = (style.head_norm.rows)(b, q, &queries)?;
+    let mut q = b.split_heads(q, facts.heads)?;
     let gate = if with_queries { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
     if gate.is_some() {
         q = b.slice(q, 0, facts.key_length)?;
     }
-    let roped = is_roped(b, layer, style);
-    let turned = |b: &mut Builder<'_>, mut x: ValueId, stem: &str, heads: u64| -> Result<ValueId, ArchError> {
-        let norm = format!("{}.weight", name(stem));
-        let before = match style.head_norm {
-            HeadNorm::Heads => true,
-            HeadNorm::Optional => b.has(&norm),
-            HeadNorm::OrPlain if b.has(&norm) => true,
-            HeadNorm::OrPlain => {
-                x = b.plain_norm(x)?;
-                false
-            }
-            HeadNorm::Each if b.has(&norm) => {
-                x = b.norm_of_each(x, &norm, [heads, facts.key_length])?;
-                false
-            }
-            HeadNorm::EachCentred(eps) => {
-                x = b.layer_norm_of_each(x, &name(stem), [heads, facts.key_length], eps)?;
-                false
-            }
-            HeadNorm::Each
-            | HeadNorm::Absent
-            | HeadNorm::AfterRope
-            | HeadNorm::Row
-            | HeadNorm::RowAsStream
-            | HeadNorm::PlainAfterRope
-            | HeadNorm::GainAfterRope => false,
-        };
-        if before {
-            x = b.rms_norm(x, &norm, facts.key_length)?;
-        }
-        if roped {
-            x = b.rope(layer, x, style.pairs)?;
-        }
-        match style.head_norm {
-            HeadNorm::AfterRope => b.rms_norm(x, &norm, facts.key_length),
-            HeadNorm::PlainAfterRope if roped => b.plain_norm(x),
-            // Keys have no gains.
-            HeadNorm::GainAfterRope if stem == "attn_q_norm" && b.has(&norm) => {
-                b.norm_with_gains(x, layer, [heads, facts.key_length])
-            }
-            HeadNorm::GainAfterRope => b.plain_norm(x),
-            _ => Ok(x),
-        }
+    let turned = |b: &mut Builder<'_>, x: ValueId, of: &HeadRows| -> Result<ValueId, ArchError> {
+        let x = (style.head_norm.before)(b, x, of)?;
+        let x = if of.roped { b.rope(layer, x, style.pairs)? } else { x };
+        (style.head_norm.after)(b, x, of)
     };
-    let q = turned(b, q, "attn_q_norm", facts.heads)?;
+    let q = turned(b, q, &queries)?;
     let q = (style.temper)(b, q, Queries { layer, heads: facts.heads, roped })?;
     if let Some([k, v]) = kv {
         let (k, v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
         let v = (style.values)(b, v)?;
-        let k = turned(b, k, "attn_k_norm", facts.kv_heads)?;
+        let k = turned(b, k, &keys)?;
         b.append(layer, k, v)?;
     }
     let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
@@ -403,6 +393,21 @@ pub(super) fn add(
     b.add(y, x)
 }
 
+/// Returns the queries and keys of a layer, with rows of these widths.
+fn head_rows(b: &Builder<'_>, layer: usize, [q, k, _]: [u64; 3], roped: bool) -> (HeadRows, HeadRows) {
+    let of = &b.hyper.layers[layer];
+    let rows = |part: &str, width: u64, heads: u64| HeadRows {
+        layer,
+        queries: part == "q",
+        norm: format!("blk.{layer}.attn_{part}_norm.weight"),
+        width,
+        heads,
+        length: of.key_length,
+        roped,
+    };
+    (rows("q", q, of.heads), rows("k", k, of.kv_heads))
+}
+
 /// Builds queries, and keys and values unless the layer shares those of another: from three
 /// matrices, or from one, as the file has them.
 fn projections(
@@ -410,6 +415,7 @@ fn projections(
     layer: usize,
     h: ValueId,
     widths: [u64; 3],
+    keys: &HeadRows,
     style: &Style,
 ) -> Result<(ValueId, Option<[ValueId; 2]>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
@@ -440,11 +446,8 @@ fn projections(
         let v = (style.value_rows)(b, &ValueInputs { layer, h, keys: k, width: v }, style)?;
         (q, Some([k, v]))
     };
-    if let (HeadNorm::Row, Some([key, _])) = (style.head_norm, &mut kv) {
-        *key = b.rms_norm(*key, &name("attn_k_norm.weight"), k)?;
-    }
-    if let (HeadNorm::RowAsStream, Some([key, _])) = (style.head_norm, &mut kv) {
-        *key = row_as_stream(b, *key, &name("attn_k_norm.weight"), k)?;
+    if let Some([key, _]) = &mut kv {
+        *key = (style.head_norm.rows)(b, *key, keys)?;
     }
     Ok((q, kv))
 }
@@ -454,12 +457,6 @@ pub(super) fn value_rows(b: &mut Builder<'_>, of: &ValueInputs, style: &Style) -
     let name = format!("blk.{}.attn_v", of.layer);
     let v = b.linear(of.h, &name, b.hyper.embedding_length, of.width, style.bias)?;
     b.clamp(v, b.hyper.scales.clamp)
-}
-
-/// Applies a norm of the same type as the stream's to rows of this length, if the file has its
-/// weight.
-fn row_as_stream(b: &mut Builder<'_>, x: ValueId, norm: &str, width: u64) -> Result<ValueId, ArchError> {
-    if b.has(norm) { b.norm_of_rows(x, norm, width, b.hyper.norm_eps) } else { Ok(x) }
 }
 
 /// Builds norm, routed experts (in dense layers the network), residual.

@@ -44,7 +44,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -
 
 /// Common style of Qwen's decoders with linear attention.
 pub(super) const QWEN: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     output_gate: OutputGate::WithQueries,
     ffn_norm: "post_attention_norm",
     shared: gated_shared_expert,

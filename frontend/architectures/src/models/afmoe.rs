@@ -10,7 +10,7 @@ use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder, embed_by_root}
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     roped: Roped::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),

@@ -7,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, xielu};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, ungated: Some(Unary::Xielu), ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ungated: Some(Unary::Xielu), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "apertus",

@@ -7,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bailingmoe2",

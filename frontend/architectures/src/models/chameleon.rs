@@ -12,7 +12,16 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: HeadNorm::EachCentred(1e-5), ..Style::LLAMA };
+/// Epsilon of the norms of heads.
+const HEAD_EPS: f64 = 1e-5;
+
+/// Layer norms of each head, with its own weight and bias.
+const HEAD_NORM: HeadNorm = HeadNorm {
+    before: |b, x, of| b.layer_norm_of_each(x, of.norm.trim_end_matches(".weight"), [of.heads, of.length], HEAD_EPS),
+    ..HeadNorm::ABSENT
+};
+
+const STYLE: Style = Style { head_norm: HEAD_NORM, ..Style::LLAMA };
 /// Norms after blocks, with the same names.
 const BEHIND: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "ffn_norm"]), ..STYLE };
 

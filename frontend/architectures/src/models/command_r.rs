@@ -5,7 +5,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, Norms};
 
-const STYLE: Style = Style { parallel: true, head_norm: HeadNorm::Each, ..Style::LLAMA };
+const STYLE: Style = Style { parallel: true, head_norm: HeadNorm::EACH, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "command-r",

@@ -8,7 +8,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Roped, Sinks, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, roped: Roped::Windowed, sinks: Sinks::All, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, roped: Roped::Windowed, sinks: Sinks::All, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "flint",

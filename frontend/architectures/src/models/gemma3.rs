@@ -8,7 +8,7 @@ use crate::decoder::{HeadNorm, Style, decoder, embed_by_root};
 use crate::hyper::{Defaults, Windows};
 
 pub(super) const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
     embed: embed_by_root,

@@ -35,7 +35,7 @@ use crate::streams::{mean, repeated};
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, values: |b, v| b.plain_norm(v), gate: GELU, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, values: |b, v| b.plain_norm(v), gate: GELU, ..Style::NEOX };
 
 /// Epsilon on a mean square before division by its root, so that zeros stay zeros.
 const NOTHING: f64 = 1e-12;

@@ -18,7 +18,7 @@ use crate::hyper::{Defaults, Experts, Windows};
 use crate::layer_inputs;
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     values: |b, v| b.plain_norm(v),
     // In layers without their own matrix, keys are also the values.
     value_rows: |b, of, style| match b.has(&format!("blk.{}.attn_v.weight", of.layer)) {

@@ -7,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, GuessFrom};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Optional, ffn_norm: "post_attention_norm", ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::OPTIONAL, ffn_norm: "post_attention_norm", ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm4moe",

@@ -14,7 +14,7 @@ use crate::decoder::{HeadNorm, Style, attention, routed};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "grovemoe", doc: "GroveMoE", defaults: Defaults::USUAL, build: decoder };

@@ -4,7 +4,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: HeadNorm::AfterRope, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::AFTER_ROPE, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hunyuan-dense",

@@ -10,7 +10,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, OutputGate, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::Own(Unary::Softplus), ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, output_gate: OutputGate::Own(Unary::Softplus), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "laguna",

@@ -15,7 +15,7 @@ use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts};
 
-pub(super) const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+pub(super) const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2",

@@ -25,6 +25,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         let post_norms = b.has(&format!("blk.0.{}.weight", POST_NORMS[0])).then_some(POST_NORMS);
         let gated = b.layers().any(|layer| b.has(&format!("blk.{layer}.attn_gate.weight")));
         let output_gate = if gated { OutputGate::Own(Unary::Sigmoid) } else { OutputGate::None };
-        lfm2::decoder(b, &Style { head_norm: HeadNorm::Heads, output_gate, post_norms, ..Style::NEOX })
+        lfm2::decoder(b, &Style { head_norm: HeadNorm::HEADS, output_gate, post_norms, ..Style::NEOX })
     },
 };

@@ -25,7 +25,7 @@ const STYLE: Style = Style {
     roped: Roped::Windowed,
     // Only layers without RoPE have a temperature.
     temper: |b, q, of| if of.roped { Ok(q) } else { b.temperature(q) },
-    head_norm: HeadNorm::PlainAfterRope,
+    head_norm: HeadNorm::PLAIN_AFTER_ROPE,
     ..Style::LLAMA
 };
 
@@ -50,7 +50,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let experts = b.hyper.layers.iter().find_map(|layer| layer.experts.as_ref()).map(|experts| experts.count);
     let style = match experts {
-        Some(PLAIN_EXPERTS) => Style { head_norm: HeadNorm::Absent, ..STYLE },
+        Some(PLAIN_EXPERTS) => Style { head_norm: HeadNorm::ABSENT, ..STYLE },
         _ => STYLE,
     };
     let mut x = b.embed()?;

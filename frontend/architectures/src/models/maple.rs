@@ -6,7 +6,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Roped, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, roped: Roped::Windowed, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, roped: Roped::Windowed, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "maple",

@@ -7,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: HeadNorm::Row, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::ROWS, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "minimax-m2",

@@ -21,7 +21,7 @@ use crate::error::ArchError;
 use crate::hyper::Defaults;
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     gate: GateAttrs { limit: 7.0, shift: 1.0, ..GateAttrs::plain(Activation::QuickGelu) },
     ..Style::NEOX
 };

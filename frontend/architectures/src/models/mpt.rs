@@ -10,7 +10,16 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder, embed_with_positions};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
 
-const STYLE: Style = Style { head_norm: HeadNorm::RowAsStream, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
+/// Norms of rows of all heads, of the type of the stream's norms, if the file has the weights.
+const HEAD_NORM: HeadNorm = HeadNorm {
+    rows: |b, x, of| match b.has(&of.norm) {
+        true => b.norm_of_rows(x, &of.norm, of.width, b.hyper.norm_eps),
+        false => Ok(x),
+    },
+    ..HeadNorm::ABSENT
+};
+
+const STYLE: Style = Style { head_norm: HEAD_NORM, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
 /// Name of the table of positions.
 const POSITIONS: &str = "position_embd.weight";
 

@@ -16,7 +16,14 @@ const STYLE: Style = Style {
         let x = b.embed()?;
         b.plain_norm(x)
     },
-    head_norm: HeadNorm::OrPlain,
+    // The norm has a weight if the file has one.
+    head_norm: HeadNorm {
+        before: |b, x, of| match b.has(&of.norm) {
+            true => b.rms_norm(x, &of.norm, of.length),
+            false => b.plain_norm(x),
+        },
+        ..HeadNorm::ABSENT
+    },
     roped: Roped::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),

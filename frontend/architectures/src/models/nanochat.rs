@@ -13,7 +13,7 @@ use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, Norms, Scales};
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::PlainAfterRope,
+    head_norm: HeadNorm::PLAIN_AFTER_ROPE,
     ungated: Some(Unary::ReluSquared),
     embed: |b| {
         let x = b.embed()?;

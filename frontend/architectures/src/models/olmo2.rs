@@ -6,7 +6,7 @@ use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
 pub(super) const STYLE: Style = Style {
-    head_norm: HeadNorm::Row,
+    head_norm: HeadNorm::ROWS,
     pre_norms: false,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     ..Style::NEOX

@@ -24,7 +24,7 @@ use crate::hyper::{Defaults, Parts, Ssm};
 use crate::ssm::gated_scan;
 
 const STYLE: Style =
-    Style { head_norm: HeadNorm::Each, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
+    Style { head_norm: HeadNorm::EACH, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
 /// Name of the norm after a mixer.
 const NORM: &str = "post_attention_norm";
 

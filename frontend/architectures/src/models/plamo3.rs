@@ -6,7 +6,7 @@ use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     fused_gate: true,
     ..Style::NEOX

@@ -35,7 +35,7 @@ use crate::hyper::{Defaults, Indexer, Ngrams, index_run};
 use crate::{delta_net, numbers, streams};
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
+    head_norm: HeadNorm::HEADS,
     output_gate: OutputGate::WithQueries,
     shared: gated_shared_expert,
     ..Style::NEOX

@@ -5,7 +5,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, Norms};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Each, parallel: true, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::EACH, parallel: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "stablelm",

@@ -12,7 +12,7 @@ use crate::decoder::{HeadNorm, OutputGate, Style, decoder};
 use crate::hyper::{Defaults, GuessFrom, Hyper, Keys, Windows};
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::Optional,
+    head_norm: HeadNorm::OPTIONAL,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     gate: GateAttrs::plain(Activation::LimitedSilu),
     ..Style::NEOX

@@ -21,7 +21,16 @@ use crate::decoder::{HeadNorm, Style, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Norms, head_length};
 
-const STYLE: Style = Style { head_norm: HeadNorm::GainAfterRope, ..Style::NEOX };
+/// Norms after RoPE. Queries of each head are also multiplied by a number; keys are not.
+const HEAD_NORM: HeadNorm = HeadNorm {
+    after: |b, x, of| match of.queries && b.has(&of.norm) {
+        true => b.norm_with_gains(x, of.layer, [of.heads, of.length]),
+        false => b.plain_norm(x),
+    },
+    ..HeadNorm::ABSENT
+};
+
+const STYLE: Style = Style { head_norm: HEAD_NORM, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "talkie",
