@@ -10,7 +10,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
-use super::hyper::{Bends, BlockIndex, Experts};
+use super::hyper::{Bends, BlockIndex, Experts, Layer};
 
 /// Queries or keys that a norm takes.
 #[derive(Clone, Debug)]
@@ -101,17 +101,6 @@ pub(super) enum OutputGate {
     Own(Unary),
 }
 
-/// Layers with attention sinks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sinks {
-    /// No layers.
-    None,
-    /// All of them.
-    All,
-    /// Layers with a window.
-    Windowed,
-}
-
 /// Queries of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queries {
@@ -147,9 +136,9 @@ pub(super) struct Style {
     pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
     /// Bias of Q, K and V.
     pub bias: Bias,
-    /// Layers with attention sinks: a logit for each head that takes a part of the weights and has
-    /// no value.
-    pub sinks: Sinks,
+    /// Returns whether a layer has attention sinks: a logit for each head that takes a part of the
+    /// weights and has no value.
+    pub sinks: fn(&Layer) -> bool,
     /// Norms of queries and keys.
     pub head_norm: HeadNorm,
     /// Changes each head's values.
@@ -191,7 +180,7 @@ impl Style {
         roped: Roped::All,
         temper: |b, q, _| b.temperature(q),
         bias: Bias::Optional,
-        sinks: Sinks::None,
+        sinks: |_| false,
         head_norm: HeadNorm::ABSENT,
         values: |_, v| Ok(v),
         value_rows,
@@ -280,15 +269,6 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
         }
 }
 
-/// Returns whether a layer's heads have attention sinks.
-pub(super) fn has_sinks(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
-    match style.sinks {
-        Sinks::None => false,
-        Sinks::All => true,
-        Sinks::Windowed => b.hyper.layers[layer].window.is_some(),
-    }
-}
-
 /// Builds attention on normalised rows, including its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let chosen = chosen_blocks(b, layer, h, style)?;
@@ -347,7 +327,7 @@ pub(super) fn attention_to(
         let k = turned(b, k, &keys)?;
         b.append(layer, k, v)?;
     }
-    let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
+    let y = b.attend_to(layer, q, (style.sinks)(&b.hyper.layers[layer]), chosen)?;
     let mut y = b.scale(y, b.hyper.scales.value)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;

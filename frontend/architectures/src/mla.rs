@@ -30,7 +30,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output, has_sinks};
+use super::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output};
 use super::error::ArchError;
 use super::hyper::{Indexer, Mla};
 
@@ -232,7 +232,7 @@ pub(super) fn attention_of(
         let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
         b.append(layer, k, c)?;
     }
-    let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
+    let y = b.attend_to(layer, q, (style.sinks)(&b.hyper.layers[layer]), chosen)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let y = match !b.has(&own) && b.has(&of_both) {
         // Older files have one matrix for this and `attn_k_b` (`absorbed`).

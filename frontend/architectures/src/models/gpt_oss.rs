@@ -9,12 +9,12 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;
-use crate::decoder::{Sinks, Style, decoder};
+use crate::decoder::{Style, decoder};
 use crate::hyper::{Defaults, Keys, Rope, RopeSizes, TRUNCATED, Windows};
 
 const STYLE: Style = Style {
     bias: Bias::Required,
-    sinks: Sinks::All,
+    sinks: |_| true,
     ffn_norm: "post_attention_norm",
     gate: GateAttrs { limit: 7.0, shift: 1.0, ..GateAttrs::plain(Activation::QuickGelu) },
     ..Style::NEOX

@@ -11,13 +11,13 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{OutputGate, Sinks, Style, networks};
+use crate::decoder::{OutputGate, Style, networks};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
 use crate::mla::{self, Choice, IndexStyle};
 use crate::streams;
 
-const STYLE: Style = Style { sinks: Sinks::All, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
+const STYLE: Style = Style { sinks: |_| true, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
 const INDEX: IndexStyle = IndexStyle { last_turned: true, eps_of_stream: true, ..IndexStyle::usual(STYLE.pairs) };
 

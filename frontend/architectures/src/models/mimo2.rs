@@ -5,10 +5,10 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{Sinks, Style, decoder};
+use crate::decoder::{Style, decoder};
 use crate::hyper::{Defaults, GuessFrom, Windows};
 
-const STYLE: Style = Style { sinks: Sinks::Windowed, ..Style::NEOX };
+const STYLE: Style = Style { sinks: |layer| layer.window.is_some(), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mimo2",
