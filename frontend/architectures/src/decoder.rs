@@ -81,9 +81,6 @@ pub(super) enum Roped {
     All,
     /// Layers with a window, or all layers in files without one.
     Windowed,
-    /// Layers with a window and, in models with experts, dense layers; all layers in files without
-    /// a window.
-    WindowedOrDense,
     /// No layers, even if files state a length to rotate.
     None,
 }
@@ -265,7 +262,6 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
             Roped::All => true,
             Roped::Windowed => windowed(),
             Roped::None => false,
-            Roped::WindowedOrDense => windowed() || b.hyper.layers[layer].experts.is_none(),
         }
 }
 

@@ -5,12 +5,11 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{Roped, Style, decoder, shared_expert};
-use crate::hyper::{Defaults, Norms, Windows};
+use crate::decoder::{Style, decoder, shared_expert};
+use crate::hyper::{Defaults, Layer, Norms, Windows};
 
 const STYLE: Style = Style {
     parallel: true,
-    roped: Roped::WindowedOrDense,
     shared: |b, layer, h, inner, style| {
         let y = shared_expert(b, layer, h, inner, style)?;
         b.scale(y, 0.5)
@@ -29,6 +28,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         adjust: |_, hyper| {
             let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
             experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
+            // Layers with a window have RoPE, and dense ones.
+            let is_roped = |layer: &Layer| layer.window.is_some() || layer.experts.is_none();
+            hyper.layers.iter_mut().for_each(|layer| layer.roped &= is_roped(layer));
             Ok(())
         },
         windows: Some(Windows { first_is_full: true, ..Windows::every(4) }),
