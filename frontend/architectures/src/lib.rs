@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Begin with `models/llama.rs`, the row of an architecture. Then read `decoder.rs`, which builds
-//! its graph. [`build_parts`] calls both. Shared layers have a file each:
+//! its graph. [`build_parts`] calls both.
 //!
 //! | file | what it owns |
 //! | --- | --- |
@@ -23,18 +23,7 @@
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | common parts of decoders, and their differences |
 //! | `encoder` | common parts of encoders, whose attention is not causal |
-//! | `mla` | latent attention |
-//! | `absorbed` | a tensor of latent attention that older files lack |
-//! | `delta_net` | layers of linear attention by the gated delta rule |
-//! | `kda` | linear attention with a decay for each element of a key |
-//! | `ssm` | layers with a selective state space |
-//! | `selective` | state spaces with a decay for each element of a state |
-//! | `lightning` | layers of linear attention with constant decays |
-//! | `shift` | the token shift of RWKV, and projections through short rows |
-//! | `goose` | layers of RWKV-7 |
-//! | `finch` | layers of RWKV-6 |
-//! | `streams` | several residual streams |
-//! | `layer_inputs` | additional input of each layer from the token |
+//! | `layers` | shared layers, each under its published name |
 //! | `numbers` | constant tensors that no file has |
 //! | `weights` | bytes of a model's weights, for the interpreter |
 //! | `error` | errors of files that do not make a model |
@@ -45,27 +34,16 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod absorbed;
 mod architecture;
 mod build_model;
 mod builder;
 mod decoder;
-mod delta_net;
 mod encoder;
 mod error;
-mod finch;
-mod goose;
 mod hyper;
-mod kda;
-mod layer_inputs;
-mod lightning;
-mod mla;
+mod layers;
 mod models;
 mod numbers;
-mod selective;
-mod shift;
-mod ssm;
-mod streams;
 mod weights;
 
 pub use architecture::Architecture;

@@ -1,5 +1,5 @@
-//! `arwkv7`: ARWKV-7. Qwen2 with the states of RWKV-7 ([`crate::goose`]) instead of attention, RMS
-//! norms, and gated networks.
+//! `arwkv7`: ARWKV-7. Qwen2 with the states of RWKV-7 ([`crate::layers::rwkv7`]) instead of
+//! attention, RMS norms, and gated networks.
 
 use ixc_ir::graph::ValueId;
 
@@ -7,9 +7,9 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, feed_forward};
 use crate::error::ArchError;
-use crate::goose::{PRECISE, time_mix};
 use crate::hyper::{Defaults, Rotates, States};
-use crate::shift::tensors;
+use crate::layers::rwkv7::{PRECISE, time_mix};
+use crate::layers::token_shift::tensors;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "arwkv7",

@@ -9,7 +9,7 @@ use crate::builder::Builder;
 use crate::decoder::{Style, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
-use crate::mla;
+use crate::layers::mla;
 
 const NORM: &str = "post_ffw_norm";
 const SPARSE: Style = Style { post_norms: Some([NORM; 2]), ..deepseek2::STYLE };

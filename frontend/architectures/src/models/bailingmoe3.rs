@@ -1,7 +1,7 @@
 //! `bailingmoe3`: Ling 3. Layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::kda`]), and some of latent attention with a gate for each head ([`crate::mla`]).
-//! Experts are selected by sigmoids with a bias, from some of their groups, next to shared experts
-//! (llama.cpp `bailingmoe3.cpp`).
+//! ([`crate::layers::kda`]), and some of latent attention with a gate for each head
+//! ([`crate::layers::mla`]). Experts are selected by sigmoids with a bias, from some of their
+//! groups, next to shared experts (llama.cpp `bailingmoe3.cpp`).
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
@@ -9,7 +9,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 use crate::architecture::Architecture;
 use crate::decoder::{OutputGate, Style};
 use crate::hyper::{Defaults, Parts};
-use crate::kda;
+use crate::layers::kda;
 
 const STYLE: Style = Style {
     output_gate: OutputGate::Own(Unary::Sigmoid),

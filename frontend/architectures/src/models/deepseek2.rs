@@ -1,6 +1,6 @@
-//! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention ([`crate::mla`]).
-//! Experts are selected from some of their groups, next to shared experts. The first layers are
-//! dense. Mistral Large 3 multiplies queries of far positions.
+//! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention
+//! ([`crate::layers::mla`]). Experts are selected from some of their groups, next to shared
+//! experts. The first layers are dense. Mistral Large 3 multiplies queries of far positions.
 //!
 //! The score of a group depends on the scores of experts, as in DeepSeek's own code. With sigmoids
 //! (V3) it is the sum of its two best experts, with a softmax (V2) its best one. llama.cpp sums two
@@ -9,11 +9,11 @@
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_model_files::gguf::GgufError;
 
-use crate::absorbed;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::{Defaults, GuessFrom, Hyper, Keys, SCORE, Temperature};
-use crate::mla::decoder;
+use crate::layers::absorbed;
+use crate::layers::mla::decoder;
 
 /// Layers of GLM-4.7-Flash, with and without its draft layer.
 const FLASH_LAYERS: [u64; 2] = [47, 48];

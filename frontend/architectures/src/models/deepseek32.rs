@@ -1,12 +1,13 @@
 //! `deepseek32`: DeepSeek-V3.2. Like `deepseek2`, with an indexer that selects the positions for
-//! attention ([`crate::mla`]). RoPE pairs of the indexer's queries and keys are half a head apart.
+//! attention ([`crate::layers::mla`]). RoPE pairs of the indexer's queries and keys are half a head
+//! apart.
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::{Defaults, GuessFrom};
-use crate::mla::{IndexStyle, indexed};
+use crate::layers::mla::{IndexStyle, indexed};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek32",

@@ -1,7 +1,7 @@
-//! `deepseek4`: DeepSeek-V4. The residual is several streams ([`crate::streams`]). A layer
-//! attends over a window and over compressed entries of all earlier positions. The keys of one
-//! head are also the values. Experts of the first layers are listed by token (llama.cpp
-//! `deepseek4.cpp`).
+//! `deepseek4`: DeepSeek-V4. The residual is several streams
+//! ([`crate::layers::hyper_connections`]). A layer attends over a window and over compressed
+//! entries of all earlier positions. The keys of one head are also the values. Experts of the first
+//! layers are listed by token (llama.cpp `deepseek4.cpp`).
 //!
 //! ```text
 //! q  = turned(norm of each head(attn_q_b norm(attn_q_a h)));  kv = turned(norm(attn_kv h))
@@ -34,7 +34,7 @@ use crate::builder::{Bias, Builder};
 use crate::decoder::{Style, network, routed};
 use crate::error::ArchError;
 use crate::hyper::{CHOSEN_RATIO, Compressed, Defaults, EntryIndex, Hyper, Keys, Windows};
-use crate::streams;
+use crate::layers::hyper_connections;
 
 /// Prefix of the matrices of an indexer's compressor.
 const INDEX: &str = "indexer_compressor";
@@ -67,12 +67,12 @@ fn adjust(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let compressed = b.compressed()?;
     let x = b.embed()?;
-    let mut x = streams::begin(b, x)?;
+    let mut x = hyper_connections::begin(b, x)?;
     for layer in 0..b.hyper.layers.len() {
-        x = streams::around(b, layer, "hc_attn", x, |b, x| attention(b, layer, x, &compressed))?;
-        x = streams::around(b, layer, "hc_ffn", x, |b, x| experts(b, layer, x, &compressed))?;
+        x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| attention(b, layer, x, &compressed))?;
+        x = hyper_connections::around(b, layer, "hc_ffn", x, |b, x| experts(b, layer, x, &compressed))?;
     }
-    streams::logits(b, x)
+    hyper_connections::logits(b, x)
 }
 
 /// Builds norm, attention, output matrices.

@@ -1,6 +1,6 @@
-//! `dots3note`: dots.3 note. Two kinds of layers have latent attention ([`crate::mla`]): over a
-//! window, or over positions that an indexer selects. The kinds differ in the sizes of heads and
-//! rows. The rotated part of a key is normalised, and a number for each head gates its result.
+//! `dots3note`: dots.3 note. Two kinds of layers have latent attention ([`crate::layers::mla`]):
+//! over a window, or over positions that an indexer selects. The kinds differ in the sizes of heads
+//! and rows. The rotated part of a key is normalised, and a number for each head gates its result.
 //! Experts are selected by sigmoids with a bias, next to a shared expert. The first layers are
 //! dense (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
 
@@ -12,7 +12,7 @@ use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
-use crate::mla::{self, Choice, IndexStyle};
+use crate::layers::mla::{self, Choice, IndexStyle};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 

@@ -8,7 +8,7 @@ use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
-use crate::ssm;
+use crate::layers::mamba2;
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "falcon-h1", doc: "Falcon-H1", defaults: Defaults::USUAL, build: decoder };
@@ -17,7 +17,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-        let y = ssm::mixed(b, layer, h)?;
+        let y = mamba2::mixed(b, layer, h)?;
         x = attention(b, layer, x, &Style::NEOX)?;
         x = b.add(y, x)?;
         x = feed_forward(b, layer, x, &Style::NEOX)?;

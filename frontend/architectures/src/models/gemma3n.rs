@@ -5,7 +5,7 @@
 //!
 //! In parallel to attention there is a product of two thin matrices (Laurel). In the first layers,
 //! only gates far above their mean count. The last layers use keys and values of earlier layers.
-//! Each layer also takes a short row of the token ([`crate::layer_inputs`]).
+//! Each layer also takes a short row of the token ([`crate::layers::per_layer_embeddings`]).
 //!
 //! ```text
 //! c(x)    = tanh(altup_router rms_norm(x; altup_router_norm) / d)     // a number for each stream
@@ -30,8 +30,8 @@ use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, attention_of};
 use crate::error::ArchError;
 use crate::hyper::{Alternating, Defaults, Scales, Windows};
-use crate::layer_inputs;
-use crate::streams::{mean, repeated};
+use crate::layers::hyper_connections::{mean, repeated};
+use crate::layers::per_layer_embeddings;
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
@@ -57,7 +57,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let (of, inputs_of, width) = (b.alternating()?, b.layer_inputs()?, b.hyper.embedding_length);
     let x = b.embed()?;
     let x = b.scale(x, (width as f64).sqrt())?;
-    let inputs = layer_inputs::all(b, x, inputs_of)?;
+    let inputs = per_layer_embeddings::all(b, x, inputs_of)?;
     let others = repeated(b, x, of.count - 1)?;
     let others = as_long(b, others, x, "altup_proj", of.count - 1)?;
     let mut streams = b.concat(x, others)?;
@@ -68,7 +68,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let corrected = correct(b, layer, predicted, [active, y], of)?;
         let active = b.slice(corrected, of.active * width, width)?;
         let active = b.weighted(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
-        let own = layer_inputs::of_layer(b, layer, active, inputs, inputs_of)?;
+        let own = per_layer_embeddings::of_layer(b, layer, active, inputs, inputs_of)?;
         let own = repeated(b, own, of.count - 1)?;
         let [first, others] = [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
         let others = b.add(others, own)?;

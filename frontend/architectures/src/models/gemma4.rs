@@ -5,7 +5,7 @@
 //!
 //! Experts are parallel to the dense network, each after its own norm, and the router has a norm,
 //! too. In the small models (E2B, E4B) each layer also takes a short row of the token, after the
-//! feed-forward network ([`crate::layer_inputs`]).
+//! feed-forward network ([`crate::layers::per_layer_embeddings`]).
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -15,7 +15,7 @@ use crate::builder::Builder;
 use crate::decoder::{HeadNorm, Style, add, attention, network, routed, value_rows};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Windows};
-use crate::layer_inputs;
+use crate::layers::per_layer_embeddings;
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
@@ -46,14 +46,14 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     let mut x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
     let inputs = match b.hyper.layer_inputs {
-        Some(of) => Some((of, layer_inputs::all(b, x, of)?)),
+        Some(of) => Some((of, per_layer_embeddings::all(b, x, of)?)),
         None => None,
     };
     for layer in 0..b.hyper.layers.len() {
         x = attention(b, layer, x, &STYLE)?;
         x = feed_forward(b, layer, x)?;
         if let Some((of, inputs)) = inputs {
-            let y = layer_inputs::of_layer(b, layer, x, inputs, of)?;
+            let y = per_layer_embeddings::of_layer(b, layer, x, inputs, of)?;
             x = b.add(y, x)?;
         }
         if let Some(factor) = b.optional_scalar(&format!("blk.{layer}.layer_output_scale.weight"))? {

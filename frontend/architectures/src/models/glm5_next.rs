@@ -1,8 +1,9 @@
-//! `glm5-next`: GLM-5.3-Flash. The residual has several streams ([`crate::streams`]); the output
-//! uses the mean of the last layer's streams. Layers have linear attention with a bounded decay for
-//! each element of a key ([`crate::kda`]), or latent attention without RoPE ([`crate::mla`]).
-//! Experts are selected by sigmoids with a bias, next to shared experts. Files have keys for the
-//! limits of gates and up (llama.cpp `glm5-next.cpp`).
+//! `glm5-next`: GLM-5.3-Flash. The residual has several streams
+//! ([`crate::layers::hyper_connections`]); the output uses the mean of the last layer's streams.
+//! Layers have linear attention with a bounded decay for each element of a key
+//! ([`crate::layers::kda`]), or latent attention without RoPE ([`crate::layers::mla`]). Experts are
+//! selected by sigmoids with a bias, next to shared experts. Files have keys for the limits of
+//! gates and up (llama.cpp `glm5-next.cpp`).
 //!
 //! Latent attention is over positions that an indexer selects, in runs of a few, and over those
 //! after the last whole run.
@@ -15,7 +16,7 @@ use crate::builder::Builder;
 use crate::decoder::{Roped, Style, networks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Precise, Rotates};
-use crate::{kda, mla, streams};
+use crate::layers::{hyper_connections, kda, mla};
 
 const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
 
@@ -61,20 +62,20 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
     let mut choice = mla::Choice::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
     let x = b.embed()?;
-    let mut x = streams::begin(b, x)?;
+    let mut x = hyper_connections::begin(b, x)?;
     for layer in 0..b.hyper.layers.len() {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        x = streams::around(b, layer, "hc_attn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             match b.hyper.layers[layer].recurrent {
                 true => kda::mixer_of(b, layer, h),
                 false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut choice)),
             }
         })?;
-        x = streams::around(b, layer, "hc_ffn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_ffn", x, |b, x| {
             let h = b.norm(x, &name("ffn_norm.weight"))?;
             networks(b, layer, h, &STYLE)
         })?;
     }
-    streams::logits_of_mean(b, x)
+    hyper_connections::logits_of_mean(b, x)
 }

@@ -6,7 +6,7 @@ use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::{Defaults, GuessFrom};
-use crate::mla::{IndexStyle, indexed};
+use crate::layers::mla::{IndexStyle, indexed};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm-dsa",

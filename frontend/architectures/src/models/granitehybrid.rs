@@ -9,7 +9,7 @@ use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Rotates};
-use crate::ssm::mixer;
+use crate::layers::mamba2::mixer;
 
 const STYLE: Style = Style::LLAMA;
 

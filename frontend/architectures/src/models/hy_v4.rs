@@ -1,7 +1,8 @@
-//! `hy_v4`: Hy4. Latent attention ([`crate::mla`]) with sinks, and a gate for each element of its
-//! result. The residual has several streams that stay separate ([`crate::streams`]). Experts are
-//! selected by sigmoids with a bias, next to a shared expert; their gates and up have a limit. The
-//! first layers are dense (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
+//! `hy_v4`: Hy4. Latent attention ([`crate::layers::mla`]) with sinks, and a gate for each element
+//! of its result. The residual has several streams that stay separate
+//! ([`crate::layers::hyper_connections`]). Experts are selected by sigmoids with a bias, next to a
+//! shared expert; their gates and up have a limit. The first layers are dense (llama.cpp
+//! `hy-v4.cpp`, transformers `hy_v4`).
 //!
 //! Attention is over positions that an indexer selects, in files with one. Layers may use the
 //! selection of an earlier layer.
@@ -14,8 +15,8 @@ use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, networks};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
-use crate::mla::{self, Choice, IndexStyle};
-use crate::streams;
+use crate::layers::hyper_connections;
+use crate::layers::mla::{self, Choice, IndexStyle};
 
 const STYLE: Style = Style { sinks: |_| true, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
@@ -37,17 +38,17 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
     let mut choice = Choice::optional(b, INDEX);
     let x = b.embed()?;
-    let mut x = streams::begin(b, x)?;
+    let mut x = hyper_connections::begin(b, x)?;
     for layer in 0..b.hyper.layers.len() {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        x = streams::around(b, layer, "hc_attn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             mla::attention_of(b, layer, h, &sizes, &STYLE, choice.as_mut())
         })?;
-        x = streams::around(b, layer, "hc_ffn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_ffn", x, |b, x| {
             let h = b.norm(x, &name("ffn_norm.weight"))?;
             networks(b, layer, h, &STYLE)
         })?;
     }
-    streams::logits(b, x)
+    hyper_connections::logits(b, x)
 }

@@ -1,4 +1,4 @@
-//! `jamba`: Jamba. Layers with a selective state space ([`crate::selective`]), and a few with
+//! `jamba`: Jamba. Layers with a selective state space ([`crate::layers::mamba`]), and a few with
 //! attention without RoPE. Every other network has experts, whose weights are not divided by their
 //! sum.
 
@@ -9,7 +9,7 @@ use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Rotates, States};
-use crate::selective::mixer;
+use crate::layers::mamba::mixer;
 
 const STYLE: Style = Style::LLAMA;
 

@@ -1,7 +1,7 @@
 //! `kimi-k3`: Kimi K3. Layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]); their results are
-//! gated. Experts have a narrower input than the stream. They are selected by sigmoids with a bias,
-//! next to shared experts, and gates and up have soft limits (SiTU).
+//! ([`crate::layers::kda`]), and some of latent attention without RoPE ([`crate::layers::mla`]);
+//! their results are gated. Experts have a narrower input than the stream. They are selected by
+//! sigmoids with a bias, next to shared experts, and gates and up have soft limits (SiTU).
 //!
 //! At regular intervals of layers, the stream is saved and a new one begins. The input of each
 //! block is attention over the saved streams and the current one (attention residuals; llama.cpp
@@ -21,7 +21,7 @@ use crate::builder::Builder;
 use crate::decoder::{OutputGate, Roped, Style, networks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, KEPT_EVERY, Parts};
-use crate::{kda, mla};
+use crate::layers::{kda, mla};
 
 const STYLE: Style = Style { roped: Roped::None, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 

@@ -1,11 +1,11 @@
 //! `kimi-linear`: Kimi Linear. Layers of linear attention with a decay for each element of a key
-//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]). Experts are those
-//! of `deepseek2`.
+//! ([`crate::layers::kda`]), and some of latent attention without RoPE ([`crate::layers::mla`]).
+//! Experts are those of `deepseek2`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Roped, Style};
 use crate::hyper::{Defaults, Parts};
-use crate::kda;
+use crate::layers::kda;
 
 const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
 

@@ -1,6 +1,6 @@
-//! `longcat-flash`: LongCat-Flash. Latent attention ([`crate::mla`]) and a dense network in every
-//! layer. Every other layer also has experts with the same input as its network. Their output is
-//! added after the next layer's network (shortcut-connected experts; a layer of transformers'
+//! `longcat-flash`: LongCat-Flash. Latent attention ([`crate::layers::mla`]) and a dense network in
+//! every layer. Every other layer also has experts with the same input as its network. Their output
+//! is added after the next layer's network (shortcut-connected experts; a layer of transformers'
 //! `longcat_flash` is two of these). Some experts of the router have no matrices and return their
 //! input (zero-computation experts). Experts are selected by a softmax and a bias. Their weights
 //! are the softmax, not divided by its sum.
@@ -32,7 +32,7 @@ use crate::builder::Builder;
 use crate::decoder::{Chosen, Style, chosen, given, network};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts};
-use crate::mla::attention;
+use crate::layers::mla::attention;
 
 const STYLE: Style = Style::LLAMA;
 

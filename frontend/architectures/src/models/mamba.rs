@@ -1,5 +1,5 @@
 //! `mamba`: Mamba and Falcon Mamba: layers of a selective state space only
-//! ([`crate::selective`]).
+//! ([`crate::layers::mamba`]).
 
 use ixc_ir::graph::ValueId;
 
@@ -7,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, States};
-use crate::selective::mixer;
+use crate::layers::mamba::mixer;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mamba",

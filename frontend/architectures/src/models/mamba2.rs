@@ -1,4 +1,5 @@
-//! `mamba2`: Mamba-2: layers of a selective state space and nothing else ([`crate::ssm`]).
+//! `mamba2`: Mamba-2: layers of a selective state space and nothing else
+//! ([`crate::layers::mamba2`]).
 
 use ixc_ir::graph::ValueId;
 
@@ -6,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts};
-use crate::ssm::mixer;
+use crate::layers::mamba2::mixer;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mamba2",

@@ -1,13 +1,13 @@
-//! `minicpm3`: MiniCPM 3. Latent attention ([`crate::mla`]) with the scales of `minicpm`. Keys and
-//! values of all heads are one matrix. Norms of latent rows have another epsilon than the other
-//! norms; files have no key for it.
+//! `minicpm3`: MiniCPM 3. Latent attention ([`crate::layers::mla`]) with the scales of `minicpm`.
+//! Keys and values of all heads are one matrix. Norms of latent rows have another epsilon than the
+//! other norms; files have no key for it.
 
 use super::minicpm;
-use crate::absorbed;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::Defaults;
-use crate::mla::decoder;
+use crate::layers::absorbed;
+use crate::layers::mla::decoder;
 
 const STYLE: Style = Style::NEOX;
 

@@ -1,7 +1,7 @@
 //! `minimax-01`: MiniMax-Text-01 and MiniMax-M1. Seven layers of eight have linear attention with
-//! constant decays ([`crate::lightning`]). The others have attention, with RoPE on half of a head.
-//! All networks are experts. Blocks add their output to their normalised input times a factor,
-//! rather than to the stream.
+//! constant decays ([`crate::layers::lightning_attention`]). The others have attention, with RoPE
+//! on half of a head. All networks are experts. Blocks add their output to their normalised input
+//! times a factor, rather than to the stream.
 
 use ixc_ir::graph::ValueId;
 
@@ -10,7 +10,7 @@ use crate::builder::Builder;
 use crate::decoder::{Style, attention_of, networks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, States};
-use crate::lightning;
+use crate::layers::lightning_attention;
 
 const STYLE: Style = Style::NEOX;
 
@@ -20,7 +20,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &["residual_scale"],
         states: States::Lightning,
-        made: lightning::tensors,
+        made: lightning_attention::tensors,
         adjust: |_, hyper| {
             let scales = &mut hyper.scales;
             (scales.normed, scales.residual) = (scales.residual, 1.0);
@@ -37,7 +37,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     for layer in b.layers() {
         let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
         let y = match b.hyper.layers[layer].recurrent {
-            true => lightning::attention_of(b, layer, h)?,
+            true => lightning_attention::attention_of(b, layer, h)?,
             false => attention_of(b, layer, h, &STYLE)?,
         };
         let kept = b.scale(h, factor)?;

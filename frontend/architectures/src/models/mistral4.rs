@@ -3,7 +3,7 @@
 use super::deepseek2;
 use crate::architecture::Architecture;
 use crate::hyper::Defaults;
-use crate::mla;
+use crate::layers::mla;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mistral4",

@@ -1,8 +1,8 @@
-//! `mistral-large4`: Mistral Large 4. Latent attention ([`crate::mla`]) over positions that an
-//! indexer selects, with queries made from the stream. Layers may use the selection and the latent
-//! rows of an earlier layer. Queries of attention and of the indexer have a temperature for each
-//! head. Experts are selected by a softmax, from some of their groups, next to a shared expert. The
-//! first layers are dense, and logits have a cap (transformers `mistral_large4`).
+//! `mistral-large4`: Mistral Large 4. Latent attention ([`crate::layers::mla`]) over positions that
+//! an indexer selects, with queries made from the stream. Layers may use the selection and the
+//! latent rows of an earlier layer. Queries of attention and of the indexer have a temperature for
+//! each head. Experts are selected by a softmax, from some of their groups, next to a shared
+//! expert. The first layers are dense, and logits have a cap (transformers `mistral_large4`).
 //!
 //! No GGUF files of it are known: keys and tensors are those of `glm-dsa`, and the ones below.
 //!
@@ -26,7 +26,7 @@ use ixc_ir::graph::attrs::RopeStyle;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::Defaults;
-use crate::mla::{IndexStyle, indexed};
+use crate::layers::mla::{IndexStyle, indexed};
 
 const STYLE: Style = Style {
     temper: |b, q, of| b.heads_temperature(q, &format!("blk.{}.attn_temperature", of.layer), of.heads),

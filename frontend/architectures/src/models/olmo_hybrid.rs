@@ -1,6 +1,6 @@
 //! `olmo-hybrid`: OLMo Hybrid. Three layers of four have linear attention by the gated delta rule
-//! ([`crate::delta_net`]), with rates up to 2, and norms like Llama. The other layers have
-//! attention like OLMo 2, with norms only after blocks. Released models have no RoPE there
+//! ([`crate::layers::gated_delta_net`]), with rates up to 2, and norms like Llama. The other layers
+//! have attention like OLMo 2, with norms only after blocks. Released models have no RoPE there
 //! (transformers `olmo_hybrid`).
 //!
 //! No GGUF files of it are known. Keys are those of `granitehybrid` and `qwen3next`, and one more;
@@ -23,9 +23,9 @@ use super::olmo2;
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
-use crate::delta_net::{Linear, mixer};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Rotates};
+use crate::layers::gated_delta_net::{Linear, mixer};
 
 const LINEAR: Style = Style::NEOX;
 const ATTENDING: Style = olmo2::STYLE;

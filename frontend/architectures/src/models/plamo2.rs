@@ -21,7 +21,7 @@ use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Ssm};
-use crate::ssm::gated_scan;
+use crate::layers::mamba2::gated_scan;
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::EACH, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };

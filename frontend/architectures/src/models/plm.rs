@@ -1,6 +1,6 @@
-//! `plm`: PLM. Latent attention ([`crate::mla`]), with queries made from the stream, and a network
-//! without a gate, whose activation is the square of ReLU. The output matrix is the embedding
-//! table.
+//! `plm`: PLM. Latent attention ([`crate::layers::mla`]), with queries made from the stream, and a
+//! network without a gate, whose activation is the square of ReLU. The output matrix is the
+//! embedding table.
 //!
 //! ```text
 //! // keys and values: attn_kv_b
@@ -10,11 +10,11 @@
 
 use ixc_ir::graph::Unary;
 
-use crate::absorbed;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::Defaults;
-use crate::mla::decoder;
+use crate::layers::absorbed;
+use crate::layers::mla::decoder;
 
 const STYLE: Style = Style { ungated: Some(Unary::ReluSquared), ..Style::LLAMA };
 

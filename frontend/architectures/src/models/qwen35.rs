@@ -8,8 +8,8 @@
 use ixc_ir::graph::attrs::KeyHeads;
 
 use crate::architecture::Architecture;
-use crate::delta_net::{QWEN, decoder};
 use crate::hyper::Defaults;
+use crate::layers::gated_delta_net::{QWEN, decoder};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen35",

@@ -32,7 +32,8 @@ use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, gated_shared_expert, networks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Indexer, Ngrams, index_run};
-use crate::{delta_net, numbers, streams};
+use crate::layers::{gated_delta_net, hyper_connections};
+use crate::numbers;
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
@@ -40,7 +41,7 @@ const STYLE: Style = Style {
     shared: gated_shared_expert,
     ..Style::NEOX
 };
-const LINEAR: delta_net::Linear = delta_net::Linear::usual(KeyHeads::Interleaved, Unary::Sigmoid);
+const LINEAR: gated_delta_net::Linear = gated_delta_net::Linear::usual(KeyHeads::Interleaved, Unary::Sigmoid);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen4exp",
@@ -68,14 +69,14 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let ngrams = b.ngrams();
     let (count, rank) = b.weighted_streams()?;
     let x = b.embed()?;
-    let mut x = streams::repeated(b, x, count)?;
+    let mut x = hyper_connections::repeated(b, x, count)?;
     for layer in 0..b.hyper.layers.len() {
         if let Some(ngrams) = ngrams.as_ref().filter(|ngrams| ngrams.layer == layer as u64) {
             x = named(b, layer, x, ngrams, count)?;
         }
         x = around(b, &format!("blk.{layer}.hc_attn"), x, (count, rank), |b, h| {
             match b.hyper.layers[layer].recurrent {
-                true => delta_net::mixer_of(b, layer, h, &LINEAR),
+                true => gated_delta_net::mixer_of(b, layer, h, &LINEAR),
                 false => {
                     let chosen = chosen(b, layer, h)?;
                     attention_to(b, layer, h, &STYLE, chosen)
@@ -135,7 +136,7 @@ fn around(
     let w = b.scale(w, 1.0 / count as f64)?;
     let w = b.sigmoid(w)?;
     let w = b.scale(w, 2.0)?;
-    let y = streams::repeated(b, y, count)?;
+    let y = hyper_connections::repeated(b, y, count)?;
     let y = b.scale_heads(y, w)?;
     b.add(y, x)
 }
@@ -155,7 +156,7 @@ fn input(
     let gate = b.linear(row, &format!("{name}_up"), rank, all, Bias::Optional)?;
     let gate = b.sigmoid(gate)?;
     let weighted = b.mul(gate, n)?;
-    Ok((n, streams::mean(b, weighted, count)?))
+    Ok((n, hyper_connections::mean(b, weighted, count)?))
 }
 
 /// Adds the table rows that tokens select to the streams `x`.
@@ -188,7 +189,7 @@ fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64)
     let gate = b.unary(Unary::SignedRoot, score)?;
     let gate = b.sigmoid(gate)?;
     let value = b.linear(rows, &name("value"), length, width, Bias::Optional)?;
-    let value = streams::repeated(b, value, count)?;
+    let value = hyper_connections::repeated(b, value, count)?;
     let value = b.scale_heads(value, gate)?;
     let n = b.norm_of_streams(value, &name("norm_conv.weight"), [count, width])?;
     let singles = format!("blk.{layer}.{TAPS_IN_SINGLES}");

@@ -1,14 +1,15 @@
 //! `rwkv6`: RWKV-6 "Finch". Instead of attention, each head has a state with decays computed from
-//! each token ([`crate::finch`]). Networks use the square of ReLU and are gated by their rows.
+//! each token ([`crate::layers::rwkv6`]). Networks use the square of ReLU and are gated by their
+//! rows.
 
 use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::error::ArchError;
-use crate::finch::{PRECISE, time_mix};
 use crate::hyper::{Defaults, Norms, Rotates, States, Wkv};
-use crate::shift::{mixed, shift, squared, tensors};
+use crate::layers::rwkv6::{PRECISE, time_mix};
+use crate::layers::token_shift::{mixed, shift, squared, tensors};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv6",

@@ -1,5 +1,5 @@
-//! `rwkv6qwen2`: QRWKV6. Qwen2.5 with the states of RWKV-6 ([`crate::finch`]) instead of attention.
-//! Groups of heads share keys and values. RMS norms, and gated networks.
+//! `rwkv6qwen2`: QRWKV6. Qwen2.5 with the states of RWKV-6 ([`crate::layers::rwkv6`]) instead of
+//! attention. Groups of heads share keys and values. RMS norms, and gated networks.
 
 use ixc_ir::graph::ValueId;
 
@@ -7,9 +7,9 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, feed_forward};
 use crate::error::ArchError;
-use crate::finch::{PRECISE, time_mix};
 use crate::hyper::{Defaults, Rotates, States};
-use crate::shift::tensors;
+use crate::layers::rwkv6::{PRECISE, time_mix};
+use crate::layers::token_shift::tensors;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv6qwen2",

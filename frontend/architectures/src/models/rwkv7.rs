@@ -1,15 +1,15 @@
 //! `rwkv7`: RWKV-7 "Goose". Instead of attention, each head has a state that every token changes by
-//! a delta rule ([`crate::goose`]). Networks use the square of ReLU, and mix each row with the
-//! previous one.
+//! a delta rule ([`crate::layers::rwkv7`]). Networks use the square of ReLU, and mix each row with
+//! the previous one.
 
 use ixc_ir::graph::ValueId;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::error::ArchError;
-use crate::goose::{PRECISE, time_mix};
 use crate::hyper::{Defaults, Norms, Rotates, States};
-use crate::shift::{mixed, shift, squared, tensors};
+use crate::layers::rwkv7::{PRECISE, time_mix};
+use crate::layers::token_shift::{mixed, shift, squared, tensors};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv7",

@@ -11,14 +11,14 @@
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::hyper::LayerInputs;
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::hyper::LayerInputs;
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
 /// Builds the additional inputs of all layers, concatenated for each token.
-pub(super) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
+pub(crate) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
     let LayerInputs { length, layers } = of;
     let width = b.hyper.embedding_length;
     let y = b.linear(x, "per_layer_model_proj", width, length * layers, Bias::Optional)?;
@@ -34,7 +34,7 @@ pub(super) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<Va
 }
 
 /// Builds a layer's output from `x` and its additional input.
-pub(super) fn of_layer(
+pub(crate) fn of_layer(
     b: &mut Builder<'_>,
     layer: usize,
     x: ValueId,

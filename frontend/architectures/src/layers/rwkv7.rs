@@ -14,21 +14,21 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::hyper::{Precise, Wkv};
-use super::shift::{Between, FUSED, lerp, mixed, shift, through_short};
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::hyper::{Precise, Wkv};
+use crate::layers::token_shift::{Between, FUSED, lerp, mixed, shift, through_short};
 
 /// Minimum logarithm of a decay: -exp(-1/2), with the digits of the model's authors.
 const LEAST_LOG: f64 = -0.606_531;
 /// Epsilon on variances of heads: 1e-5 for each of the 64 elements of a head, which all models
 /// have.
-pub(super) const HEAD_EPS: f64 = 64e-5;
+pub(crate) const HEAD_EPS: f64 = 64e-5;
 /// Approximate epsilon on a key's squared length, which is either 0 or far larger.
 const LENGTH_EPS: f64 = 1e-24;
 
 /// Matrices that llama-quantize does not quantise.
-pub(super) const PRECISE: Precise = Precise {
+pub(crate) const PRECISE: Precise = Precise {
     kept: &[
         "time_mix_w1.weight",
         "time_mix_w2.weight",
@@ -45,7 +45,7 @@ pub(super) const PRECISE: Precise = Precise {
 
 /// Builds a layer's first part on normalised rows, including its output matrix. The first layer
 /// stores its values in `first`.
-pub(super) fn time_mix(
+pub(crate) fn time_mix(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,

@@ -16,10 +16,10 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::hyper::Ssm;
-use super::numbers;
+use crate::builder::{Bias, Builder, layer_of};
+use crate::error::ArchError;
+use crate::hyper::Ssm;
+use crate::numbers;
 
 /// Norm that identifies such layers.
 const NORM: &str = "attn_norm_2.weight";
@@ -32,7 +32,7 @@ const MOST: u64 = 1 << 16;
 const LITTLE: f64 = 1e-5;
 
 /// Builds attention on normalised rows, including its output matrix.
-pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { heads, key_length, .. } = b.ssm()?;
     let inner = heads * key_length;
@@ -63,7 +63,7 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
 ///
 /// # Errors
 /// When a key has another type.
-pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let count = |key: &str| gguf.metadata().read_optional::<u64>(&format!("{architecture}.{key}"));
     let mut made = Vec::new();
     let (Some(heads), Some(layers)) = (count("attention.head_count")?, count("block_count")?) else { return Ok(made) };
@@ -73,7 +73,7 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     }
     for norm in norms() {
         let Some(prefix) = norm.name().strip_suffix(NORM) else { continue };
-        let Some(layer) = super::layer_of(norm.name()) else { continue };
+        let Some(layer) = layer_of(norm.name()) else { continue };
         let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + LITTLE) + LITTLE;
         let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
         // Softplus of this number is 1.

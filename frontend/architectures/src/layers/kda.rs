@@ -11,18 +11,18 @@
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
 
-use super::builder::{Bias, Builder};
-use super::decoder::{Style, feed_forward};
-use super::error::ArchError;
-use super::hyper::Ssm;
-use super::mla;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{Style, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::Ssm;
+use crate::layers::mla;
 
 /// Epsilon on a key's squared length, whatever epsilon the file has (`l2norm` of
 /// flash-linear-attention).
 const LENGTH_EPS: f64 = 1e-6;
 
 /// Builds a decoder with such layers and layers of latent attention, from token ids to logits.
-pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
+pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
@@ -36,14 +36,14 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 }
 
 /// Builds norm, linear attention, output matrix, residual.
-pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
     let y = mixer_of(b, layer, h)?;
     b.add(y, x)
 }
 
 /// Builds linear attention on normalised rows, including its output matrix.
-pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, key_length, .. } = b.ssm()?;
     let inner = heads * key_length;

@@ -29,17 +29,17 @@
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
-use super::builder::{Bias, Builder};
-use super::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output};
-use super::error::ArchError;
-use super::hyper::{Indexer, Mla};
+use crate::builder::{Bias, Builder};
+use crate::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output};
+use crate::error::ArchError;
+use crate::hyper::{Indexer, Mla};
 
 /// Epsilon of the norm of an indexer's keys, whatever epsilon the file has (DeepSeek's `model.py`).
 const INDEX_EPS: f64 = 1e-6;
 
 /// Form of an indexer's queries and keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct IndexStyle {
+pub(crate) struct IndexStyle {
     /// Pairing of RoPE.
     pub pairs: RopeStyle,
     /// Whether RoPE rotates the last elements instead of the first.
@@ -59,7 +59,7 @@ impl IndexStyle {
 }
 
 /// Selection of the positions that layers attend to.
-pub(super) struct Choice {
+pub(crate) struct Choice {
     style: IndexStyle,
     sizes: Indexer,
     /// Positions that the last layer with its own indexer selected.
@@ -67,12 +67,12 @@ pub(super) struct Choice {
 }
 
 /// Builds a decoder with latent attention, from token ids to logits.
-pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
+pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     layers(b, style, None)
 }
 
 /// Builds such a decoder with an indexer.
-pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, index: IndexStyle) -> Result<ValueId, ArchError> {
+pub(crate) fn indexed(b: &mut Builder<'_>, style: &Style, index: IndexStyle) -> Result<ValueId, ArchError> {
     let choice = Choice::new(b, index)?;
     layers(b, style, Some(choice))
 }
@@ -89,12 +89,12 @@ fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Res
 
 impl Choice {
     /// Returns a selection by the file's indexer, which it must have.
-    pub(super) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<Choice, ArchError> {
+    pub(crate) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<Choice, ArchError> {
         Ok(Choice { style, sizes: b.indexer()?, last: None })
     }
 
     /// Returns a selection by the file's indexer, if it has one.
-    pub(super) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<Choice> {
+    pub(crate) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<Choice> {
         b.hyper.indexer.clone().map(|sizes| Choice { style, sizes, last: None })
     }
 
@@ -167,7 +167,7 @@ impl Choice {
 }
 
 /// Builds norm, attention, output matrix, residual.
-pub(super) fn attention(
+pub(crate) fn attention(
     b: &mut Builder<'_>,
     layer: usize,
     x: ValueId,
@@ -181,7 +181,7 @@ pub(super) fn attention(
 }
 
 /// Builds attention on normalised rows, including its output matrix.
-pub(super) fn attention_of(
+pub(crate) fn attention_of(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,

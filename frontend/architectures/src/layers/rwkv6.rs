@@ -14,14 +14,14 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::goose::HEAD_EPS;
-use super::hyper::{Precise, Wkv};
-use super::shift::{Between, FINCH, FINCH_LERPS, FUSED, mixed, shift, through_short};
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::hyper::{Precise, Wkv};
+use crate::layers::rwkv7::HEAD_EPS;
+use crate::layers::token_shift::{Between, FINCH, FINCH_LERPS, FUSED, mixed, shift, through_short};
 
 /// Matrices that llama-quantize does not quantise.
-pub(super) const PRECISE: Precise = Precise {
+pub(crate) const PRECISE: Precise = Precise {
     kept: &[
         "time_mix_first.weight",
         "time_mix_w1.weight",
@@ -35,7 +35,7 @@ pub(super) const PRECISE: Precise = Precise {
 
 /// Builds a layer's first part on normalised rows, including its output matrix. Layers with a bonus
 /// (`time_mix_first`) are RWKV's own; others replace attention.
-pub(super) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Wkv { heads, length, .. } = b.wkv_sizes()?;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");

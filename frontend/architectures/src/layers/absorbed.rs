@@ -10,13 +10,13 @@
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
 
-use super::hyper::latent_lengths;
+use crate::hyper::latent_lengths;
 
 /// Returns the missing tensors.
 ///
 /// # Errors
 /// When keys are missing, or the matrix has another shape than they require.
-pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {
         let Some(layer) = tensor.name().strip_suffix("attn_kv_b.weight") else { continue };

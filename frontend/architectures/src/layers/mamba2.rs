@@ -9,19 +9,19 @@
 
 use ixc_ir::graph::ValueId;
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::hyper::Ssm;
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::hyper::Ssm;
 
 /// Builds norm, state space, output matrix, residual.
-pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
     let y = mixed(b, layer, h)?;
     b.add(y, x)
 }
 
 /// Builds state space and output matrix on normalised rows.
-pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, groups, key_length: state, value_length, .. } = b.ssm()?;
     let (inner, shared) = (heads * value_length, groups * state);
@@ -45,7 +45,7 @@ pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Val
 
 /// Builds the scan of a layer's values, keys, queries and steps, with `heads` heads, times SiLU of
 /// `z`; the result has the width of `z`.
-pub(super) fn gated_scan(
+pub(crate) fn gated_scan(
     b: &mut Builder<'_>,
     layer: usize,
     heads: u64,

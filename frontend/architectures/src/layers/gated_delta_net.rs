@@ -12,10 +12,10 @@
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
 
-use super::builder::{Bias, Builder};
-use super::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward, gated_shared_expert};
-use super::error::ArchError;
-use super::hyper::Ssm;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward, gated_shared_expert};
+use crate::error::ArchError;
+use crate::hyper::Ssm;
 
 /// Projections of a layer's input: rows with all heads, one after the other.
 struct Projected {
@@ -29,7 +29,7 @@ struct Projected {
 
 /// Builds a decoder, from token ids to logits. Layers with a recurrent state are linear attention;
 /// others have attention in this style.
-pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
     let linear = Linear::usual(key_heads, Unary::Silu);
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
@@ -43,7 +43,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -
 }
 
 /// Common style of Qwen's decoders with linear attention.
-pub(super) const QWEN: Style = Style {
+pub(crate) const QWEN: Style = Style {
     head_norm: HeadNorm::HEADS,
     output_gate: OutputGate::WithQueries,
     ffn_norm: "post_attention_norm",
@@ -53,7 +53,7 @@ pub(super) const QWEN: Style = Style {
 
 /// Differences between such layers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Linear {
+pub(crate) struct Linear {
     /// Key head of each value head.
     pub key_heads: KeyHeads,
     /// Function of the result's gates.
@@ -74,14 +74,14 @@ impl Linear {
 }
 
 /// Builds norm, linear attention, output matrix, residual.
-pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
     let h = b.rms_norm(x, &format!("blk.{layer}.attn_norm.weight"), b.hyper.embedding_length)?;
     let y = mixer_of(b, layer, h, linear)?;
     b.add(y, x)
 }
 
 /// Builds linear attention on normalised rows, including its output matrix.
-pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
     let Linear { key_heads, gate, norm_eps, unit_eps, apart } = *linear;
     let [norm_eps, unit_eps] = [norm_eps, unit_eps].map(|eps| eps.unwrap_or(b.hyper.norm_eps));
     let sizes = b.ssm()?;

@@ -11,15 +11,15 @@
 
 use ixc_ir::graph::ValueId;
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::hyper::Ssm;
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::hyper::Ssm;
 
 /// Epsilon of norms without weights: the default of Falcon Mamba's class, which all its files use.
 const NORM_EPS: f64 = 1e-6;
 
 /// Builds norm, state space, output matrix, residual.
-pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads: inner, key_length: state, .. } = b.ssm()?;
     let rank = b.step_rank()?;

@@ -13,24 +13,24 @@
 
 use ixc_ir::graph::ValueId;
 
-use super::builder::Builder;
-use super::error::ArchError;
-use super::hyper::Streams;
+use crate::builder::Builder;
+use crate::error::ArchError;
+use crate::hyper::Streams;
 
 /// Builds the streams before the first layer: each is the embedding.
-pub(super) fn begin(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn begin(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let row = repeated(b, x, count)?;
     b.split_heads(row, count)
 }
 
 /// Repeats a row once for each stream.
-pub(super) fn repeated(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
+pub(crate) fn repeated(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     (1..count).try_fold(x, |row, _| b.concat(row, x))
 }
 
 /// Builds the mean of concatenated streams.
-pub(super) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
+pub(crate) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let mut sum = b.slice(x, 0, width)?;
     for stream in 1..count {
@@ -42,7 +42,7 @@ pub(super) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueI
 
 /// Builds `block` between the streams `x` of a layer. The names of its tensors begin with `part`:
 /// `hc_attn` or `hc_ffn`.
-pub(super) fn around(
+pub(crate) fn around(
     b: &mut Builder<'_>,
     layer: usize,
     part: &str,
@@ -58,7 +58,7 @@ pub(super) fn around(
 }
 
 /// Builds logits from the streams after the last layer, summed with computed weights.
-pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
     let x = b.wanted(x)?;
@@ -69,7 +69,7 @@ pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchErr
 }
 
 /// Builds logits from the mean of the streams after the last layer.
-pub(super) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
     let x = b.wanted(x)?;

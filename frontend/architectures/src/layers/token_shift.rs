@@ -16,35 +16,35 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::builder::{Bias, Builder};
-use super::error::ArchError;
-use super::numbers;
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::numbers;
 
 /// Name of the taps, which all layers share.
 const TAPS: &str = "token_shift.taps";
 /// Name of the shares of previous rows for all inputs of a layer's first part, in one tensor.
-pub(super) const FUSED: &str = "time_mix_lerp_fused.weight";
+pub(crate) const FUSED: &str = "time_mix_lerp_fused.weight";
 /// Inputs with shares, in RWKV-7's order; models without a gate lack the last.
 const GOOSE: [&str; 6] = ["r", "w", "k", "v", "a", "g"];
 /// Inputs with shares, in RWKV-6's order.
-pub(super) const FINCH: [&str; 5] = ["w", "k", "v", "r", "g"];
+pub(crate) const FINCH: [&str; 5] = ["w", "k", "v", "r", "g"];
 /// Name of all of RWKV-6's shares, after `blk.LAYER.`.
-pub(super) const FINCH_LERPS: &str = "time_mix_lerps";
+pub(crate) const FINCH_LERPS: &str = "time_mix_lerps";
 
 /// Builds the difference between the previous row and a row.
-pub(super) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<ValueId, ArchError> {
     b.short_conv(state, x, TAPS, [b.hyper.embedding_length, 2])
 }
 
 /// Mixes rows with previous rows; the vector `name` has the share of each element.
-pub(super) fn mixed(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
+pub(crate) fn mixed(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
     let share = b.weighted(shift, name, b.hyper.embedding_length)?;
     b.add(x, share)
 }
 
 /// Function between two matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Between {
+pub(crate) enum Between {
     /// No function.
     Nothing,
     /// The hyperbolic tangent.
@@ -55,7 +55,7 @@ pub(super) enum Between {
 
 /// Projects rows through the matrix `NAME1`, a function, and the matrix `NAME2`, to their original
 /// width.
-pub(super) fn through_short(
+pub(crate) fn through_short(
     b: &mut Builder<'_>,
     x: ValueId,
     name: &str,
@@ -74,7 +74,7 @@ pub(super) fn through_short(
 }
 
 /// Builds `max(key' x, 0)^2` times the matrix of values: RWKV's network, on mixed rows.
-pub(super) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
     let name = |part: &str| format!("blk.{layer}.channel_mix_{part}");
     let k = b.linear(x, &name("key"), width, inner, Bias::Optional)?;
@@ -87,7 +87,7 @@ pub(super) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<V
 ///
 /// # Errors
 /// When a key has another type.
-pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     let width = gguf.metadata().read_optional::<u64>(&format!("{architecture}.embedding_length"))?.unwrap_or(0);
     // A width that differs from the last norm's is invalid.
@@ -135,6 +135,6 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
 }
 
 /// Returns the name of a layer's share of previous rows for an input, after `blk.LAYER.`.
-pub(super) fn lerp(letter: &str) -> String {
+pub(crate) fn lerp(letter: &str) -> String {
     format!("time_mix_lerp.{letter}")
 }

@@ -1,0 +1,29 @@
+//! Shared layers, each under its published name.
+//!
+//! | file | layer |
+//! | --- | --- |
+//! | `mla` | multi-head latent attention |
+//! | `absorbed` | a tensor of latent attention that older files lack |
+//! | `gated_delta_net` | linear attention by the gated delta rule |
+//! | `kda` | Kimi Delta Attention: a decay for each element of a key |
+//! | `lightning_attention` | linear attention with constant decays |
+//! | `mamba` | the selective state space of Mamba-1 |
+//! | `mamba2` | the selective state space of Mamba-2 |
+//! | `rwkv6` | the time mix of RWKV-6, "Finch" |
+//! | `rwkv7` | the time mix of RWKV-7, "Goose" |
+//! | `token_shift` | the token shift of RWKV, and projections through short rows |
+//! | `hyper_connections` | several residual streams |
+//! | `per_layer_embeddings` | additional input of each layer from the token |
+
+pub mod absorbed;
+pub mod gated_delta_net;
+pub mod hyper_connections;
+pub mod kda;
+pub mod lightning_attention;
+pub mod mamba;
+pub mod mamba2;
+pub mod mla;
+pub mod per_layer_embeddings;
+pub mod rwkv6;
+pub mod rwkv7;
+pub mod token_shift;
