@@ -1,10 +1,10 @@
 //! The graph op table, which declares every op once. The enum, parser, printer, operand and
 //! attribute checks, typed views ([`super::view`]) and the op reference come from it. The type
 //! rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op) match on
-//! [`OpKind`] without a `_` arm.
+//! [`OpKind`] without a `_` arm. Both have a file for each family of ops, under the same name.
 //!
-//! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`.
-//! Then add its lowering in the `schedule` pass, or a rewrite that removes it before.
+//! To add an op: add a row here, its type rule in a file of `types/` and its meaning in the file of
+//! `interpret/` with the same name. Then add its lowering in the `schedule` pass, or a rewrite that removes it before.
 //!
 //! A function of one number that applies to every element is complete in its row here, among the
 //! [`Unary`] ops. These ops share type rule, interpreter, random graphs and costs; each needs only

@@ -7,6 +7,30 @@ use crate::graph::attrs::{
     Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, SPARSE_MIXER_NEAR, ScoreAttrs,
 };
 
+/// Returns the elementwise sum.
+pub(super) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+/// Adds a bias to every row.
+pub(super) fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {
+    x.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect()
+}
+
+/// Returns the elementwise product.
+pub(super) fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+/// Multiplies parts of `d` elements by their own numbers and adds `residual`.
+pub(super) fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32]>) -> Vec<f32> {
+    let scaled = x.iter().enumerate().map(|(i, &x)| f64::from(x) * f64::from(s[i / d]));
+    match residual {
+        Some(residual) => scaled.zip(residual).map(|(y, &r)| (y + f64::from(r)) as f32).collect(),
+        None => scaled.map(|y| y as f32).collect(),
+    }
+}
+
 /// Minimum sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
 

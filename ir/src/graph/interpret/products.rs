@@ -1,98 +1,102 @@
-//! Products of the interpreter: rows times a matrix, experts' matrices, or heads' matrices.
+//! Definitions of products of rows with one matrix, or with a matrix for each head.
 
-use std::collections::BTreeMap;
-
+use super::call::Call;
 use super::math::Matrix;
-use super::{InterpretError, Interpreter, add, add_bias, index};
-use crate::graph::{Operand, WeightId};
+use super::{InterpretError, Value, math, one, with};
+use crate::format::Format;
+use crate::graph::WeightId;
+use crate::graph::attrs::GateAttrs;
+use crate::graph::quantise::quantise;
 
-impl Interpreter<'_> {
-    pub(super) fn project(&self, weight: WeightId, x: &[f32]) -> Result<Vec<f32>, InterpretError> {
-        Ok(self.matrix(weight, &self.bytes(weight)?).project(x))
-    }
-
-    pub(super) fn linear(&self, x: &[f32], w: Operand, bias: Operand) -> Result<Vec<f32>, InterpretError> {
-        let Operand::Weight(w) = w else { unreachable!("verified: {w:?} is no weight") };
-        let y = self.project(w, x)?;
-        Ok(match self.optional(bias)? {
-            Some(bias) => add_bias(&y, &bias),
-            None => y,
-        })
-    }
-
-    /// Computes `expert.matmul` with a weight, and returns the number of rows of an expert.
-    pub(super) fn experts(
-        &self,
-        op: &'static str,
-        weight: WeightId,
-        x: &[f32],
-        ids: &[i32],
-        slots: usize,
-    ) -> Result<(Vec<f32>, usize), InterpretError> {
-        let bytes = self.bytes(weight)?;
-        let dims = self.weight_dims(weight);
-        Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
-    }
-
-    /// Multiplies heads of rows by their own matrices of `weight`, and returns the number of rows
-    /// of a matrix.
-    pub(super) fn heads(&self, weight: WeightId, x: &[f32], heads: usize) -> Result<(Vec<f32>, usize), InterpretError> {
-        let bytes = self.bytes(weight)?;
-        Ok((heads_project(&self.matrix(weight, &bytes), heads, x), self.weight_dims(weight)[1]))
-    }
-
-    /// Adds to each row of `y` the bias of its expert.
-    pub(super) fn add_expert_bias(
-        &self,
-        op: &'static str,
-        y: &[f32],
-        ids: &[i32],
-        bias: WeightId,
-    ) -> Result<Vec<f32>, InterpretError> {
-        let (dims, bias) = (self.weight_dims(bias), self.dequantised(bias)?);
-        let mut out = Vec::with_capacity(y.len());
-        for (y, &id) in y.chunks_exact(dims[1]).zip(ids) {
-            let expert = index(op, "expert", id, dims[0])?;
-            out.extend(add(y, &bias[expert * dims[1]..][..dims[1]]));
-        }
-        Ok(out)
-    }
+pub(super) fn dequantise(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    Ok(vec![Value::Weight(call.weight("w"))])
 }
 
-/// Multiplies the row of `x` for every row and slot by the transpose of its expert. `x` has one row
-/// per row, or one per row and slot. It goes expert by expert, so that each routed one is
-/// dequantised once and no other at all.
-pub(super) fn expert_project(
-    op: &'static str,
-    matrix: &Matrix<'_>,
-    experts: usize,
+pub(super) fn matmul(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let (x, dims) = (call.f32s("x")?, call.dims("x"));
+    let (data, n) = match call.value("w") {
+        Value::Weight(w) => (project(call, *w, &x)?, call.interpreter.weight_dims(*w)[0]),
+        w => {
+            let (w, dims) = (call.interpreter.floats(w)?, call.interpreter.dims(w));
+            let bytes = quantise(Format::F32, &w);
+            (Matrix { format: Format::F32, bytes: &bytes, width: dims[1] }.project(&x), dims[0])
+        }
+    };
+    one(with(&dims, n), data)
+}
+
+pub(super) fn heads_matmul(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let (x, dims) = (call.f32s("x")?, call.dims("x"));
+    let (y, n) = match call.value("w") {
+        Value::Weight(w) => project_heads(call, *w, &x, dims[1])?,
+        w => {
+            let w_dims = call.interpreter.dims(w);
+            let bytes = quantise(Format::F32, &call.interpreter.floats(w)?);
+            let matrix = Matrix { format: Format::F32, bytes: &bytes, width: w_dims[2] };
+            (heads_project(&matrix, dims[1], &x), w_dims[1])
+        }
+    };
+    one(with(&dims, n), y)
+}
+
+pub(super) fn linear_heads(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let dims = call.dims("x");
+    let (y, n) = project_heads(call, call.weight("w"), &call.f32s("x")?, dims[1])?;
+    one(with(&dims, n), y)
+}
+
+pub(super) fn linear(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let y = call.add_residual(product(call, "x", "w", "bias")?)?;
+    let n = call.interpreter.weight_dims(call.weight("w"))[0];
+    one(vec![y.len() / n, n], y)
+}
+
+pub(super) fn linear_qkv(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let mut results = Vec::with_capacity(3);
+    for (x, w, bias) in [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")] {
+        let y = product(call, x, w, bias)?;
+        let n = call.interpreter.weight_dims(call.weight(w))[0];
+        results.push(Value::F32 { dims: vec![y.len() / n, n], data: y });
+    }
+    Ok(results)
+}
+
+pub(super) fn linear_swiglu(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let gate = product(call, "x", "gate", "gate_bias")?;
+    let up = product(call, "x", "up", "up_bias")?;
+    let n = call.interpreter.weight_dims(call.weight("gate"))[0];
+    let y = math::gated(&gate, &up, &GateAttrs::from_op(call.op));
+    Ok(vec![call.quantised(vec![gate.len() / n, n], &y)])
+}
+
+/// Multiplies rows by the transpose of a weight, and adds the bias if it is given.
+fn product(call: &Call<'_, '_>, x: &str, w: &str, bias: &str) -> Result<Vec<f32>, InterpretError> {
+    let y = project(call, call.weight(w), &call.f32s(x)?)?;
+    Ok(match call.dequantised_if_given(bias)? {
+        Some(bias) => math::add_bias(&y, &bias),
+        None => y,
+    })
+}
+
+fn project(call: &Call<'_, '_>, weight: WeightId, x: &[f32]) -> Result<Vec<f32>, InterpretError> {
+    Ok(call.interpreter.matrix(weight, &call.interpreter.bytes(weight)?).project(x))
+}
+
+/// Multiplies heads of rows by their own matrices of `weight`, and returns the number of rows of a
+/// matrix.
+fn project_heads(
+    call: &Call<'_, '_>,
+    weight: WeightId,
     x: &[f32],
-    ids: &[i32],
-    slots: usize,
-) -> Result<Vec<f32>, InterpretError> {
-    let n = matrix.bytes.len() / matrix.row_bytes() / experts;
-    let shared = x.len() / matrix.width != ids.len();
-    let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (place, &id) in ids.iter().enumerate() {
-        places.entry(index(op, "expert", id, experts)?).or_default().push(place);
-    }
-    let mut out = vec![0f32; ids.len() * n];
-    for (expert, places) in places {
-        let mut rows = Vec::with_capacity(places.len() * matrix.width);
-        for &place in &places {
-            let row = if shared { place / slots } else { place };
-            rows.extend_from_slice(&x[row * matrix.width..][..matrix.width]);
-        }
-        let y = matrix.rows(expert * n, n).project(&rows);
-        for (y, place) in y.chunks_exact(n).zip(places) {
-            out[place * n..][..n].copy_from_slice(y);
-        }
-    }
-    Ok(out)
+    heads: usize,
+) -> Result<(Vec<f32>, usize), InterpretError> {
+    let bytes = call.interpreter.bytes(weight)?;
+    let y = heads_project(&call.interpreter.matrix(weight, &bytes), heads, x);
+    Ok((y, call.interpreter.weight_dims(weight)[1]))
 }
 
 /// Multiplies heads of rows by the transposes of their own parts of a matrix.
-pub(super) fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
+fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
     let (n, k) = (matrix.bytes.len() / matrix.row_bytes() / heads, matrix.width);
     let rows = x.len() / (heads * k);
     let mut out = vec![0f32; rows * heads * n];
@@ -102,21 +106,6 @@ pub(super) fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec
         for (r, y) in y.chunks_exact(n).enumerate() {
             out[(r * heads + h) * n..][..n].copy_from_slice(y);
         }
-    }
-    out
-}
-
-/// Sums `p * y` over a row's slots. A slot of weight 0 adds nothing, for any row.
-pub(super) fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
-    let mut out = Vec::with_capacity(y.len() / slots);
-    for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {
-        out.extend((0..n).map(|i| {
-            let product = |(j, &p): (usize, &f32)| {
-                let y = f64::from(y[j * n + i]);
-                f64::from(p) * if p == 0.0 { 0.0_f64.copysign(y) } else { y }
-            };
-            p.iter().enumerate().map(product).sum::<f64>() as f32
-        }));
     }
     out
 }

@@ -1,0 +1,150 @@
+//! Access of an op's definition to the op's operands, by their names in the op table.
+
+use std::borrow::Cow;
+
+use super::{InterpretError, Interpreter, Value, index, math};
+use crate::format::Format;
+use crate::graph::quantise::quantise_rows;
+use crate::graph::{Function, Held, Op, Operand, StateId, Type, ValueId, WeightId};
+
+/// Result of an index op: dimensions, the last one being the length of a list, and numbers of
+/// places.
+pub(super) type Lists<'a> = (&'a [usize], &'a [i32]);
+
+/// Values of a function that are computed so far.
+pub(super) struct Env<'a> {
+    pub(super) function: &'a Function,
+    pub(super) values: Vec<Option<Value>>,
+}
+
+impl Env<'_> {
+    pub(super) fn get(&self, id: ValueId) -> &Value {
+        match &self.values[id.index()] {
+            Some(value) => value,
+            None => unreachable!("verified: {} is defined before it is used", self.function.label(id)),
+        }
+    }
+}
+
+/// One evaluation of an op.
+pub(super) struct Call<'c, 'm> {
+    pub(super) interpreter: &'c mut Interpreter<'m>,
+    pub(super) op: &'c Op,
+    pub(super) env: &'c Env<'c>,
+}
+
+impl<'c> Call<'c, '_> {
+    pub(super) fn mnemonic(&self) -> &'static str {
+        self.op.kind.row().mnemonic
+    }
+
+    fn value_id(&self, name: &str) -> ValueId {
+        match self.op.operand(name) {
+            Operand::Value(value) => value,
+            other => unreachable!("verified: operand {name} is {other:?}"),
+        }
+    }
+
+    pub(super) fn value(&self, name: &str) -> &'c Value {
+        self.env.get(self.value_id(name))
+    }
+
+    /// Returns the value of an operand that may be absent.
+    pub(super) fn value_if_given(&self, name: &str) -> Option<&'c Value> {
+        match self.op.operand(name) {
+            Operand::Value(value) => Some(self.env.get(value)),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
+        }
+    }
+
+    pub(super) fn dims(&self, name: &str) -> Vec<usize> {
+        self.interpreter.dims(self.value(name))
+    }
+
+    /// Returns the elements of a value as f32, with blocks and weights dequantised.
+    pub(super) fn f32s(&self, name: &str) -> Result<Cow<'c, [f32]>, InterpretError> {
+        self.interpreter.floats(self.value(name))
+    }
+
+    pub(super) fn ints(&self, name: &str) -> &'c [i32] {
+        ints(self.value(name))
+    }
+
+    pub(super) fn weight(&self, name: &str) -> WeightId {
+        match self.op.operand(name) {
+            Operand::Weight(weight) => weight,
+            other => unreachable!("verified: operand {name} is {other:?}"),
+        }
+    }
+
+    /// Returns the elements of a weight.
+    pub(super) fn dequantised(&self, name: &str) -> Result<Vec<f32>, InterpretError> {
+        self.interpreter.dequantised(self.weight(name))
+    }
+
+    /// Returns the elements of a weight that may be absent.
+    pub(super) fn dequantised_if_given(&self, name: &str) -> Result<Option<Vec<f32>>, InterpretError> {
+        match self.op.operand(name) {
+            Operand::Weight(weight) => self.interpreter.dequantised(weight).map(Some),
+            Operand::Absent => Ok(None),
+            other @ (Operand::Value(_) | Operand::State(_)) => unreachable!("verified: {other:?} is no weight"),
+        }
+    }
+
+    /// Adds the operand `residual` to `y` if it is given.
+    pub(super) fn add_residual(&self, y: Vec<f32>) -> Result<Vec<f32>, InterpretError> {
+        match self.value_if_given("residual") {
+            Some(residual) => Ok(math::add(&y, &self.interpreter.floats(residual)?)),
+            None => Ok(y),
+        }
+    }
+
+    /// Returns the state that the op touches, by its token.
+    pub(super) fn state(&self, token: &str) -> StateId {
+        match self.env.function.ty(self.value_id(token)) {
+            Type::Token(Held::State(state)) => *state,
+            other => unreachable!("verified: {other} is no token of a state"),
+        }
+    }
+
+    /// Returns the elements of a `recurrent` state, by its token.
+    pub(super) fn recurrent_state(&mut self, token: &str) -> &mut [f32] {
+        let state = self.state(token);
+        let [elements] = &mut self.interpreter.states[state.index()][..] else {
+            unreachable!("verified: a recurrent state has one field")
+        };
+        elements
+    }
+
+    /// Returns the dimensions and places of the lists that restrict the op's rows, if there are
+    /// any.
+    pub(super) fn choice(&self) -> Option<Lists<'c>> {
+        self.value_if_given("chosen").map(|chosen| match chosen {
+            Value::I32 { dims, data } => (&dims[..], &data[..]),
+            other => unreachable!("verified: {other:?} is no choice"),
+        })
+    }
+
+    /// Returns `x` in the format of the attribute `format`.
+    pub(super) fn quantised(&self, dims: Vec<usize>, x: &[f32]) -> Value {
+        match self.op.attr("format").format() {
+            Format::F32 => Value::F32 { dims, data: x.to_vec() },
+            format => {
+                let bytes = quantise_rows(format, x, dims.last().copied().unwrap_or(1));
+                Value::Blocks { format, dims, bytes }
+            }
+        }
+    }
+
+    /// Returns a number from the data as an index below `bound`.
+    pub(super) fn index(&self, what: &'static str, found: i32, bound: usize) -> Result<usize, InterpretError> {
+        index(self.mnemonic(), what, found, bound)
+    }
+}
+
+pub(super) fn ints(value: &Value) -> &[i32] {
+    match value {
+        Value::I32 { data, .. } => data,
+        other => unreachable!("verified: {other:?} is no i32"),
+    }
+}
