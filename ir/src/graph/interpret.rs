@@ -6,8 +6,8 @@
 //! of its sums.
 //!
 //! Each family of ops has a file of definitions. RoPE, routing and attention are in [`math`],
-//! quantisation in [`super::quantise`]. State is f32. If a state is declared in a format with blocks, each appended row is rounded to that format
-//! ([`crate::cache`]).
+//! quantisation in [`super::quantise`]. State is f32. If a state is declared in a format with
+//! blocks, each appended row is rounded to that format ([`crate::cache`]).
 //!
 //! ```
 //! use ixc_ir::graph::builder::GraphBuilder;

@@ -4,7 +4,8 @@
 //! [`OpKind`] without a `_` arm. Both have a file for each family of ops, under the same name.
 //!
 //! To add an op: add a row here, its type rule in a file of `types/` and its meaning in the file of
-//! `interpret/` with the same name. Then add its lowering in the `schedule` pass, or a rewrite that removes it before.
+//! `interpret/` with the same name. Then add its lowering in the `schedule` pass, or a rewrite that
+//! removes it before.
 //!
 //! A function of one number that applies to every element is complete in its row here, among the
 //! [`Unary`] ops. These ops share type rule, interpreter, random graphs and costs; each needs only

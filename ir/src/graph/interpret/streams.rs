@@ -1,5 +1,5 @@
-//! Definitions of ops on residual streams: their mixing weights, and the mixing itself (Xie et al., "mHC:
-//! Manifold-Constrained Hyper-Connections", 2026; DeepSeek-V4).
+//! Definitions of ops on residual streams: their mixing weights, and the mixing itself (Xie et al.,
+//! "mHC: Manifold-Constrained Hyper-Connections", 2026; DeepSeek-V4).
 //!
 //! ```text
 //! a, b, C = x                                         // of n streams: [n], [n], [n, n]
