@@ -6,7 +6,8 @@ use super::super::names::{
     Rule, TURNED, by_group, decay, gate_up, key, key_of_part, plain, query, query_of_part, rule, shared_down,
     shared_gate_up, taps,
 };
-use super::recurrent::{Kind, heads_of_kinds, kinds, mamba};
+use super::layer_kinds::{Kind, heads_of_kinds, kinds};
+use super::state_spaces::mamba;
 use super::{Family, USUAL, WITHOUT_ROPE};
 
 /// Defaults of Granite, dense and with experts.

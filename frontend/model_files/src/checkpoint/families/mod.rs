@@ -2,6 +2,7 @@
 //! each.
 
 mod apart;
+mod convolutions;
 mod dense;
 mod encoders;
 mod experts;
@@ -9,9 +10,12 @@ mod gemma;
 mod gpt;
 mod granite;
 mod latent;
+mod layer_kinds;
+mod linear_attention;
 mod llama;
 mod qwen;
-mod recurrent;
+mod shared_experts;
+mod state_spaces;
 
 use super::config::Config;
 use super::error::CheckpointError;
@@ -131,7 +135,7 @@ const USUAL: Family = Family {
 };
 
 /// All models, by family.
-static FAMILIES: [&[Family]; 11] = [
+static FAMILIES: [&[Family]; 14] = [
     encoders::ROWS,
     llama::ROWS,
     qwen::ROWS,
@@ -140,9 +144,12 @@ static FAMILIES: [&[Family]; 11] = [
     gpt::ROWS,
     apart::ROWS,
     experts::ROWS,
+    shared_experts::ROWS,
     latent::ROWS,
     granite::ROWS,
-    recurrent::ROWS,
+    state_spaces::ROWS,
+    convolutions::ROWS,
+    linear_attention::ROWS,
 ];
 
 /// Returns all rows, in the order in which they are tried.
