@@ -11,7 +11,7 @@ use super::config::Config;
 use super::error::CheckpointError;
 use super::families::Family;
 use super::modules::Modules;
-use super::names::{Factors, Sizes};
+use super::sizes::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
 /// GGUF keys of counts, with the names that configurations use for them.

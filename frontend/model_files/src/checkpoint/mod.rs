@@ -41,6 +41,7 @@
 mod array;
 mod codebook;
 mod config;
+mod conversions;
 mod error;
 mod families;
 mod integers;
@@ -52,7 +53,9 @@ mod packed;
 mod parts;
 mod safetensors;
 mod shards;
+mod sizes;
 mod special;
+mod state_conversions;
 mod targets;
 mod template;
 mod unit_columns;
@@ -68,13 +71,15 @@ use ixc_ir::format::Format;
 use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
 use array::Array;
 use config::Config;
+use conversions::Made;
 pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
 use keys::{Described, OfLayer};
 use modules::Modules;
-use names::{Made, OneOf, SHARED, Sizes};
+use names::{OneOf, SHARED};
 use packed::Packed;
 use shards::{Quantisation, Shards};
+use sizes::Sizes;
 
 /// Name of the configuration file.
 const CONFIG: &str = "config.json";

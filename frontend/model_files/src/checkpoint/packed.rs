@@ -27,9 +27,9 @@ use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece, ScaleKind, 
 use ixc_ir::format::{FORMATS, Format};
 
 use super::error::{CheckpointError, PackedFault};
-use super::names::Sizes;
 use super::safetensors::Entry;
 use super::shards::Shards;
+use super::sizes::Sizes;
 
 /// Maximum number of NUMA nodes.
 const MAX_NODES: u64 = 256;

@@ -18,10 +18,11 @@ use ixc_ir::derived::{Axis, Change, Derived, Extent, Piece};
 
 use super::error::CheckpointError;
 use super::families::Family;
-use super::names::{self, SHARED, Sizes};
+use super::names::{self, SHARED};
 use super::packed::Packed;
 use super::safetensors::Entry;
 use super::shards::Shards;
+use super::sizes::Sizes;
 
 /// Text before a machine's number in file names, and the word that replaces the number in files of
 /// all machines.

@@ -1,11 +1,12 @@
 //! Models that share neither tensor names nor keys with others.
 
+use super::super::conversions::{
+    all_halves_side_by_side, gains_of_heads, gate_query_key_value, gate_up, halves_side_by_side, key_signs, plain,
+    query_signs, skip,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, TURNED, all_halves_side_by_side, gains_of_heads, gate_query_key_value, gate_up, halves_side_by_side,
-    key_signs, plain, query_signs, rule, skip,
-};
+use super::super::names::{Rule, TURNED, rule};
 use super::dense::gelu;
 use super::gpt::GPT_2;
 use super::{Family, USUAL};

@@ -1,8 +1,10 @@
 //! Models with layers of short convolutions.
 
+use super::super::conversions::{gate_up, plain};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, gate_up, plain, rule, taps};
+use super::super::names::{Rule, rule};
+use super::super::state_conversions::taps;
 use super::layer_kinds::{Kind, heads_of_kinds, kinds};
 use super::{Family, SIGMOID, USUAL};
 

@@ -1,11 +1,12 @@
 //! Dense models with their own tensor names.
 
+use super::super::conversions::{
+    key_turned_back, of_length_1, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns,
+    query_key_value, query_turned_back, row, rows_of_vocabulary, skip, turned_query_key_value,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, TURNED, key_turned_back, of_length_1, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths,
-    query_in_turns, query_key_value, query_turned_back, row, rows_of_vocabulary, rule, skip, turned_query_key_value,
-};
+use super::super::names::{Rule, TURNED, rule};
 use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[

@@ -1,8 +1,9 @@
 //! Encoders: models that read a whole text and return hidden states for embeddings.
 
+use super::super::conversions::{plain, rows_of_context, skip};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, plain, rows_of_context, rule, skip};
+use super::super::names::{Rule, rule};
 use super::{Family, USUAL, gemma};
 
 /// Tables that are F32 in GGUF files, whatever their type in the folder.

@@ -1,12 +1,13 @@
 //! Models with routed experts alone, in each layer or after dense layers, that belong to no other
 //! family.
 
+use super::super::conversions::{
+    gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain, query_key_value_of_layer, skip, transposed,
+    transposed_of_experts,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, TURNED, gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain, query_key_value_of_layer, rule,
-    skip, transposed, transposed_of_experts,
-};
+use super::super::names::{Rule, TURNED, rule};
 use super::linear_attention::attends_linearly;
 use super::{Family, SIGMOID, USUAL};
 

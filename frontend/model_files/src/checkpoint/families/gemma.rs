@@ -1,8 +1,9 @@
 //! Gemma.
 
+use super::super::conversions::{plain, plus_one, rows_for_all_tokens};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, plain, plus_one, rows_for_all_tokens, rule};
+use super::super::names::{Rule, rule};
 use super::{Family, Pieces, USUAL};
 
 pub(super) static ROWS: &[Family] = &[

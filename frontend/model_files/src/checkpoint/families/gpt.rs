@@ -1,12 +1,13 @@
 //! GPT-2 and related models: learned positions, ALiBi or none, layer norms with biases, and
 //! networks without a gate, with a few exceptions.
 
+use super::super::conversions::{
+    by_key_heads, embedding, embedding_and_logits, gate_up, key_value, logits, plain, query_value_key_of_four,
+    rows_behind_two, skip, transposed,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, by_key_heads, embedding, embedding_and_logits, gate_up, key_value, logits, plain, query_value_key_of_four,
-    rows_behind_two, rule, skip, transposed,
-};
+use super::super::names::{Rule, rule};
 use super::dense::gelu;
 use super::{Family, USUAL};
 

@@ -1,11 +1,10 @@
 //! Granite: dense, with experts, and with layers of Mamba-2.
 
+use super::super::conversions::{gate_up, key, key_of_part, plain, query, query_of_part, shared_down, shared_gate_up};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, TURNED, by_group, decay, gate_up, key, key_of_part, plain, query, query_of_part, rule, shared_down,
-    shared_gate_up, taps,
-};
+use super::super::names::{Rule, TURNED, rule};
+use super::super::state_conversions::{by_group, decay, taps};
 use super::layer_kinds::{Kind, heads_of_kinds, kinds};
 use super::state_spaces::mamba;
 use super::{Family, USUAL, WITHOUT_ROPE};

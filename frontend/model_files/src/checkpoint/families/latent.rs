@@ -1,9 +1,10 @@
 //! Models with latent attention.
 
 use super::super::config::Config;
+use super::super::conversions::{divisors, gate_up_of_experts, latent_keys_values, norm_of_rank, plain, table};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, divisors, gate_up_of_experts, latent_keys_values, norm_of_rank, plain, rule, table};
+use super::super::names::{Rule, rule};
 use super::{Family, INDEXED, SIGMOID, SOFTMAX, USUAL, leading_dense, turned_layers};
 
 pub(super) static ROWS: &[Family] = &[

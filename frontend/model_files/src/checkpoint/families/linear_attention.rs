@@ -1,12 +1,13 @@
 //! Models with layers of linear attention.
 
 use super::super::config::Config;
+use super::super::conversions::{
+    gates_of_layer, latent_keys_values, norm_of_layer, plain, row, skip, whole_gates_of_layer,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, decay, decay_of_first_heads, decay_of_heads, gates_of_layer, latent_keys_values, norm_of_layer, plain,
-    rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
-};
+use super::super::names::{Rule, rule};
+use super::super::state_conversions::{decay, decay_of_first_heads, decay_of_heads, rate_of_heads, taps};
 use super::latent::{INDEX, LATENT, NORM_EPS, indexed, latent};
 use super::layer_kinds::{Kind, heads_of_kinds, kinds};
 use super::{CONVOLVED, Family, SIGMOID, USUAL, qwen};

@@ -1,11 +1,11 @@
 //! Llama and models with the same tensor names.
 
+use super::super::conversions::{
+    grouped, key_of_layer, plain, plus_one, rows_of_vocabulary, skip, transposed, transposed_gate_up,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::{Keys, Yarn, yarn_magnitude};
-use super::super::names::{
-    POST_ATTENTION, Rule, TURNED, grouped, key_of_layer, plain, plus_one, rows_of_vocabulary, rule, skip, transposed,
-    transposed_gate_up,
-};
+use super::super::names::{POST_ATTENTION, Rule, TURNED, rule};
 use super::{Family, USUAL, turned_layers};
 
 /// Key of the layers of Llama 3.2 that attend to images.

@@ -3,11 +3,14 @@
 use std::collections::HashSet;
 
 use super::super::config::Config;
+use super::super::conversions::{
+    down_either, gate_up_either, index_query_key, plain, plus_one, plus_one_by_stream, skip,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, by_key_head, decay, down_either, gate_up_either, index_query_key, plain, plus_one, plus_one_by_stream, rule,
-    skip, taps, turned_columns, turned_decay, turned_heads, turned_taps, turned_values, values_in_turns,
+use super::super::names::{Rule, rule};
+use super::super::state_conversions::{
+    by_key_head, decay, taps, turned_columns, turned_decay, turned_heads, turned_taps, turned_values, values_in_turns,
 };
 use super::{Family, USUAL};
 

@@ -1,11 +1,10 @@
 //! Models with shared experts next to routed ones that belong to no other family.
 
 use super::super::config::Config;
+use super::super::conversions::{first_row, gate_up, plain, plus_one, skip, transposed, turned_query_key_value};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    POST_ATTENTION, Rule, first_row, gate_up, plain, plus_one, rule, skip, transposed, turned_query_key_value,
-};
+use super::super::names::{POST_ATTENTION, Rule, rule};
 use super::dense::ERNIE;
 use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
 

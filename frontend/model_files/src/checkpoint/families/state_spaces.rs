@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
+use super::super::conversions::{
+    embedding, gates, key, keys_of_attention, logits, of_attention, out_of_attention, out_of_network, plain, query,
+};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{
-    Rule, by_group, decay, embedding, gates, into_states, key, keys_of_attention, logits, of_attention,
-    out_of_attention, out_of_network, out_of_states, plain, query, rule, taps,
-};
+use super::super::names::{Rule, rule};
+use super::super::state_conversions::{by_group, decay, into_states, out_of_states, taps};
 use super::dense::PLAMO_BLOCKS;
 use super::layer_kinds::{Kind, heads_of_kinds, kinds};
 use super::{Family, USUAL, WITHOUT_ROPE};
