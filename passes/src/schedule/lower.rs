@@ -12,6 +12,7 @@
 //!
 //! | module | lowers |
 //! | --- | --- |
+//! | `products` | products of rows with weights |
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
 //! | `attention` | rotation, cache, attention |
 //! | `attend` | kernels of attention |
@@ -19,15 +20,22 @@
 //! | `experts` | routing, and rows in the order of their experts |
 //! | `residency` | experts that need not be in memory all at once |
 //! | `layers` | experts of layers that are run on their own |
-//! | [`super::matrix`] | products |
+//! | [`super::matrix`] | the tasks of products |
+//!
+//! `binding` has the places of values, `operands` reads operands, and `weights` adds weights to the
+//! plan.
 
 mod attend;
 mod attention;
+mod binding;
 mod experts;
 mod layers;
+mod operands;
+mod products;
 mod recurrent;
 mod residency;
 mod rows;
+mod weights;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,22 +44,21 @@ use ixc_ir::derived::Derived;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::def_use::DefUse;
-use ixc_ir::graph::{
-    self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, Place, StateId, Type, ValueId, WeightId,
-};
+use ixc_ir::graph::{self, Dim, Element, Function, Module, Op, OpKind, Place, Type, WeightId};
 use ixc_ir::names::Label;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, Choice, DimExpr, HiddenRows, Ngram, Output, Plan, PlanWeight, RopeTable,
-    RowAxis, RowCount, Source, State, StateField, WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, DimExpr, HiddenRows, Output, Plan, PlanWeight, RopeTable, Source, State,
+    StateField,
 };
 use ixc_ir::units::counted;
-use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
 use ixc_targets::Target;
 
+pub(super) use self::binding::{ArenaRows, Rows};
+use self::binding::{Binding, Slots};
 use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
-use super::matrix::{Gate, Product, Swiglu, gate, scratch_arg};
+use super::matrix::{Gate, gate, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::decision::{Decision, Decisions, Rejected};
 use crate::draft::{fit, part_bytes, row_bytes};
@@ -177,96 +184,6 @@ impl Lowering<'_> {
         };
         Ok(Draft { plan, work, steps: None, layers: Vec::new() })
     }
-}
-
-/// Kind of the rows of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Rows {
-    Tokens,
-    Outputs,
-    /// Slots of tokens in the order of a routing.
-    Routed {
-        bucket: BucketId,
-        top_k: u32,
-    },
-}
-
-impl Rows {
-    pub(super) fn axis(self) -> RowAxis {
-        match self {
-            Rows::Tokens => RowAxis::Tokens,
-            Rows::Outputs => RowAxis::Outputs,
-            Rows::Routed { bucket, .. } => RowAxis::Routed(bucket),
-        }
-    }
-
-    fn count(self) -> RowCount {
-        match self {
-            Rows::Tokens => RowCount::Tokens,
-            Rows::Outputs => RowCount::Outputs,
-            Rows::Routed { top_k, .. } => RowCount::Routed { top_k },
-        }
-    }
-}
-
-/// A value in the arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ArenaRows {
-    pub(super) buffer: BufferId,
-    pub(super) rows: Rows,
-    /// Elements of a row.
-    pub(super) width: u64,
-    /// Element format; `f32` for ids, which are as wide.
-    pub(super) format: Format,
-}
-
-impl ArenaRows {
-    pub(super) fn row_bytes(&self) -> Result<u64, ScheduleError> {
-        row_bytes(self.format, self.width)
-    }
-}
-
-/// Some slots of each row of ids or weights: `expert.split` copies nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Slots {
-    of: ArenaRows,
-    /// First slot.
-    first: u64,
-    /// Number of slots.
-    count: u64,
-}
-
-/// Place of a graph value in the plan.
-#[derive(Clone, Copy, Debug)]
-enum Binding {
-    ArenaRows(ArenaRows),
-    /// Some of a route's slots; only experts take them.
-    Chosen(Slots),
-    /// Bits of an index, one for each position or for each entry; only attention takes them. Where
-    /// heads choose separately, each head has its own bits, `stride` bytes after those of the head
-    /// before.
-    Marks {
-        bits: ArenaRows,
-        choice: Choice,
-        stride: u64,
-    },
-    Ids,
-    /// Rows of a table, by tokens and their predecessors; only the table's look-up takes them.
-    Ngram(Ngram),
-    Positions,
-    /// For each row the position of its sequence's last row in the step; only attention takes them.
-    Ends,
-    /// Positions of a rotation: each is rounded down to a multiple of `every`; `back` rotates in
-    /// the other direction.
-    Turned {
-        every: u32,
-        back: bool,
-    },
-    WantedRows,
-    /// A token; its type names its state.
-    Token,
-    /// A dequantised weight; only products may read it, in its stored form.
-    Weight(WeightId),
 }
 
 /// State of lowering: the plan under construction.
@@ -441,16 +358,7 @@ impl<'a> Lowering<'a> {
         let meaning = match op.kind {
             OpKind::Embed => self.embed(op)?,
             OpKind::Dequantise => Binding::Weight(self.weight_operand(op, "w")),
-            OpKind::Matmul => {
-                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
-                    return unsupported(name, "a product of two values; one must be a dequantised weight");
-                };
-                let x = self.operand(op, "x")?;
-                let x = self.quantise(x, self.activation(w))?;
-                Binding::ArenaRows(
-                    self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
-                )
-            }
+            OpKind::Matmul => self.matmul(op)?,
             OpKind::Add => self.elementwise(op, rows::map(Elementwise::Add))?,
             OpKind::Mul => self.elementwise(op, rows::map(Elementwise::Mul))?,
             OpKind::Gated => {
@@ -527,92 +435,16 @@ impl<'a> Lowering<'a> {
                 let x = self.operand(op, "x")?;
                 Binding::ArenaRows(self.quantise(x, op.attr("format").format())?)
             }
-            OpKind::Linear => {
-                let w = self.weight_operand(op, "w");
-                Binding::ArenaRows(self.product(
-                    name,
-                    &Product {
-                        label: self.label(op.kind, w),
-                        x: self.operand(op, "x")?,
-                        w,
-                        bias: self.opt_weight(op, "bias"),
-                        residual: self.opt_operand(op, "residual")?,
-                    },
-                )?)
-            }
-            OpKind::HeadsMatmul => {
-                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
-                    return unsupported(name, "a product of two values; one must be a dequantised weight");
-                };
-                let x = self.operand(op, "x")?;
-                let x = self.quantise(x, self.activation(w))?;
-                Binding::ArenaRows(self.product_of_heads(name, &self.label(op.kind, w), x, w)?)
-            }
-            OpKind::LinearHeads => {
-                let w = self.weight_operand(op, "w");
-                Binding::ArenaRows(self.product_of_heads(name, &self.label(op.kind, w), self.operand(op, "x")?, w)?)
-            }
-            OpKind::LinearQkv => {
-                for (i, (x, w, b)) in
-                    [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")].into_iter().enumerate()
-                {
-                    let w = self.weight_operand(op, w);
-                    let y = self.product(
-                        name,
-                        &Product {
-                            label: self.label(op.kind, w),
-                            x: self.operand(op, x)?,
-                            w,
-                            bias: self.opt_weight(op, b),
-                            residual: None,
-                        },
-                    )?;
-                    self.meanings[op.results[i].index()] = Some(Binding::ArenaRows(y));
-                }
-                return Ok(());
-            }
-            OpKind::LinearSwiglu | OpKind::ExpertSwiglu => {
-                let (gate, up) = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
-                let biases = [self.opt_weight(op, "gate_bias"), self.opt_weight(op, "up_bias")];
-                let mut x = self.operand(op, "x")?;
-                if op.kind == OpKind::ExpertSwiglu {
-                    x = self.factor(x, gate)?;
-                    x = self.routed(op, x)?;
-                }
-                let label = self.label(op.kind, gate);
-                let swiglu = Swiglu { label, x, gate, up, biases, out: op.attr("format").format() };
-                Binding::ArenaRows(self.swiglu(op, &swiglu)?)
-            }
-            OpKind::ExpertMatmul => {
-                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
-                    return unsupported(name, "a product of two values; one must be a dequantised weight");
-                };
-                let x = self.operand(op, "x")?;
-                // A row is quantised once for all its experts, and the gathered copies are shorter.
-                let x = self.quantise(x, self.activation(w))?;
-                let x = self.routed(op, x)?;
-                Binding::ArenaRows(
-                    self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
-                )
-            }
+            OpKind::Linear => self.linear(op)?,
+            OpKind::HeadsMatmul => self.heads_matmul(op)?,
+            OpKind::LinearHeads => self.linear_heads(op)?,
+            OpKind::LinearQkv => return self.linear_qkv(op),
+            OpKind::LinearSwiglu | OpKind::ExpertSwiglu => self.gated_product(op)?,
+            OpKind::ExpertMatmul => self.expert_matmul(op)?,
             OpKind::ExpertAddBias => self.expert_add_bias(op)?,
             OpKind::ExpertScale => self.expert_scale(op)?,
-            OpKind::ExpertCombine => {
-                let y = self.operand(op, "y")?;
-                let p = self.slots(op, "p")?;
-                Binding::ArenaRows(self.combine(name, name.to_string(), y, p, None)?)
-            }
-            OpKind::ExpertDown => {
-                let w = self.weight_operand(op, "w");
-                let x = self.operand(op, "x")?;
-                let x = self.routed(op, x)?;
-                let label = self.label(op.kind, w);
-                let bias = self.opt_weight(op, "bias");
-                let y = self.product(name, &Product { label: label.clone(), x, w, bias, residual: None })?;
-                let p = self.slots(op, "p")?;
-                let residual = self.opt_operand(op, "residual")?;
-                Binding::ArenaRows(self.combine(name, format!("{label} combine"), y, p, residual)?)
-            }
+            OpKind::ExpertCombine => self.expert_combine(op)?,
+            OpKind::ExpertDown => self.expert_down(op)?,
             OpKind::Recurrent(kind) => {
                 self.meanings[op.results[1].index()] = Some(Binding::Token);
                 self.recurrent(op, kind)?
@@ -627,152 +459,6 @@ impl<'a> Lowering<'a> {
         };
         self.meanings[op.results[0].index()] = Some(meaning);
         Ok(())
-    }
-
-    // Operands. The op table gives their kinds, which the verifier has checked.
-
-    fn meaning(&self, op: &'static str, value: ValueId) -> Result<Binding, ScheduleError> {
-        match self.meanings.get(value.index()) {
-            Some(Some(meaning)) => Ok(*meaning),
-            Some(None) | None => unsupported(op, format!("value {} is used before it is defined", value.0)),
-        }
-    }
-
-    /// Returns a value that lies in the arena.
-    pub(super) fn stored(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
-        match self.meaning(op, value)? {
-            Binding::ArenaRows(stored) => Ok(stored),
-            Binding::Weight(w) => unsupported(
-                op,
-                format!(
-                    "the dequantised weight @{} as a value; only products read weights",
-                    self.module.weights[w.index()].name
-                ),
-            ),
-            Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
-            Binding::Marks { .. } => unsupported(op, "the positions of an index as data; only attention takes them"),
-            other => unsupported(op, format!("the parameter {other:?} as data")),
-        }
-    }
-
-    fn value_operand(&self, op: &Op, name: &str) -> Result<ValueId, ScheduleError> {
-        match op.operand(name) {
-            Operand::Value(value) => Ok(value),
-            Operand::Weight(_) | Operand::State(_) | Operand::Absent => {
-                unsupported(op.kind.row().mnemonic, format!("no value for {name}"))
-            }
-        }
-    }
-
-    fn operand(&self, op: &Op, name: &str) -> Result<ArenaRows, ScheduleError> {
-        self.stored(op.kind.row().mnemonic, self.value_operand(op, name)?)
-    }
-
-    /// Returns the ids or weights of slots.
-    fn slots(&self, op: &Op, name: &str) -> Result<Slots, ScheduleError> {
-        match self.meaning(op.kind.row().mnemonic, self.value_operand(op, name)?)? {
-            Binding::Chosen(slots) => Ok(slots),
-            _ => self.operand(op, name).map(|of| Slots { of, first: 0, count: of.width }),
-        }
-    }
-
-    fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<ArenaRows>, ScheduleError> {
-        match op.operand(name) {
-            Operand::Value(value) => self.stored(op.kind.row().mnemonic, value).map(Some),
-            Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
-        }
-    }
-
-    fn opt_weight(&self, op: &Op, name: &str) -> Option<WeightId> {
-        match op.operand(name) {
-            Operand::Weight(weight) => Some(weight),
-            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
-        }
-    }
-
-    fn weight_operand(&self, op: &Op, name: &str) -> WeightId {
-        match self.opt_weight(op, name) {
-            Some(weight) => weight,
-            None => unreachable!("operand {name} of {} is a weight, as the op table says", op.kind.row().mnemonic),
-        }
-    }
-
-    /// Checks that `x` has rows of `width` elements in `format`.
-    pub(super) fn expect(
-        &self,
-        op: &'static str,
-        x: &ArenaRows,
-        format: Format,
-        width: u64,
-    ) -> Result<(), ScheduleError> {
-        if (x.format, x.width) == (format, width) {
-            return Ok(());
-        }
-        unsupported(op, format!("rows of {} {} where {width} {format} are wanted", x.width, x.format))
-    }
-
-    fn label(&self, kind: OpKind, w: WeightId) -> String {
-        let name = &self.module.weights[w.index()].name;
-        format!("{} {}", kind.row().mnemonic, name.strip_suffix(".weight").unwrap_or(name))
-    }
-
-    /// Returns the state of a token.
-    pub(super) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
-        match self.function.ty(self.value_operand(op, name)?) {
-            Type::Token(Held::State(state)) => Ok(*state),
-            other => unsupported(op.kind.row().mnemonic, format!("{other} for {name}")),
-        }
-    }
-
-    /// Returns the memory of a state's field, as an argument's source.
-    pub(super) fn field(&self, state: StateId, field: &str) -> Source {
-        Source::State { state: state.0, field: self.module.states[state.index()].kind.field(field) }
-    }
-
-    /// Checks that the rows are tokens with the parameter's positions, one for each row.
-    fn positions(&self, op: &Op, x: &ArenaRows) -> Result<(), ScheduleError> {
-        let name = op.kind.row().mnemonic;
-        match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
-            (Binding::Positions, Rows::Tokens) => Ok(()),
-            _ => unsupported(name, "positions other than the parameter's, or rows other than tokens"),
-        }
-    }
-
-    /// Returns the rounding and the direction of the positions that rotate the rows.
-    fn turned(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
-        match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
-            (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),
-            _ => self.positions(op, x).map(|()| (1, false)),
-        }
-    }
-
-    // Formats.
-
-    /// Returns the format in which kernels read a weight.
-    pub(super) fn format_of(&self, w: WeightId) -> Format {
-        let weight = &self.module.weights[w.index()];
-        weight.choice.layout.unwrap_or(weight.format)
-    }
-
-    /// Returns the format in which values of a format lie in the arena.
-    pub(super) fn stored_format(&self, format: Format) -> Format {
-        format.row().tiles.filter(|_| self.beside && format.is_quantised()).unwrap_or(format)
-    }
-
-    /// Returns the format in which products with a weight take their activations.
-    pub(super) fn activation(&self, w: WeightId) -> Format {
-        let own = self.format_of(w).activation();
-        self.module.weights[w.index()].choice.activations.unwrap_or_else(|| self.stored_format(own))
-    }
-
-    /// Returns `x` in the format that products with a weight take; quantises f32 rows once for all
-    /// products.
-    pub(super) fn factor(&mut self, x: ArenaRows, w: WeightId) -> Result<ArenaRows, ScheduleError> {
-        let wanted = self.activation(w);
-        match x.format == Format::F32 && wanted != Format::F32 {
-            true => self.quantise(x, wanted),
-            false => Ok(x),
-        }
     }
 
     // Parts of the plan.
@@ -830,109 +516,6 @@ impl<'a> Lowering<'a> {
             }
         }
         decisions.add(decision.over_all(rejected()));
-    }
-
-    /// Returns the tiling of the products with a weight, from its attribute.
-    pub(super) fn tiling(&self, w: WeightId) -> Result<Tiling, ScheduleError> {
-        let weight = &self.module.weights[w.index()];
-        let tile = weight.choice.tile.as_ref().ok_or_else(|| ScheduleError::NotTiled { name: weight.name.clone() })?;
-        tile.parse().map_err(|error| self.wrong_tiling(w, error))
-    }
-
-    /// Returns the error for a tiling that does not fit its weight.
-    pub(super) fn wrong_tiling(&self, w: WeightId, error: TilingError) -> ScheduleError {
-        let weight = &self.module.weights[w.index()];
-        let tile = weight.choice.tile.clone().unwrap_or_default();
-        ScheduleError::Tiling { name: weight.name.clone(), tile, error }
-    }
-
-    /// Returns a weight's number in the plan.
-    pub(super) fn weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
-        self.weight_in(w, self.format_of(w))
-    }
-
-    /// Returns the number of a weight in its stored format.
-    pub(super) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
-        let weight = &self.module.weights[w.index()];
-        if weight.part.is_some() {
-            return unsupported("dequantise", format!("@{}, a part of a tensor that no product reads", weight.name));
-        }
-        self.weight_in(w, weight.stored())
-    }
-
-    fn weight_in(&mut self, w: WeightId, format: Format) -> Result<u32, ScheduleError> {
-        if let Some(&id) = self.weight_ids.get(&(w, format)) {
-            return Ok(id);
-        }
-        let weight = &self.module.weights[w.index()];
-        let name = || weight.name.clone();
-        let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
-        let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
-        // Parts of a tensor are read from the whole tensor, which is in the plan once.
-        let tensor = (weight.tensor().to_string(), format, weight.stored(), place);
-        if let Some(&id) = weight.part.as_ref().and_then(|_| self.tensors.get(&tensor)) {
-            self.weight_ids.insert((w, format), id);
-            return Ok(id);
-        }
-        let (shape, row) = (weight.tensor_shape(), row_bytes(weight.stored(), last)?);
-        let lead = &shape[..lead.len()];
-        let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
-        let derived = (place.file as usize).checked_sub(self.facts.files.len());
-        let (file, available) = match derived {
-            None => (WeightFile::Source(place.file), self.facts.files.get(place.file as usize).map(|file| file.bytes)),
-            Some(number) => (
-                WeightFile::Derived(fit("number of derived tensors", number as u64)?),
-                self.facts.derived.get(number).and_then(Derived::bytes),
-            ),
-        };
-        let available = available.unwrap_or(0);
-        if place.offset.checked_add(bytes).is_none_or(|end| end > available) {
-            let (file, offset) = (place.file, place.offset);
-            return Err(ScheduleError::Place { name: name(), file, offset, bytes, available });
-        }
-        let id = fit("number of weights", self.plan_weights.len() as u64)?;
-        self.plan_weights.push(PlanWeight {
-            name: weight.tensor().to_string(),
-            format,
-            stored: weight.stored(),
-            shape,
-            file,
-            offset: place.offset,
-            bytes,
-        });
-        self.weight_ids.insert((w, format), id);
-        self.tensors.insert(tensor, id);
-        Ok(id)
-    }
-
-    /// Adds a vector that is in no file. Equal numbers share one vector.
-    pub(super) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
-        let derived = Derived::of_numbers(numbers);
-        if let Some((_, id)) = self.made.iter().find(|(of, _)| *of == derived) {
-            return Ok(*id);
-        }
-        let number = fit("number of derived tensors", (self.facts.derived.len() + self.made.len()) as u64)?;
-        let id = fit("number of weights", self.plan_weights.len() as u64)?;
-        self.plan_weights.push(PlanWeight {
-            name,
-            format: Format::F32,
-            stored: Format::F32,
-            shape: vec![derived.columns],
-            file: WeightFile::Derived(number),
-            offset: 0,
-            bytes: row_bytes(Format::F32, derived.columns)?,
-        });
-        self.made.push((derived, id));
-        Ok(id)
-    }
-
-    /// Returns the number of a float weight that kernels read as stored.
-    pub(super) fn vector(&mut self, op: &'static str, w: WeightId) -> Result<u32, ScheduleError> {
-        let weight = &self.module.weights[w.index()];
-        if weight.format != Format::F32 {
-            return unsupported(op, format!("@{} in {}; norms and biases must be f32", weight.name, weight.format));
-        }
-        self.stored_weight(w)
     }
 }
 

@@ -1,0 +1,124 @@
+//! Operands of an op. The op table gives their kinds, which the verifier has checked.
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::{Held, Op, OpKind, Operand, StateId, Type, ValueId, WeightId};
+use ixc_ir::plan::Source;
+
+use super::{ArenaRows, Binding, Lowering, Rows, ScheduleError, Slots, unsupported};
+
+impl Lowering<'_> {
+    pub(super) fn meaning(&self, op: &'static str, value: ValueId) -> Result<Binding, ScheduleError> {
+        match self.meanings.get(value.index()) {
+            Some(Some(meaning)) => Ok(*meaning),
+            Some(None) | None => unsupported(op, format!("value {} is used before it is defined", value.0)),
+        }
+    }
+
+    /// Returns a value that lies in the arena.
+    pub(in crate::schedule) fn stored(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
+        match self.meaning(op, value)? {
+            Binding::ArenaRows(stored) => Ok(stored),
+            Binding::Weight(w) => unsupported(
+                op,
+                format!(
+                    "the dequantised weight @{} as a value; only products read weights",
+                    self.module.weights[w.index()].name
+                ),
+            ),
+            Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
+            Binding::Marks { .. } => unsupported(op, "the positions of an index as data; only attention takes them"),
+            other => unsupported(op, format!("the parameter {other:?} as data")),
+        }
+    }
+
+    pub(super) fn value_operand(&self, op: &Op, name: &str) -> Result<ValueId, ScheduleError> {
+        match op.operand(name) {
+            Operand::Value(value) => Ok(value),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => {
+                unsupported(op.kind.row().mnemonic, format!("no value for {name}"))
+            }
+        }
+    }
+
+    pub(super) fn operand(&self, op: &Op, name: &str) -> Result<ArenaRows, ScheduleError> {
+        self.stored(op.kind.row().mnemonic, self.value_operand(op, name)?)
+    }
+
+    /// Returns the ids or weights of slots.
+    pub(super) fn slots(&self, op: &Op, name: &str) -> Result<Slots, ScheduleError> {
+        match self.meaning(op.kind.row().mnemonic, self.value_operand(op, name)?)? {
+            Binding::Chosen(slots) => Ok(slots),
+            _ => self.operand(op, name).map(|of| Slots { of, first: 0, count: of.width }),
+        }
+    }
+
+    pub(super) fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<ArenaRows>, ScheduleError> {
+        match op.operand(name) {
+            Operand::Value(value) => self.stored(op.kind.row().mnemonic, value).map(Some),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
+        }
+    }
+
+    pub(super) fn opt_weight(&self, op: &Op, name: &str) -> Option<WeightId> {
+        match op.operand(name) {
+            Operand::Weight(weight) => Some(weight),
+            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
+        }
+    }
+
+    pub(super) fn weight_operand(&self, op: &Op, name: &str) -> WeightId {
+        match self.opt_weight(op, name) {
+            Some(weight) => weight,
+            None => unreachable!("operand {name} of {} is a weight, as the op table says", op.kind.row().mnemonic),
+        }
+    }
+
+    /// Checks that `x` has rows of `width` elements in `format`.
+    pub(in crate::schedule) fn expect(
+        &self,
+        op: &'static str,
+        x: &ArenaRows,
+        format: Format,
+        width: u64,
+    ) -> Result<(), ScheduleError> {
+        if (x.format, x.width) == (format, width) {
+            return Ok(());
+        }
+        unsupported(op, format!("rows of {} {} where {width} {format} are wanted", x.width, x.format))
+    }
+
+    pub(super) fn label(&self, kind: OpKind, w: WeightId) -> String {
+        let name = &self.module.weights[w.index()].name;
+        format!("{} {}", kind.row().mnemonic, name.strip_suffix(".weight").unwrap_or(name))
+    }
+
+    /// Returns the state of a token.
+    pub(in crate::schedule) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
+        match self.function.ty(self.value_operand(op, name)?) {
+            Type::Token(Held::State(state)) => Ok(*state),
+            other => unsupported(op.kind.row().mnemonic, format!("{other} for {name}")),
+        }
+    }
+
+    /// Returns the memory of a state's field, as an argument's source.
+    pub(in crate::schedule) fn field(&self, state: StateId, field: &str) -> Source {
+        Source::State { state: state.0, field: self.module.states[state.index()].kind.field(field) }
+    }
+
+    /// Checks that the rows are tokens with the parameter's positions, one for each row.
+    pub(super) fn positions(&self, op: &Op, x: &ArenaRows) -> Result<(), ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
+            (Binding::Positions, Rows::Tokens) => Ok(()),
+            _ => unsupported(name, "positions other than the parameter's, or rows other than tokens"),
+        }
+    }
+
+    /// Returns the rounding and the direction of the positions that rotate the rows.
+    pub(super) fn turned(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
+        match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
+            (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),
+            _ => self.positions(op, x).map(|()| (1, false)),
+        }
+    }
+}
