@@ -35,23 +35,29 @@
 //! weight @w : q4_k[2048, 2048] {layout = q4_k_r16, tile = "rows=32 gemv<=5/5x16 gemm/96", why = "64 items or 128 bands; gemm from 6 rows: 264 KiB of rows of activations in L3"}
 //! ```
 
+mod cut;
+mod kernels;
+mod overrides;
+mod parts;
+
 use std::collections::{BTreeMap, HashMap};
 
 use ixc_ir::format::Format;
-use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{Module, Operand, WeightId};
-use ixc_ir::units::{Bytes, counted};
-use ixc_kernels::candidates::{self, Candidate, Level, bands, candidates, item_rows};
-use ixc_kernels::tiling::{self, Tiling, Use};
-use ixc_kernels::{MatmulStrategy, Pace};
+use ixc_kernels::MatmulStrategy;
+use ixc_kernels::candidates::{self, item_rows};
+use ixc_kernels::tiling::Tiling;
 use ixc_targets::{CoreCaches, Target};
 
 use crate::decision::{Decision, Rejected};
 use crate::error::{PassError, TileError};
-use crate::options::{OptionValue, PassOptions, matches, pass_options};
+use crate::options::{PassOptions, matches, pass_options};
 use crate::pack::{factors, gate_and_up};
 use crate::pass::{Context, Pass, Run};
 use crate::tuned::{Choice, Tuned};
+use cut::Cut;
+pub use overrides::{Override, Overrides};
+pub use parts::{ColumnSplit, parts, weight_parts};
 
 /// The pass.
 pub static PASS: Pass = Pass {
@@ -85,8 +91,6 @@ const FEW_ROWS_ITEMS: u64 = 256;
 const MIN_BAND_BYTES: u64 = 16 << 10;
 /// The kernel whose items can be bands: the one for few rows.
 const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
-/// Max rows up to which kernels are compared.
-const MOST_COMPARED: u32 = 128;
 
 /// Limits of the division of items into bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,62 +104,6 @@ struct Limits {
 impl Options {
     fn limits(&self) -> Limits {
         Limits { items: self.items, band_bytes: self.band_bytes }
-    }
-}
-
-/// Requested blockings, by the names of weights.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overrides(pub Vec<Override>);
-
-/// Requested blocking for weights whose names match.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Override {
-    /// A name, in which `*` is any text and `?` any character.
-    pub pattern: String,
-    /// Weight rows of an item.
-    pub rows: Option<u64>,
-    /// Kernels by rows; empty if cache sizes choose them.
-    pub uses: Vec<Use>,
-}
-
-impl Override {
-    /// Reads an override such as `PATTERN: rows=32 gemv<=5/5x16 gemm/48`.
-    pub fn read(text: &str) -> Option<Override> {
-        let (pattern, asked) = text.split_once(':')?;
-        let (mut rows, mut uses) = (None, Vec::new());
-        for word in asked.split_whitespace() {
-            match word.strip_prefix("rows=") {
-                Some(number) if rows.is_none() => rows = Some(number.parse().ok()?),
-                Some(_) => return None,
-                None => uses.push(word.parse::<Use>().ok()?),
-            }
-        }
-        let ascend = uses.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
-        let complete = uses.last().is_none_or(|last| last.up_to_rows == u32::MAX);
-        let pattern = pattern.trim().to_owned();
-        (ascend && complete && !pattern.is_empty() && (rows.is_some() || !uses.is_empty())).then_some(Override {
-            pattern,
-            rows,
-            uses,
-        })
-    }
-
-    fn asked(&self) -> String {
-        let rows = self.rows.map(|rows| format!("rows={rows}"));
-        rows.into_iter().chain(self.uses.iter().map(Use::to_string)).collect::<Vec<_>>().join(" ")
-    }
-}
-
-impl OptionValue for Overrides {
-    const EXPECTED: &'static str = "PATTERN: rows=N, or PATTERN: and kernels by rows, the last without a limit, such as blk.*: rows=32 gemv<=5/5x16 gemm/48";
-
-    fn read(text: &str) -> Option<Overrides> {
-        let texts = text.split(';').map(str::trim).filter(|text| !text.is_empty());
-        texts.map(Override::read).collect::<Option<_>>().map(Overrides)
-    }
-
-    fn text(&self) -> String {
-        self.0.iter().map(|each| format!("{}: {}", each.pattern, each.asked())).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -285,403 +233,10 @@ fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
     Some(candidates::Weight { format, x, n, k, products, block, sub_block })
 }
 
-/// Blocking of a weight, with its reason.
-#[derive(Clone, Debug)]
-struct Cut {
-    tiling: Tiling,
-    why: String,
-    /// Decisions with the alternatives that lost, if requested; the weight's name is empty in them.
-    told: Vec<Decision>,
-}
-
-impl Cut {
-    /// Returns the cheapest blocking with items of one of these numbers of weight rows, in
-    /// ascending order. Records the alternatives that lost if `tells` is set.
-    fn cheapest(
-        weight: &candidates::Weight,
-        rows: &[u64],
-        (target, caches): (Target, &CoreCaches),
-        limits: Limits,
-        tells: bool,
-    ) -> Cut {
-        let enough = rows.iter().copied().filter(|rows| weight.n / rows >= MIN_ITEMS);
-        let enough: Vec<u64> = enough.chain(rows.first().copied()).collect();
-        let kernels: Vec<Kernels> =
-            enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches, tells)).collect();
-        let cost = |kernels: &Kernels| kernels.last().map_or(f64::INFINITY, |last| last.cost_of_a_row(caches));
-        let best = kernels.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
-        let Some(best) = best else { unreachable!("kernels offer items of some rows for every weight") };
-        let why = best.why(weight, caches, limits);
-        let parts = weight_parts(weight.n, best.rows).into_iter().map(|part| match part.tile == best.rows {
-            true => best.part(weight, limits),
-            false => Kernels::cheapest(weight, part.tile, target, caches, false).part(weight, limits),
-        });
-        let mut told = Vec::new();
-        if tells {
-            let items = rows.iter().filter(|&&rows| rows != best.rows).map(|&rows| {
-                let why = match kernels.iter().find(|kernels| kernels.rows == rows) {
-                    Some(kernels) => cycles(cost(kernels)),
-                    None => format!("{}, fewer than {MIN_ITEMS}", counted(weight.n / rows, "item")),
-                };
-                Rejected::new(format!("{rows} weight rows"), why)
-            });
-            let chosen = Decision::of("weight", "", "rows of an item").chose(format!("{} weight rows", best.rows));
-            let chosen = chosen.since(format!("{}, {}", counted(weight.n / best.rows, "item"), cycles(cost(best))));
-            told.push(chosen.over_all(items));
-            told.push(best.told(caches));
-            let mut bands = Vec::new();
-            let chosen = match best.band(weight, limits, Some(&mut bands)) {
-                Some(band) => format!("bands of {band} weight rows"),
-                None => "whole items".to_owned(),
-            };
-            told.push(Decision::of("weight", "", "bands for few rows").chose(chosen).over_all(bands));
-        }
-        Cut { tiling: Tiling { parts: parts.collect() }, why, told }
-    }
-
-    /// Returns the cheapest blocking with the tuned choices applied. Tuning does not change which
-    /// kernel does how many rows, because sums of float weights depend on it.
-    fn tuned(
-        weight: &candidates::Weight,
-        choices: &[&Choice],
-        name: &str,
-        machine: (Target, &CoreCaches),
-        limits: Limits,
-        tells: bool,
-    ) -> Result<Cut, TileError> {
-        let all = item_rows(weight, machine.0);
-        let own = Cut::cheapest(weight, &all, machine, limits, tells);
-        let refused = |choice: &Choice| TileError::Tuned {
-            name: name.to_owned(),
-            choice: choice.to_string(),
-            own: own.tiling.to_string(),
-        };
-        let mut cut = own.clone();
-        for choice in choices {
-            let Some(rows) = choice.rows else { continue };
-            let by = |tiling: &Tiling| -> Vec<(MatmulStrategy, u32)> {
-                tiling
-                    .parts
-                    .first()
-                    .map_or(Vec::new(), |part| part.uses.iter().map(|each| (each.strategy, each.up_to_rows)).collect())
-            };
-            let last = by(&own.tiling).last().map(|(strategy, _)| *strategy);
-            if !all.contains(&rows) || last != Some(choice.strategy) {
-                return Err(refused(choice));
-            }
-            cut = Cut::cheapest(weight, &[rows], machine, limits, false);
-            if by(&cut.tiling) != by(&own.tiling) {
-                return Err(refused(choice));
-            }
-        }
-        let Some(part) = cut.tiling.parts.first_mut() else { return Ok(cut) };
-        for choice in choices {
-            let offered = candidates(weight, part.rows, machine.0);
-            let rows = part.rows;
-            let found = part.uses.iter_mut().find(|each| each.strategy == choice.strategy);
-            let Some(each) = found else { return Err(refused(choice)) };
-            if let Some(chunk) = choice.row_chunk {
-                let is_offered = |other: &Candidate| (other.strategy, other.row_chunk) == (each.strategy, chunk);
-                if !offered.iter().any(is_offered) {
-                    return Err(refused(choice));
-                }
-                each.row_chunk = chunk.min(each.up_to_rows);
-            }
-            if let Some(band) = choice.band {
-                let is_few = each.strategy == BANDED && each.up_to_rows < u32::MAX;
-                if !is_few || !bands(weight, rows).contains(&band.into()) {
-                    return Err(refused(choice));
-                }
-                each.band = Some(band);
-            }
-            each.pace = choice.pace;
-        }
-        if !choices.is_empty() {
-            let texts: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
-            let said = texts.iter().filter_map(|text| text.split_once(": ")).map(|(_, said)| said);
-            cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
-            if tells {
-                let rejected = (own.tiling != cut.tiling)
-                    .then(|| Rejected::new(own.tiling.to_string(), "another was measured to be faster"));
-                let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
-                cut.told = vec![decision.over_all(rejected)];
-            }
-        }
-        Ok(cut)
-    }
-
-    /// Returns the requested blocking, if it is a candidate. Rows after the last full item are cut
-    /// by cache sizes.
-    fn asked(
-        weight: &candidates::Weight,
-        asked: &Override,
-        name: &str,
-        context: &Context<'_>,
-        limits: Limits,
-    ) -> Result<Cut, TileError> {
-        let Context { target, caches, .. } = context;
-        let all = item_rows(weight, *target);
-        let rows: Vec<u64> = all.iter().copied().filter(|rows| asked.rows.is_none_or(|asked| asked == *rows)).collect();
-        let refused = || {
-            let most = all.last().copied().unwrap_or(1);
-            let offered = candidates(weight, most, *target);
-            let list = |numbers: Vec<u64>| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join("|");
-            let mut kernels: Vec<String> = Vec::new();
-            for chunks in offered.chunk_by(|a, b| a.strategy == b.strategy) {
-                let numbers = list(chunks.iter().map(|each| each.row_chunk.into()).collect());
-                let bands = list(bands(weight, most));
-                let banded = chunks[0].strategy == BANDED && !bands.is_empty();
-                let bands = if banded { format!("[x{bands}]") } else { String::new() };
-                kernels.push(format!("{}/{numbers}{bands}", chunks[0].strategy));
-            }
-            let candidates = format!("rows={} with {}", list(all.clone()), kernels.join(" "));
-            TileError::NoCandidate { name: name.to_owned(), asked: asked.asked(), candidates }
-        };
-        if rows.is_empty() {
-            return Err(refused());
-        }
-        let mut decision = Cut::cheapest(weight, &rows, (*target, caches), limits, false);
-        if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
-            let offered = candidates(weight, part.rows, *target);
-            let is_offered = |each: &Use| {
-                let chunks = offered.iter().filter(|candidate| candidate.strategy == each.strategy);
-                let banded = |band: u32| each.strategy == BANDED && bands(weight, part.rows).contains(&band.into());
-                let banded = each.band.is_none_or(banded);
-                banded
-                    && match each.up_to_rows == u32::MAX {
-                        true => chunks.map(|candidate| candidate.row_chunk).any(|chunk| chunk == each.row_chunk),
-                        false => each.row_chunk <= chunks.map(|candidate| candidate.row_chunk).max().unwrap_or(0),
-                    }
-            };
-            if !asked.uses.iter().all(is_offered) {
-                return Err(refused());
-            }
-            part.uses.clone_from(&asked.uses);
-        }
-        Ok(Cut { why: format!("asked for by {:?}", asked.pattern), ..decision })
-    }
-}
-
-/// The kernels of items with this number of weight rows.
-struct Kernels {
-    rows: u64,
-    /// Kernels in ascending order, each with the min rows of activations for its use.
-    from: Vec<(u32, Candidate)>,
-    /// Alternatives that lost, if requested.
-    rejected: Vec<Rejected>,
-}
-
-/// Formats a cost per row of activations and element of the weight.
-fn cycles(cost: f64) -> String {
-    format!("{:.4} cycles for an element and a row", cost * candidates::UNIT)
-}
-
-impl Kernels {
-    fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches, tells: bool) -> Kernels {
-        let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
-        // Chunks that lost, each with the chunk that won.
-        let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
-        let name = |each: &Candidate| format!("{} by {}", each.strategy, each.row_chunk);
-        for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
-            let cost = |each: &Candidate| each.cost_of_a_row(caches);
-            let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
-            let Some(best) = best else { continue };
-            if tells {
-                chunks_lost.extend(chunks.iter().map(|each| (each.clone(), best.clone())));
-            }
-            let Some((first, before)) = from.last() else {
-                from.push((1, best.clone()));
-                continue;
-            };
-            let takes_over = |rows: &u32| best.arithmetic(*rows) <= before.arithmetic(*rows);
-            match (*first..=MOST_COMPARED).find(takes_over) {
-                Some(at) if at == *first => {
-                    if tells {
-                        let why = format!("the arithmetic of {} takes no longer from {at} rows on", best.strategy);
-                        rejected.push(Rejected::new(name(before), why));
-                    }
-                    from.pop();
-                    from.push((at, best.clone()));
-                }
-                Some(at) => {
-                    if tells {
-                        let [own, other] = [best, before].map(|each| each.arithmetic(at - 1) * candidates::UNIT);
-                        let what = format!("{} for less than {at} rows", best.strategy);
-                        let why = format!(
-                            "{:.4} cycles for an element and {} rows, {} {other:.4}",
-                            own,
-                            at - 1,
-                            before.strategy
-                        );
-                        rejected.push(Rejected::new(what, why));
-                    }
-                    from.push((at, best.clone()));
-                }
-                None => {
-                    if tells {
-                        let why = format!(
-                            "its arithmetic takes longer than that of {} up to {MOST_COMPARED} rows",
-                            before.strategy
-                        );
-                        rejected.push(Rejected::new(name(best), why));
-                    }
-                }
-            }
-        }
-        let kernels = Kernels { rows, from, rejected: Vec::new() };
-        let lost = chunks_lost.iter().filter_map(|(each, best)| {
-            // A chunk of more rows than the kernel ever gets equals a chunk of that max.
-            let most =
-                kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
-            let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
-            let why =
-                || format!("{}, by {won} {}", cycles(each.cost_of_a_row(caches)), cycles(best.cost_of_a_row(caches)));
-            (lost != won).then(|| Rejected::new(format!("{} by {lost}", each.strategy), why()))
-        });
-        let rejected = lost.chain(rejected).collect();
-        Kernels { rejected, ..kernels }
-    }
-
-    /// Returns the kernels, each with the min and max rows that it gets.
-    fn uses(&self) -> impl Iterator<Item = (u32, &Candidate, u32)> {
-        let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
-        self.from.iter().zip(ends).map(|((from, candidate), up_to)| (*from, candidate, up_to))
-    }
-
-    /// Returns the decision about the kernel for each number of rows, with the alternatives.
-    fn told(&self, caches: &CoreCaches) -> Decision {
-        let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
-            let from = if from > 1 { format!(" from {from} rows") } else { String::new() };
-            format!("{} by {}{from}", candidate.strategy, candidate.row_chunk.min(up_to))
-        };
-        let chosen = self.uses().map(each).collect::<Vec<_>>().join(", ");
-        let why = self
-            .last()
-            .map_or_else(String::new, |last| format!("{}: {}", last.strategy, cycles(last.cost_of_a_row(caches))));
-        Decision::of("weight", "", "kernel by rows").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
-    }
-
-    fn last(&self) -> Option<&Candidate> {
-        self.from.last().map(|(_, candidate)| candidate)
-    }
-
-    fn part(&self, weight: &candidates::Weight, limits: Limits) -> tiling::RowTiles {
-        let bands = std::iter::once(self.band(weight, limits, None)).chain(std::iter::repeat(None));
-        let uses = self.uses().zip(bands).map(|((_, candidate, up_to_rows), band)| Use {
-            strategy: candidate.strategy,
-            up_to_rows,
-            row_chunk: candidate.row_chunk.min(up_to_rows),
-            band,
-            pace: Pace::default(),
-        });
-        tiling::RowTiles { rows: self.rows, uses: uses.collect() }
-    }
-
-    /// Returns the weight rows of a band of the items for few rows, if those can be divided.
-    fn band(&self, weight: &candidates::Weight, limits: Limits, told: Option<&mut Vec<Rejected>>) -> Option<u32> {
-        let all = bands(weight, self.rows);
-        let mut rejected = Vec::new();
-        let tells = told.is_some();
-        let mut reject = |band: u64, why: &dyn Fn() -> String| {
-            if tells {
-                rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
-            }
-        };
-        // A single kernel also serves many rows.
-        let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
-        let items = weight.n / self.rows;
-        let chosen = if !few {
-            all.iter().for_each(|band| reject(*band, &|| "one kernel does all rows".to_owned()));
-            None
-        } else if items >= limits.items {
-            let why = || format!("{} are enough", counted(items, "item"));
-            all.iter().for_each(|band| reject(*band, &why));
-            None
-        } else {
-            let is_large = |band: &u64| weight.bytes(*band) >= limits.band_bytes;
-            let large: Vec<u64> = all.iter().copied().filter(is_large).collect();
-            let enough = large.iter().rev().find(|band| weight.n / **band >= limits.items);
-            let chosen = enough.or(large.first()).copied();
-            for &band in all.iter().filter(|band| Some(**band) != chosen) {
-                let count = weight.n / band;
-                reject(band, &|| match (is_large(&band), count >= limits.items) {
-                    (false, _) => {
-                        format!("{} of weights, less than {}", Bytes(weight.bytes(band)), Bytes(limits.band_bytes))
-                    }
-                    (true, true) => format!("{} are more than needed", counted(count, "band")),
-                    (true, false) => format!("{}, fewer than {}", counted(count, "band"), limits.items),
-                });
-            }
-            if chosen.is_some() && tells {
-                let why = format!("{}, fewer than {} for many threads", counted(items, "item"), limits.items);
-                rejected.push(Rejected::new("whole items", why));
-            }
-            chosen
-        };
-        if let Some(told) = told {
-            *told = rejected;
-        }
-        chosen.and_then(|band| u32::try_from(band).ok())
-    }
-
-    /// Returns the reason for this choice in a line.
-    fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
-        let mut why = counted(weight.n / self.rows, "item");
-        if let Some(band) = self.band(weight, limits, None) {
-            why += &format!(" or {}", counted(weight.n / u64::from(band), "band"));
-        }
-        for (from, candidate) in self.from.iter().skip(1) {
-            why += &format!("; {} from {from} rows", candidate.strategy);
-        }
-        for (i, reuse) in self.last().map_or(&[][..], |last| &last.reuse).iter().enumerate() {
-            let level = match reuse.level(caches) {
-                Level::L1 => "L1",
-                Level::L2 => "L2",
-                Level::L3 => "L3",
-                Level::Memory => "memory",
-            };
-            let kib = reuse.bytes().div_ceil(1024);
-            why += &format!("{} {kib} KiB of {} in {level}", if i == 0 { ":" } else { "," }, reuse.what);
-        }
-        why
-    }
-}
-
-/// A part of a product: `columns` tiles from weight row `first`.
-#[derive(Clone, Copy, Debug)]
-pub struct ColumnSplit {
-    /// Rows, or elements, of a tile.
-    pub tile: u64,
-    /// First weight row of the tiles.
-    pub first: u64,
-    /// Number of tiles.
-    pub columns: u64,
-}
-
-/// Splits `n` into full tiles and a rest.
-pub fn parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
-    let full = ColumnSplit { tile, first: 0, columns: n / tile };
-    let rest = ColumnSplit { tile: n % tile, first: n - n % tile, columns: 1 };
-    [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
-}
-
-/// Splits a weight's rows like [`parts`], and splits the rest into whole strips and rows that fill
-/// no strip.
-pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
-    let split = |part: ColumnSplit| {
-        let strips = part.tile / STRIP as u64 * STRIP as u64;
-        if part.columns > 1 || strips == 0 || strips == part.tile {
-            return vec![part];
-        }
-        let rest = ColumnSplit { tile: part.tile - strips, first: part.first + strips, columns: 1 };
-        vec![ColumnSplit { tile: strips, ..part }, rest]
-    };
-    parts(n, tile).into_iter().flat_map(split).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::OptionValue;
 
     const WEIGHT: candidates::Weight = candidates::Weight {
         format: Format::Q4KR16,

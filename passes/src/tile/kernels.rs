@@ -1,0 +1,210 @@
+//! The kernels of items with some number of weight rows, and the rows of activations that each
+//! takes.
+
+use ixc_ir::units::{Bytes, counted};
+use ixc_kernels::Pace;
+use ixc_kernels::candidates::{self, Candidate, Level, bands, candidates};
+use ixc_kernels::tiling::{self, Use};
+use ixc_targets::{CoreCaches, Target};
+
+use super::{BANDED, Limits};
+use crate::decision::{Decision, Rejected};
+
+/// Max rows up to which kernels are compared.
+const MOST_COMPARED: u32 = 128;
+
+/// The kernels of items with this number of weight rows.
+pub(super) struct Kernels {
+    pub(super) rows: u64,
+    /// Kernels in ascending order, each with the min rows of activations for its use.
+    from: Vec<(u32, Candidate)>,
+    /// Alternatives that lost, if requested.
+    rejected: Vec<Rejected>,
+}
+
+/// Formats a cost per row of activations and element of the weight.
+pub(super) fn cycles(cost: f64) -> String {
+    format!("{:.4} cycles for an element and a row", cost * candidates::UNIT)
+}
+
+impl Kernels {
+    pub(super) fn cheapest(
+        weight: &candidates::Weight,
+        rows: u64,
+        target: Target,
+        caches: &CoreCaches,
+        tells: bool,
+    ) -> Kernels {
+        let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
+        // Chunks that lost, each with the chunk that won.
+        let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
+        let name = |each: &Candidate| format!("{} by {}", each.strategy, each.row_chunk);
+        for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
+            let cost = |each: &Candidate| each.cost_of_a_row(caches);
+            let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
+            let Some(best) = best else { continue };
+            if tells {
+                chunks_lost.extend(chunks.iter().map(|each| (each.clone(), best.clone())));
+            }
+            let Some((first, before)) = from.last() else {
+                from.push((1, best.clone()));
+                continue;
+            };
+            let takes_over = |rows: &u32| best.arithmetic(*rows) <= before.arithmetic(*rows);
+            match (*first..=MOST_COMPARED).find(takes_over) {
+                Some(at) if at == *first => {
+                    if tells {
+                        let why = format!("the arithmetic of {} takes no longer from {at} rows on", best.strategy);
+                        rejected.push(Rejected::new(name(before), why));
+                    }
+                    from.pop();
+                    from.push((at, best.clone()));
+                }
+                Some(at) => {
+                    if tells {
+                        let [own, other] = [best, before].map(|each| each.arithmetic(at - 1) * candidates::UNIT);
+                        let what = format!("{} for less than {at} rows", best.strategy);
+                        let why = format!(
+                            "{:.4} cycles for an element and {} rows, {} {other:.4}",
+                            own,
+                            at - 1,
+                            before.strategy
+                        );
+                        rejected.push(Rejected::new(what, why));
+                    }
+                    from.push((at, best.clone()));
+                }
+                None => {
+                    if tells {
+                        let why = format!(
+                            "its arithmetic takes longer than that of {} up to {MOST_COMPARED} rows",
+                            before.strategy
+                        );
+                        rejected.push(Rejected::new(name(best), why));
+                    }
+                }
+            }
+        }
+        let kernels = Kernels { rows, from, rejected: Vec::new() };
+        let lost = chunks_lost.iter().filter_map(|(each, best)| {
+            // A chunk of more rows than the kernel ever gets equals a chunk of that max.
+            let most =
+                kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
+            let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
+            let why =
+                || format!("{}, by {won} {}", cycles(each.cost_of_a_row(caches)), cycles(best.cost_of_a_row(caches)));
+            (lost != won).then(|| Rejected::new(format!("{} by {lost}", each.strategy), why()))
+        });
+        let rejected = lost.chain(rejected).collect();
+        Kernels { rejected, ..kernels }
+    }
+
+    /// Returns the kernels, each with the min and max rows that it gets.
+    pub(super) fn uses(&self) -> impl Iterator<Item = (u32, &Candidate, u32)> {
+        let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
+        self.from.iter().zip(ends).map(|((from, candidate), up_to)| (*from, candidate, up_to))
+    }
+
+    /// Returns the decision about the kernel for each number of rows, with the alternatives.
+    pub(super) fn told(&self, caches: &CoreCaches) -> Decision {
+        let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
+            let from = if from > 1 { format!(" from {from} rows") } else { String::new() };
+            format!("{} by {}{from}", candidate.strategy, candidate.row_chunk.min(up_to))
+        };
+        let chosen = self.uses().map(each).collect::<Vec<_>>().join(", ");
+        let why = self
+            .last()
+            .map_or_else(String::new, |last| format!("{}: {}", last.strategy, cycles(last.cost_of_a_row(caches))));
+        Decision::of("weight", "", "kernel by rows").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
+    }
+
+    pub(super) fn last(&self) -> Option<&Candidate> {
+        self.from.last().map(|(_, candidate)| candidate)
+    }
+
+    pub(super) fn part(&self, weight: &candidates::Weight, limits: Limits) -> tiling::RowTiles {
+        let bands = std::iter::once(self.band(weight, limits, None)).chain(std::iter::repeat(None));
+        let uses = self.uses().zip(bands).map(|((_, candidate, up_to_rows), band)| Use {
+            strategy: candidate.strategy,
+            up_to_rows,
+            row_chunk: candidate.row_chunk.min(up_to_rows),
+            band,
+            pace: Pace::default(),
+        });
+        tiling::RowTiles { rows: self.rows, uses: uses.collect() }
+    }
+
+    /// Returns the weight rows of a band of the items for few rows, if those can be divided.
+    pub(super) fn band(
+        &self,
+        weight: &candidates::Weight,
+        limits: Limits,
+        told: Option<&mut Vec<Rejected>>,
+    ) -> Option<u32> {
+        let all = bands(weight, self.rows);
+        let mut rejected = Vec::new();
+        let tells = told.is_some();
+        let mut reject = |band: u64, why: &dyn Fn() -> String| {
+            if tells {
+                rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
+            }
+        };
+        // A single kernel also serves many rows.
+        let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
+        let items = weight.n / self.rows;
+        let chosen = if !few {
+            all.iter().for_each(|band| reject(*band, &|| "one kernel does all rows".to_owned()));
+            None
+        } else if items >= limits.items {
+            let why = || format!("{} are enough", counted(items, "item"));
+            all.iter().for_each(|band| reject(*band, &why));
+            None
+        } else {
+            let is_large = |band: &u64| weight.bytes(*band) >= limits.band_bytes;
+            let large: Vec<u64> = all.iter().copied().filter(is_large).collect();
+            let enough = large.iter().rev().find(|band| weight.n / **band >= limits.items);
+            let chosen = enough.or(large.first()).copied();
+            for &band in all.iter().filter(|band| Some(**band) != chosen) {
+                let count = weight.n / band;
+                reject(band, &|| match (is_large(&band), count >= limits.items) {
+                    (false, _) => {
+                        format!("{} of weights, less than {}", Bytes(weight.bytes(band)), Bytes(limits.band_bytes))
+                    }
+                    (true, true) => format!("{} are more than needed", counted(count, "band")),
+                    (true, false) => format!("{}, fewer than {}", counted(count, "band"), limits.items),
+                });
+            }
+            if chosen.is_some() && tells {
+                let why = format!("{}, fewer than {} for many threads", counted(items, "item"), limits.items);
+                rejected.push(Rejected::new("whole items", why));
+            }
+            chosen
+        };
+        if let Some(told) = told {
+            *told = rejected;
+        }
+        chosen.and_then(|band| u32::try_from(band).ok())
+    }
+
+    /// Returns the reason for this choice in a line.
+    pub(super) fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
+        let mut why = counted(weight.n / self.rows, "item");
+        if let Some(band) = self.band(weight, limits, None) {
+            why += &format!(" or {}", counted(weight.n / u64::from(band), "band"));
+        }
+        for (from, candidate) in self.from.iter().skip(1) {
+            why += &format!("; {} from {from} rows", candidate.strategy);
+        }
+        for (i, reuse) in self.last().map_or(&[][..], |last| &last.reuse).iter().enumerate() {
+            let level = match reuse.level(caches) {
+                Level::L1 => "L1",
+                Level::L2 => "L2",
+                Level::L3 => "L3",
+                Level::Memory => "memory",
+            };
+            let kib = reuse.bytes().div_ceil(1024);
+            why += &format!("{} {kib} KiB of {} in {level}", if i == 0 { ":" } else { "," }, reuse.what);
+        }
+        why
+    }
+}

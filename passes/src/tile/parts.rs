@@ -1,0 +1,35 @@
+//! Division of rows into full tiles and a rest.
+
+use ixc_ir::format::packed::STRIP;
+
+/// A part of a product: `columns` tiles from weight row `first`.
+#[derive(Clone, Copy, Debug)]
+pub struct ColumnSplit {
+    /// Rows, or elements, of a tile.
+    pub tile: u64,
+    /// First weight row of the tiles.
+    pub first: u64,
+    /// Number of tiles.
+    pub columns: u64,
+}
+
+/// Splits `n` into full tiles and a rest.
+pub fn parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
+    let full = ColumnSplit { tile, first: 0, columns: n / tile };
+    let rest = ColumnSplit { tile: n % tile, first: n - n % tile, columns: 1 };
+    [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
+}
+
+/// Splits a weight's rows like [`parts`], and splits the rest into whole strips and rows that fill
+/// no strip.
+pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
+    let split = |part: ColumnSplit| {
+        let strips = part.tile / STRIP as u64 * STRIP as u64;
+        if part.columns > 1 || strips == 0 || strips == part.tile {
+            return vec![part];
+        }
+        let rest = ColumnSplit { tile: part.tile - strips, first: part.first + strips, columns: 1 };
+        vec![ColumnSplit { tile: strips, ..part }, rest]
+    };
+    parts(n, tile).into_iter().flat_map(split).collect()
+}
