@@ -1,4 +1,5 @@
-//! Weights of the plan: the formats and tilings that products read, and vectors that are in no file.
+//! Weights of the plan: the formats and tilings that products read, and vectors that are in no
+//! file.
 
 use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
