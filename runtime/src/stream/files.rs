@@ -165,10 +165,12 @@ fn open_direct(path: &Path) -> Result<File, String> {
 fn direct_alignment(file: &File) -> Option<u64> {
     use std::os::fd::AsRawFd;
     let mut status = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // By number, since glibc before 2.28 has no `statx`.
     // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH requires, and
     // `status` has room for the result.
     let failed = unsafe {
-        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, status.as_mut_ptr())
+        let (descriptor, path, asked) = (file.as_raw_fd(), c"".as_ptr(), libc::STATX_DIOALIGN);
+        libc::syscall(libc::SYS_statx, descriptor, path, libc::AT_EMPTY_PATH, asked, status.as_mut_ptr())
     };
     // SAFETY: all bytes were zero, which is a valid `statx`, and the call writes a valid one.
     let status = unsafe { status.assume_init() };
