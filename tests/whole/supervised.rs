@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{ixc, scratch, stderr};
+use crate::support::{ixc, stderr};
 
-/// Starts a script of the shell that ends in `exec "$@" 3<&0`, with a socket as standard input. The
-/// process id of the program is known only in its own process.
+/// Returns a command of the shell that gives a server the socket as descriptor 3. The process id of
+/// the server is known only in its own process.
 fn supervised(socket: impl Into<OwnedFd>, variables: &str, arguments: &[&str]) -> Command {
     let program = ixc(["serve", "demo", "-q", "-t", "2"]);
     let mut shell = Command::new("sh");
@@ -31,8 +31,9 @@ fn terminate(child: &Child) {
 
 #[test]
 fn requests_before_readiness_are_answered() {
-    let folder = scratch("supervised");
-    let place = folder.join("notify");
+    // Paths of sockets have at most 107 bytes.
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("notify");
     let manager = UnixDatagram::bind(&place).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
