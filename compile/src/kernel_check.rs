@@ -84,7 +84,7 @@ pub fn check(
     let mut seen: Vec<Vec<i64>> = Vec::new();
     for rows in ROWS {
         let dims = match spec {
-            Some(spec) if rows > spec.most_rows() => continue,
+            Some(spec) if rows > spec.max_rows() => continue,
             Some(spec) => spec.dims_of_rows(rows),
             // Any values in range will do.
             None => own.dims.iter().map(|dim| i64::from(rows).clamp(dim.lo, dim.hi)).collect(),
@@ -150,7 +150,7 @@ mod tests {
             let spec = row.spec().unwrap();
             let Ok(own) = generate(&spec, target) else { continue };
             let run = Runner::of([&own, &own], target).unwrap();
-            for rows in ROWS.into_iter().filter(|rows| *rows <= spec.most_rows()) {
+            for rows in ROWS.into_iter().filter(|rows| *rows <= spec.max_rows()) {
                 let dims = spec.dims_of_rows(rows);
                 let before = inputs::fill(&own, Some(&spec), &dims, rows.into()).unwrap();
                 let after = run.run(0, &dims, &before).unwrap();

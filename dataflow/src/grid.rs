@@ -138,13 +138,13 @@ pub struct GridError {
 }
 
 /// Max columns, and max rows.
-const MOST_SIDE: u32 = 1 << 14;
+const MAX_SIDE: u32 = 1 << 14;
 /// Max PEs.
-const MOST_PES: u64 = 1 << 22;
+const MAX_PES: u64 = 1 << 22;
 /// Max colours of a link: a mask has a bit for each.
-const MOST_COLOURS: u32 = 64;
+const MAX_COLOURS: u32 = 64;
 /// Max bytes of a PE's memory.
-const MOST_SRAM: u64 = 1 << 32;
+const MAX_SRAM: u64 = 1 << 32;
 
 impl Grid {
     /// Checks the numbers.
@@ -156,14 +156,14 @@ impl Grid {
             Err(GridError { grid: self.name.clone(), field: field.to_owned(), found, expected: expected.to_owned() })
         };
         for (field, side) in [("width", self.width), ("height", self.height)] {
-            if !(1..=MOST_SIDE).contains(&side) {
+            if !(1..=MAX_SIDE).contains(&side) {
                 return wrong(field, side.to_string(), "it must be 1 to 16384");
             }
         }
-        if self.pes() > MOST_PES {
+        if self.pes() > MAX_PES {
             return wrong("width x height", self.pes().to_string(), "there may be 4194304 PEs");
         }
-        if !(1..=MOST_SRAM).contains(&self.pe.sram_bytes) {
+        if !(1..=MAX_SRAM).contains(&self.pe.sram_bytes) {
             return wrong("pe.sram_bytes", self.pe.sram_bytes.to_string(), "it must be 1 to 4 GiB");
         }
         if self.pe.reserved_bytes >= self.pe.sram_bytes {
@@ -204,7 +204,7 @@ impl Grid {
             return wrong("io.edges", "[]".to_owned(), "there must be one that data comes in by");
         }
         if let Routing::Colours(colours) = self.link.routing
-            && !(1..=MOST_COLOURS).contains(&colours)
+            && !(1..=MAX_COLOURS).contains(&colours)
         {
             return wrong("link.routing.colours", colours.to_string(), "there must be 1 to 64");
         }

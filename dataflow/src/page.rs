@@ -17,7 +17,7 @@ use crate::routes::Direction;
 const PAGE: &str = include_str!("page.html");
 
 /// Max squares in a row or column.
-const MOST_SQUARES: u32 = 256;
+const MAX_SQUARES: u32 = 256;
 
 #[derive(Serialize)]
 struct Data<'a> {
@@ -47,7 +47,7 @@ struct Cells {
 impl Cells {
     fn new(report: &Report) -> Cells {
         let grid = &report.grid;
-        let side = grid.width.max(grid.height).div_ceil(MOST_SQUARES).max(1);
+        let side = grid.width.max(grid.height).div_ceil(MAX_SQUARES).max(1);
         let (width, height) = (grid.width.div_ceil(side), grid.height.div_ceil(side));
         let empty = || vec![0.0f32; width as usize * height as usize];
         let (mut memory, mut work, mut traffic, mut count) = (empty(), empty(), empty(), empty());

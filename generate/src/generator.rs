@@ -42,7 +42,7 @@
 //! cached. That holds on targets without tiles, or with
 //! [`exact_batch`](ixc_runtime::engine::Options::exact_batch). Kernels for few rows sum in another
 //! order than kernels for many. So no part of a prompt is shorter than
-//! [`least_rows`](ixc_runtime::engine::Engine::least_rows). docs/serving.md lists the exceptions.
+//! [`min_rows`](ixc_runtime::engine::Engine::min_rows). docs/serving.md lists the exceptions.
 //!
 //! A [`Session`](crate::session::Session) has a generator with one slot and one caller, which waits
 //! for the request. Its prompts fill whole steps, and sampling waits for the masks.
@@ -173,7 +173,7 @@ pub struct Generator {
     last_rows: (usize, usize),
     /// Max number of prompt tokens in a step that also decodes.
     prompt_rows: usize,
-    /// See [`least_rows`](ixc_runtime::engine::Engine::least_rows).
+    /// See [`min_rows`](ixc_runtime::engine::Engine::min_rows).
     least: usize,
     /// CPU time for the masks of a request.
     budget: Budget,
@@ -206,7 +206,7 @@ impl Generator {
         let slot =
             |&sequence| Slot { sequence, cached: Vec::new(), active: None, prompt: 0, is_private: false, used: 0 };
         let ends = model.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
-        let least = model.engine.least_rows() as usize;
+        let least = model.engine.min_rows() as usize;
         Generator {
             model,
             callers,

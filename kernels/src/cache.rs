@@ -26,7 +26,7 @@ pub(crate) const STRIP: i64 = KEY_LANES as i64;
 /// Bytes of an f16.
 const HALF: i64 = 2;
 /// Largest f16.
-const MOST: f32 = 65504.0;
+const MAX_F16: f32 = 65504.0;
 
 /// Formats of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -328,7 +328,7 @@ impl Blocks {
         let extreme = b.op(Op::Select, Type::f32(1), &[negative, bottom, top]);
         let part = b.splat_f32(1, (self.codes.least as f32).recip());
         let d = b.mul(extreme, part);
-        let (most, least) = (b.splat_f32(1, MOST), b.splat_f32(1, -MOST));
+        let (most, least) = (b.splat_f32(1, MAX_F16), b.splat_f32(1, -MAX_F16));
         let d = b.same(Op::Min, &[d, most]);
         let d = b.same(Op::Max, &[d, least]);
         let half = b.op(Op::F32ToF16, Type::f16(1), &[d]);

@@ -40,7 +40,7 @@ pub trait Definition {
     }
 
     /// Returns the max rows that the kernel takes, if its spec has a limit.
-    fn most_rows(&self) -> u32 {
+    fn max_rows(&self) -> u32 {
         u32::MAX
     }
 

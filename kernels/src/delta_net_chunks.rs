@@ -91,7 +91,7 @@ const ROWS: &[Row] = &[
 
 impl DeltaNetChunks {
     /// Min rows that it takes: a chunk.
-    pub const LEAST_ROWS: u32 = CHUNK;
+    pub const MIN_ROWS: u32 = CHUNK;
 
     /// Returns the recurrence's spec of the same sizes.
     fn recurrence(&self) -> DeltaNet {

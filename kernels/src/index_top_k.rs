@@ -45,7 +45,7 @@ use crate::work::{Arithmetic, Call, Work};
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
 /// Max blocks after those that a row sees whole: its own.
-const MOST_MASKED: i64 = 1;
+const MAX_MASKED: i64 = 1;
 
 spec! {
     /// Bits of the positions that a row attends to.
@@ -131,7 +131,7 @@ impl Definition for IndexTopK {
         }
         let mut b = KernelBuilder::new(name);
         let blocks = i64::from(positions.div_ceil(ATTENTION_BLOCK));
-        let (full, masked) = (b.dim("full", 0, blocks), b.dim("masked", 0, MOST_MASKED));
+        let (full, masked) = (b.dim("full", 0, blocks), b.dim("masked", 0, MAX_MASKED));
         let (heads, d) = (i64::from(heads), i64::from(d));
         let of_positions = |bytes: i64| full * bytes + masked * bytes;
         let entries = every.map(|every| b.dim("entries", 0, blocks / i64::from(every) + 1));
@@ -292,7 +292,7 @@ impl Blocks {
 /// Generates the kernel that chooses blocks of positions.
 fn of_blocks(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, of: &Blocks) -> Kernel {
     let most = i64::from(spec.positions.div_ceil(ATTENTION_BLOCK));
-    let (full, masked) = (b.dim("full", 0, most), b.dim("masked", 0, MOST_MASKED));
+    let (full, masked) = (b.dim("full", 0, most), b.dim("masked", 0, MAX_MASKED));
     let d = i64::from(spec.d);
     let blocks = Affine::from(full) + masked;
     let of_positions = |bytes: i64| full * bytes + masked * bytes;

@@ -39,7 +39,7 @@ pub enum Elementwise {
 }
 
 /// Smallest magnitude whose root [`Elementwise::SignedRoot`] takes; smaller ones are raised to it.
-const LEAST_ROOTED: f32 = 1e-6;
+const MIN_ROOT_INPUT: f32 = 1e-6;
 
 words! {
     Elementwise {
@@ -131,7 +131,7 @@ impl Definition for Map {
                 Elementwise::Exp => math::exp(b, v),
                 Elementwise::SignedRoot => {
                     let (ints, floats) = (Type::i32(lanes), Type::f32(lanes));
-                    let (zero, least) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, LEAST_ROOTED));
+                    let (zero, least) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, MIN_ROOT_INPUT));
                     let size = math::abs(b, v);
                     let rooted = b.same(Op::Max, &[size, least]);
                     let root = b.same(Op::Sqrt, &[rooted]);
@@ -169,7 +169,7 @@ impl Definition for Map {
                 Elementwise::ReluSquared => a[i].max(0.0).powi(2),
                 Elementwise::Softplus => a[i].max(0.0) + (-a[i].abs()).exp().ln_1p(),
                 Elementwise::SignedRoot if a[i] == 0.0 => 0.0,
-                Elementwise::SignedRoot => a[i].abs().max(LEAST_ROOTED.into()).sqrt().copysign(a[i]),
+                Elementwise::SignedRoot => a[i].abs().max(MIN_ROOT_INPUT.into()).sqrt().copysign(a[i]),
                 Elementwise::Exp => a[i].clamp(-87.3, 88.0).exp(),
                 Elementwise::GeluErf => a[i] / 2.0 * (1.0 + erf(a[i] / std::f64::consts::SQRT_2)),
                 Elementwise::Gelu => {

@@ -40,8 +40,8 @@ const ROWS: &[Row] = &[
 ];
 
 /// Max taps, and max rows before a row: these stay in registers.
-const MOST_TAPS: u32 = 8;
-const MOST_BEFORE: u32 = 12;
+const MAX_TAPS: u32 = 8;
+const MAX_BEFORE: u32 = 12;
 
 impl Definition for ShortConv {
     fn name(&self) -> String {
@@ -63,11 +63,11 @@ impl Definition for ShortConv {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let ShortConv { channels, n, taps, dilation } = *self;
         check(&name, "channels", n.into(), n > 0 && n <= channels, "1 to those of a row")?;
-        check(&name, "taps", taps.into(), (2..=MOST_TAPS).contains(&taps), format!("2 to {MOST_TAPS}"))?;
+        check(&name, "taps", taps.into(), (2..=MAX_TAPS).contains(&taps), format!("2 to {MAX_TAPS}"))?;
         let dilation = dilation.unwrap_or(1);
         let reach = dilation.saturating_mul(taps - 1);
-        let ok = dilation > 0 && reach <= MOST_BEFORE;
-        check(&name, "dilation", dilation.into(), ok, format!("1 to {}", MOST_BEFORE / (taps - 1)))?;
+        let ok = dilation > 0 && reach <= MAX_BEFORE;
+        check(&name, "dilation", dilation.into(), ok, format!("1 to {}", MAX_BEFORE / (taps - 1)))?;
         let (row, own, count) = (i64::from(channels) * 4, i64::from(n) * 4, i64::from(taps));
         let (reach, dilation) = (i64::from(reach), dilation as usize);
         let mut b = KernelBuilder::new(name);

@@ -52,7 +52,7 @@ impl KernelSpec {
     }
 
     /// Returns the max rows that its kernels take.
-    pub fn most_rows(&self) -> u32 {
-        self.definition().most_rows()
+    pub fn max_rows(&self) -> u32 {
+        self.definition().max_rows()
     }
 }

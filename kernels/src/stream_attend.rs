@@ -40,7 +40,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// Max streams: the code has a part for each.
-const MOST_STREAMS: u32 = 64;
+const MAX_STREAMS: u32 = 64;
 
 impl Definition for StreamAttend {
     fn name(&self) -> String {
@@ -60,8 +60,8 @@ impl Definition for StreamAttend {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let StreamAttend { streams, d, eps } = *self;
         check(&name, "elements", d.into(), d > 0, "at least 1")?;
-        let most = format!("1 to {MOST_STREAMS}");
-        check(&name, "streams", streams.into(), (1..=MOST_STREAMS).contains(&streams), most)?;
+        let most = format!("1 to {MAX_STREAMS}");
+        check(&name, "streams", streams.into(), (1..=MAX_STREAMS).contains(&streams), most)?;
         let (lanes, count, stream) = (vectors.lanes, i64::from(streams), i64::from(d) * 4);
         let mut b = KernelBuilder::new(name);
         let x = b.read("x", count * stream);

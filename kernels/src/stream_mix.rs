@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
-use crate::stream_weights::{MOST_STREAMS, row_len};
+use crate::stream_weights::{MAX_STREAMS, row_len};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -53,8 +53,8 @@ impl Definition for StreamMix {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let StreamMix { streams, d, n, apart } = *self;
         check(&name, "elements", n.into(), n > 0 && n <= d, "1 to those of a stream")?;
-        let most = format!("1 to {MOST_STREAMS}");
-        check(&name, "streams", streams.into(), (1..=MOST_STREAMS).contains(&streams), most)?;
+        let most = format!("1 to {MAX_STREAMS}");
+        check(&name, "streams", streams.into(), (1..=MAX_STREAMS).contains(&streams), most)?;
         let (count, stream, own) = (i64::from(streams), i64::from(d) * 4, i64::from(n) * 4);
         let mut b = KernelBuilder::new(name);
         let x = b.read("x", (count - 1) * stream + own);

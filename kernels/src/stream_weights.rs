@@ -81,11 +81,11 @@ const ROWS: &[Row] = &[
 ];
 
 /// Max streams: their matrix is in registers.
-pub(crate) const MOST_STREAMS: u32 = 8;
+pub(crate) const MAX_STREAMS: u32 = 8;
 /// Lanes of the matrix's vectors.
 const LANES: u16 = 4;
 /// Max iterations: models have 20.
-const MOST_ITERATIONS: u32 = 1 << 10;
+const MAX_ITERATIONS: u32 = 1 << 10;
 
 /// Returns the number of weights of a row with `streams` streams.
 pub(crate) fn row_len(streams: i64) -> i64 {
@@ -114,11 +114,11 @@ impl Definition for StreamWeights {
             &name,
             "streams",
             streams.into(),
-            (1..=MOST_STREAMS).contains(&streams) && (!mixed || streams.is_multiple_of(lanes)),
-            format!("a multiple of {lanes}, at most {MOST_STREAMS}"),
+            (1..=MAX_STREAMS).contains(&streams) && (!mixed || streams.is_multiple_of(lanes)),
+            format!("a multiple of {lanes}, at most {MAX_STREAMS}"),
         )?;
-        let some = !mixed || (1..=MOST_ITERATIONS).contains(&iterations);
-        check(&name, "iterations", iterations.into(), some, format!("1 to {MOST_ITERATIONS}"))?;
+        let some = !mixed || (1..=MAX_ITERATIONS).contains(&iterations);
+        check(&name, "iterations", iterations.into(), some, format!("1 to {MAX_ITERATIONS}"))?;
         let (n, eps) = (i64::from(streams), eps.value());
         let (width, scales) = parts.lengths(n);
         let mut b = KernelBuilder::new(name);

@@ -164,7 +164,7 @@ fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
             let most = (engine.context() as usize).min(engine.max_tokens() as usize).min(600);
             // A prompt longer than one part of attention.
             let prompt: Vec<u32> = tokens.iter().cycle().take(most).copied().collect();
-            let least = engine.least_rows() as usize;
+            let least = engine.min_rows() as usize;
             let mut end = |parts: &[&[u32]]| {
                 engine.reset();
                 let last = parts.iter().map(|part| bits(engine.step(part, &[part.len() as u32 - 1]).unwrap())).last();

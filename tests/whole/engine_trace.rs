@@ -50,7 +50,7 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
         let counter = &trace.counters["outstanding reads"];
         assert_eq!(counter.last().unwrap()["routed"], 0);
         let most = |value: &serde_json::Value| value["routed"].as_u64().unwrap() + value["predicted"].as_u64().unwrap();
-        assert!(counter.iter().map(most).max().unwrap() <= stats.drive.most_outstanding as u64);
+        assert!(counter.iter().map(most).max().unwrap() <= stats.drive.max_outstanding as u64);
 
         // A block occupies a slot while it is read, and is resident after that.
         let slots = trace.of("slots");

@@ -12,7 +12,7 @@ use crate::support::prometheus::Page;
 use crate::support::{ixc, stdout, target_without_tiles};
 
 /// Returns how many tokens of a prompt a second request finds in the demo model's cache: whole
-/// chunks of 16 rows. At least the last 6 rows are computed (`Engine::least_rows`).
+/// chunks of 16 rows. At least the last 6 rows are computed (`Engine::min_rows`).
 pub fn found_again(prompt: u64) -> u64 {
     prompt.saturating_sub(6) / 16 * 16
 }

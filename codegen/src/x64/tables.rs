@@ -43,7 +43,7 @@ const BYTE: usize = 256;
 
 /// Max entries for lookup as words in whole vectors. On Intel, a permutation of words in two
 /// vectors costs as much as three instructions, so larger tables are faster one by one.
-const MOST_WORDS: usize = 512;
+const MAX_WORDS: usize = 512;
 
 impl Selector<'_> {
     /// Looks up entries of a table of 32-bit values.
@@ -109,7 +109,7 @@ impl Selector<'_> {
 
     /// Prepares the entry numbers of all four quarters.
     fn numbers(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> Numbers {
-        let words = bytes == WHOLE && self.f.target.has(Feature::Avx512bw) && entries.len() <= MOST_WORDS;
+        let words = bytes == WHOLE && self.f.target.has(Feature::Avx512bw) && entries.len() <= MAX_WORDS;
         if let (true, Some(halves)) = (words, Halves::of(entries)) {
             return self.words(low, high, entries, halves);
         }

@@ -9,7 +9,7 @@ use ixc_targets::Target;
 use super::native::{Engine, targets};
 use ixc_ir::random::Random;
 
-const MOST: i64 = Affine::MAX_COEFFICIENT;
+const MAX_COEFFICIENT: i64 = Affine::MAX_COEFFICIENT;
 /// Values around the limits of signed and unsigned 32 bits, and at the verifier's limit.
 const STRIDES: [i64; 10] = [
     (1 << 24) + 1,
@@ -20,8 +20,8 @@ const STRIDES: [i64; 10] = [
     (1 << 32) + 4,
     19_447_808,
     (1 << 39) + 7,
-    MOST - 1,
-    MOST,
+    MAX_COEFFICIENT - 1,
+    MAX_COEFFICIENT,
 ];
 const ITEMS: i64 = 5;
 
@@ -35,7 +35,7 @@ fn cancelling(stride: i64) -> Kernel {
     let y = b.write("y", 256 * ITEMS);
     let z = b.write("z", 8);
     // Small constants are added to these; the sums must still be valid constants.
-    let constant = stride.clamp(1024 - MOST, MOST - 1024);
+    let constant = stride.clamp(1024 - MAX_COEFFICIENT, MAX_COEFFICIENT - 1024);
     let far = |sign: i64| n * (sign * constant) + -sign * constant;
     let whole = constant / 4 * 4;
     b.for_each("i", m, |b, i| {

@@ -22,7 +22,7 @@ use crate::layout::start;
 
 /// Max number of compared ranges: more than programs on the largest grid have, and few enough to
 /// check quickly.
-const MOST_RANGES: u64 = 1 << 26;
+const MAX_RANGES: u64 = 1 << 26;
 
 /// Fault of some bytes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ impl Check<'_> {
     /// Adds to the number of checked ranges.
     fn note(&mut self, ranges: u64) -> Result<(), CheckError> {
         self.count = self.count.saturating_add(ranges);
-        if self.count > MOST_RANGES {
-            return Err(malformed("streams", format!("more than {MOST_RANGES} ranges of rows are sent and received")));
+        if self.count > MAX_RANGES {
+            return Err(malformed("streams", format!("more than {MAX_RANGES} ranges of rows are sent and received")));
         }
         Ok(())
     }
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn what_is_sent_is_counted_before_there_is_memory_for_it() {
         let d = crate::simulate::tests::chain("tiny", &[(1, 0), (3, 0)]);
-        let mut check = Check { d: &d, joined: HashMap::new(), count: MOST_RANGES - 1 };
+        let mut check = Check { d: &d, joined: HashMap::new(), count: MAX_RANGES - 1 };
         assert_eq!(check.sent(&d.programs[0], 1).unwrap().len(), 1);
         let error = check.sent(&d.programs[0], 1).unwrap_err().to_string();
         assert!(error.contains("more than 67108864 ranges"), "{error}");

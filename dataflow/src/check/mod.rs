@@ -36,26 +36,26 @@ use crate::memory::{self, MemoryError};
 use crate::routes::{self, RouteConflict};
 
 /// Max instances: more than any grid has room for.
-const MOST_INSTANCES: u64 = 1 << 25;
+const MAX_INSTANCES: u64 = 1 << 25;
 /// Max arrival counters; each has 4 bytes.
-const MOST_ARRIVALS: u64 = 1 << 29;
+const MAX_ARRIVALS: u64 = 1 << 29;
 /// Max streams, programs, tensors and so on, each.
-const MOST_ITEMS: usize = 1 << 20;
+const MAX_ITEMS: usize = 1 << 20;
 /// Max bytes of a row.
-const MOST_ROW: u64 = 1 << 26;
+const MAX_ROW: u64 = 1 << 26;
 /// Max experts of a token.
-const MOST_TOP_K: u32 = 4096;
+const MAX_TOP_K: u32 = 4096;
 /// Max experts of all routings, and max heads' parts of all states: the simulator has a list for
 /// each.
-const MOST_LISTS: u64 = 1 << 22;
+const MAX_LISTS: u64 = 1 << 22;
 /// Max waves; placement makes no more.
-const MOST_WAVES: usize = 4096;
+const MAX_WAVES: usize = 4096;
 /// Max programs that work on one state; placement makes about four.
-const MOST_SHARERS: usize = 256;
+const MAX_SHARERS: usize = 256;
 /// Max bytes of a kernel's buffer for a rotary table: a row at each position of a part.
-const MOST_ROPE: u64 = 1 << 28;
+const MAX_ROPE: u64 = 1 << 28;
 /// Max steps of the kernel in one firing.
-pub(super) const MOST_STEPS: u64 = 1 << 32;
+pub(super) const MAX_STEPS: u64 = 1 << 32;
 
 /// Reasons why a descriptor cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -237,9 +237,9 @@ impl Machine {
             let sends = sends.fold(0, u64::saturating_add);
             outlets = outlets.saturating_add(count.saturating_mul(sends));
             for (what, found, most) in [
-                ("instances", instances, MOST_INSTANCES),
-                ("rows in buffers", arrivals, MOST_ARRIVALS),
-                ("outlets", outlets, 2 * MOST_INSTANCES),
+                ("instances", instances, MAX_INSTANCES),
+                ("rows in buffers", arrivals, MAX_ARRIVALS),
+                ("outlets", outlets, 2 * MAX_INSTANCES),
             ] {
                 if found > most {
                     let problem = format!("the number of {what} is then {found}; the limit is {most}");

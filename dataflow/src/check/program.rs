@@ -7,7 +7,7 @@ use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource, pr
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::plan::{DimError, DimExpr, DimInput};
 
-use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists, malformed, received};
+use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, malformed, received};
 use crate::cost::{cost, evaluate};
 use crate::dims::Firing;
 
@@ -51,8 +51,8 @@ pub(super) fn check_program(
     if program.columns == 0 {
         return wrong("it has no columns".to_owned());
     }
-    if d.instances(program) > MOST_INSTANCES {
-        return wrong(format!("it has {} instances; the limit is {MOST_INSTANCES}", d.instances(program)));
+    if d.instances(program) > MAX_INSTANCES {
+        return wrong(format!("it has {} instances; the limit is {MAX_INSTANCES}", d.instances(program)));
     }
     let kernel = &kernels[program.kernel as usize];
     if program.dims.len() != kernel.dims.len() || program.ports.len() != kernel.buffers.len() {
@@ -87,10 +87,10 @@ pub(super) fn check_program(
                 let count = d.states[*state as usize].parts.count;
                 check_receive(d, &at(), program, slice, Received::Parts(count))?;
                 let slices = u64::from(columns).saturating_mul(count.into());
-                if slices > MOST_INSTANCES {
+                if slices > MAX_INSTANCES {
                     return Err(malformed(
                         at(),
-                        format!("it receives {slices} parts for all columns; the limit is {MOST_INSTANCES}"),
+                        format!("it receives {slices} parts for all columns; the limit is {MAX_INSTANCES}"),
                     ));
                 }
             }
@@ -125,8 +125,8 @@ pub(super) fn check_program(
         }
     }
     let steps = steps.of(kernels, program.kernel, &values);
-    if steps > MOST_STEPS {
-        return wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MOST_STEPS}", kernel.name));
+    if steps > MAX_STEPS {
+        return wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MAX_STEPS}", kernel.name));
     }
     for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
         let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
@@ -140,10 +140,10 @@ pub(super) fn check_program(
             }
             // Only the row itself has memory. The buffer has a row for each lane of a part's
             // blocks.
-            if right != found || right > MOST_ROPE {
+            if right != found || right > MAX_ROPE {
                 let name = &buffer.name;
                 return wrong(format!(
-                    "port {i} is for {found} bytes of a rotary table, of {MOST_ROPE} at most; buffer %{name} of kernel {} has {right}",
+                    "port {i} is for {found} bytes of a rotary table, of {MAX_ROPE} at most; buffer %{name} of kernel {} has {right}",
                     kernel.name
                 ));
             }
@@ -217,8 +217,8 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
         let problem = format!("a slice of {bytes} bytes with room for {rows} rows; both must be at least 1");
         return Err(malformed(at, problem));
     }
-    if let Some(bytes) = sums.iter().find(|bytes| **bytes > MOST_ROW) {
-        let problem = format!("a slice has a size or stride of {bytes} bytes; the limit is {MOST_ROW}");
+    if let Some(bytes) = sums.iter().find(|bytes| **bytes > MAX_ROW) {
+        let problem = format!("a slice has a size or stride of {bytes} bytes; the limit is {MAX_ROW}");
         return Err(malformed(at, problem));
     }
     // The sum fits: three terms, each at most 2^32 times 2^32.

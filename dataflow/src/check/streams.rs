@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::descriptor::{Descriptor, End, Port, TensorSource, program_name};
 
-use super::{CheckError, MOST_ROW, MOST_SHARERS, exists, malformed, received};
+use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed, received};
 use crate::grid::Routing;
 use crate::layout::start;
 
@@ -117,8 +117,8 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
     for (number, program) in d.programs.iter().enumerate() {
         let Some(state) = program.state else { continue };
         sharers[state as usize] += 1;
-        if sharers[state as usize] > MOST_SHARERS {
-            let problem = format!("more than {MOST_SHARERS} programs work on it; that is the limit");
+        if sharers[state as usize] > MAX_SHARERS {
+            let problem = format!("more than {MAX_SHARERS} programs work on it; that is the limit");
             return Err(malformed(format!("state {state}"), problem));
         }
         let Some(other) = first[state as usize] else {
@@ -140,7 +140,7 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
         }
     }
     // The slice of a part must begin inside the row.
-    debug_assert!(d.programs.iter().flat_map(|p| &p.ports).filter_map(received).all(|s| start(s, 0, 0) <= MOST_ROW));
+    debug_assert!(d.programs.iter().flat_map(|p| &p.ports).filter_map(received).all(|s| start(s, 0, 0) <= MAX_ROW));
     Ok(())
 }
 

@@ -5,11 +5,11 @@ use crate::account::code_bytes;
 use crate::descriptor::{Axis, Descriptor, TensorSource, VERSION};
 use ixc_ir::kernel::{BufferKind, Kernel};
 
-use super::{CheckError, MOST_ITEMS, MOST_LISTS, MOST_ROW, MOST_STEPS, MOST_TOP_K, MOST_WAVES, exists, malformed};
+use super::{CheckError, MAX_ITEMS, MAX_LISTS, MAX_ROW, MAX_STEPS, MAX_TOP_K, MAX_WAVES, exists, malformed};
 use crate::cost::{cost, evaluate};
 
 /// Max elements of a head.
-const MOST_HEAD: u32 = 1 << 16;
+const MAX_HEAD: u32 = 1 << 16;
 
 /// Checks everything that programs refer to; returns the kernels.
 pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
@@ -27,12 +27,12 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         ("streams", d.streams.len()),
         ("waves", d.waves.len()),
     ] {
-        if count > MOST_ITEMS {
-            return Err(malformed(what, format!("found {count}; the limit is {MOST_ITEMS}")));
+        if count > MAX_ITEMS {
+            return Err(malformed(what, format!("found {count}; the limit is {MAX_ITEMS}")));
         }
     }
-    if !(1..=MOST_WAVES).contains(&d.waves.len()) {
-        return Err(malformed("waves", format!("there are {}; there must be 1 to {MOST_WAVES}", d.waves.len())));
+    if !(1..=MAX_WAVES).contains(&d.waves.len()) {
+        return Err(malformed("waves", format!("there are {}; there must be 1 to {MAX_WAVES}", d.waves.len())));
     }
     for (what, found) in [("vocabulary", d.vocabulary), ("context", d.context)] {
         if found == 0 {
@@ -50,8 +50,8 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
     }
     for (i, tensor) in d.tensors.iter().enumerate() {
         let what = || format!("tensor {i} ({})", tensor.name);
-        if tensor.row_bytes == 0 || tensor.row_bytes > MOST_ROW {
-            return Err(malformed(what(), format!("a row of {} bytes; it must be 1 to {MOST_ROW}", tensor.row_bytes)));
+        if tensor.row_bytes == 0 || tensor.row_bytes > MAX_ROW {
+            return Err(malformed(what(), format!("a row of {} bytes; it must be 1 to {MAX_ROW}", tensor.row_bytes)));
         }
         if let Axis::Routed(routing) = tensor.axis {
             exists(what(), "routing", routing, d.routings.len())?;
@@ -75,9 +75,9 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         let what = || format!("routing {i}");
         exists(what(), "tensor", routing.ids, d.tensors.len())?;
         let ids = &d.tensors[routing.ids as usize];
-        if !(1..=routing.experts.min(MOST_TOP_K)).contains(&routing.top_k) {
+        if !(1..=routing.experts.min(MAX_TOP_K)).contains(&routing.top_k) {
             let (found, experts) = (routing.top_k, routing.experts);
-            let most = experts.min(MOST_TOP_K);
+            let most = experts.min(MAX_TOP_K);
             return Err(malformed(what(), format!("{found} of {experts} experts a token; it must be 1 to {most}")));
         }
         let right = u64::from(routing.top_k) * 4;
@@ -86,8 +86,8 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(what(), problem));
         }
         experts = experts.saturating_add(routing.experts.into());
-        if experts > MOST_LISTS {
-            let problem = format!("the number of experts of all routings is then {experts}; the limit is {MOST_LISTS}");
+        if experts > MAX_LISTS {
+            let problem = format!("the number of experts of all routings is then {experts}; the limit is {MAX_LISTS}");
             return Err(malformed(what(), problem));
         }
         if ids.axis != Axis::Tokens {
@@ -107,8 +107,8 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(format!("state {i}"), problem));
         }
         for (field, length) in [("key", state.key_len), ("value", state.value_len)] {
-            if length > MOST_HEAD {
-                let problem = format!("heads of {field} have {length} elements; the limit is {MOST_HEAD}");
+            if length > MAX_HEAD {
+                let problem = format!("heads of {field} have {length} elements; the limit is {MAX_HEAD}");
                 return Err(malformed(format!("state {i}"), problem));
             }
         }
@@ -116,8 +116,8 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(format!("state {i}"), "0 heads; expected at least 1"));
         }
         parts_of_all = parts_of_all.saturating_add(u64::from(state.heads).saturating_mul(parts.count.into()));
-        if parts_of_all > MOST_LISTS {
-            let problem = format!("the number of parts of heads is then {parts_of_all}; the limit is {MOST_LISTS}");
+        if parts_of_all > MAX_LISTS {
+            let problem = format!("the number of parts of heads is then {parts_of_all}; the limit is {MAX_LISTS}");
             return Err(malformed(format!("state {i}"), problem));
         }
     }
@@ -177,8 +177,8 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
         return Err(malformed(what, problem));
     }
     let steps = cost(kernel, &[]).steps;
-    if steps > MOST_STEPS {
-        return Err(malformed(what, format!("kernel {} takes {steps} steps; the limit is {MOST_STEPS}", kernel.name)));
+    if steps > MAX_STEPS {
+        return Err(malformed(what, format!("kernel {} takes {steps} steps; the limit is {MAX_STEPS}", kernel.name)));
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ use super::{Options, PlaceError};
 /// Default room of a slice in rows: the next row can arrive during a firing.
 const ROWS: u32 = 2;
 /// Max rows that wait for others on a longer path.
-const MOST_ROWS: u32 = 64;
+const MAX_ROWS: u32 = 64;
 /// Share of a PE's memory for waiting rows.
 const WAITING_SHARE: u64 = 16;
 
@@ -546,7 +546,7 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
                 }
                 let gap = of_program[number].saturating_sub(of_tensor.longest([slice.tensor]).unwrap_or(0));
                 let gap = u32::try_from(gap).unwrap_or(u32::MAX);
-                let room = (available / WAITING_SHARE / slice.bytes.max(1)).min(MOST_ROWS.into()) as u32;
+                let room = (available / WAITING_SHARE / slice.bytes.max(1)).min(MAX_ROWS.into()) as u32;
                 slice.rows = gap.saturating_add(1).min(room).max(ROWS);
             }
         }

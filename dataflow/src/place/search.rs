@@ -51,10 +51,10 @@ pub fn search<E>(
     mut plan_for: impl FnMut(&Partition) -> Result<Plan<KernelSpec>, E>,
 ) -> Result<Placed, SearchError<E>> {
     grid.check().map_err(|error| SearchError::Place(error.into()))?;
-    if context > sizing::MOST_CONTEXT {
+    if context > sizing::MAX_CONTEXT {
         return Err(SearchError::Place(PlaceError::Plan {
             task: "context".to_string(),
-            problem: format!("the context has {context} positions; the limit is {}", sizing::MOST_CONTEXT),
+            problem: format!("the context has {context} positions; the limit is {}", sizing::MAX_CONTEXT),
         }));
     }
     let ladder = sizing::ladder(module, grid, context);
@@ -222,9 +222,9 @@ mod tests {
         };
         assert_eq!(error(u32::MAX), "context: the context has 4294967295 positions; the limit is 2147483648");
         assert_eq!(
-            error(sizing::MOST_CONTEXT + 1),
+            error(sizing::MAX_CONTEXT + 1),
             "context: the context has 2147483649 positions; the limit is 2147483648"
         );
-        assert_eq!(error(sizing::MOST_CONTEXT), "no plan");
+        assert_eq!(error(sizing::MAX_CONTEXT), "no plan");
     }
 }

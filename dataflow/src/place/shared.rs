@@ -21,7 +21,7 @@ use super::PlaceError;
 use super::blocks::{Block, Needs, Place};
 
 /// Max waves.
-const MOST_WAVES: u32 = 4096;
+const MAX_WAVES: u32 = 4096;
 
 /// PEs with their free memory.
 struct Free {
@@ -53,7 +53,7 @@ pub(super) fn place(
     for unit in &units {
         let needs = unit.needs(descriptor, 0);
         let mut place = free.place(descriptor, unit, &needs);
-        if place.is_none() && waves && !first_of_wave && wave + 1 < MOST_WAVES {
+        if place.is_none() && waves && !first_of_wave && wave + 1 < MAX_WAVES {
             wave += 1;
             free = fresh(descriptor);
             place = free.place(descriptor, unit, &needs);

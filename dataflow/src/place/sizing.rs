@@ -31,10 +31,10 @@ const EVEN_ROW: u32 = 432;
 /// Pieces of norms are a multiple of this: the elements of the longest block of activations.
 const NORM_BLOCK: u64 = 256;
 /// Max positions of a part: more take too long for one PE.
-const MOST_POSITIONS: u32 = 128;
+const MAX_POSITIONS: u32 = 128;
 
 /// Max positions of a context: as many as the parts of a state can hold.
-pub const MOST_CONTEXT: u32 = 1 << 31;
+pub const MAX_CONTEXT: u32 = 1 << 31;
 
 /// Properties of a model that decide sizes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,7 +80,7 @@ impl Facts {
     }
 }
 
-/// Returns the ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
+/// Returns the ladder, least latency first, for a context of at most [`MAX_CONTEXT`].
 pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
     let facts = Facts::of_step(module);
     let usable = grid.usable_bytes();
@@ -260,8 +260,8 @@ fn positions(facts: &Facts, usable: u64, left: u64, context: u32) -> Vec<u32> {
     let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);
     let most = u32::try_from(room).unwrap_or(u32::MAX) / ATTENTION_BLOCK * ATTENTION_BLOCK;
     // A short context is one part.
-    let all = context.clamp(1, MOST_CONTEXT).next_multiple_of(ATTENTION_BLOCK);
-    let most = most.clamp(ATTENTION_BLOCK, MOST_POSITIONS).min(all);
+    let all = context.clamp(1, MAX_CONTEXT).next_multiple_of(ATTENTION_BLOCK);
+    let most = most.clamp(ATTENTION_BLOCK, MAX_POSITIONS).min(all);
     let part = facts.value.saturating_add(2).saturating_mul(4);
     let parts = (left / 8 * 7).checked_div(part).unwrap_or(u64::MAX).max(1);
     let least = u32::try_from(u64::from(all).div_ceil(parts)).unwrap_or(u32::MAX);

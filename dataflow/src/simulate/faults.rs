@@ -132,7 +132,7 @@ fn tokens_with_more_experts_than_can_be_counted_are_refused() {
     let mut d = experts(2);
     d.context = u32::MAX;
     let machine = Machine::new(d).unwrap();
-    let tokens = vec![0; (MOST_ROUTED / 2) as usize + 1];
+    let tokens = vec![0; (MAX_ROUTED / 2) as usize + 1];
     let error = Simulator::timed(&machine, 1).step(&tokens, &[]).unwrap_err();
     assert!(error.to_string().contains("experts of all routings; the limit is 67108864"), "{error}");
 }

@@ -1,9 +1,9 @@
 //! Firings: arrivals, the begin and duration of a firing, and the events after its end.
 
 use super::SimulateError;
-use super::pass::{Cause, Duration, Event, MOST_FIRING, Pass, Remembered, Why};
+use super::pass::{Cause, Duration, Event, MAX_FIRING, Pass, Remembered, Why};
 use super::rows::{NONE, RowId};
-use crate::check::MOST_STEPS;
+use crate::check::MAX_STEPS;
 use crate::cost::cost;
 use crate::data::Row;
 use crate::descriptor::program_name;
@@ -108,7 +108,7 @@ impl Pass<'_, '_> {
                 let row = Firing { positions, part, position, parts: parts.unwrap_or(1) };
                 let dims = program.dims.iter().map(|dim| row.dim(dim)).collect::<Result<Vec<i64>, _>>()?;
                 let duration = self.duration(number, &dims);
-                if duration.cost.steps > MOST_STEPS {
+                if duration.cost.steps > MAX_STEPS {
                     return Err(SimulateError::TooLong);
                 }
                 if let Some(data) = &mut self.data {
@@ -122,7 +122,7 @@ impl Pass<'_, '_> {
             }
         };
         let start_cycles = u64::from(self.machine.descriptor.grid.pe.start_cycles);
-        if duration.cycles > MOST_FIRING {
+        if duration.cycles > MAX_FIRING {
             return Err(SimulateError::TooLong);
         }
         let cycles = duration.cycles + start_cycles;

@@ -54,7 +54,7 @@ use ixc_ir::plan::DimError;
 use pass::Pass;
 
 /// Max experts of all tokens of a step, over all routings.
-const MOST_ROUTED: u64 = 1 << 26;
+const MAX_ROUTED: u64 = 1 << 26;
 
 /// Reasons why a step was not simulated to its end.
 #[derive(Debug, thiserror::Error)]
@@ -124,8 +124,8 @@ pub enum SimulateError {
     /// The step takes too many cycles to count.
     #[error(
         "the step takes more than {} cycles, or one of its firings more than {}",
-        pass::MOST_CYCLES,
-        pass::MOST_FIRING
+        pass::MAX_CYCLES,
+        pass::MAX_FIRING
     )]
     TooLong,
     /// A dim has no value.
@@ -228,9 +228,9 @@ impl<'m> Simulator<'m> {
             return tokens_error(format!("wanted rows {wanted:?} of {} tokens; they must ascend", tokens.len()));
         }
         let routed: u64 = d.routings.iter().map(|r| u64::from(r.top_k) * tokens.len() as u64).sum();
-        if routed > MOST_ROUTED {
+        if routed > MAX_ROUTED {
             let problem =
-                format!("{} tokens with {routed} experts of all routings; the limit is {MOST_ROUTED}", tokens.len());
+                format!("{} tokens with {routed} experts of all routings; the limit is {MAX_ROUTED}", tokens.len());
             return tokens_error(problem);
         }
         let outcome = Pass::new(self.machine, self.data.as_mut(), self.seed, self.position, tokens, wanted).run();

@@ -24,11 +24,11 @@ use crate::queue::Queue;
 use crate::report::{ProgramTime, Report};
 
 /// Max cycles of a step.
-pub(super) const MOST_CYCLES: u64 = 1 << 60;
+pub(super) const MAX_CYCLES: u64 = 1 << 60;
 /// Max cycles of a firing.
-pub(super) const MOST_FIRING: u64 = 1 << 44;
+pub(super) const MAX_FIRING: u64 = 1 << 44;
 /// Max firings that are remembered for the critical path.
-const MOST_REMEMBERED: u64 = 12_000_000;
+const MAX_REMEMBERED: u64 = 12_000_000;
 
 /// Condition that held last before a firing began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             by_dims: HashMap::new(),
             segments: Vec::new(),
             targets: Vec::new(),
-            remembered: (expected <= MOST_REMEMBERED).then(Vec::new),
+            remembered: (expected <= MAX_REMEMBERED).then(Vec::new),
             times: vec![ProgramTime::default(); layout.units.len()],
             total: Cost::default(),
             firings: 0,
@@ -244,7 +244,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             self.wave(wave, start)?;
             let finish = (self.queue.now().max(self.finish.0), self.finish.1);
             time = finish.0 + store;
-            if time > MOST_CYCLES {
+            if time > MAX_CYCLES {
                 return Err(SimulateError::TooLong);
             }
             io_cycles += load + store;
@@ -259,7 +259,7 @@ impl<'a, 'w> Pass<'a, 'w> {
     fn io_cycles(&self, bytes: u64) -> Result<u64, SimulateError> {
         let grid = &self.machine.descriptor.grid;
         let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;
-        if cycles > MOST_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(cycles.ceil() as u64) }
+        if cycles > MAX_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(cycles.ceil() as u64) }
     }
 
     /// Returns the host's copy of the logits.

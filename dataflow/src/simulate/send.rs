@@ -3,7 +3,7 @@
 use crate::descriptor::Axis;
 
 use super::SimulateError;
-use super::pass::{Cause, Event, MOST_CYCLES, Pass, Why};
+use super::pass::{Cause, Event, MAX_CYCLES, Pass, Why};
 use super::rows::{NONE, RowId};
 use crate::layout::{Kind, Outlet, columns_of, edge, start};
 use crate::network::Way;
@@ -351,6 +351,6 @@ impl<'a> Pass<'a, '_> {
         self.io = self.io.max(at as f64) + cycles;
         self.io_bytes += bytes;
         let there = self.io + grid.io.latency_seconds * grid.clock_hz;
-        if there > MOST_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(there.ceil() as u64) }
+        if there > MAX_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(there.ceil() as u64) }
     }
 }

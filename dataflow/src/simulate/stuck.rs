@@ -8,7 +8,7 @@ use super::rows::{NONE, RowId};
 use crate::layout::{Unit, start};
 
 /// Max links of a chain that are followed.
-const MOST_LINKS: usize = 4096;
+const MAX_LINKS: usize = 4096;
 /// Max links of a chain in an error.
 const TOLD: usize = 12;
 
@@ -34,7 +34,7 @@ impl Pass<'_, '_> {
                 let circle: Vec<String> = chain.drain(place..).map(|(_, text)| text).collect();
                 return (told(circle), true);
             }
-            if chain.len() >= MOST_LINKS {
+            if chain.len() >= MAX_LINKS {
                 break;
             }
             let (text, other) = self.waits_for(instance);

@@ -1,14 +1,14 @@
 //! One wave: the host's input, its events, and the check for unfinished work.
 
 use super::SimulateError;
-use super::pass::{Cause, Event, MOST_CYCLES, Pass};
+use super::pass::{Cause, Event, MAX_CYCLES, Pass};
 
 impl Pass<'_, '_> {
     /// Runs one wave, beginning at `time`.
     pub(super) fn wave(&mut self, wave: u32, time: u64) -> Result<(), SimulateError> {
         self.queue.push(time, Event::Input { row: 0 });
         while let Some((now, event)) = self.queue.pop() {
-            if now > MOST_CYCLES {
+            if now > MAX_CYCLES {
                 return Err(SimulateError::TooLong);
             }
             match event {

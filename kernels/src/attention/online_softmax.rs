@@ -70,9 +70,9 @@ const MASKED: f32 = -1.0e30;
 /// Positions of the value loop, and elements of the score loop, that are unrolled.
 const UNROLL: i64 = 4;
 /// Max masked blocks of an item: adjacent rows end in one block, or in two adjacent ones.
-const MOST_MASKED: i64 = 2;
+const MAX_MASKED: i64 = 2;
 /// Max rows that are computed together. They end in at most two adjacent blocks.
-pub const MOST_ROWS: u32 = ATTENTION_BLOCK;
+pub const MAX_ITEM_ROWS: u32 = ATTENTION_BLOCK;
 
 /// Returns the queries that share a load, and the accumulators of an inner loop, for a number of
 /// vector lanes. Eight of 16 registers are accumulators. Targets with 16 lanes have 32 registers,
@@ -227,7 +227,7 @@ fn generated(
     let [group, d, dv] = [group, d, dv].map(i64::from);
     let (heads, rows) = (i64::from(heads), i64::from(rows));
     let mut b = KernelBuilder::new(name);
-    let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
+    let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MAX_MASKED));
     let first = (part || window.is_some()).then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
     let end = window.is_some_and(|window| window.both).then(|| b.dim("end", 0, MAX_POSITIONS));
@@ -311,7 +311,7 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [keys, values]: [Fie
     let (p, q) = (place(queries * BLOCK * 4), place(queries * query_bytes(&keys)));
     let acc = place(queries * values.width * 4);
     let (sums, stats) = (place(queries * i64::from(lanes) * 4), place(queries * stats_bytes));
-    let scaled = place(values.codes().map_or(0, |blocks| most_panels(&blocks, lanes) * BLOCK * 4));
+    let scaled = place(values.codes().map_or(0, |blocks| max_panels(&blocks, lanes) * BLOCK * 4));
     let buffer = b.buffer("scratch", BufferKind::Scratch, end);
     Scratch { buffer, p, q, acc, sums, stats, stats_bytes, scaled }
 }
@@ -322,7 +322,7 @@ fn query_bytes(keys: &Field) -> i64 {
 }
 
 /// Returns the max panels of all queries of a tile together.
-fn most_panels(blocks: &Blocks, lanes: u16) -> i64 {
+fn max_panels(blocks: &Blocks, lanes: u16) -> i64 {
     let (queries, accumulators) = tile(lanes);
     (accumulators * i64::from(lanes) / blocks.len()).max(queries)
 }

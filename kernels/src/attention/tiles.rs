@@ -98,7 +98,7 @@ const RUN: i64 = (RUN_BLOCKS * ATTENTION_BLOCK) as i64;
 /// Queries that are computed at once: the rows of two tiles.
 const PAIR: u32 = 32;
 /// Max queries of an item. A unit of the largest odd group has fewer.
-const MOST_QUERIES: u32 = PAIR << 8;
+const MAX_QUERIES: u32 = PAIR << 8;
 
 spec! {
     /// Attention of `group` query heads over one key head by tile products. Items: up to `rows`
@@ -281,7 +281,7 @@ impl Definition for AttentionTiles {
         let unit = AttentionTiles::unit(group);
         check(&name, "rows", rows.into(), rows > 0 && rows % unit == 0, format!("a multiple of {unit}"))?;
         let queries = u64::from(rows) * u64::from(group);
-        check(&name, "queries", queries, queries <= MOST_QUERIES.into(), format!("at most {MOST_QUERIES}"))?;
+        check(&name, "queries", queries, queries <= MAX_QUERIES.into(), format!("at most {MAX_QUERIES}"))?;
         Ok(attend::kernel(name, self))
     }
 
@@ -344,7 +344,7 @@ impl Definition for AttentionTiles {
         self.dims(first..first + u64::from(rows))
     }
 
-    fn most_rows(&self) -> u32 {
+    fn max_rows(&self) -> u32 {
         self.rows
     }
 

@@ -4,7 +4,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimInput;
 
 use super::heads::{Heads, Operands, Scores};
-use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
+use super::online_softmax::{MAX_ITEM_ROWS, OfHead, attended, kernel};
 use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
 use crate::blocks;
 use crate::cache::Cache;
@@ -89,7 +89,7 @@ impl Definition for Attention {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Attention { key_heads, rows, .. } = *self;
-        check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
+        check(&name, "rows", u64::from(rows), (1..=MAX_ITEM_ROWS).contains(&rows), format!("1 to {MAX_ITEM_ROWS}"))?;
         check(&name, "key heads", u64::from(key_heads), key_heads > 0, "at least 1")?;
         kernel(name, vectors.lanes, self.operands(), [key_heads, rows], false, None)
     }

@@ -6,7 +6,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
 use super::heads::{Heads, Operands, Scores, Window};
-use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
+use super::online_softmax::{MAX_ITEM_ROWS, OfHead, attended, kernel};
 use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
 use super::whole::{self, QUERIES};
 use crate::blocks;
@@ -105,7 +105,7 @@ impl Definition for AttentionWindow {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let AttentionWindow { key_heads, rows, .. } = *self;
-        check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
+        check(&name, "rows", rows.into(), (2..=MAX_ITEM_ROWS).contains(&rows), format!("2 to {MAX_ITEM_ROWS}"))?;
         check(&name, "key heads", key_heads.into(), key_heads > 0, "at least 1")?;
         self.seen().check(&name)?;
         let (both, slopes) = (self.both, self.scores.slopes);

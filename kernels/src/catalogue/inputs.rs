@@ -22,7 +22,7 @@ use crate::signature::{Holds, Role};
 /// zeros.
 pub const POISON: u8 = 0xa5;
 /// Max bytes of all buffers together.
-pub const MOST_BYTES: u64 = 2 << 30;
+pub const MAX_BYTES: u64 = 2 << 30;
 
 /// Why no inputs can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +96,7 @@ pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
 /// Returns the sizes of a kernel's buffers.
 ///
 /// # Errors
-/// If the dims do not fit the kernel, or the buffers together are larger than [`MOST_BYTES`].
+/// If the dims do not fit the kernel, or the buffers together are larger than [`MAX_BYTES`].
 pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
     if kernel.dims.len() != dims.len() {
         return Err(InputError::Count { found: dims.len(), expected: kernel.dims.len() });
@@ -106,11 +106,11 @@ pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
             return Err(InputError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
         }
     }
-    let mut left = MOST_BYTES;
+    let mut left = MAX_BYTES;
     let sizes = kernel.buffers.iter().map(|buffer| {
         let size = evaluate(&buffer.size, dims).map_or(u64::MAX, |size| size.max(0).unsigned_abs());
-        left = left.checked_sub(size).ok_or(InputError::TooLarge { most: MOST_BYTES })?;
-        usize::try_from(size).map_err(|_| InputError::TooLarge { most: MOST_BYTES })
+        left = left.checked_sub(size).ok_or(InputError::TooLarge { most: MAX_BYTES })?;
+        usize::try_from(size).map_err(|_| InputError::TooLarge { most: MAX_BYTES })
     });
     sizes.collect()
 }
@@ -377,7 +377,7 @@ mod tests {
         let error = |dims: &[i64]| fill(&kernel, None, dims, 0).unwrap_err();
         assert_eq!(error(&[]), InputError::Count { found: 0, expected: 1 });
         assert_eq!(error(&[-1]), InputError::Dim { name: "n".into(), value: -1, lo: 0, hi: 1 << 31 });
-        assert_eq!(error(&[1 << 31]), InputError::TooLarge { most: MOST_BYTES });
+        assert_eq!(error(&[1 << 31]), InputError::TooLarge { most: MAX_BYTES });
         assert_eq!(error(&[0]), InputError::NoIndex { name: "ids".into(), below: 0 });
         assert_eq!(fill(&kernel, None, &[1], 0).unwrap()[0], [0; 4]);
     }

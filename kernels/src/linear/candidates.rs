@@ -95,7 +95,7 @@ const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
 /// Max rows of an item of `gemm6`, whose groups are 12 rows.
 const SIXES_CHUNKS: [u32; 5] = [12, 24, 36, 48, 96];
 /// Max rows of an item of tile products: with 256 rows a fifth of the time is unpacking.
-const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MOST_ROWS as u32];
+const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MAX_TASK_ROWS as u32];
 
 /// Max columns of weights with a scale for each row: their integer sums fit 32 bits.
 pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;

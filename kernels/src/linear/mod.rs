@@ -92,7 +92,7 @@ impl Rows {
     }
 
     /// Returns the max rows after the whole groups of the first size.
-    fn most_rest(&self) -> i64 {
+    fn max_rest(&self) -> i64 {
         self.groups.first().map_or(0, |(_, size)| i64::from(*size))
     }
 
@@ -425,7 +425,7 @@ impl Definition for Linear {
         // Results of partial strips are completed in scratch memory, and then copied to their
         // places.
         let partial = !tile.is_multiple_of(STRIP as u32);
-        let most = most_rows(strategy, tile);
+        let most = max_rows(strategy, tile);
         let rows = Rows::dims(&mut b, strategy, most);
         let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
         let x = b.read("x", rows.count() * x_row);
@@ -437,7 +437,7 @@ impl Definition for Linear {
         let y = b.buffer("y", BufferKind::ReadWrite, size);
         let bytes = scratch_bytes(format, x_format, k, tile, strategy, most, vectors);
         let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
-        let sums_bytes = if partial { (most + rows.most_rest()) * sums_row } else { 0 };
+        let sums_bytes = if partial { (most + rows.max_rest()) * sums_row } else { 0 };
         let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
         let fresh = bias.is_none() && residual.is_none() && stores(format, strategy);
         let result = Destination { buffer: y, offset: 0.into(), row_bytes, fresh };
@@ -517,8 +517,8 @@ impl Definition for Linear {
         self.strategy.dim_values(rows)
     }
 
-    fn most_rows(&self) -> u32 {
-        most_rows(self.strategy, self.tile) as u32
+    fn max_rows(&self) -> u32 {
+        max_rows(self.strategy, self.tile) as u32
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
@@ -532,7 +532,7 @@ impl Definition for Linear {
 }
 
 /// Returns the max rows of activations of an item with `tile` weight rows.
-fn most_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
+fn max_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
     let partial = !tile.is_multiple_of(STRIP as u32);
     match strategy {
         MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
@@ -540,7 +540,7 @@ fn most_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
         // The sums of `gemm6` are in scratch memory, too.
         MatmulStrategy::Gemm6 => MAX_PARTIAL_ROWS,
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
-        MatmulStrategy::Tiles => tiles::MOST_ROWS,
+        MatmulStrategy::Tiles => tiles::MAX_TASK_ROWS,
     }
 }
 

@@ -22,11 +22,11 @@ use crate::generate::{GenerateError, check};
 use crate::text::{FieldKind, Value};
 
 /// Max prefetch distance: beyond it, lines leave the L1 cache before they are read.
-pub const MOST_AHEAD: u32 = 1 << 16;
+pub const MAX_AHEAD: u32 = 1 << 16;
 /// Max iterations unrolled into one.
-pub const MOST_UNROLLED: u32 = 8;
+pub const MAX_UNROLLED: u32 = 8;
 /// Max statements of an unrolled body: longer code exceeds the caches of decoded instructions.
-const MOST_STATEMENTS: usize = 512;
+const MAX_STATEMENTS: usize = 512;
 
 /// Pace of a product along its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -47,10 +47,10 @@ impl Default for Pace {
 impl Pace {
     /// Returns whether a tuner may choose this pace.
     pub fn is_valid(self) -> bool {
-        self.ahead <= MOST_AHEAD
+        self.ahead <= MAX_AHEAD
             && self.ahead.is_multiple_of(LINE as u32)
             && self.unroll.is_power_of_two()
-            && self.unroll <= MOST_UNROLLED
+            && self.unroll <= MAX_UNROLLED
     }
 
     /// Returns the suffix of a kernel's name; empty for the default.
@@ -60,7 +60,7 @@ impl Pace {
 
     pub(crate) fn check(self, name: &str) -> Result<(), GenerateError> {
         let most =
-            format!("a multiple of {LINE} up to {MOST_AHEAD}, unrolled 1 to {MOST_UNROLLED} times by a power of two");
+            format!("a multiple of {LINE} up to {MAX_AHEAD}, unrolled 1 to {MAX_UNROLLED} times by a power of two");
         check(name, "bytes ahead", self.ahead.into(), self.is_valid(), most)
     }
 
@@ -98,7 +98,7 @@ impl Pace {
 fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     let is_innermost = inner.body.iter().all(|statement| matches!(statement, Stmt::Inst(_)));
     let trip = inner.trip.as_constant().filter(|trip| trip % i64::from(times) == 0 && *trip > i64::from(times));
-    let (Some(trip), true) = (trip, is_innermost && inner.body.len() * times as usize <= MOST_STATEMENTS) else {
+    let (Some(trip), true) = (trip, is_innermost && inner.body.len() * times as usize <= MAX_STATEMENTS) else {
         return;
     };
     let mut body = Vec::with_capacity(inner.body.len() * times as usize);
@@ -184,7 +184,7 @@ impl Value for Pace {
 
     fn expected() -> String {
         format!(
-            "bytes ahead (a multiple of {LINE} up to {MOST_AHEAD}) and a power of two up to {MOST_UNROLLED}, such as 2048/2"
+            "bytes ahead (a multiple of {LINE} up to {MAX_AHEAD}) and a power of two up to {MAX_UNROLLED}, such as 2048/2"
         )
     }
 }

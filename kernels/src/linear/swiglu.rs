@@ -172,7 +172,7 @@ impl Definition for Swiglu {
             check(&name, "tile", u64::from(tile), ok, expected)?;
         }
         let most = i64::from(rows);
-        let limit = super::most_rows(strategy, tile);
+        let limit = super::max_rows(strategy, tile);
         check(&name, "rows", most.unsigned_abs(), most <= limit, format!("at most {limit}"))?;
         let mut b = KernelBuilder::new(name);
         let rows = Rows::dims(&mut b, strategy, most);
@@ -185,7 +185,7 @@ impl Definition for Swiglu {
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
         // Both products of all rows, then the scratch memory of a product.
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
-        let product_bytes = (most + rows.most_rest()) * row_bytes;
+        let product_bytes = (most + rows.max_rest()) * row_bytes;
         let bytes = [gate, up]
             .map(|format| scratch_bytes(format, x_format, k, tile, strategy, most, vectors))
             .into_iter()
@@ -304,7 +304,7 @@ impl Definition for Swiglu {
         self.strategy.dim_values(rows).into_iter().chain(band).collect()
     }
 
-    fn most_rows(&self) -> u32 {
+    fn max_rows(&self) -> u32 {
         self.rows
     }
 

@@ -52,7 +52,7 @@ const PANEL_STRIPS: i64 = 4;
 /// Strips that are unpacked together, and multiplied with 32 rows.
 const PAIR: i64 = 2;
 /// Max rows of activations of an item, which bounds the sums in scratch memory.
-pub const MOST_ROWS: i64 = 512;
+pub const MAX_TASK_ROWS: i64 = 512;
 
 /// Rows of an item, from the dims.
 #[derive(Clone, Copy)]

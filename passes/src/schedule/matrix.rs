@@ -166,7 +166,7 @@ impl Lowering<'_> {
             let variants = part.uses.iter().map(|each| {
                 let bands = self.banded(*w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
                 let spec = KernelSpec::from(spec(each, part.rows)?);
-                let (rows, most) = (each.row_chunk, spec.most_rows());
+                let (rows, most) = (each.row_chunk, spec.max_rows());
                 if rows > most {
                     return Err(self.wrong_tiling(*w, TilingError::Chunk { rows, most }));
                 }

@@ -159,7 +159,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let mut for_experts = budget(options, &plan, fixed, layout.as_ref().map(|(layout, _)| layout))?;
     if let Some(trace) = &options.trace {
         if let (Some((layout, _)), Some(_)) = (&layout, options.memory) {
-            let least = layout.least_bytes();
+            let least = layout.min_bytes();
             let room = for_recorder(for_experts, least, threads);
             trace.keep_within(room, threads);
             for_experts = for_experts.saturating_sub(room).max(least);
@@ -220,8 +220,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     if let Some((layout, paths)) = layout {
         let pins = options.pins.as_ref();
-        let keep =
-            pins.map(|Pins { chosen, percent }| Keep { blocks: expert_counts.most_used(chosen), percent: *percent });
+        let keep = pins
+            .map(|Pins { chosen, percent }| Keep { blocks: expert_counts.choose_most_used(chosen), percent: *percent });
         let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
         let config = Config { budget: for_experts, keep, trace, ..options.stream.clone() };
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);

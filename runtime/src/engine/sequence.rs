@@ -658,8 +658,8 @@ impl Engine {
 
     /// Returns the fewest rows of an addition whose bits do not depend on their number. Parts of a
     /// prompt must begin at multiples of 16.
-    pub fn least_rows(&self) -> u32 {
-        self.loaded.program.least_rows(self.loaded.exact_batch)
+    pub fn min_rows(&self) -> u32 {
+        self.loaded.program.min_rows(self.loaded.exact_batch)
     }
 
     /// Returns the max additions of a step.

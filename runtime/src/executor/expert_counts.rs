@@ -100,7 +100,7 @@ impl ExpertCounts {
 
     /// Returns the experts with counts above 0, most used first, and equal ones in the order of
     /// layers. Only experts that need not all be in memory are included.
-    pub(crate) fn most_used(&self, chosen: &[Vec<u64>]) -> Vec<BlockId> {
+    pub(crate) fn choose_most_used(&self, chosen: &[Vec<u64>]) -> Vec<BlockId> {
         let layers = chosen.iter().zip(&self.layers).filter_map(|(chosen, layer)| Some((chosen, layer.group?)));
         let experts = layers.flat_map(|(chosen, group)| {
             (0u32..).zip(chosen).map(move |(expert, &count)| (count, BlockId { group, expert }))

@@ -250,7 +250,7 @@ impl Layout {
     }
 
     /// Returns the least memory that streaming needs, in bytes.
-    pub(crate) fn least_bytes(&self) -> u64 {
+    pub(crate) fn min_bytes(&self) -> u64 {
         ExpertCache::minimum_bytes(&self.blocks, self.top_k)
     }
 }

@@ -444,7 +444,7 @@ impl Program {
     /// Returns the fewest rows of an addition from which on each task over tokens uses one kernel,
     /// if its kernels round differently. Returns 1 if tiles are used without `exact`, because then
     /// no number of rows gives equal bits.
-    pub fn least_rows(&self, exact: bool) -> u32 {
+    pub fn min_rows(&self, exact: bool) -> u32 {
         let rounds = |apart: Apart| match apart {
             Apart::Never => false,
             Apart::Always | Apart::Sequence => true,

@@ -61,11 +61,11 @@ use crate::page_file::{PageFile, renew};
 /// Mean number of pages of each column that are worth mapping: making a mapping takes about as long
 /// as copying these.
 const WORTH_IT: u64 = 4;
-/// Max mappings of a process if the system does not show the limit ([`MOST_MAPPINGS`]):
+/// Max mappings of a process if the system does not show the limit ([`MAX_MAPPINGS_FILE`]):
 /// `DEFAULT_MAX_MAP_COUNT`.
-const DEFAULT_MOST_MAPPINGS: u64 = 65_530;
+const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
 /// File in which Linux shows the max mappings of a process.
-const MOST_MAPPINGS: &str = "/proc/sys/vm/max_map_count";
+const MAX_MAPPINGS_FILE: &str = "/proc/sys/vm/max_map_count";
 /// Max mappings that a run adds to a column: its own, and one for the rest of the column.
 const MAPPINGS_OF_A_RUN: u64 = 2;
 
@@ -151,7 +151,7 @@ pub(crate) struct Pool {
     mappings: AtomicU64,
     max_mappings: u64,
     /// Min mean number of shared pages of each column.
-    least_pages: u64,
+    min_pages: u64,
     refusal: Mutex<Option<Refusal>>,
 }
 
@@ -168,7 +168,7 @@ impl Pool {
     /// # Errors
     /// [`Refusal::NoFile`].
     pub(crate) fn new(columns: Vec<Column>, layout_bytes: u64, sharing: Sharing) -> Result<Option<Arc<Pool>>, Refusal> {
-        let least_pages = match sharing {
+        let min_pages = match sharing {
             Sharing::Paying => WORTH_IT,
             Sharing::Always => 0,
             Sharing::Never => return Ok(None),
@@ -176,9 +176,9 @@ impl Pool {
         if columns.is_empty() {
             return Ok(None);
         }
-        let most = read_system(Path::new(MOST_MAPPINGS)).and_then(|text| text.trim().parse::<u64>().ok());
-        let max_mappings = most.unwrap_or(DEFAULT_MOST_MAPPINGS) / 4 * 3;
-        Pool::with(columns, layout_bytes, max_mappings, least_pages).map(Some)
+        let most = read_system(Path::new(MAX_MAPPINGS_FILE)).and_then(|text| text.trim().parse::<u64>().ok());
+        let max_mappings = most.unwrap_or(DEFAULT_MAX_MAPPINGS) / 4 * 3;
+        Pool::with(columns, layout_bytes, max_mappings, min_pages).map(Some)
     }
 
     /// Makes a pool with a max number of mappings and a min number of pages of each column.
@@ -186,11 +186,11 @@ impl Pool {
         columns: Vec<Column>,
         layout_bytes: u64,
         max_mappings: u64,
-        least_pages: u64,
+        min_pages: u64,
     ) -> Result<Arc<Pool>, Refusal> {
         let file = PageFile::new().map_err(|error| Refusal::NoFile(error.to_string()))?;
         let (held, mappings, refusal) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(None));
-        let pool = Pool { file, columns, layout_bytes, held, mappings, max_mappings, least_pages, refusal };
+        let pool = Pool { file, columns, layout_bytes, held, mappings, max_mappings, min_pages, refusal };
         Ok(Arc::new(pool))
     }
 
@@ -236,7 +236,7 @@ impl Pool {
 
     /// Returns whether this number of bytes is worth sharing.
     fn is_enough(&self, bytes: u64) -> bool {
-        bytes > 0 && bytes >= self.least_pages * self.page() * self.columns.len() as u64
+        bytes > 0 && bytes >= self.min_pages * self.page() * self.columns.len() as u64
     }
 
     /// Returns whether there is room for the mappings of `runs` more runs.

@@ -97,7 +97,7 @@ fn place_in(sys: &Path, device: u64) -> Option<Place> {
 
 /// Returns the first `numa_node` on the path up. A mapped device (LVM, encryption, RAID) has the
 /// node of its first part.
-fn node_of(device: &Path, most_steps: usize) -> Option<u32> {
+fn node_of(device: &Path, max_steps: usize) -> Option<u32> {
     for folder in device.ancestors() {
         if let Some(text) = read_system(&folder.join("numa_node")) {
             // -1 means that the node is unknown.
@@ -105,7 +105,7 @@ fn node_of(device: &Path, most_steps: usize) -> Option<u32> {
         }
     }
     let slave = std::fs::read_dir(device.join("slaves")).ok()?.flatten().next()?;
-    most_steps.checked_sub(1).and_then(|steps| node_of(&slave.path().canonicalize().ok()?, steps))
+    max_steps.checked_sub(1).and_then(|steps| node_of(&slave.path().canonicalize().ok()?, steps))
 }
 
 /// Splits a device number like glibc's `gnu_dev_major` and `gnu_dev_minor`.

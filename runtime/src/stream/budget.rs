@@ -9,7 +9,7 @@ use super::{Block, Form, StreamError};
 /// worth a few lost bytes.
 const CLASS_PART: u64 = 32;
 /// Min staging buffers for raw blocks: one is read while the other is packed.
-const LEAST_STAGING: u32 = 2;
+const MIN_STAGING: u32 = 2;
 /// Max fraction of the budget (1/4) for staging buffers beyond the minimum.
 const STAGING_PART: u64 = 4;
 
@@ -62,7 +62,7 @@ impl Spending {
         }
         let bytes = blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
         let raw = blocks.iter().filter(|block| matches!(block.form, Form::Raw { .. })).count();
-        let count = LEAST_STAGING.min(raw.try_into().unwrap_or(LEAST_STAGING));
+        let count = MIN_STAGING.min(raw.try_into().unwrap_or(MIN_STAGING));
         Spending { classes, class_of, staging: SizeClass { bytes, count } }
     }
 

@@ -33,7 +33,7 @@ pub struct Counters {
     /// outstanding.
     pub bytes_while_routed: u64,
     /// Max number of outstanding reads.
-    pub most_outstanding: usize,
+    pub max_outstanding: usize,
     /// Restarted reads: short ones and interrupted ones.
     pub retries: u64,
     /// Number of reads by latency, in powers of two of microseconds.
@@ -47,7 +47,7 @@ impl Counters {
     /// Counts the start of a read of this class.
     pub(super) fn begin(&mut self, class: Class, now: Instant) {
         self.outstanding[class as usize] += 1;
-        self.most_outstanding = self.most_outstanding.max(self.outstanding.iter().sum());
+        self.max_outstanding = self.max_outstanding.max(self.outstanding.iter().sum());
         self.busy_since.get_or_insert(now);
         if class == Class::Routed {
             self.routed_since.get_or_insert(now);
@@ -84,7 +84,7 @@ impl Counters {
         counters
     }
 
-    /// Returns the difference to an earlier snapshot; but `most_outstanding` stays the overall
+    /// Returns the difference to an earlier snapshot; but `max_outstanding` stays the overall
     /// maximum.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let reads = |now: Reads, then: Reads| Reads {

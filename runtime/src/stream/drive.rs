@@ -45,7 +45,7 @@ use super::queue::{Active, Piece, Queue, State};
 use super::threaded_reader::ThreadedReader;
 
 /// Max restarts of a read without progress; after that the read fails.
-const MOST_RETRIES: u32 = 1000;
+const MAX_RETRIES: u32 = 1000;
 /// Max wait for outstanding reads when a drive is dropped. Longer reads finish later and then free
 /// their memory.
 const GRACE: Duration = Duration::from_millis(500);
@@ -439,7 +439,7 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
             // No progress: the file ends here, or this was a very short read.
             let length = files.bytes_now(piece.file);
             flight.retries += 1;
-            if length >= piece.end && flight.retries <= MOST_RETRIES {
+            if length >= piece.end && flight.retries <= MAX_RETRIES {
                 return Next::Again;
             }
             Next::Failed(StreamError::Truncated {
@@ -449,7 +449,7 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
                 expected: piece.end,
             })
         }
-        Err(INTERRUPTED | AGAIN) if flight.retries < MOST_RETRIES => {
+        Err(INTERRUPTED | AGAIN) if flight.retries < MAX_RETRIES => {
             flight.retries += 1;
             Next::Again
         }

@@ -26,7 +26,7 @@
 //! sample's time. So the rate includes neither the filling nor the emptying of the queue.
 //!
 //! Invariant: after the first round, no sample starts once [`Options::most`] or
-//! [`Options::most_bytes`] is reached.
+//! [`Options::max_bytes`] is reached.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -45,9 +45,9 @@ pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 pub const ENOUGH: f64 = 0.95;
 /// Min reads that a file has room for. With fewer, the result reflects the drive's own cache more
 /// than the drive.
-const LEAST_READS: u64 = 8;
+const MIN_READS: u64 = 8;
 /// Max restarts of one read; after that the read fails.
-const MOST_RETRIES: u32 = 100;
+const MAX_RETRIES: u32 = 100;
 
 /// Parameters of a measurement.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub struct Options {
     /// Time after which no sample starts, except those of the first round.
     pub most: Duration,
     /// Bytes read after which no sample starts, except those of the first round.
-    pub most_bytes: u64,
+    pub max_bytes: u64,
     /// Backend to measure.
     pub backend: Choice,
     /// Consecutive reads at adjacent offsets, as in a block; 1 makes all reads random.
@@ -82,7 +82,7 @@ impl Options {
             rounds: 9,
             sample: Duration::from_millis(40),
             most: Duration::from_millis(3500),
-            most_bytes: 8 << 30,
+            max_bytes: 8 << 30,
             backend: Choice::Auto,
             together: 1,
             seed: seed(),
@@ -97,7 +97,7 @@ impl Options {
             rounds: 5,
             sample: Duration::from_millis(8),
             most: Duration::from_millis(250),
-            most_bytes: 1 << 30,
+            max_bytes: 1 << 30,
             ..Options::thorough()
         }
     }
@@ -188,8 +188,8 @@ pub(super) fn rates(
 ) -> Result<Vec<Rate>, StreamError> {
     let files = queue.files();
     let (path, length) = (files.path(0), files.bytes(0));
-    if length < options.chunk.saturating_mul(LEAST_READS) {
-        let needed = options.chunk.saturating_mul(LEAST_READS);
+    if length < options.chunk.saturating_mul(MIN_READS) {
+        let needed = options.chunk.saturating_mul(MIN_READS);
         let why = format!("is too small to measure a drive with: it has {length} bytes, {needed} are needed");
         return Err(StreamError::Open { path, why });
     }
@@ -199,7 +199,7 @@ pub(super) fn rates(
     let begun = now();
     for round in 0..options.rounds.max(1) {
         for step in 0..depths.len() {
-            let over = now().saturating_sub(begun) >= options.most || sampler.bytes >= options.most_bytes;
+            let over = now().saturating_sub(begun) >= options.most || sampler.bytes >= options.max_bytes;
             if round > 0 && over {
                 break;
             }
@@ -307,7 +307,7 @@ impl Sampler<'_> {
         match completion.result {
             Ok(read) if u64::from(read) >= bytes => Ok(true),
             Ok(0) => Err(StreamError::Truncated { path, offset, found: files.bytes_now(0), expected: offset + bytes }),
-            Ok(_) | Err(INTERRUPTED | AGAIN) if *retries < MOST_RETRIES => Ok(false),
+            Ok(_) | Err(INTERRUPTED | AGAIN) if *retries < MAX_RETRIES => Ok(false),
             Err(INVALID) if files.is_direct(0) => {
                 files.leave_direct(0, "reads with O_DIRECT are refused (EINVAL)");
                 Ok(false)

@@ -14,7 +14,7 @@ use super::files::Files;
 use super::queue::Wake;
 
 /// Max threads. Each costs a stack and makes one read at a time.
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 
 #[derive(Default)]
 struct State {
@@ -96,7 +96,7 @@ impl ThreadedReader {
             finished: Condvar::new(),
         });
         let mut pool = ThreadedReader { shared, threads: Vec::new() };
-        for i in 0..depth.clamp(1, MOST_THREADS) {
+        for i in 0..depth.clamp(1, MAX_THREADS) {
             let shared = Arc::clone(&pool.shared);
             match std::thread::Builder::new()
                 .name(format!("ixc-pread-{i}"))

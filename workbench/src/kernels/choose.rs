@@ -132,7 +132,7 @@ fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
 fn of_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<Chosen, Error> {
     spec.check().map_err(KernelError::from)?;
     let kernel = verified(generate(&spec, target)?)?;
-    let rows = rows.min(spec.most_rows());
+    let rows = rows.min(spec.max_rows());
     Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target, kernel })
 }
 
@@ -151,7 +151,7 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
         file.check_signature(&generate(spec, target)?)?;
     }
     let KernelFile { kernel, spec, .. } = file;
-    let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.most_rows()));
+    let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.max_rows()));
     Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
 }
 

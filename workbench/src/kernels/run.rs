@@ -190,7 +190,7 @@ pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelErr
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
         (Sizes::Dims(dims), _) => Ok(dims),
         (Sizes::Rows(found), Some(spec)) => {
-            let most = spec.most_rows();
+            let most = spec.max_rows();
             let dims = (found <= most).then(|| spec.dims_of_rows(found));
             dims.ok_or_else(|| KernelError::TooManyRows { kernel: kernel.name.clone(), found, most })
         }

@@ -222,7 +222,7 @@ pub fn tune(
         By::Time { place, rounds, rows, run } => {
             let rows = rows.unwrap_or_else(|| search.rows_of_step(PROMPT_ROWS));
             let mut steps = made::steps(spec, (target, caches), (place, rows), &run)?;
-            let rows = rows.min(steps.most_rows());
+            let rows = rows.min(steps.max_rows());
             search.run(caches, &mut Compare::Steps { steps: &mut steps, rows, rounds }, watch)
         }
         By::Model { place } => search.run(caches, &mut Compare::Model { place }, watch),

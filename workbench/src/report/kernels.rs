@@ -181,7 +181,7 @@ impl KernelView {
 
 /// Returns a call with the dims of its spec.
 fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
-    let rows = spec.most_rows().min(8);
+    let rows = spec.max_rows().min(8);
     vec![(rows, spec.dims_of_rows(rows))]
 }
 

@@ -109,19 +109,19 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let parts = if spec.exact { 2 } else { 1 };
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
-    let (most_masked, most_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
+    let (max_masked, max_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
     // The last row of a chunk may be next to a row of the next chunk, which sees none of its runs.
-    let most_head = most_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
+    let max_head = max_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
     let mut window = spec.seen().map(|seen| Window {
         seen,
         end: None,
         first: b.dim("first", 0, MAX_POSITIONS / BLOCK),
-        lead: b.dim("run_lead", 0, most_rest),
-        head: b.dim("head_runs", 0, most_head),
+        lead: b.dim("run_lead", 0, max_rest),
+        head: b.dim("head_runs", 0, max_head),
     });
     let full = b.dim("full_runs", 0, MAX_POSITIONS / RUN);
-    let masked = b.dim("masked_runs", 0, most_masked);
-    let last = b.dim("run_rest", 0, most_rest);
+    let masked = b.dim("masked_runs", 0, max_masked);
+    let last = b.dim("run_rest", 0, max_rest);
     let (units, rest) = (b.dim("units", 0, rows / unit), b.dim("rest", 0, unit - 1));
     let partial = b.dim("partial", 0, 1);
     if let Some(window) = window.as_mut().filter(|window| window.seen.both) {

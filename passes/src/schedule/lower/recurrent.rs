@@ -70,7 +70,7 @@ impl Lowering<'_> {
                 let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
                 let strides = [("state", matrix), ("v", dv.into()), ("y", dv.into())].into_iter().chain(one_head);
                 let strides = if interleaved { strides.collect() } else { Vec::new() };
-                Ok(Columns { spec, many: Some((DeltaNetChunks::LEAST_ROWS, many)), count: heads.into(), strides })
+                Ok(Columns { spec, many: Some((DeltaNetChunks::MIN_ROWS, many)), count: heads.into(), strides })
             }
             Recurrent::ShortConv => {
                 let channels = size("x")?;

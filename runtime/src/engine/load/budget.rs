@@ -26,7 +26,7 @@ pub const SPARE_BYTES: u64 = 32 << 20;
 /// Bytes that a budget may be short of.
 pub const TOLERANCE_BYTES: u64 = SPARE_BYTES / 4;
 /// Bytes of a recorder in a budget that has no room for one.
-const LEAST_RECORDER_BYTES: u64 = SPARE_BYTES / 8;
+const MIN_RECORDER_BYTES: u64 = SPARE_BYTES / 8;
 
 /// Returns the resident memory of this process, in bytes, as the system counts it; 0 if the system
 /// does not report it.
@@ -106,7 +106,7 @@ pub(super) fn budget(
         let needed = resident(plan, fixed);
         return if needed > budget { Err(LoadError::Larger { budget, needed }) } else { Ok(0) };
     };
-    let left = for_experts(budget, fixed, own.max(layout.least_bytes()))?;
+    let left = for_experts(budget, fixed, own.max(layout.min_bytes()))?;
     Ok(if own == 0 { left } else { own })
 }
 
@@ -126,5 +126,5 @@ pub(crate) fn for_experts(budget: u64, fixed: u64, least: u64) -> Result<u64, Lo
 /// Returns how many of the bytes `left` for blocks a recorder may take: all that it needs, or half
 /// of those beyond `least`. A smaller recorder is full sooner.
 pub(crate) fn for_recorder(left: u64, least: u64, threads: usize) -> u64 {
-    (left.saturating_sub(least) / 2).clamp(LEAST_RECORDER_BYTES, Recorder::bytes(threads).max(LEAST_RECORDER_BYTES))
+    (left.saturating_sub(least) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
 }

@@ -14,7 +14,7 @@ use super::{Ahead, Policy};
 /// Inverse of the share of the small queue: a tenth of the cache, as in the paper.
 const SMALL_PART: usize = 10;
 /// Max count of uses: two bits in the paper.
-const MOST_USES: u8 = 3;
+const MAX_USES: u8 = 3;
 
 pub struct S3Fifo {
     step: u64,
@@ -112,7 +112,7 @@ impl Policy for S3Fifo {
     fn touch(&mut self, block: u32) {
         if self.small.contains(block) || self.main.contains(block) {
             let uses = self.uses.entry(block).or_insert(0);
-            *uses = (*uses + 1).min(MOST_USES);
+            *uses = (*uses + 1).min(MAX_USES);
         }
     }
 

@@ -12,15 +12,15 @@ const PROTECTED_FIFTHS: usize = 4;
 
 pub struct Slru {
     step: u64,
-    most_protected: usize,
+    max_protected: usize,
     probation: Ages,
     protected: Ages,
 }
 
 impl Slru {
     pub fn new(capacity: usize) -> Slru {
-        let most_protected = capacity * PROTECTED_FIFTHS / 5;
-        Slru { step: 0, most_protected, probation: Ages::default(), protected: Ages::default() }
+        let max_protected = capacity * PROTECTED_FIFTHS / 5;
+        Slru { step: 0, max_protected, probation: Ages::default(), protected: Ages::default() }
     }
 }
 
@@ -39,7 +39,7 @@ impl Policy for Slru {
             return;
         }
         self.protected.stamp(block, self.step);
-        if self.protected.len() > self.most_protected
+        if self.protected.len() > self.max_protected
             && let Some(oldest) = self.protected.oldest()
         {
             // A demoted block has to be used again to be protected.

@@ -37,7 +37,7 @@ const RANK_STEP: f64 = 0.5;
 const GROUP_STEP: f64 = 0.5;
 const EXPERT_STEP: f64 = 2.0;
 /// Upper bound of the experts of a group in any model.
-const MOST_EXPERTS: usize = 1 << 16;
+const MAX_EXPERTS: usize = 1 << 16;
 
 /// A weight of the regression.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,7 +116,7 @@ impl GuessConfidence {
     /// Learns from a guess, which had `probability` when it was made and was right or not.
     pub fn learn(&mut self, guess: Named, probability: f64, resident: bool, right: bool) {
         let (group, expert) = (guess.group as usize, guess.expert as usize);
-        if expert >= MOST_EXPERTS {
+        if expert >= MAX_EXPERTS {
             return;
         }
         if self.groups.len() <= group {

@@ -246,7 +246,7 @@ struct Scored {
 const REMEMBERED: f64 = 256.0;
 /// Min probability of a guess to be read. Below it, the guess would take a slot from a better
 /// block.
-const LEAST_SURE: f64 = 0.125;
+const MIN_GUESS_PROBABILITY: f64 = 0.125;
 
 /// All strategies, scored side by side, and the current one.
 pub struct Predictions {
@@ -315,7 +315,7 @@ impl Predictions {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
             (idle.min(right), wrong * (1.0 - (1.0 - self.waiting).powf(layers)))
         });
-        (costs / (saves + costs).max(1e-12)).max(LEAST_SURE)
+        (costs / (saves + costs).max(1e-12)).max(MIN_GUESS_PROBABILITY)
     }
 
     /// Sets the current rates of the drive.

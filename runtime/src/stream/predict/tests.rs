@@ -216,9 +216,9 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
         let [fast, alike, slow] = [100, 1000, 50_000].map(|wrong| sure(1000, wrong, waits));
         assert!(fast < alike && alike < slow && slow > 0.95, "{waits}: {fast} {alike} {slow}");
     }
-    assert_eq!(sure(1000, 100, 1), LEAST_SURE);
+    assert_eq!(sure(1000, 100, 1), MIN_GUESS_PROBABILITY);
     assert!((sure(1000, 1000, 10) - 0.5).abs() < 0.01);
-    assert!(sure(1000, 1000, 1) < sure(1000, 1000, 5) && sure(0, 0, 0) == LEAST_SURE);
+    assert!(sure(1000, 1000, 1) < sure(1000, 1000, 5) && sure(0, 0, 0) == MIN_GUESS_PROBABILITY);
     // A small block is read faster than a layer runs.
     assert!((sure_of(1000, 100, 100, 10) - 0.5).abs() < 0.01);
     // Nothing is read if the drive is never idle.

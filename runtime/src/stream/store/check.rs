@@ -6,25 +6,25 @@ use super::super::files::{Files, PAGE};
 use super::super::{Block, BlockId, Form, StreamError};
 
 /// Exclusive upper bound of group numbers.
-const MOST_GROUPS: u32 = 1 << 16;
+const MAX_GROUPS: u32 = 1 << 16;
 /// Max bytes of a block or extent. It keeps sums over all of them far from overflow.
-const MOST_BYTES: u64 = 1 << 38;
+const MAX_BYTES: u64 = 1 << 38;
 /// Max number of blocks: more than any model has.
-const MOST_BLOCKS: usize = 1 << 22;
+const MAX_BLOCKS: usize = 1 << 22;
 
 /// Checks all blocks, and returns their numbers by id. `packs` tells whether there is a packer for
 /// raw blocks.
 pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<BlockId, u32>, StreamError> {
-    let mut numbers = HashMap::with_capacity(blocks.len().min(MOST_BLOCKS));
+    let mut numbers = HashMap::with_capacity(blocks.len().min(MAX_BLOCKS));
     for (number, block) in blocks.iter().enumerate() {
         let id = block.id;
         let bad = |what, found: u64, expected: &str| {
             Err(StreamError::BadBlock { block: id, what, found, expected: expected.into() })
         };
-        if number >= MOST_BLOCKS {
+        if number >= MAX_BLOCKS {
             return bad("the number of blocks before it", number as u64, "expected at most 4194304");
         }
-        if id.group >= MOST_GROUPS {
+        if id.group >= MAX_GROUPS {
             return bad("its layer", id.group.into(), "expected a number below 65536");
         }
         if let Some(first) = numbers.insert(id, number as u32) {
@@ -35,7 +35,7 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
         }
         match block.form {
             Form::Raw { .. } if !packs => return bad("a raw block's packer", 0, "raw blocks need one"),
-            Form::Raw { bytes } if bytes == 0 || bytes > MOST_BYTES => {
+            Form::Raw { bytes } if bytes == 0 || bytes > MAX_BYTES => {
                 return bad("its packed length", bytes, "expected 1 to 2^38 bytes");
             }
             _ => {}
@@ -48,7 +48,7 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
                     &format!("expected a number below {}", files.count()),
                 );
             }
-            if extent.bytes == 0 || extent.bytes > MOST_BYTES {
+            if extent.bytes == 0 || extent.bytes > MAX_BYTES {
                 return bad("an extent's length", extent.bytes, "expected 1 to 2^38 bytes");
             }
             let length = files.bytes(extent.file);
@@ -61,7 +61,7 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
         if block.form == Form::Packed {
             let mut places: Vec<(u64, u64)> = Vec::new();
             for extent in &block.extents {
-                if extent.at > MOST_BYTES || extent.at % PAGE != extent.head() {
+                if extent.at > MAX_BYTES || extent.at % PAGE != extent.head() {
                     let expected =
                         format!("expected {} bytes after the start of a page, as in the file", extent.head());
                     return bad("an extent's place in the slot", extent.at, &expected);

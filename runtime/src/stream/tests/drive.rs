@@ -67,7 +67,7 @@ fn both_backends_read_what_the_file_holds() {
         let counters = rig.queue.counters();
         assert_eq!(counters.bytes(), in_file, "{counters:?}");
         assert!(counters.routed.reads > 0 && counters.predicted.reads > 0);
-        assert!((1..=4).contains(&counters.most_outstanding), "{counters:?}");
+        assert!((1..=4).contains(&counters.max_outstanding), "{counters:?}");
         assert_eq!(counters.latency.iter().sum::<u64>(), counters.routed.reads + counters.predicted.reads);
         assert!(counters.rate() > 0.0 && counters.routed_rate() > 0.0);
     }
@@ -162,14 +162,14 @@ fn all_of_the_depth_is_used_and_predictions_leave_room() {
     until(8);
     // With three or more outstanding reads of any class, no predicted read starts.
     assert_eq!(*begun.lock().unwrap(), [0, 1, 2, 30, 31, 32, 33, 34]);
-    assert_eq!(queue.counters().most_outstanding, 8);
+    assert_eq!(queue.counters().max_outstanding, 8);
     gate.open();
     let mut count = 0;
     while count < 2 {
         count += results.recv().unwrap().len();
     }
     drop(drive);
-    assert_eq!(queue.counters().most_outstanding, 8);
+    assert_eq!(queue.counters().max_outstanding, 8);
     assert_eq!(queue.counters().bytes(), 40 * PAGE);
 }
 

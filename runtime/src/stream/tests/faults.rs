@@ -168,7 +168,7 @@ fn a_drive_that_answers_never_is_dropped_all_the_same_and_its_memory_is_kept_unt
             planted
         });
         rig.submit(blocks(8, 8 * PAGE));
-        while rig.queue.counters().most_outstanding < 2 {
+        while rig.queue.counters().max_outstanding < 2 {
             std::thread::yield_now();
         }
         let memory = Arc::downgrade(rig.queue.reservation());

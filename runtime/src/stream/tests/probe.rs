@@ -92,7 +92,7 @@ fn options(depths: &[usize]) -> Options {
         rounds: 3,
         sample: Duration::from_millis(10),
         most: Duration::from_secs(1000),
-        most_bytes: u64::MAX,
+        max_bytes: u64::MAX,
         backend: Choice::Auto,
         together: 1,
         seed: 42,

@@ -15,7 +15,7 @@ pub const MOST_INDEX: u64 = 4 << 20;
 /// Max bytes of code.
 pub const MOST_CODE: u64 = 16 << 20;
 /// Max bytes of all buffers together.
-pub const MOST_BUFFERS: u64 = ixc_kernels::catalogue::inputs::MOST_BYTES;
+pub const MOST_BUFFERS: u64 = ixc_kernels::catalogue::inputs::MAX_BYTES;
 /// Max number of buffers, and max number of dims.
 pub const MOST_ARGUMENTS: u64 = 64;
 /// Max number of characters in a file name.

@@ -130,7 +130,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
         }
     };
     let mut steps = Steps::new(engine, own, Box::new(plan))?;
-    let prompt = options.prompt.map_or(PROMPT_ROWS, |_| u32::MAX).min(steps.most_rows());
+    let prompt = options.prompt.map_or(PROMPT_ROWS, |_| u32::MAX).min(steps.max_rows());
     let mut hot: Vec<(u32, Hot)> = Vec::new();
     match &options.kernel {
         Some(spec) => {

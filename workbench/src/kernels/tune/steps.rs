@@ -94,7 +94,7 @@ impl<'m> Steps<'m> {
     }
 
     /// Returns the max rows of a step.
-    pub(super) fn most_rows(&self) -> u32 {
+    pub(super) fn max_rows(&self) -> u32 {
         self.engine.max_tokens().min(self.engine.context())
     }
 
@@ -240,7 +240,7 @@ impl<'m> Steps<'m> {
         own: &[usize],
         (rows, rounds): (u32, u32),
     ) -> Result<(Vec<f64>, Vec<Pairs>), Error> {
-        let rows = rows.clamp(1, self.most_rows());
+        let rows = rows.clamp(1, self.max_rows());
         let times = self.calibrated(rows)?;
         let of = |times: &Times, stages: &[usize]| if stages.is_empty() { times.wall } else { times.of(stages) };
         let mut defaults = Vec::new();

@@ -177,10 +177,10 @@ struct Worlds {
 }
 
 impl Worlds {
-    fn new(states: Vec<State>, max_mappings: u64, least_pages: u64) -> Worlds {
+    fn new(states: Vec<State>, max_mappings: u64, min_pages: u64) -> Worlds {
         let texts = [(); 2].map(|()| (0..4).map(|_| Text::new(&states)).collect::<Vec<_>>());
         let first = &texts[0][0].sequence.states;
-        let pool = Pool::with(first.shared_columns(), first.memory().bytes(), max_mappings, least_pages).unwrap();
+        let pool = Pool::with(first.shared_columns(), first.memory().bytes(), max_mappings, min_pages).unwrap();
         Worlds { states, texts, pool }
     }
 
