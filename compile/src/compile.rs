@@ -12,6 +12,7 @@
 //! # Ok::<(), ixc_compile::Error>(())
 //! ```
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -155,11 +156,20 @@ pub struct Compiled {
 /// # Errors
 /// When the graph needs an operation that no kernel has.
 pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
-    let (begin, target) = (Instant::now(), options.target());
+    let begin = Instant::now();
     let (fused, plan) = specs(model, options)?;
-    let mut plan = with_kernels(plan, target)?;
+    finish(fused, with_kernels(plan, options.target())?, options, begin)
+}
+
+/// Completes a compilation that began at `begin`: replaces kernels of its plan, and counts measured
+/// tilings.
+///
+/// # Errors
+/// When a kernel cannot be replaced.
+pub fn finish(fused: Module, mut plan: Plan<Kernel>, options: &Options, begin: Instant) -> Result<Compiled, Error> {
     let replaced = options.kernels.put_into(&mut plan)?;
-    tracing::info!(kernels = plan.kernels.len(), target = target.name(), elapsed = ?begin.elapsed(), "plan made");
+    let target = options.target().name();
+    tracing::info!(kernels = plan.kernels.len(), target, elapsed = ?begin.elapsed(), "plan made");
     let tuned = options.tuned.as_ref().map(|tuned| (tuned::weights(&fused), tuned.path.clone()));
     let tuned = tuned.filter(|(weights, _)| *weights > 0);
     Ok(Compiled { fused, plan, replaced, tuned, expert_memory: options.expert_memory })
@@ -170,9 +180,48 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
 /// # Errors
 /// If no kernel can do what a spec requires.
 pub fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kernel>, Error> {
-    let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, target)).into_iter();
-    // There are as many kernels as specs.
-    Ok(plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, target)))?)
+    GeneratedKernels::new(target).put_into(plan)
+}
+
+/// Kernels of earlier plans for a target, by spec. A later plan of the same model takes them, so
+/// that each kernel is generated once.
+#[derive(Debug)]
+pub struct GeneratedKernels {
+    target: Target,
+    kernels: HashMap<KernelSpec, Kernel>,
+    generated: usize,
+}
+
+impl GeneratedKernels {
+    /// Creates an empty set for a target.
+    pub fn new(target: Target) -> GeneratedKernels {
+        GeneratedKernels { target, kernels: HashMap::new(), generated: 0 }
+    }
+
+    /// Returns the number of kernels that were generated, for all plans.
+    pub fn generated(&self) -> usize {
+        self.generated
+    }
+
+    /// Adds the kernels of a finished plan. `specs` are the specs of the plan, in its order.
+    pub fn add(&mut self, specs: Vec<KernelSpec>, kernels: Vec<Kernel>) {
+        self.kernels.extend(specs.into_iter().zip(kernels));
+    }
+
+    /// Moves the kernels of a plan of specs into the plan, and generates the missing ones.
+    ///
+    /// # Errors
+    /// If no kernel can do what a spec requires.
+    pub fn put_into(&mut self, plan: Plan<KernelSpec>) -> Result<Plan<Kernel>, Error> {
+        let missing: Vec<_> = plan.kernels.iter().filter(|spec| !self.kernels.contains_key(spec)).cloned().collect();
+        self.generated += missing.len();
+        let kernels = parallel::map(&missing, |spec| generate(spec, self.target));
+        for (spec, kernel) in missing.into_iter().zip(kernels) {
+            self.kernels.insert(spec, kernel?);
+        }
+        // A plan has each spec once.
+        Ok(plan.try_map_kernels(|spec| self.kernels.remove(&spec).map_or_else(|| generate(&spec, self.target), Ok))?)
+    }
 }
 
 /// Returns a model's graph after all passes, and its plan with specs in place of kernels.

@@ -17,6 +17,7 @@
 //! ```
 
 use std::path::Path;
+use std::time::Instant;
 
 use ixc_architectures::Parts;
 use ixc_ir::kernel::Kernel;
@@ -30,7 +31,7 @@ use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
 use crate::plan_file::open_plan;
-use ixc_compile::compile::{Compiled, DECIDES, Options, compile, specs};
+use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, compile, finish, specs};
 use ixc_compile::machine::system;
 use ixc_compile::model::{Model, is_plan};
 
@@ -137,10 +138,24 @@ pub fn compile_within(
     options: &Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
+    compile_by(model, options, run, &mut GeneratedKernels::new(options.target()))
+}
+
+/// Compiles like [`compile_within`], with kernels from `generated`.
+fn compile_by(
+    model: &Model,
+    options: &Options,
+    run: &engine::Options,
+    generated: &mut GeneratedKernels,
+) -> Result<(Compiled, Option<u64>), Error> {
+    let begin = Instant::now();
     // Record only the decisions of the final plan, not of this trial.
-    let resident = compile(model, &Options { decisions: None, ..options.clone() })?;
-    let experts = expert_bytes(&resident.plan);
-    let needed = memory_estimate::resident(&resident.plan, run)?;
+    let (fused, trial) = specs(model, &Options { decisions: None, ..options.clone() })?;
+    let trial_specs = trial.kernels.clone();
+    // The sum needs kernels: their scratch memory is part of it.
+    let resident = generated.put_into(trial)?;
+    let experts = expert_bytes(&resident);
+    let needed = memory_estimate::resident(&resident, run)?;
     let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
     // Also if it is close to the budget: the process grows a little until the plan is loaded, and
     // such a plan also runs with all experts in memory.
@@ -160,12 +175,40 @@ pub fn compile_within(
             None => decision.chose(all).over(streamed, sizes),
         });
     }
-    match (expert_memory, &options.decisions) {
-        (Some(_), _) => Ok((compile(model, &Options { expert_memory, ..options.clone() })?, memory)),
-        (None, Some(_)) => {
-            specs(model, options)?;
-            Ok((resident, memory))
+    let options = Options { expert_memory: expert_memory.or(options.expert_memory), ..options.clone() };
+    let (fused, plan) = match expert_memory {
+        Some(_) => {
+            generated.add(trial_specs, resident.kernels);
+            let (fused, plan) = specs(model, &options)?;
+            (fused, generated.put_into(plan)?)
         }
-        (None, None) => Ok((resident, memory)),
+        None => {
+            if options.decisions.is_some() {
+                specs(model, &options)?;
+            }
+            (fused, resident)
+        }
+    };
+    Ok((finish(fused, plan, &options, begin)?, memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_kernel_of_a_streamed_model_is_generated_once() {
+        let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
+        let (options, run) = (Options::default(), engine::Options { memory: Some(1 << 20), ..Default::default() });
+        let mut generated = GeneratedKernels::new(options.target());
+        let (compiled, _) = compile_by(&model, &options, &run, &mut generated).unwrap();
+        let trial = compile(&model, &options).unwrap();
+        let streamed = compile(&model, &Options { expert_memory: compiled.expert_memory, ..options }).unwrap();
+        assert!(!compiled.plan.expert_groups.is_empty() && compiled.plan == streamed.plan);
+        let names = |plan: Plan<Kernel>| plan.kernels.into_iter().map(|kernel| kernel.name);
+        let kernels: BTreeSet<String> = names(trial.plan).chain(names(streamed.plan)).collect();
+        assert_eq!(generated.generated(), kernels.len());
     }
 }
