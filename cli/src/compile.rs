@@ -13,7 +13,7 @@ use ixc_compile::select::Selection;
 use ixc_dataflow::place::search::Placed;
 use ixc_dataflow::{grids, read};
 use ixc_files::folder::NewFolder;
-use ixc_files::{KeptFolder, Output};
+use ixc_files::{Output, OutputFolder};
 use ixc_generate::budget::compile_within;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_ir::plan::PlanWeight;
@@ -179,14 +179,14 @@ impl Emit {
 struct Stages {
     outputs: Vec<(Stage, Output)>,
     /// Removed with this struct if nothing was written.
-    _folder: Option<KeptFolder>,
+    _folder: Option<OutputFolder>,
 }
 
 impl Stages {
     /// Opens the files of the stages in a folder, which is created for them.
     fn open(folder: &Path, emit: &[Emit], force: Force, inputs: &[&Path]) -> Result<Stages, ixc_error::Error> {
         let stages: Vec<Stage> = emit.iter().filter_map(|emit| emit.stage()).collect();
-        let made = if stages.is_empty() { None } else { Some(KeptFolder::open(folder)?) };
+        let made = if stages.is_empty() { None } else { Some(OutputFolder::open(folder)?) };
         let open = |stage: Stage| Ok((stage, force.open(&folder.join(stage.file_name()), &stage.kind(), inputs)?));
         Ok(Stages { outputs: stages.into_iter().map(open).collect::<Result<_, ixc_error::Error>>()?, _folder: made })
     }

@@ -12,7 +12,7 @@ use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
-use ixc_files::own;
+use ixc_files::private_files;
 use rustyline::Editor;
 use rustyline::completion::Completer;
 use rustyline::config::{Behavior, CompletionType, Config};
@@ -239,12 +239,12 @@ fn history_path() -> Option<PathBuf> {
 /// Creates the file of remembered lines if it does not exist, readable only by its user.
 fn prepare(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        own::create_folder(folder)?;
+        private_files::create_folder(folder)?;
     }
     // The editor writes to this file and sets its mode. It must not be a device, another user's
     // file or a file of another kind.
     let mut start = Vec::new();
-    own::open_own(path)?.take(HISTORY_BEGINS.len() as u64).read_to_end(&mut start)?;
+    private_files::open_own(path)?.take(HISTORY_BEGINS.len() as u64).read_to_end(&mut start)?;
     match start.is_empty() || start == HISTORY_BEGINS {
         true => Ok(()),
         false => Err(io::Error::new(

@@ -156,7 +156,7 @@ impl Args {
             let facts = json!({
                 "threads": threads,
                 "target": target.name(),
-                "least_memory": needs.least(),
+                "least_memory": needs.min_bytes(),
                 "fixed_memory": needs.fixed,
                 "trace_memory": Recorder::bytes(threads),
                 "experts": shape.all(),
@@ -200,7 +200,7 @@ impl Args {
             out,
             "memory     {} besides experts, {} at the least, up to {} more for --trace; routing {routing}\n",
             Bytes(needs.fixed),
-            Bytes(needs.least()),
+            Bytes(needs.min_bytes()),
             Bytes(Recorder::bytes(threads))
         )?;
         // A terminal of 80 columns has room for the most important columns.
@@ -292,7 +292,7 @@ impl Args {
 /// Returns budgets from the min to the whole model, in equal steps.
 fn ladder(needs: &Needs) -> Vec<u64> {
     const STEPS: u64 = 8;
-    let (least, all) = (needs.least(), needs.all());
+    let (least, all) = (needs.min_bytes(), needs.all());
     let mut budgets: Vec<u64> = (0..=STEPS).map(|step| least + (all.max(least) - least) / STEPS * step).collect();
     // The last budget is exact, without rounding.
     budgets[STEPS as usize] = all.max(least);

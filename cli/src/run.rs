@@ -243,7 +243,7 @@ impl Args {
     ) -> anyhow::Result<()> {
         session.set_context_shift(self.shift.shift());
         let before = self.load_state.as_ref().map(|path| session.load_state(path)).transpose()?;
-        let before = before.map(|saved::Loaded { tokens, sampler }| {
+        let before = before.map(|saved::LoadedSequence { tokens, sampler }| {
             // A user who gives a seed wants random draws.
             sampler
                 .filter(|_| !self.sampling.has_seed())

@@ -127,7 +127,7 @@ fn names(text: &str) -> Result<Samplers, String> {
 fn letters(text: &str) -> Result<Samplers, String> {
     let known: String = SAMPLERS.iter().map(|row| row.letter).collect();
     let lettered = |letter| {
-        Kind::lettered(letter)
+        Kind::from_letter(letter)
             .ok_or_else(|| format!("{letter:?} is not the letter of a sampler; expected letters of {known}"))
     };
     samplers(text.chars().map(lettered))
@@ -246,9 +246,9 @@ impl SamplingArgs {
             mirostat_eta: self.mirostat_lr,
             samplers: samplers.map_or_else(|| DEFAULT_SAMPLERS.to_vec(), |samplers| samplers.0.clone()),
             bias: Vec::new(),
-            never: if self.ignore_eos { ends.to_vec() } else { Vec::new() },
-            late: Vec::new(),
-            least: 0,
+            banned: if self.ignore_eos { ends.to_vec() } else { Vec::new() },
+            late_tokens: Vec::new(),
+            min_tokens: 0,
             seed,
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_failure::Remedy;
-use ixc_files::own::private_folder;
+use ixc_files::private_files::private_folder;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc_generate::prompt_cache;
 use ixc_runtime::engine;

@@ -11,7 +11,7 @@ use ixc_generate::drive::{Choice, Origin};
 use ixc_generate::timing::{Overlap, Phase};
 use ixc_measure::forecast::{PROMPT, Remembered, Routing, forecast};
 use ixc_runtime::engine::Engine;
-use ixc_runtime::page_cache_hints::Advised;
+use ixc_runtime::page_cache_hints::AdviceCounts;
 use ixc_runtime::stream::counters::Counters;
 use ixc_runtime::stream::predict::{Report, Strategy, Tally};
 use ixc_runtime::stream::store::stats::{GroupStats, Stats};
@@ -56,7 +56,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
         100.0 * all.misses as f64 / requested.max(1) as f64,
         Bytes(store.bytes())
     );
-    let pinned: u32 = store.held().iter().map(|held| held.kept).sum();
+    let pinned: u32 = store.blocks_by_group().iter().map(|held| held.kept).sum();
     if pinned > 0 {
         fact!("pinned    {} that stay in memory", counted(pinned.into(), "expert"));
     }
@@ -109,7 +109,7 @@ pub fn predictions(report: &Report) {
         return;
     }
     fact!("prefetch  {}", report.now);
-    let lost = report.decided.iter().flat_map(|decided| &decided.rejected);
+    let lost = report.decision.iter().flat_map(|decided| &decided.rejected);
     lost.for_each(|(what, why)| fact!("          over {what}: {why}"));
     let names: Vec<String> = used.iter().map(|(strategy, _)| format!("{:<32}", strategy.to_string())).collect();
     fact!("          {}", names.join("  ").trim_end());
@@ -139,7 +139,7 @@ pub fn facts(engine: &Engine) -> Option<Json> {
     let (store, report) = (engine.stream()?, engine.predictions()?);
     let read = GroupStats::sum(&store.stats().groups);
     let rejected = |(what, why): &(String, String)| json!({ "what": what, "why": why });
-    let decided = report.decided.as_ref().map(|decided| {
+    let decided = report.decision.as_ref().map(|decided| {
         json!({
             "chosen": decided.chosen,
             "why": decided.why,
@@ -229,7 +229,7 @@ pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
 }
 
 /// Notes the hints that the page cache got for experts in mapped files, and their effect.
-pub fn advised(advised: &Advised) {
+pub fn advice_counts(advised: &AdviceCounts) {
     fact!(
         "experts   {} said to be needed, {}, in mapped files: the page cache keeps what it likes, no budget holds",
         advised.experts,

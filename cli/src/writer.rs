@@ -17,7 +17,7 @@ use ixc_grammar::Matcher;
 use ixc_measure::forecast::Remembered;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::pages::PageUse;
-use ixc_runtime::processors::Unpinned;
+use ixc_runtime::processors::PinRefusal;
 use ixc_runtime::stream::store::ExpertCache;
 use ixc_runtime::stream::store::stats::Stats;
 use ixc_text::chat::{Answer, Parser};
@@ -344,7 +344,7 @@ impl Writer<'_> {
                     phase: generation.decode,
                     prompt: None,
                     // Experts that stay in memory do not depend on routing.
-                    defers: self.session.model().defers() || store.held().iter().any(|held| held.kept > 0),
+                    defers: self.session.model().defers() || store.blocks_by_group().iter().any(|held| held.kept > 0),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
                 let path = self.wanted.model.path();
@@ -362,12 +362,12 @@ impl Writer<'_> {
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );
         }
-        if let Some(advised) = self.session.model().engine().advised() {
-            streaming::advised(&advised);
+        if let Some(advised) = self.session.model().engine().advice_counts() {
+            streaming::advice_counts(&advised);
         }
-        match self.session.model().engine().pinned() {
+        match self.session.model().engine().pinned_processors() {
             Ok(processors) => fact!("threads   bound to processors {}", listed(processors)),
-            Err(Unpinned::Off) => {}
+            Err(PinRefusal::Off) => {}
             Err(why) => fact!("threads   not bound to processors: {why}"),
         }
         for PageUse { what, resident, large } in self.session.model().engine().pages() {

@@ -9,7 +9,7 @@ use ixc_targets::{Lowering, Target, cpu};
 
 use crate::line::Line;
 use crate::portable::{self, PortableError};
-use crate::x64::listing::Finished;
+use crate::x64::listing::FinishedCode;
 use crate::x64::{self, X64Error};
 
 /// Reasons why kernels could not be made callable.
@@ -107,14 +107,14 @@ impl Artifact {
     }
 
     /// Returns the input of x86-64 listings; `None` for code of other architectures.
-    pub fn finished(&self) -> Option<Finished<'_>> {
+    pub fn finished(&self) -> Option<FinishedCode<'_>> {
         match self {
-            Artifact::X64(compiled) => Some(Finished::from(compiled)),
+            Artifact::X64(compiled) => Some(FinishedCode::from(compiled)),
             // The portable code runs on this machine, which is x86-64.
             Artifact::Portable(code) if cfg!(target_arch = "x86_64") => {
                 let portable::Code { name, bytes, code_bytes, constants_at, lines, .. } = code;
                 let (code, constants) = (bytes.get(..*code_bytes)?, bytes.get(*constants_at..)?);
-                Some(Finished { name, code, constants, constants_at: *constants_at, lines })
+                Some(FinishedCode { name, code, constants, constants_at: *constants_at, lines })
             }
             Artifact::Portable(_) => None,
         }

@@ -27,7 +27,7 @@ use ixc_targets::{Feature, Features};
 use crate::module::executable;
 
 /// Value of the kept registers when the code begins; unlikely to occur by chance.
-const KEPT: i64 = 0x5a5a_c3c3_6969_0ff1;
+const SAVED_VALUE: i64 = 0x5a5a_c3c3_6969_0ff1;
 /// The direction flag in the flags.
 const DIRECTION: i32 = 1 << 10;
 /// Rounding, masks and flushing in MXCSR; the bits below are exception flags.
@@ -78,7 +78,7 @@ impl Thunk {
             ; mov rax, rdi
             ; mov rdi, rsi
             ; mov rsi, rdx
-            ; mov rbx, QWORD KEPT
+            ; mov rbx, QWORD SAVED_VALUE
             ; mov rbp, rbx
             ; mov r12, rbx
             ; mov r13, rbx
@@ -86,7 +86,7 @@ impl Thunk {
             ; mov r15, rbx
             ; call rax
             ; mov rax, [rsp + 16]
-            ; mov rcx, QWORD KEPT
+            ; mov rcx, QWORD SAVED_VALUE
             ; xor rbx, rcx
             ; xor rbp, rcx
             ; xor r12, rcx
@@ -169,7 +169,7 @@ mod tests {
 
     /// Calls code that takes no buffers, then calls an empty function, which must find correct
     /// state.
-    fn changed(code: &[u8]) -> Vec<&'static str> {
+    fn changed_registers(code: &[u8]) -> Vec<&'static str> {
         let thunk = Thunk::new(cpu::present(), false).unwrap();
         let run = |code: &[u8]| {
             let memory = executable(code).unwrap();
@@ -184,22 +184,25 @@ mod tests {
     #[test]
     fn what_code_does_not_keep_is_found_and_put_right() {
         // xor ebx, ebx; xor r15d, r15d; std; ret
-        assert_eq!(changed(&[0x31, 0xdb, 0x45, 0x31, 0xff, 0xfd, 0xc3]), ["rbx", "r15", "the direction flag"]);
+        assert_eq!(
+            changed_registers(&[0x31, 0xdb, 0x45, 0x31, 0xff, 0xfd, 0xc3]),
+            ["rbx", "r15", "the direction flag"]
+        );
         // inc rbp; inc r12; inc r13; inc r14; ret
         let code = [0x48, 0xff, 0xc5, 0x49, 0xff, 0xc4, 0x49, 0xff, 0xc5, 0x49, 0xff, 0xc6, 0xc3];
-        assert_eq!(changed(&code), ["rbp", "r12", "r13", "r14"]);
+        assert_eq!(changed_registers(&code), ["rbp", "r12", "r13", "r14"]);
         // push 0x7f80; ldmxcsr [rsp]; pop rax; ret: round towards zero
         let code = [0x68, 0x80, 0x7f, 0, 0, 0x0f, 0xae, 0x14, 0x24, 0x58, 0xc3];
-        assert_eq!(changed(&code), ["the control bits of MXCSR"]);
+        assert_eq!(changed_registers(&code), ["the control bits of MXCSR"]);
         let third = std::hint::black_box(1.0_f32) / std::hint::black_box(3.0);
         assert_eq!(third.to_bits(), 0x3eaa_aaab, "rounding is to the nearest again");
         // push rbx; mov ebx, 1; pop rbx; ret
-        assert!(changed(&[0x53, 0xbb, 1, 0, 0, 0, 0x5b, 0xc3]).is_empty());
+        assert!(changed_registers(&[0x53, 0xbb, 1, 0, 0, 0, 0x5b, 0xc3]).is_empty());
     }
 
     #[test]
     fn the_stack_is_aligned() {
         // movaps [rsp - 24], xmm0; ret: faults if the stack is not aligned to 16 before the call.
-        assert!(changed(&[0x0f, 0x29, 0x44, 0x24, 0xe8, 0xc3]).is_empty());
+        assert!(changed_registers(&[0x0f, 0x29, 0x44, 0x24, 0xe8, 0xc3]).is_empty());
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ixc_files::{ReadError, atomic_write, own, read_text};
+use ixc_files::{ReadError, atomic_write, private_files, read_text};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -47,7 +47,7 @@ pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
 /// # Errors
 /// The system's error.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    own::create_folder(path.parent().unwrap_or(path))?;
+    private_files::create_folder(path.parent().unwrap_or(path))?;
     atomic_write(path, bytes).map_err(io::Error::other)
 }
 

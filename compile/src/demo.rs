@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ixc_files::{own, read_bytes};
+use ixc_files::{private_files, read_bytes};
 use ixc_model_files::gguf::Gguf;
 
 use crate::{Error, cache_file};
@@ -29,13 +29,13 @@ pub fn bytes() -> &'static [u8] {
 /// # Errors
 /// When neither folder can be written.
 pub fn file() -> Result<PathBuf, Error> {
-    if let Some(folder) = own::folder() {
+    if let Some(folder) = private_files::folder() {
         match file_in(&folder) {
             Ok(path) => return Ok(path),
             Err(error) => tracing::info!(%error, folder = %folder.display(), "the demo model becomes a temporary file"),
         }
     }
-    let folder = own::temporary_folder().map_err(Error::io(&std::env::temp_dir(), "write"))?;
+    let folder = private_files::temporary_folder().map_err(Error::io(&std::env::temp_dir(), "write"))?;
     file_in(&folder).map_err(Error::io(&folder, "write"))
 }
 

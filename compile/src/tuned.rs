@@ -22,7 +22,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_files::{ReadError, own, read_text};
+use ixc_files::{ReadError, private_files, read_text};
 use ixc_ir::graph::Module;
 use ixc_passes::options::{OptionSet, OptionValue};
 use ixc_passes::tile::{self, TUNED};
@@ -97,7 +97,7 @@ pub struct Tuned {
 /// # Errors
 /// If the user has no such folder.
 pub fn own_file(target: Target) -> Result<PathBuf, TunedError> {
-    let folder = own::folder().ok_or(TunedError::NoFolder)?;
+    let folder = private_files::folder().ok_or(TunedError::NoFolder)?;
     Ok(folder.join(format!("tuned-{}.json", target.name())))
 }
 

@@ -159,9 +159,9 @@ pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec
     out.front_end = f64::from(out.slots) / f64::from(model.front_end);
     out.critical_path = chain::critical_path(&nodes);
     if loops {
-        let carried = chain::carried(&nodes);
-        out.chain = carried.cycles;
-        out.chain_register = carried.register.map(|r| format!("{r:?}").to_lowercase());
+        let carried_chain = chain::carried_chain(&nodes);
+        out.chain = carried_chain.cycles;
+        out.chain_register = carried_chain.register.map(|r| format!("{r:?}").to_lowercase());
     }
     let branch = if loops { 1.0 } else { 0.0 };
     // Among equal bounds the first counts; the one that kernels are tuned for comes first.

@@ -62,7 +62,7 @@ pub fn node(factory: &mut InstructionInfoFactory, instruction: &Instruction, lat
 
 /// The longest chain from one iteration to the next.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Carried {
+pub struct CarriedChain {
     /// Cycles per iteration.
     pub cycles: f64,
     /// Register of the chain, if it has only one.
@@ -86,7 +86,7 @@ pub fn critical_path(block: &[Node]) -> u32 {
 }
 
 /// Computes the longest carried chain of a loop.
-pub fn carried(block: &[Node]) -> Carried {
+pub fn carried_chain(block: &[Node]) -> CarriedChain {
     // Only registers that are read before they are written, and also written, can be on a cycle.
     let mut written = Vec::new();
     let mut live_in = Vec::new();
@@ -118,7 +118,7 @@ pub fn carried(block: &[Node]) -> Carried {
         .collect();
     let cycles = largest_mean_cycle(&matrix);
     let register = live_in.iter().enumerate().find(|(i, _)| matrix[*i][*i].is_some_and(|own| f64::from(own) == cycles));
-    Carried { cycles, register: register.map(|(_, r)| *r).filter(|_| cycles > 0.0) }
+    CarriedChain { cycles, register: register.map(|(_, r)| *r).filter(|_| cycles > 0.0) }
 }
 
 /// Returns the largest mean weight of a cycle by Karp's algorithm; 0 without cycles.
@@ -153,7 +153,7 @@ mod tests {
     fn an_accumulator_is_a_chain_of_its_own() {
         let block =
             [node(ZMM0, &[(ZMM0, 4), (ZMM2, 4)]), node(ZMM1, &[(ZMM1, 4), (ZMM2, 4)]), node(ZMM1, &[(ZMM1, 4)])];
-        assert_eq!(carried(&block), Carried { cycles: 8.0, register: Some(ZMM1) });
+        assert_eq!(carried_chain(&block), CarriedChain { cycles: 8.0, register: Some(ZMM1) });
         assert_eq!(critical_path(&block), 8);
     }
 
@@ -161,13 +161,13 @@ mod tests {
     fn a_chain_through_two_registers_takes_two_iterations() {
         // 0 -> 1 in one iteration, 1 -> 0 in the next: seven cycles for two iterations.
         let block = [node(ZMM2, &[(ZMM0, 3)]), node(ZMM0, &[(ZMM1, 4)]), node(ZMM1, &[(ZMM2, 0)])];
-        assert_eq!(carried(&block), Carried { cycles: 3.5, register: None });
+        assert_eq!(carried_chain(&block), CarriedChain { cycles: 3.5, register: None });
     }
 
     #[test]
     fn what_is_written_first_carries_nothing() {
         let block = [node(ZMM0, &[(ZMM2, 7)]), node(ZMM1, &[(ZMM0, 5)])];
-        assert_eq!(carried(&block), Carried::default());
+        assert_eq!(carried_chain(&block), CarriedChain::default());
         assert_eq!(critical_path(&block), 12);
     }
 }

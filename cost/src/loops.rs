@@ -33,7 +33,7 @@ pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
 
 /// A loop, or code that runs at most once: instructions `first..=last` of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundLoop {
     /// Index of its first instruction.
     pub first: usize,
     /// Index of its last instruction: the jump back, if there is one.
@@ -50,8 +50,8 @@ pub struct Found {
 
 /// Finds the loops; each comes before those inside it. `is_loop` tells whether a statement is a
 /// `for`.
-pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
-    let mut loops: Vec<Found> = Vec::new();
+pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
+    let mut loops: Vec<FoundLoop> = Vec::new();
     for (last, decoded) in code.iter().enumerate() {
         let i = &decoded.instruction;
         let jumps = matches!(i.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
@@ -64,7 +64,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
         // Several jumps to one target close one loop, at the last of them.
         loops.retain(|found| found.first != first);
         let step = step(&code[first..last]);
-        loops.push(Found { first, last, origin: decoded.origin, repeats: true, parent: None, step });
+        loops.push(FoundLoop { first, last, origin: decoded.origin, repeats: true, parent: None, step });
     }
     for (guard, decoded) in code.iter().enumerate() {
         let i = &decoded.instruction;
@@ -73,16 +73,16 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
             continue;
         }
         let end = code.partition_point(|d| d.instruction.ip() < i.near_branch_target());
-        let inside = |found: &Found| guard < found.first && found.last < end && found.origin == Some(origin);
+        let inside = |found: &FoundLoop| guard < found.first && found.last < end && found.origin == Some(origin);
         // The guard of a loop that repeats skips the loop.
         if end > guard + 1 && !loops.iter().any(inside) {
             let (first, last) = (guard + 1, end - 1);
-            loops.push(Found { first, last, origin: Some(origin), repeats: false, parent: None, step: 1 });
+            loops.push(FoundLoop { first, last, origin: Some(origin), repeats: false, parent: None, step: 1 });
         }
     }
     loops.sort_by_key(|found| (found.first, std::cmp::Reverse(found.last)));
     for at in 0..loops.len() {
-        let inside = |outer: &Found| outer.first <= loops[at].first && loops[at].last <= outer.last;
+        let inside = |outer: &FoundLoop| outer.first <= loops[at].first && loops[at].last <= outer.last;
         loops[at].parent = (0..at).rev().find(|&outer| inside(&loops[outer]));
     }
     loops

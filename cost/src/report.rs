@@ -9,7 +9,7 @@ use serde::Serialize;
 use ixc_codegen::line::Line;
 
 use super::block::{self, Block, Bound};
-use super::loops::{self, Found};
+use super::loops::{self, FoundLoop};
 use super::model::CpuModel;
 
 /// The static cost of one kernel on one CPU.
@@ -77,7 +77,7 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
     let found = loops::find(&code, |statement| ir.iter().any(|(number, _)| *number == statement));
     // The innermost loop around each instruction.
     let mut owner: Vec<Option<usize>> = vec![None; code.len()];
-    for (number, Found { first, last, .. }) in found.iter().enumerate() {
+    for (number, FoundLoop { first, last, .. }) in found.iter().enumerate() {
         owner[*first..=*last].fill(Some(number));
     }
     let mut unknown = Vec::new();

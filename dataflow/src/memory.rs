@@ -7,7 +7,7 @@ use crate::descriptor::{Descriptor, program_name};
 use crate::layout::Layout;
 
 /// Max items of a full PE in an error, the largest first.
-const NAMED: usize = 8;
+const MAX_ITEMS_IN_ERROR: usize = 8;
 
 /// The memory of a PE is too small for its contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,17 +55,17 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
         let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > available).min();
         if let Some(pe) = full.map(|pe| pe as usize) {
             // A PE may have all instances, so only the largest items are kept.
-            let (mut largest, mut all): (Vec<(What, u64)>, u64) = (Vec::new(), 0);
+            let (mut largest, mut all): (Vec<(MemoryItem, u64)>, u64) = (Vec::new(), 0);
             each(descriptor, layout, wave, &mut code, |other, what, count| {
                 if other as usize == pe && count > 0 {
                     all += 1;
                     largest.push((what, count));
-                    if largest.len() == 2 * NAMED {
-                        keep(&mut largest);
+                    if largest.len() == 2 * MAX_ITEMS_IN_ERROR {
+                        keep_largest(&mut largest);
                     }
                 }
             });
-            keep(&mut largest);
+            keep_largest(&mut largest);
             let more = all - largest.len() as u64;
             let items = largest.into_iter().map(|(what, bytes)| (name(descriptor, what), bytes)).collect();
             let (x, y) = (pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
@@ -80,14 +80,14 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
 }
 
 /// Keeps the largest items; among equal ones, the first.
-fn keep(items: &mut Vec<(What, u64)>) {
+fn keep_largest(items: &mut Vec<(MemoryItem, u64)>) {
     items.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    items.truncate(NAMED);
+    items.truncate(MAX_ITEMS_IN_ERROR);
 }
 
 /// An item in memory.
 #[derive(Clone, Copy)]
-enum What {
+enum MemoryItem {
     /// Weights, buffers and working memory of an instance.
     Instance { program: usize, instance: u32 },
     /// A state's part.
@@ -96,9 +96,9 @@ enum What {
     Code(usize),
 }
 
-fn name(descriptor: &Descriptor, what: What) -> String {
+fn name(descriptor: &Descriptor, what: MemoryItem) -> String {
     match what {
-        What::Instance { program, instance } => {
+        MemoryItem::Instance { program, instance } => {
             let bytes = descriptor.instance_bytes(&descriptor.programs[program]);
             format!(
                 "instance {instance} of {} ({} weights, {} received, {} sent, {} working memory)",
@@ -109,8 +109,8 @@ fn name(descriptor: &Descriptor, what: What) -> String {
                 bytes.scratch
             )
         }
-        What::State(state) => format!("a part of state {state}"),
-        What::Code(kernel) => format!("code of {}", descriptor.kernels[kernel].name),
+        MemoryItem::State(state) => format!("a part of state {state}"),
+        MemoryItem::Code(kernel) => format!("code of {}", descriptor.kernels[kernel].name),
     }
 }
 
@@ -122,7 +122,13 @@ struct Code {
 }
 
 /// Calls `add` with each item that a wave puts on a PE.
-fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, code: &mut Code, mut add: impl FnMut(u32, What, u64)) {
+fn each(
+    descriptor: &Descriptor,
+    layout: &Layout,
+    wave: u32,
+    code: &mut Code,
+    mut add: impl FnMut(u32, MemoryItem, u64),
+) {
     let mut programs = layout.waves[wave as usize].clone();
     let sites = |unit: &crate::layout::Unit| {
         let (first, end) = (unit.first as usize, (unit.first + unit.instances()) as usize);
@@ -134,11 +140,11 @@ fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, code: &mut Code, mu
         let unit = &layout.units[program];
         let bytes = descriptor.instance_bytes(&descriptor.programs[program]).total();
         for (instance, pe) in (0..).zip(sites(unit)) {
-            add(*pe, What::Instance { program, instance }, bytes);
+            add(*pe, MemoryItem::Instance { program, instance }, bytes);
         }
         if let Some(state) = unit.state.filter(|state| keeps.insert(*state)) {
             let bytes = descriptor.states[state as usize].part_bytes();
-            sites(unit).iter().for_each(|pe| add(*pe, What::State(state), bytes));
+            sites(unit).iter().for_each(|pe| add(*pe, MemoryItem::State(state), bytes));
         }
     }
     programs.sort_by_key(|program| layout.units[*program as usize].kernel);
@@ -151,7 +157,7 @@ fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, code: &mut Code, mu
         for pe in sites(unit) {
             if std::mem::replace(&mut code.stamps[*pe as usize], code.last) != code.last {
                 let kernel = unit.kernel as usize;
-                add(*pe, What::Code(kernel), descriptor.kernels[kernel].code_bytes);
+                add(*pe, MemoryItem::Code(kernel), descriptor.kernels[kernel].code_bytes);
             }
         }
     }

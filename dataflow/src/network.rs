@@ -24,7 +24,7 @@ use crate::routes::Direction;
 
 /// Way of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct MessageRoute {
     /// Axis that it follows first.
     pub route: Route,
     /// Whether it comes from the host instead of a PE's memory.
@@ -38,13 +38,13 @@ type Split = fn(u32, u32) -> (u32, u32);
 
 /// Free cycles of a link: from `free` on, and in one gap before.
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct LinkUse {
     free: u64,
     gap: u64,
     gap_end: u64,
 }
 
-impl Taken {
+impl LinkUse {
     /// Takes the link for `cycles` cycles, at `at` or later; returns the first cycle.
     fn take(&mut self, at: u64, cycles: u64) -> u64 {
         let start = at.max(self.gap);
@@ -77,9 +77,9 @@ pub struct Network {
     read: u64,
     write: u64,
     /// By PE and direction.
-    links: Vec<Taken>,
+    links: Vec<LinkUse>,
     /// Ramps from and to each PE.
-    ramps: Vec<[Taken; 2]>,
+    ramps: Vec<[LinkUse; 2]>,
     /// Bytes that went over each link, by PE and direction.
     pub traffic: Vec<u64>,
     /// Cycles that heads waited, in all.
@@ -111,8 +111,8 @@ impl Network {
             hop: grid.link.hop_cycles.into(),
             read: read_bytes.max(1).into(),
             write: write_bytes.max(1).into(),
-            links: vec![Taken::default(); pes * Direction::ALL.len()],
-            ramps: vec![[Taken::default(); 2]; pes],
+            links: vec![LinkUse::default(); pes * Direction::ALL.len()],
+            ramps: vec![[LinkUse::default(); 2]; pes],
             traffic: vec![0; pes * Direction::ALL.len()],
             waited: 0,
             hops: 0,
@@ -156,12 +156,12 @@ impl Network {
 
     /// Sends a message at `at`. Afterwards, [`Network::arrive`] returns the time of arrival for
     /// each of `to`. Receivers on the sender's own PE need no link.
-    pub fn send(&mut self, from: u32, at: u64, bytes: u64, to: &[u32], way: Way) {
-        let cycles = self.train(bytes, way.from_host);
-        (self.cycles, self.from_host) = (cycles, way.from_host);
+    pub fn send(&mut self, from: u32, at: u64, bytes: u64, to: &[u32], message_route: MessageRoute) {
+        let cycles = self.train(bytes, message_route.from_host);
+        (self.cycles, self.from_host) = (cycles, message_route.from_host);
         let mut head = at;
         let within = to.iter().all(|pe| *pe == from);
-        if !way.from_host && (way.exit || !within) {
+        if !message_route.from_host && (message_route.exit || !within) {
             head = self.ramps[from as usize][0].take(at, cycles);
             self.waited += head - at;
         }
@@ -170,7 +170,7 @@ impl Network {
             return;
         }
         self.messages += 1;
-        let route = way.route;
+        let route = message_route.route;
         let width = self.width;
         // `u` is the coordinate along the trunk, `v` along the branches.
         let (turn, split): (bool, Split) = match route {
@@ -257,8 +257,8 @@ mod tests {
         y * 8 + x
     }
 
-    fn way(route: Route) -> Way {
-        Way { route, from_host: false, exit: false }
+    fn message_route(route: Route) -> MessageRoute {
+        MessageRoute { route, from_host: false, exit: false }
     }
 
     #[test]
@@ -266,12 +266,12 @@ mod tests {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         for (bytes, x, y, route) in [(4, 1, 0, Route::XThenY), (100, 5, 3, Route::YThenX), (1, 7, 7, Route::XThenY)] {
             let mut network = Network::new(&grids::find("tiny").unwrap());
-            network.send(at(0, 0), 10, bytes, &[at(x, y)], way(route));
+            network.send(at(0, 0), 10, bytes, &[at(x, y)], message_route(route));
             let hops = u64::from(x + y);
             assert_eq!(network.arrive(at(0, 0), at(x, y), bytes), 10 + hops + bytes.div_ceil(4));
             assert_eq!((network.hops, network.waited), (hops, 0));
         }
-        network.send(3, 10, 100, &[3], way(Route::XThenY));
+        network.send(3, 10, 100, &[3], message_route(Route::XThenY));
         // Within a PE, the message is read at 16 bytes per cycle and written at 8.
         assert_eq!((network.arrive(3, 3, 100), network.messages), (10 + 7 + 13, 0));
         assert_eq!(network.alone(3, 3, 100), 7 + 13);
@@ -283,20 +283,20 @@ mod tests {
         (grid.pe.read_bytes, grid.pe.write_bytes) = (2, 8);
         let mut network = Network::new(&grid);
         // 40 bytes are 10 flits, but reading takes 20 cycles; each link is taken as long.
-        network.send(at(0, 0), 0, 40, &[at(3, 0)], way(Route::XThenY));
+        network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 3 + 20);
         assert_eq!(network.alone(at(0, 0), at(3, 0), 40), 3 + 20);
-        network.send(at(1, 0), 1, 4, &[at(2, 0)], way(Route::XThenY));
+        network.send(at(1, 0), 1, 4, &[at(2, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(1, 0), at(2, 0), 4), 1 + 20 + 1 + 2);
         // Messages from the host are not read from a PE's memory, but they are written, even at the
         // edge.
-        let host = Way { route: Route::XThenY, from_host: true, exit: false };
+        let host = MessageRoute { route: Route::XThenY, from_host: true, exit: false };
         grid.pe.write_bytes = 1;
         let mut network = Network::new(&grid);
         network.send(at(0, 0), 0, 40, &[at(0, 0)], host);
         assert_eq!((network.arrive(at(0, 0), at(0, 0), 40), network.alone(at(0, 0), at(0, 0), 40)), (40, 40));
         // Messages to the host are read from memory, even at the edge.
-        network.send(at(0, 0), 50, 40, &[at(0, 0)], Way { exit: true, ..way(Route::XThenY) });
+        network.send(at(0, 0), 50, 40, &[at(0, 0)], MessageRoute { exit: true, ..message_route(Route::XThenY) });
         assert_eq!(network.leave(at(0, 0)), 50 + 20);
     }
 
@@ -304,21 +304,21 @@ mod tests {
     fn messages_that_share_a_link_wait_for_each_other() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         // 40 bytes are 10 flits. Both messages need the link from (2, 0) east.
-        network.send(at(0, 0), 0, 40, &[at(3, 0)], way(Route::XThenY));
+        network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 13);
-        network.send(at(2, 0), 0, 40, &[at(4, 0)], way(Route::XThenY));
+        network.send(at(2, 0), 0, 40, &[at(4, 0)], message_route(Route::XThenY));
         // The first message takes the link from cycle 2 to 12; before that is no room for 10 flits.
         assert_eq!(network.arrive(at(2, 0), at(4, 0), 40), 12 + 2 + 10);
         assert_eq!(network.waited, 12);
         // A short message fits before it.
-        network.send(at(2, 1), 0, 4, &[at(2, 7), at(3, 0)], way(Route::YThenX));
+        network.send(at(2, 1), 0, 4, &[at(2, 7), at(3, 0)], message_route(Route::YThenX));
         assert_eq!((network.arrive(at(2, 1), at(2, 7), 4), network.waited), (7, 12));
         assert_eq!(network.traffic[at(2, 0) as usize * 4 + Direction::East as usize], 84);
     }
 
     #[test]
     fn a_gap_before_is_filled() {
-        let mut link = Taken::default();
+        let mut link = LinkUse::default();
         assert_eq!(link.take(100, 10), 100);
         assert_eq!(link.take(3, 10), 3);
         assert_eq!(link.take(0, 90), 110);
@@ -331,14 +331,14 @@ mod tests {
     fn a_multicast_goes_once_over_each_link() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         let to: Vec<u32> = (0..8).flat_map(|y| (0..8).map(move |x| at(x, y))).collect();
-        network.send(at(3, 4), 0, 4, &to, way(Route::XThenY));
+        network.send(at(3, 4), 0, 4, &to, message_route(Route::XThenY));
         assert_eq!((network.hops, network.messages), (63, 1));
         for pe in to {
             let right = network.distance(at(3, 4), pe) + if pe == at(3, 4) { 2 } else { 1 };
             assert_eq!(network.arrive(at(3, 4), pe, 4), right);
         }
         let mut other = Network::new(&grids::find("tiny").unwrap());
-        other.send(at(0, 0), 0, 8, &[at(7, 0), at(5, 3), at(5, 5), at(5, 0)], way(Route::YThenX));
+        other.send(at(0, 0), 0, 8, &[at(7, 0), at(5, 3), at(5, 5), at(5, 0)], message_route(Route::YThenX));
         // Down to row 5; east along rows 0, 3 and 5.
         assert_eq!(other.hops, 5 + 7 + 5 + 5);
     }

@@ -91,7 +91,7 @@ pub fn page(report: &Report, kernels: &[KernelText]) -> String {
     let data = Data { summary: report.summary(), grid: &report.grid, cells: Cells::new(report), programs, kernels };
     // Serialisation cannot fail: the data is numbers, strings and lists.
     let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned());
-    ixc_files::page::filled(PAGE, &format!("{} on {}", report.model, report.grid.name), &json)
+    ixc_files::page::fill_page(PAGE, &format!("{} on {}", report.model, report.grid.name), &json)
 }
 
 #[cfg(test)]

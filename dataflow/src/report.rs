@@ -10,7 +10,7 @@ use crate::cost::Cost;
 use crate::routes::Direction;
 
 /// Max programs that the text names.
-const TOLD: usize = 6;
+const MAX_PROGRAMS: usize = 6;
 
 /// Times of a program.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -350,7 +350,7 @@ impl fmt::Display for Summary {
             part(path.wait),
             part(path.host)
         )?;
-        for (label, cycles) in path.programs.iter().take(TOLD) {
+        for (label, cycles) in path.programs.iter().take(MAX_PROGRAMS) {
             writeln!(f, "           {} {label}", part(*cycles))?;
         }
         Ok(())

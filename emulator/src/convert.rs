@@ -40,7 +40,7 @@ pub(crate) fn of_integer<F: Float, T: Integer>(x: T, rounding: Rounding) -> F {
 }
 
 /// Converts a float to another format.
-pub(crate) fn between<F: Float, R: Float>(x: F, rounding: Rounding) -> R {
+pub(crate) fn round_between<F: Float, R: Float>(x: F, rounding: Rounding) -> R {
     R::of_bits(F::FORMAT.convert(x.bits(), R::FORMAT, rounding))
 }
 
@@ -176,13 +176,13 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vcvtuqq2ps => of_integers::<u64, f32>(),
         M::Vcvtqq2pd => of_integers::<i64, f64>(),
         M::Vcvtuqq2pd => of_integers::<u64, f64>(),
-        M::Vcvtps2pd | M::Cvtps2pd => each!(f32, f64, |x, op| between(x, op.rounding)),
-        M::Vcvtpd2ps | M::Cvtpd2ps => each!(f64, f32, |x, op| between(x, op.rounding)),
+        M::Vcvtps2pd | M::Cvtps2pd => each!(f32, f64, |x, op| round_between(x, op.rounding)),
+        M::Vcvtpd2ps | M::Cvtpd2ps => each!(f64, f32, |x, op| round_between(x, op.rounding)),
         M::Vcvtss2sd | M::Cvtss2sd => {
-            Row::new(Shape::Scalar(|r, _, b, op| between::<f32, f64>(f32::get(b, 0), op.rounding).set(r, 0)), 8)
+            Row::new(Shape::Scalar(|r, _, b, op| round_between::<f32, f64>(f32::get(b, 0), op.rounding).set(r, 0)), 8)
         }
         M::Vcvtsd2ss | M::Cvtsd2ss => {
-            Row::new(Shape::Scalar(|r, _, b, op| between::<f64, f32>(f64::get(b, 0), op.rounding).set(r, 0)), 4)
+            Row::new(Shape::Scalar(|r, _, b, op| round_between::<f64, f32>(f64::get(b, 0), op.rounding).set(r, 0)), 4)
         }
         M::Vcvtph2ps | M::Vcvtph2psx => each!(u16, u32, |x, _| widen_half(x)),
         M::Vcvtps2ph => each!(u32, u16, |x, op| half_ops::from_f32(x, imm_rounding(op))),

@@ -157,7 +157,7 @@ impl Program {
         for (n, _) in CALLEE_SAVED {
             defined |= 1 << n;
         }
-        self.execute(&mut state, buffers, dims, Defined { registers: defined, flags: DIRECTION }, check_return)
+        self.execute(&mut state, buffers, dims, DefinedFlags { registers: defined, flags: DIRECTION }, check_return)
     }
 
     /// Calls the code with given registers, which count as defined, and returns the registers in
@@ -168,7 +168,7 @@ impl Program {
     /// See [`Program::call`].
     pub fn call_with(&self, state: &mut State, buffers: &[Slice], dims: &[i64]) -> Result<CallStats, Fault> {
         let registers = if state.tiles.is_init() { !ALL_TILES } else { u64::MAX };
-        self.execute(state, buffers, dims, Defined { registers, flags: u8::MAX }, |_, _| Ok(()))
+        self.execute(state, buffers, dims, DefinedFlags { registers, flags: u8::MAX }, |_, _| Ok(()))
     }
 
     fn execute(
@@ -176,7 +176,7 @@ impl Program {
         state: &mut State,
         buffers: &[Slice],
         dims: &[i64],
-        defined: Defined,
+        defined: DefinedFlags,
         check: fn(&[u64; 17], &State) -> Result<(), Trap>,
     ) -> Result<CallStats, Fault> {
         let mut stack = SPARE.take();
@@ -218,7 +218,7 @@ impl Program {
     }
 
     /// Runs until the return. Returns the number of the instruction that returned.
-    fn run(&self, m: &mut Machine, mut defined: Defined) -> Result<(CallStats, usize), Fault> {
+    fn run(&self, m: &mut Machine, mut defined: DefinedFlags) -> Result<(CallStats, usize), Fault> {
         let mut instructions = 0;
         let mut number = 0;
         while let Some(op) = self.ops.get(m.next) {
@@ -262,7 +262,7 @@ impl Program {
 
 /// Registers and flags that were written since the call.
 #[derive(Clone, Copy)]
-struct Defined {
+struct DefinedFlags {
     registers: u64,
     flags: u8,
 }
@@ -353,7 +353,7 @@ fn check_return(caller: &[u64; 17], now: &State) -> Result<(), Trap> {
 }
 
 #[cold]
-fn undefined(op: &Op, defined: Defined) -> Trap {
+fn undefined(op: &Op, defined: DefinedFlags) -> Trap {
     let missing = op.reads & !defined.registers;
     let register = if missing != 0 {
         let n = missing.trailing_zeros();

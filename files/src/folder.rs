@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::open::FileKind;
-use crate::output::{OutputError, beside, folder_of, rename, sync_folder};
+use crate::output::{OutputError, folder_of, names_beside, rename, sync_folder};
 use crate::text::STANDARD;
 
 /// Mode of a new folder, before the user's mask (`umask`).
@@ -47,7 +47,7 @@ impl NewFolder {
             }
             Err(error) => return Err(failed(error)),
         }
-        let aside = beside(place).folder_in(folder_of(place), NEW_FOLDER).map_err(failed)?;
+        let aside = names_beside(place).folder_in(folder_of(place), NEW_FOLDER).map_err(failed)?;
         Ok(NewFolder { place: place.into(), aside, folders: Vec::new() })
     }
 
@@ -95,24 +95,24 @@ impl NewFolder {
 /// A folder that files are added to, which may exist. If it was made here and stays empty, it is
 /// removed again.
 #[derive(Debug)]
-pub struct KeptFolder {
+pub struct OutputFolder {
     path: PathBuf,
     /// Whether it was made here.
     made: bool,
 }
 
-impl KeptFolder {
+impl OutputFolder {
     /// Makes the folder if it does not exist.
     ///
     /// # Errors
     /// The place has something else, or the system returns an error.
-    pub fn open(path: &Path) -> Result<KeptFolder, OutputError> {
+    pub fn open(path: &Path) -> Result<OutputFolder, OutputError> {
         let made = match fs::create_dir(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
             Err(error) => return Err(OutputError::io(path, "create")(error)),
         };
-        Ok(KeptFolder { path: path.into(), made })
+        Ok(OutputFolder { path: path.into(), made })
     }
 
     /// Returns the path.
@@ -121,7 +121,7 @@ impl KeptFolder {
     }
 }
 
-impl Drop for KeptFolder {
+impl Drop for OutputFolder {
     fn drop(&mut self) {
         if self.made {
             // This fails for a folder with files, which then stays.
@@ -165,15 +165,15 @@ mod tests {
     fn a_kept_folder_that_stays_empty_goes_away() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("x.d");
-        drop(KeptFolder::open(&path).unwrap());
+        drop(OutputFolder::open(&path).unwrap());
         assert!(!path.exists());
-        let kept = KeptFolder::open(&path).unwrap();
+        let kept = OutputFolder::open(&path).unwrap();
         fs::write(path.join("a"), "").unwrap();
         drop(kept);
         assert!(path.join("a").exists());
         fs::remove_file(path.join("a")).unwrap();
-        drop(KeptFolder::open(&path).unwrap());
+        drop(OutputFolder::open(&path).unwrap());
         assert!(path.exists());
-        assert!(KeptFolder::open(&scratch.path().join("no/folder")).is_err());
+        assert!(OutputFolder::open(&scratch.path().join("no/folder")).is_err());
     }
 }

@@ -43,15 +43,15 @@ pub mod folder;
 pub mod identity;
 pub mod open;
 pub mod output;
-pub mod own;
 pub mod page;
+pub mod private_files;
 pub mod text;
 
-pub use folder::{KeptFolder, NewFolder};
+pub use folder::{NewFolder, OutputFolder};
 pub use identity::Identity;
 #[cfg(target_os = "linux")]
 pub use open::open_direct;
 pub use open::{FileKind, NotRegular, io_class, is_not_regular, open_append, open_regular, open_unlinked};
 pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
-pub use own::Secret;
+pub use private_files::Secret;
 pub use text::{NotUtf8, ReadError, STANDARD, read_argument, read_bytes, read_system, read_text, without_mark};

@@ -268,8 +268,8 @@ impl Place {
     /// an error.
     pub fn take(&self, from: &Path, file: &File) -> Result<(), OutputError> {
         let taken = || {
-            let held = file.metadata()?;
-            if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&held) {
+            let path_of_file = file.metadata()?;
+            if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&path_of_file) {
                 return Err(io::Error::other(format!("{} was replaced by another file", from.display())));
             }
             self.set_mode(file)?;
@@ -424,7 +424,7 @@ impl Output {
         let Output { place, to } = self;
         let failed = |error| OutputError::io(&place.named, "write")(error);
         let into = |file: &File| -> Result<u64, OutputError> {
-            let mut out = Counted { out: BufWriter::new(file), bytes: 0 };
+            let mut out = CountingWriter { out: BufWriter::new(file), bytes: 0 };
             fill(&mut out).and_then(|()| out.flush()).map_err(failed)?;
             Ok(out.bytes)
         };
@@ -435,9 +435,9 @@ impl Output {
                 place.set_mode(&file).map_err(failed)?;
                 file.sync_all().map_err(failed)?;
                 let link = |path: &Path| -> io::Result<()> {
-                    Ok(linkat(CWD, held(&file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+                    Ok(linkat(CWD, path_of_file(&file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
                 };
-                let named = beside(&place.path).make_in(place.folder(), link).map_err(failed)?;
+                let named = names_beside(&place.path).make_in(place.folder(), link).map_err(failed)?;
                 place.rename(|path| persist(named.into_temp_path(), path))?;
                 Ok(bytes)
             }
@@ -479,12 +479,12 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
 }
 
 /// A writer that counts bytes.
-struct Counted<W> {
+struct CountingWriter<W> {
     out: W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Counted<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.bytes += written as u64;
@@ -511,7 +511,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 /// Returns a path to an open file, which may have no name.
-fn held(file: &File) -> PathBuf {
+fn path_of_file(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
@@ -525,7 +525,7 @@ fn aside(path: &Path) -> io::Result<To> {
         let nameless = File::options().write(true).mode(NEW_FILE).custom_flags(flags).open(folder_of(path));
         match nameless {
             // Without /proc the file could not be given a name.
-            Ok(file) if fs::metadata(held(&file)).is_ok() => return Ok(To::Nameless(file)),
+            Ok(file) if fs::metadata(path_of_file(&file)).is_ok() => return Ok(To::Nameless(file)),
             // These errors concern the folder, where any other file would fail too. The message of
             // `tempfile` would name a file that the user never named.
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | ReadOnlyFilesystem) => {
@@ -535,17 +535,17 @@ fn aside(path: &Path) -> io::Result<To> {
             Ok(_) | Err(_) => {}
         }
     }
-    Ok(To::Named(beside(path).tempfile_in(folder_of(path))?))
+    Ok(To::Named(names_beside(path).tempfile_in(folder_of(path))?))
 }
 
 /// Returns names beside `path` that cannot be guessed.
-pub(crate) fn beside(path: &Path) -> TemporaryNames {
+pub(crate) fn names_beside(path: &Path) -> TemporaryNames {
     let name = path.file_name().map(|name| name.as_bytes()).unwrap_or_default();
     let prefix = [b".", &name[..name.len().min(MAX_NAME)], b"."].concat();
     TemporaryNames(OsString::from_vec(prefix))
 }
 
-/// Names of temporary files and folders, see [`beside`].
+/// Names of temporary files and folders, see [`names_beside`].
 pub(crate) struct TemporaryNames(OsString);
 
 impl TemporaryNames {

@@ -7,7 +7,7 @@
 //! Invariant: no title and no data can act as markup or as a mark.
 
 /// Returns the page with a title (text) and data (JSON).
-pub fn filled(page: &str, title: &str, json: &str) -> String {
+pub fn fill_page(page: &str, title: &str, json: &str) -> String {
     // In JSON, `<` occurs only in texts, where its escape has the same meaning. Without `<`, no
     // data can end the element around it.
     let json = json.replace('<', "\\u003c");
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn nothing_is_taken_for_markup_or_a_mark() {
         let page =
-            filled("<title>@TITLE@</title><script>@DATA@</script>", "@DATA@</title>&", r#"["<!--<script>@TITLE@"]"#);
+            fill_page("<title>@TITLE@</title><script>@DATA@</script>", "@DATA@</title>&", r#"["<!--<script>@TITLE@"]"#);
         let data = r#"["\u003c!--\u003cscript>@TITLE@"]"#;
         assert_eq!(page, format!("<title>@DATA@&lt;/title>&amp;</title><script>{data}</script>"));
     }

@@ -113,7 +113,7 @@ pub fn without_mark(text: &[u8]) -> Result<&[u8], NotUtf8> {
 /// # Errors
 /// See [`ReadError`].
 pub fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
-    bounded(path, open_regular(path), max)
+    read_bounded(path, open_regular(path), max)
 }
 
 /// Reads a text from a regular file of at most `max` bytes.
@@ -131,9 +131,9 @@ pub fn read_text(path: &Path, max: u64) -> Result<String, ReadError> {
 /// See [`ReadError`].
 pub fn read_argument(path: &Path, max: u64) -> Result<String, ReadError> {
     let bytes = if path.as_os_str() == STANDARD {
-        bounded(path, Ok(io::stdin().lock()), max)
+        read_bounded(path, Ok(io::stdin().lock()), max)
     } else {
-        bounded(path, open_stream(path), max)
+        read_bounded(path, open_stream(path), max)
     };
     text(path, bytes?)
 }
@@ -141,7 +141,7 @@ pub fn read_argument(path: &Path, max: u64) -> Result<String, ReadError> {
 /// Reads a small text of the system (`/proc`, `/sys`), if it exists.
 pub fn read_system(path: &Path) -> Option<String> {
     let file = regular(path, File::options().read(true), OFlags::empty());
-    text(path, bounded(path, file, SYSTEM_BYTES).ok()?).ok()
+    text(path, read_bounded(path, file, SYSTEM_BYTES).ok()?).ok()
 }
 
 /// Opens a source of bytes, which must not be a folder or a drive.
@@ -155,7 +155,7 @@ fn open_stream(path: &Path) -> io::Result<File> {
     }
 }
 
-fn bounded(path: &Path, file: io::Result<impl Read>, max: u64) -> Result<Vec<u8>, ReadError> {
+fn read_bounded(path: &Path, file: io::Result<impl Read>, max: u64) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::new();
     let read = file.and_then(|file| file.take(max.saturating_add(1)).read_to_end(&mut bytes));
     match read {

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ixc_files::own;
+use ixc_files::private_files;
 use ixc_runtime::stream::affinity::{self, Place};
 use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::probe::{self, Options, Probe};
@@ -63,7 +63,7 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
     let file = largest(path)?;
     let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
     let place = affinity::place(&file);
-    let remembered = match (&place, own::folder(), probe.direct) {
+    let remembered = match (&place, private_files::folder(), probe.direct) {
         (_, _, false) => Err("it was read through the page cache".into()),
         (None, ..) => Err("it is not a block device".into()),
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
@@ -136,7 +136,8 @@ impl Choice {
 
     /// Like [`Choice::rate_now`], with `together` adjacent reads at a time.
     pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
-        let probe = probe::file(&self.file, &Options { together, ..Options::at(self.depth, time) }).ok()?;
+        let probe =
+            probe::file(&self.file, &Options { adjacent_reads: together, ..Options::at(self.depth, time) }).ok()?;
         (probe.direct && probe.rate() > 0.0).then(|| probe.rate())
     }
 }
@@ -183,7 +184,7 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
 /// Returns the stored entry of a file's drive. `Ok(None)` without an entry; the error is a note
 /// about an implausible entry.
 fn remembered(file: &Path) -> Result<Option<Entry>, String> {
-    let (Some(place), Some(folder)) = (affinity::place(file), own::folder()) else { return Ok(None) };
+    let (Some(place), Some(folder)) = (affinity::place(file), private_files::folder()) else { return Ok(None) };
     let path = entry_path(&folder, &place);
     Entry::read(&path, &place, SystemTime::now()).map_err(|why| format!("{} is ignored: {why}", path.display()))
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use ixc_failure::Class;
 use ixc_files::{Kind, Output, OutputError, ReadError, read_text};
 use ixc_runtime::engine::Engine;
-use ixc_runtime::stream::store::stats::{GroupStats, Held};
+use ixc_runtime::stream::store::stats::{GroupBlocks, GroupStats};
 use serde::{Deserialize, Serialize};
 
 use ixc_compile::checksum::{ChecksumError, sealed, unsealed_if_there};
@@ -117,11 +117,11 @@ impl ExpertUse {
     pub fn of(engine: &Engine) -> ExpertUse {
         let counts = engine.expert_counts();
         let streamed = engine.stream().map(|store| {
-            let (groups, held) = (store.stats().groups, store.held());
+            let (groups, held) = (store.stats().groups, store.blocks_by_group());
             let of = |group: Option<u32>| {
                 let number = group? as usize;
                 let GroupStats { hits, on_the_way, misses, bytes, .. } = *groups.get(number)?;
-                let Held { in_memory, kept } = held.get(number).copied().unwrap_or_default();
+                let GroupBlocks { in_memory, kept } = held.get(number).copied().unwrap_or_default();
                 Some(Streamed { hits, on_the_way, misses, bytes, in_memory, pinned: kept })
             };
             counts.layers().iter().map(|layer| of(layer.group).unwrap_or_default()).collect()

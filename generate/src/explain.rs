@@ -28,7 +28,7 @@ use ixc_dataflow::place::search::Placed;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_passes::decision::{Decision, Decisions, Rejected};
-use ixc_runtime::stream::predict::{Decided, Predictions};
+use ixc_runtime::stream::predict::{Predictions, StrategyDecision};
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
@@ -83,12 +83,12 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
     if !memory_estimate::has_early_routers(plan)? {
         predictions = predictions.without_early_routers();
     }
-    let told = |Decided { chosen, why, rejected }| {
+    let told = |StrategyDecision { chosen, why, rejected }| {
         let rejected = rejected.into_iter().map(|(what, why)| Rejected { what, why }).collect();
         let (op, question) = ("experts".to_owned(), "predictor");
         Decision { pass: RUN, op, name: String::new(), question, chosen, why, rejected }
     };
-    Ok(predictions.decided().map(told))
+    Ok(predictions.decision().map(told))
 }
 
 /// Places a model on a grid, and returns the placement with its decisions.

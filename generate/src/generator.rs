@@ -63,7 +63,7 @@ use std::time::Duration;
 use ixc_files::Output;
 use ixc_runtime::engine::{EvictError, FIRST, Sequence, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
-use ixc_runtime::saved::{Loaded, SavedError};
+use ixc_runtime::saved::{LoadedSequence, SavedError};
 use ixc_runtime::stream::store::Evicted;
 use ixc_text::tokenizer::Tokenizer;
 
@@ -328,7 +328,7 @@ impl Generator {
     }
 
     /// Replaces the states of an idle slot by saved ones. The slot stays as it was on an error.
-    pub(crate) fn load_slot(&mut self, number: usize, file: File, bytes: u64) -> Result<Loaded, SavedError> {
+    pub(crate) fn load_slot(&mut self, number: usize, file: File, bytes: u64) -> Result<LoadedSequence, SavedError> {
         let (engine, slot) = (&mut self.model.engine, &mut self.slots[number]);
         // Damage after the header is found only while the sequence is being overwritten.
         let mut before = Vec::new();

@@ -40,7 +40,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use ixc_files::open_unlinked;
-use ixc_files::own::{open_own, private_folder};
+use ixc_files::private_files::{open_own, private_folder};
 use ixc_runtime::engine::{Engine, SequenceId};
 use ixc_runtime::saved::{Digest, Facts, SavedError};
 

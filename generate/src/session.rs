@@ -33,7 +33,7 @@ use crate::loaded_model::{LoadOptions, LoadedModel};
 use crate::speculate::{Speculation, Tally};
 use crate::timing::Meter;
 pub use crate::timing::Phase;
-pub use ixc_runtime::saved::Loaded;
+pub use ixc_runtime::saved::LoadedSequence;
 
 mod breakers;
 
@@ -202,7 +202,7 @@ impl Session {
     ///
     /// # Errors
     /// When the state cannot be read, is of another model, or is damaged.
-    pub fn load_state(&mut self, path: &Path) -> Result<Loaded, Error> {
+    pub fn load_state(&mut self, path: &Path) -> Result<LoadedSequence, Error> {
         let file = open_regular(path).map_err(Error::io(path, "open"))?;
         let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
         let loaded = self.generator.load_slot(0, file, bytes);

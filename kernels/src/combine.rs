@@ -75,15 +75,15 @@ impl Definition for Combine {
         b.for_each("s", i64::from(slots), |b, s| {
             let row = b.load_index("r", slot, s * 4);
             // Computed again for the rest of a row, which has fewer lanes.
-            let whole = (n >= u32::from(lanes)).then(|| (lanes, taken(b, lanes, p, s * 4)));
+            let whole = (n >= u32::from(lanes)).then(|| (lanes, slot_mask(b, lanes, p, s * 4)));
             for_vectors(b, lanes, n, |b, at, lanes| {
-                let taken = match whole {
-                    Some((of, taken)) if of == lanes => taken,
-                    _ => taken(b, lanes, p, s * 4),
+                let slot_mask = match whole {
+                    Some((of, slot_mask)) if of == lanes => slot_mask,
+                    _ => slot_mask(b, lanes, p, s * 4),
                 };
                 let weight = b.load_splat(Type::f32(lanes), p, s * 4);
                 let v = b.load(Type::i32(lanes), x, row * size + at.clone() * 4);
-                let v = b.same(Op::And, &[v, taken]);
+                let v = b.same(Op::And, &[v, slot_mask]);
                 let v = b.bitcast(Type::f32(lanes), v);
                 let sum = b.load(Type::f32(lanes), y, at.clone() * 4);
                 let sum = b.fma(v, weight, sum);
@@ -121,7 +121,7 @@ impl Definition for Combine {
 
 /// Returns the mask of a row's bits that a slot takes: all bits, or only the sign if its weight is
 /// 0.
-fn taken(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
+fn slot_mask(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
     let ty = Type::i32(lanes);
     // The shift drops the sign.
     let weight = b.load_splat(ty, p, at);

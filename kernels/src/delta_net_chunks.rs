@@ -53,7 +53,7 @@ const NUMBERS: i64 = CHUNK as i64 * 4;
 const BUNDLE: u32 = 2;
 /// Sums over a key's elements that are computed in parallel. Each addition takes four cycles, and
 /// each element adds to two sums.
-const APART: u32 = 4;
+const PARALLEL_SUMS: u32 = 4;
 
 spec! {
     /// Gated delta rule over many rows, for the value heads of a key head; the fields are those of
@@ -438,7 +438,7 @@ impl Chunk {
             b.store(scratch, at * 4 + channels.kept, none);
         });
         // Every `apart`th element has sums of its own, so that the sums do not wait for each other.
-        let apart = if d.is_multiple_of(APART) { APART } else { 1 };
+        let apart = if d.is_multiple_of(PARALLEL_SUMS) { PARALLEL_SUMS } else { 1 };
         for_vectors(b, lanes, CHUNK, |b, at, lanes| {
             let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
             b.for_each("r", i64::from(CHUNK), |b, r| {

@@ -7,7 +7,7 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
-use crate::index_top_k::{Blocks, Scored};
+use crate::index_top_k::{BlockScores, Blocks};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
@@ -71,12 +71,12 @@ impl Definition for IndexChoose {
         if let Some(of) = of_blocks {
             let bytes = blocks * (BLOCK * 4);
             let shared = b.buffer("scratch", BufferKind::Scratch, bytes.clone() + of.best_bytes(blocks.into()));
-            let scored = Scored { lanes: vectors.lanes, scores: shared, blocks: blocks.into() };
+            let scored = BlockScores { lanes: vectors.lanes, scores: shared, blocks: blocks.into() };
             let own = scored.last(&mut b, scores);
             scored.choose_blocks(&mut b, (scores, bytes, own), chosen, (&of, positions));
             return Ok(b.finish());
         }
-        Scored { lanes: vectors.lanes, scores, blocks: blocks.into() }.choose(&mut b, chosen, top_k, positions);
+        BlockScores { lanes: vectors.lanes, scores, blocks: blocks.into() }.choose(&mut b, chosen, top_k, positions);
         Ok(b.finish())
     }
 

@@ -9,7 +9,7 @@ use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
-use crate::index_top_k::{Index, Scored, last_entry};
+use crate::index_top_k::{BlockScores, Index, last_entry};
 use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
@@ -84,7 +84,7 @@ impl Definition for IndexScores {
             Some(_) => last_entry(&mut b, own),
             None => b.load(Type::i32(1), own, 0),
         };
-        let scored = Scored { lanes: vectors.lanes, scores, blocks: blocks.into() };
+        let scored = BlockScores { lanes: vectors.lanes, scores, blocks: blocks.into() };
         Index { scored, heads, d, q, w, keys, first: first.into() }.scores(&mut b, last);
         Ok(b.finish())
     }

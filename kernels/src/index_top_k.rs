@@ -147,7 +147,7 @@ impl Definition for IndexTopK {
         let behind = every.map_or_else(Affine::default, |every| of_positions(BLOCK / i64::from(every) * 4));
         let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
         let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
-        let scored = Scored { lanes: vectors.lanes, scores, blocks };
+        let scored = BlockScores { lanes: vectors.lanes, scores, blocks };
         let index = Index { scored, heads, d, q, w: Some(w), keys, first: Affine::default() };
         let words = Affine::from(full) + masked;
         let own = b.load(Type::i32(1), position, 0);
@@ -302,7 +302,7 @@ fn of_blocks(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, of: &Blocks) ->
     let best = of_positions(BLOCK * 4);
     let scores = b.buffer("scores", BufferKind::Scratch, best.clone() + of.best_bytes(blocks.clone()));
     let own = b.load(Type::i32(1), position, 0);
-    let scored = Scored { lanes, scores, blocks };
+    let scored = BlockScores { lanes, scores, blocks };
     let index = Index { scored, heads: 1, d, q, w: None, keys, first: Affine::default() };
     index.scores(&mut b, own);
     index.choose_blocks(&mut b, (scores, best, own), chosen, (of, spec.positions));
@@ -357,7 +357,7 @@ fn of_entries(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, every: u32) ->
     let (whole, keys) = (b.read("whole", 4), b.read("keys", blocks * (BLOCK * d * 2)));
     let chosen = b.write("chosen", blocks * 4);
     let scores = b.buffer("scores", BufferKind::Scratch, blocks * (BLOCK * 4));
-    let scored = Scored { lanes, scores, blocks: blocks.into() };
+    let scored = BlockScores { lanes, scores, blocks: blocks.into() };
     let index = Index { scored, heads, d, q, w: Some(w), keys, first: Affine::default() };
     let last = last_entry(&mut b, whole);
     index.scores(&mut b, last);
@@ -372,7 +372,7 @@ pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
 }
 
 /// Scores in memory.
-pub(crate) struct Scored {
+pub(crate) struct BlockScores {
     pub lanes: u16,
     /// Scores of positions as integers of the same order; the lowest integer marks no position.
     pub scores: BufferId,
@@ -383,7 +383,7 @@ pub(crate) struct Scored {
 /// Inputs of scores.
 pub(crate) struct Index {
     /// Destination of the scores.
-    pub scored: Scored,
+    pub scored: BlockScores,
     pub heads: i64,
     pub d: i64,
     pub q: BufferId,
@@ -395,14 +395,14 @@ pub(crate) struct Index {
 }
 
 impl std::ops::Deref for Index {
-    type Target = Scored;
+    type Target = BlockScores;
 
-    fn deref(&self) -> &Scored {
+    fn deref(&self) -> &BlockScores {
         &self.scored
     }
 }
 
-impl Scored {
+impl BlockScores {
     /// Stores a bit for each of the `top_k` best of at most `positions` positions.
     pub fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, top_k: u32, positions: u32) {
         let top_k = b.splat_int(Type::i32(1), top_k.into());
@@ -602,7 +602,7 @@ impl Index {
     }
 }
 
-impl Scored {
+impl BlockScores {
     /// Counts positions: `mask` gets the scores and the first position of a vector, and returns all
     /// ones for positions to count.
     fn count(
@@ -613,7 +613,7 @@ impl Scored {
         self.count_of(b, self.scores, mask)
     }
 
-    /// Counts positions like [`Scored::count`], for scores in any buffer.
+    /// Counts positions like [`BlockScores::count`], for scores in any buffer.
     fn count_of(
         &self,
         b: &mut KernelBuilder,

@@ -16,9 +16,9 @@ use crate::vectors::{LOWEST, SUM, fold_row, for_vectors};
 /// Lower bound of a sum of weights before a division (llama.cpp; the smallest normal half).
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
 /// Score below every other, for experts that were taken already and for lanes without an expert.
-const TAKEN: f32 = LOWEST;
+const CHOSEN_SCORE: f32 = LOWEST;
 /// Lower bound of scores, for experts whose logit or bias is NaN or extremely low. It is above
-/// [`TAKEN`], so that every id names an expert.
+/// [`CHOSEN_SCORE`], so that every id names an expert.
 const FLOOR: f32 = -1.0e38;
 
 /// Scoring of experts by a router.
@@ -158,7 +158,7 @@ impl Definition for Route {
         });
         let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
         let number = b.splat_int(Type::i32(lanes), i64::from(experts));
-        let (taken, zero) = (b.splat_f32(lanes, TAKEN), b.splat_f32(lanes, 0.0));
+        let (taken, zero) = (b.splat_f32(lanes, CHOSEN_SCORE), b.splat_f32(lanes, 0.0));
         let ids_of = |b: &mut KernelBuilder, i| {
             let first = b.index(i * width);
             let first = b.broadcast(lanes, first);
@@ -393,7 +393,7 @@ fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups,
     });
     let (zero, one) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), 1));
     let kept = b.splat_int(Type::i32(1), kept);
-    let taken = b.splat_f32(1, TAKEN);
+    let taken = b.splat_f32(1, CHOSEN_SCORE);
     b.for_each("group", groups, |b, group| {
         let own = b.load(Type::f32(1), scores, group * 4 + of_groups);
         let number = b.index(group);

@@ -7,8 +7,8 @@ use std::path::Path;
 use ixc_ir::format::Format;
 use ixc_ir::units::counted;
 use ixc_kernels::attention::{
-    Accepted, Ahead, AttentionRequest, CANDIDATES, Entries, Heads, ItemDivision, ROW_COUNTS, Reason, Refusal, Scores,
-    Window,
+    AttentionRequest, CANDIDATES, Entries, Heads, ItemDivision, KernelOffer, Lookahead, ROW_COUNTS, Reason, Refusal,
+    Scores, Window,
 };
 use ixc_kernels::{Bits, Cache};
 use ixc_testing::bless;
@@ -43,16 +43,16 @@ fn requests() -> Vec<(&'static str, AttentionRequest)> {
         ("window", AttentionRequest { window, ..plain }),
         ("window, tiles", AttentionRequest { window, ..tiles }),
         ("chunks, slopes, tiles", AttentionRequest { window: chunk, scores: slopes, ..tiles }),
-        ("both ways, tiles", AttentionRequest { ahead: Ahead::Positions(8), ..tiles }),
-        ("whole text, tiles", AttentionRequest { ahead: Ahead::Text, ..tiles }),
-        ("whole text, slopes", AttentionRequest { ahead: Ahead::Text, scores: slopes, ..plain }),
-        ("both ways, window", AttentionRequest { ahead: Ahead::Positions(8), window, ..plain }),
+        ("both ways, tiles", AttentionRequest { ahead: Lookahead::Positions(8), ..tiles }),
+        ("whole text, tiles", AttentionRequest { ahead: Lookahead::Text, ..tiles }),
+        ("whole text, slopes", AttentionRequest { ahead: Lookahead::Text, scores: slopes, ..plain }),
+        ("both ways, window", AttentionRequest { ahead: Lookahead::Positions(8), window, ..plain }),
         ("choice, tiles", AttentionRequest { chosen: true, ..tiles }),
         ("choice, sinks", AttentionRequest { chosen: true, scores: sinks, ..plain }),
         ("choice, blocks", AttentionRequest { chosen: true, cache: blocks, ..plain }),
         ("choice, slopes", AttentionRequest { chosen: true, scores: slopes, ..plain }),
         ("choice, window", AttentionRequest { chosen: true, window, ..plain }),
-        ("choice, whole text", AttentionRequest { chosen: true, ahead: Ahead::Text, ..plain }),
+        ("choice, whole text", AttentionRequest { chosen: true, ahead: Lookahead::Text, ..plain }),
         ("entries, tiles", AttentionRequest { entries, window, ..tiles }),
         (
             "entries, sinks, 64 query heads",
@@ -67,7 +67,7 @@ fn requests() -> Vec<(&'static str, AttentionRequest)> {
         ("entries, blocks", AttentionRequest { entries, window, cache: blocks, ..plain }),
         ("entries, cap", AttentionRequest { entries, window, scores: cap, ..plain }),
         ("entries, slopes", AttentionRequest { entries, window, scores: slopes, ..plain }),
-        ("entries, both ways", AttentionRequest { entries, window, ahead: Ahead::Positions(8), ..plain }),
+        ("entries, both ways", AttentionRequest { entries, window, ahead: Lookahead::Positions(8), ..plain }),
     ]
 }
 
@@ -77,7 +77,7 @@ fn answers(request: &AttentionRequest) -> String {
     for candidate in CANDIDATES {
         let reason = match (candidate.accepts(request), taken) {
             (Ok(accepted), None) => {
-                let Accepted { spec, row_chunk, division, why, .. } = accepted;
+                let KernelOffer { spec, row_chunk, division, why, .. } = accepted;
                 let division = match division {
                     ItemDivision::Whole => String::new(),
                     ItemDivision::Positions { combine, .. } => format!(" in parts, {}", combine.name()),

@@ -47,7 +47,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ixc_files::own;
+use ixc_files::private_files;
 use ixc_runtime::engine;
 use ixc_runtime::memory_estimate::Needs;
 use ixc_runtime::stream::store::CHUNK;
@@ -412,7 +412,7 @@ fn name(path: &Path) -> Option<String> {
 }
 
 fn file(model: &str) -> Option<PathBuf> {
-    Some(own::folder()?.join(format!("costs-{:08x}.json", crc32fast::hash(model.as_bytes()))))
+    Some(private_files::folder()?.join(format!("costs-{:08x}.json", crc32fast::hash(model.as_bytes()))))
 }
 
 #[cfg(test)]

@@ -43,10 +43,10 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod bucket;
 pub mod engine;
 pub mod error;
 mod executor;
+pub mod expert_sort;
 pub mod gauge;
 mod plan_check;
 pub mod pool;
@@ -62,7 +62,7 @@ pub mod trace;
 pub(crate) use engine::model_files;
 pub use engine::{expert_layers, expert_use, file, load, memory_estimate, options, sample, saved};
 pub(crate) use executor::sliding;
-pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
+pub(crate) use executor::{expert_prefetch, experts, thread_count};
 pub use storage::{blocks, lock, memory, pages, shared_pages};
-pub(crate) use storage::{pack, page_file, program_pages, stored, weights};
+pub(crate) use storage::{pack, page_file, program_pages, weight_source, weights};

@@ -12,7 +12,7 @@
 //! - no other process needs a processor when the plan is loaded.
 //!
 //! Later neighbours are detected by the time that steps wait for threads that do not run
-//! (`executor/crew.rs`). Threads are then unbound. The calling thread belongs to the embedder: it
+//! (`executor/thread_count.rs`). Threads are then unbound. The calling thread belongs to the embedder: it
 //! is bound while it runs a step, and then gets its former processors back.
 //!
 //! ```text
@@ -57,7 +57,7 @@ impl FromStr for Pin {
 
 /// The reason that threads are not bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unpinned {
+pub enum PinRefusal {
     /// Binding was not requested.
     #[error("not requested")]
     Off,
@@ -123,7 +123,7 @@ pub struct Machine {
 
 impl Machine {
     /// Reads the facts of this machine; `None` if the system does not list its processors.
-    pub fn here() -> Option<Machine> {
+    pub fn detect() -> Option<Machine> {
         let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         Machine::read(Path::new("/sys/devices"), Path::new("/proc/loadavg"), allowed()?, quota)
     }
@@ -177,19 +177,19 @@ impl Machine {
     ///
     /// # Errors
     /// The reason not to bind them.
-    pub fn pinned(&self, pin: Pin, threads: usize) -> Result<Vec<usize>, Unpinned> {
+    pub fn pinned_processors(&self, pin: Pin, threads: usize) -> Result<Vec<usize>, PinRefusal> {
         let order = self.order();
         let (online, usable) = (self.online.len(), order.len().min(self.quota));
         match pin {
-            Pin::Off => return Err(Unpinned::Off),
-            Pin::On | Pin::Auto if order.is_empty() => return Err(Unpinned::Unknown),
-            Pin::On | Pin::Auto if threads < 2 => return Err(Unpinned::OneThread),
+            Pin::Off => return Err(PinRefusal::Off),
+            Pin::On | Pin::Auto if order.is_empty() => return Err(PinRefusal::Unknown),
+            Pin::On | Pin::Auto if threads < 2 => return Err(PinRefusal::OneThread),
             Pin::On => {}
-            Pin::Auto if usable < online => return Err(Unpinned::Part { usable, online }),
+            Pin::Auto if usable < online => return Err(PinRefusal::Part { usable, online }),
             Pin::Auto if threads != self.cores() => {
-                return Err(Unpinned::Threads { threads, cores: self.cores() });
+                return Err(PinRefusal::Threads { threads, cores: self.cores() });
             }
-            Pin::Auto if self.running > 1 => return Err(Unpinned::Neighbours { others: self.running - 1 }),
+            Pin::Auto if self.running > 1 => return Err(PinRefusal::Neighbours { others: self.running - 1 }),
             Pin::Auto => {}
         }
         Ok(order.into_iter().cycle().take(threads).collect())
@@ -366,24 +366,24 @@ mod tests {
     fn threads_that_own_the_machine_are_bound_and_others_only_where_told() {
         let four: Vec<_> = (0..4).map(Some).collect();
         let owned = machine(&four);
-        assert_eq!(owned.pinned(Pin::Auto, 4), Ok(vec![0, 1, 2, 3]));
-        assert_eq!(owned.pinned(Pin::Off, 4), Err(Unpinned::Off));
-        assert_eq!(owned.pinned(Pin::Auto, 3), Err(Unpinned::Threads { threads: 3, cores: 4 }));
-        assert_eq!(owned.pinned(Pin::Auto, 1), Err(Unpinned::OneThread));
-        assert_eq!(owned.pinned(Pin::On, 1), Err(Unpinned::OneThread));
-        assert_eq!(owned.pinned(Pin::On, 6), Ok(vec![0, 1, 2, 3, 0, 1]));
+        assert_eq!(owned.pinned_processors(Pin::Auto, 4), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(owned.pinned_processors(Pin::Off, 4), Err(PinRefusal::Off));
+        assert_eq!(owned.pinned_processors(Pin::Auto, 3), Err(PinRefusal::Threads { threads: 3, cores: 4 }));
+        assert_eq!(owned.pinned_processors(Pin::Auto, 1), Err(PinRefusal::OneThread));
+        assert_eq!(owned.pinned_processors(Pin::On, 1), Err(PinRefusal::OneThread));
+        assert_eq!(owned.pinned_processors(Pin::On, 6), Ok(vec![0, 1, 2, 3, 0, 1]));
         // With one thread for each processor, cores have more than one thread.
         let siblings = machine(&[Some(0), Some(0), Some(1), Some(1)]);
-        assert_eq!(siblings.pinned(Pin::Auto, 4), Err(Unpinned::Threads { threads: 4, cores: 2 }));
-        assert_eq!(siblings.pinned(Pin::Auto, 2), Ok(vec![0, 2]));
+        assert_eq!(siblings.pinned_processors(Pin::Auto, 4), Err(PinRefusal::Threads { threads: 4, cores: 2 }));
+        assert_eq!(siblings.pinned_processors(Pin::Auto, 2), Ok(vec![0, 2]));
         let narrowed = Machine { allowed: vec![1, 3], quota: 2, ..owned.clone() };
-        assert_eq!(narrowed.pinned(Pin::Auto, 2), Err(Unpinned::Part { usable: 2, online: 4 }));
-        assert_eq!(narrowed.pinned(Pin::On, 2), Ok(vec![1, 3]));
+        assert_eq!(narrowed.pinned_processors(Pin::Auto, 2), Err(PinRefusal::Part { usable: 2, online: 4 }));
+        assert_eq!(narrowed.pinned_processors(Pin::On, 2), Ok(vec![1, 3]));
         let quota = Machine { quota: 2, ..owned.clone() };
-        assert_eq!(quota.pinned(Pin::Auto, 4), Err(Unpinned::Part { usable: 2, online: 4 }));
+        assert_eq!(quota.pinned_processors(Pin::Auto, 4), Err(PinRefusal::Part { usable: 2, online: 4 }));
         let busy = Machine { running: 3, ..owned };
-        assert_eq!(busy.pinned(Pin::Auto, 4), Err(Unpinned::Neighbours { others: 2 }));
-        assert_eq!(Machine::default().pinned(Pin::On, 4), Err(Unpinned::Unknown));
+        assert_eq!(busy.pinned_processors(Pin::Auto, 4), Err(PinRefusal::Neighbours { others: 2 }));
+        assert_eq!(Machine::default().pinned_processors(Pin::On, 4), Err(PinRefusal::Unknown));
     }
 
     #[test]

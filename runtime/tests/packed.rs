@@ -72,9 +72,9 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
     let mut before = load(2);
     // `q`, `k`, `v` and `o`, and `gate`, `up` and `down` of each expert.
     let parts = 4 + 3 * u64::from(tiny::EXPERTS);
-    assert_eq!(before.unpacked_parts(), parts);
+    assert_eq!(before.on_demand_parts(), parts);
     before.pack_weights().unwrap();
-    assert_eq!(before.unpacked_parts(), 0);
+    assert_eq!(before.on_demand_parts(), 0);
     let right = bits(&logits(&mut before));
     before.pack_weights().unwrap();
     // The division into steps selects the kernels, and these the order of sums.
@@ -88,7 +88,7 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
         for &length in sizes {
             let rows: Vec<u32> = (0..length as u32).collect();
             logits.extend_from_slice(engine.step(&tokens[at..at + length], &rows).unwrap());
-            left.push(engine.unpacked_parts());
+            left.push(engine.on_demand_parts());
             at += length;
         }
         (bits(&logits), left)
@@ -109,7 +109,7 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
         engine.step(&tokens()[..30], &[]).unwrap();
         engine.step(&tokens()[30..31], &[]).unwrap();
         engine.pack_weights().unwrap();
-        assert_eq!(engine.unpacked_parts(), 0);
+        assert_eq!(engine.on_demand_parts(), 0);
         engine.reset();
         assert!(bits(&logits(&mut engine)) == right);
     }

@@ -118,7 +118,7 @@ fn experts_that_stay_change_no_bit_and_every_choice_is_counted() {
         [(1, least, 100), (2, 2 * least, 50), (3, 2 * least, 100), (2, 3 * least / 2, 30), (2, 64 * least, 50)]
     {
         let mut engine = load(threads, budget, percent).unwrap();
-        let kept: u32 = engine.stream().unwrap().held().iter().map(|held| held.kept).sum();
+        let kept: u32 = engine.stream().unwrap().blocks_by_group().iter().map(|held| held.kept).sum();
         assert_eq!(kept > 0, budget > least, "{kept} of {budget} bytes");
         assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes, {percent} %");
         assert_eq!(counted(&engine), (tokens, chosen.clone()), "{threads} threads, {budget} bytes");
@@ -690,8 +690,8 @@ fn mapped_experts_give_the_same_bits_and_are_said_to_be_needed() {
     let right = logits(&mut resident);
     let mut mapped = load(Factors::F32, ExpertStore::Map).unwrap();
     assert!(logits(&mut mapped) == right);
-    assert!(resident.advised().is_none() && mapped.stream().is_none());
-    let advised = mapped.advised().unwrap();
+    assert!(resident.advice_counts().is_none() && mapped.stream().is_none());
+    let advised = mapped.advice_counts().unwrap();
     assert!(advised.experts >= u64::from(TOP_K) && advised.bytes > advised.experts, "{advised:?}");
     // A weight that loading packs cannot be used where it is mapped.
     let refused = load(Factors::Packed, ExpertStore::Map).unwrap_err();

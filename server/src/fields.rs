@@ -159,12 +159,9 @@ impl Fields {
     /// Returns a number with another name than in the table.
     pub(crate) fn number_as(&self, name: &'static str, of: &'static str) -> Result<Option<f64>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let settings = sample::NUMBERS.iter().map(|&sample::Number { name, least, most, whole, .. }| Number {
-            name,
-            least,
-            most,
-            whole,
-        });
+        let settings = sample::NUMBERS
+            .iter()
+            .map(|&sample::Number { name, min: least, max: most, whole, .. }| Number { name, least, most, whole });
         let mut all = NUMBERS.iter().copied().chain(settings);
         let range = all.find(|number| number.name == of);
         let range = range.unwrap_or(Number { name: "", least: f64::MIN, most: f64::MAX, whole: false });

@@ -59,7 +59,7 @@ pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Resul
     fields.number("min_keep")?;
     settings.seed = fields.seed()?.unwrap_or_else(any_seed);
     settings.bias = fields.biases()?;
-    settings.least = fields.number("min_tokens")?.unwrap_or(0.0) as usize;
+    settings.min_tokens = fields.number("min_tokens")?.unwrap_or(0.0) as usize;
     if let Some(samplers) = fields.get("samplers") {
         settings.samplers = kinds(samplers)?;
     }
@@ -83,7 +83,7 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     let kinds: Vec<Kind> = match value {
         Value::String(letters) => letters
             .chars()
-            .map(|letter| Kind::lettered(letter).ok_or_else(|| wrong(&format!("{letter:?}"))))
+            .map(|letter| Kind::from_letter(letter).ok_or_else(|| wrong(&format!("{letter:?}"))))
             .collect::<Result<_, _>>()?,
         Value::Array(names) => names
             .iter()

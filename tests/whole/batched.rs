@@ -220,7 +220,7 @@ fn no_request_waits_for_the_end_of_others_in_short_steps() {
         let mut generator = Generator::new(LoadedModel::open(None, &options).unwrap()).unwrap();
         let never = generator.model().tokenizer().unwrap().end_of_generation();
         for tokens in [vec![300], vec![301], (302..322).collect()] {
-            let sampling = Settings { never: never.clone(), ..Settings::greedy() };
+            let sampling = Settings { banned: never.clone(), ..Settings::greedy() };
             generator.submit(Request { limit: Some(40), ..Request::new(tokens, sampling) }).unwrap();
         }
         let (mut begun, mut ended) = (Vec::new(), 0);

@@ -222,7 +222,7 @@ fn texts_are_the_same_with_guesses_of_the_layer() {
         let known = Known::of(name);
         for (number, sampling) in settings().into_iter().enumerate() {
             let never = vec![256];
-            let sampling = Settings { never, ..sampling };
+            let sampling = Settings { banned: never, ..sampling };
             let mut plain = Session::new(open(name, ALONE, Nextn::Absent));
             let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
             let layer = own_layer(name, ALONE, guessing.model(), 0.0);
@@ -273,7 +273,7 @@ fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
         let [mut plain, mut guessing] = [Nextn::Absent, Nextn::Fed].map(|nextn| Session::new(open(name, how, nextn)));
         let layer = own_layer(name, how, guessing.model(), 0.0);
         guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-        let sampling = Settings { never: vec![256], ..Settings::greedy() };
+        let sampling = Settings { banned: vec![256], ..Settings::greedy() };
         let request = Request { limit: Some(150), ..Request::new(&known.tokens[..12], sampling) };
         plain.set_context_shift(shift);
         guessing.set_context_shift(shift);
@@ -391,7 +391,7 @@ fn layers_guess_for_many_requests() {
         let prompts = [&known.tokens[..9], &long, &branch, &known.tokens[5..30], &branch, &long[..70]];
         let mut jobs = Vec::new();
         for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
-            let sampling = Settings { seed: number as u64, never: vec![256], ..sampling };
+            let sampling = Settings { seed: number as u64, banned: vec![256], ..sampling };
             let tokens = prompts[number % prompts.len()].to_vec();
             jobs.push(Request { limit: Some(1 + 5 * number), ..Request::new(tokens, sampling) });
         }

@@ -360,7 +360,7 @@ fn contexts_are_full_where_they_are_without_guesses() {
         let (mut plain, mut guessing) = (open(0), open(9));
         let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
         let never = plain.model().tokenizer().unwrap().end_of_generation();
-        let sampling = Settings { never, ..Settings::greedy() };
+        let sampling = Settings { banned: never, ..Settings::greedy() };
         let request = Request { limit: Some(120), ..Request::new(&prompt[..], sampling) };
         plain.set_context_shift(shift);
         guessing.set_context_shift(shift);

@@ -50,7 +50,7 @@ impl Agent {
     fn submit(&mut self, generator: &mut Generator) -> RequestId {
         self.tell();
         let never = generator.model().tokenizer().unwrap().end_of_generation();
-        let sampling = Settings { never, ..Settings::greedy() };
+        let sampling = Settings { banned: never, ..Settings::greedy() };
         let job = Request { limit: Some(ANSWER), likeliest: Some(0), ..Request::new(self.text.clone(), sampling) };
         generator.submit(job).unwrap()
     }

@@ -118,7 +118,7 @@ pub enum PortableError {
         ty: Type,
     },
     /// The kernel exceeds a limit.
-    #[error("kernel `{kernel}` has {found} {what}; the limit is {most}")]
+    #[error("kernel `{kernel}` has {found} {what}; the limit is {max}")]
     TooLarge {
         /// Name of the kernel.
         kernel: String,
@@ -127,7 +127,7 @@ pub enum PortableError {
         /// The count.
         found: usize,
         /// The limit.
-        most: usize,
+        max: usize,
     },
     /// Cranelift rejected its input.
     #[error("kernel `{kernel}`: cranelift: {message}")]
@@ -270,9 +270,9 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
     let has = |name| !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == name && flag.as_bool() == Some(true));
     let features = Features { fma: has("has_fma"), round: has("has_sse41"), shuffle_bytes: has("has_ssse3") };
     lower::Lowering::new(builder, kernel, features).finish(isa.frontend_config())?;
-    let limit = |what, found, most| match found <= most {
+    let limit = |what, found, max| match found <= max {
         true => Ok(()),
-        false => Err(PortableError::TooLarge { kernel: kernel.name.clone(), what, found, most }),
+        false => Err(PortableError::TooLarge { kernel: kernel.name.clone(), what, found, max }),
     };
     let most_instructions = if features.fma { MAX_INSTRUCTIONS } else { MAX_INSTRUCTIONS_WITHOUT_FMA };
     limit("instructions", context.func.dfg.num_insts(), most_instructions)?;

@@ -16,7 +16,7 @@ use gimli::{DW_AT_comp_dir, DW_AT_decl_file, DW_AT_decl_line, DW_AT_high_pc, DW_
 use gimli::{DW_AT_external, DW_AT_language, DW_AT_producer, DW_LANG_C, DW_TAG_subprogram};
 use gimli::{Encoding, Format, LineEncoding, LittleEndian};
 
-use super::{Named, lines};
+use super::{NamedKernel, lines};
 
 /// Version 4: every debugger of the last ten years reads it, and it stores names inline.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
@@ -32,12 +32,12 @@ pub(super) type Section = (&'static str, Vec<u8>);
 ///
 /// # Errors
 /// Fails only for names that no file can have.
-pub(super) fn sections(kernels: &[Named<'_>], folder: &Path) -> Result<Vec<Section>, gimli::write::Error> {
-    let known: Vec<(&Named<'_>, Vec<(u32, u32)>)> =
+pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec<Section>, gimli::write::Error> {
+    let known: Vec<(&NamedKernel<'_>, Vec<(u32, u32)>)> =
         kernels.iter().map(|named| (named, lines(&named.placed))).filter(|(_, lines)| !lines.is_empty()).collect();
     let [(first, _), ..] = &known[..] else { return Ok(Vec::new()) };
     let begin = known.iter().map(|(named, _)| named.placed.address).min().unwrap_or(0);
-    let end = known.iter().map(|(Named { placed, .. }, _)| placed.address + placed.code().len() as u64).max();
+    let end = known.iter().map(|(NamedKernel { placed, .. }, _)| placed.address + placed.code().len() as u64).max();
     let string = |text: &[u8]| LineString::String(text.to_vec());
     let (folder, file) = (folder.as_os_str().as_encoded_bytes(), |name: &str| format!("{name}.ix"));
     let mut unit = DwarfUnit::new(ENCODING);
@@ -49,7 +49,7 @@ pub(super) fn sections(kernels: &[Named<'_>], folder: &Path) -> Result<Vec<Secti
         string(file(&first.name).as_bytes()),
         None,
     );
-    for (Named { name, placed }, lines) in &known {
+    for (NamedKernel { name, placed }, lines) in &known {
         let directory = program.default_directory();
         let id = program.add_file(string(file(name).as_bytes()), directory, None);
         program.begin_sequence(Some(Address::Constant(placed.address)));
@@ -107,7 +107,7 @@ mod tests {
     use ixc_targets::Target;
     use ixc_testing::tools::Tool;
 
-    use super::super::{Placed, elf};
+    use super::super::{PlacedKernel, elf};
     use super::*;
     use crate::artifact::Artifact;
 
@@ -136,13 +136,14 @@ mod tests {
         b.finish()
     }
 
-    fn with_two<T>(target: Target, told: impl FnOnce(&[Named<'_>], &[Section]) -> T) -> T {
+    fn with_two<T>(target: Target, told: impl FnOnce(&[NamedKernel<'_>], &[Section]) -> T) -> T {
         let kernels = [kernel("first"), kernel("second")];
         let made = kernels.each_ref().map(|kernel| Artifact::of(kernel, target, false).unwrap());
-        let named: Vec<Named<'_>> = (0..2)
+        let named: Vec<NamedKernel<'_>> = (0..2)
             .map(|at| {
-                let placed = Placed { kernel: &kernels[at], artifact: &made[at], address: BEGIN + 4096 * at as u64 };
-                Named { name: kernels[at].name.clone(), placed }
+                let placed =
+                    PlacedKernel { kernel: &kernels[at], artifact: &made[at], address: BEGIN + 4096 * at as u64 };
+                NamedKernel { name: kernels[at].name.clone(), placed }
             })
             .collect();
         let sections = sections(&named, Path::new("/somewhere/jit-7.ix")).unwrap();
@@ -189,7 +190,7 @@ mod tests {
             with_two(target, |named, sections| {
                 let (found, functions) = read(sections);
                 assert_eq!(functions, ["first", "second"]);
-                for Named { name, placed } in named {
+                for NamedKernel { name, placed } in named {
                     let lines = statement_lines(placed.kernel);
                     let text = placed.kernel.to_string();
                     let mut seen = std::collections::BTreeSet::new();

@@ -1,7 +1,7 @@
 //! In-memory ELF file for gdb's JIT interface. It holds addresses and names of kernels, lines of
 //! IR, and unwind tables, but no code: gdb reads the code at those addresses.
 
-use super::{Named, Placed, dwarf, unwind};
+use super::{NamedKernel, PlacedKernel, dwarf, unwind};
 
 const EXECUTABLE: u16 = 2;
 const X86_64: u16 = 62;
@@ -47,19 +47,20 @@ struct Section {
 }
 
 /// Returns the ELF file for the kernels of one module, with the sections in `more` added.
-pub(super) fn of(kernels: &[Named<'_>], more: &[dwarf::Section]) -> Vec<u8> {
+pub(super) fn of(kernels: &[NamedKernel<'_>], more: &[dwarf::Section]) -> Vec<u8> {
     let begin = kernels.iter().map(|named| named.placed.address).min().unwrap_or(0);
-    let end = kernels.iter().map(|Named { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);
+    let end =
+        kernels.iter().map(|NamedKernel { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);
     let (mut names, mut symbols) = (Names(vec![0]), vec![0; SYMBOL_BYTES]);
-    for Named { name, placed } in kernels {
+    for NamedKernel { name, placed } in kernels {
         symbols.extend(names.add(name).to_le_bytes());
         symbols.extend([FUNCTION, 0]);
         symbols.extend(TEXT.to_le_bytes());
         symbols.extend(placed.address.to_le_bytes());
         symbols.extend((placed.code().len() as u64).to_le_bytes());
     }
-    let frames = unwind::debug_frame(kernels.iter().map(|Named { placed, .. }: &Named<'_>| {
-        let Placed { address, .. } = *placed;
+    let frames = unwind::debug_frame(kernels.iter().map(|NamedKernel { placed, .. }: &NamedKernel<'_>| {
+        let PlacedKernel { address, .. } = *placed;
         (address, placed.code())
     }));
     let mut heads = Names(vec![0]);

@@ -48,20 +48,20 @@ static LIST: Mutex<()> = Mutex::new(());
 
 /// A file registered with gdb until this is dropped.
 #[derive(Debug)]
-pub struct Registered {
+pub struct GdbRegistration {
     entry: *mut Entry,
     /// The file that the entry points to.
     _file: Box<[u8]>,
 }
 
 // SAFETY: the entry is accessed only while `LIST` is held, and the file is only read.
-unsafe impl Send for Registered {}
+unsafe impl Send for GdbRegistration {}
 // SAFETY: as above; a shared reference gives no access.
-unsafe impl Sync for Registered {}
+unsafe impl Sync for GdbRegistration {}
 
-impl Registered {
+impl GdbRegistration {
     /// Registers a file with gdb.
-    pub(crate) fn new(file: Vec<u8>) -> Registered {
+    pub(crate) fn new(file: Vec<u8>) -> GdbRegistration {
         let file = file.into_boxed_slice();
         let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: every list entry was leaked by this function and not yet freed, and `LIST` is
@@ -78,14 +78,14 @@ impl Registered {
                 (*first).previous = entry;
             }
             (&raw mut __jit_debug_descriptor.first).write(entry);
-            told(entry, ADDED);
+            notify_debugger(entry, ADDED);
             entry
         };
-        Registered { entry, _file: file }
+        GdbRegistration { entry, _file: file }
     }
 }
 
-impl Drop for Registered {
+impl Drop for GdbRegistration {
     fn drop(&mut self) {
         let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as in `new`; after this, nothing refers to the entry.
@@ -99,7 +99,7 @@ impl Drop for Registered {
             if !next.is_null() {
                 (*next).previous = previous;
             }
-            told(self.entry, REMOVED);
+            notify_debugger(self.entry, REMOVED);
             drop(Box::from_raw(self.entry));
         }
     }
@@ -109,7 +109,7 @@ impl Drop for Registered {
 ///
 /// # Safety
 /// `LIST` is held, and the entry is one of ours.
-unsafe fn told(entry: *mut Entry, action: u32) {
+unsafe fn notify_debugger(entry: *mut Entry, action: u32) {
     // SAFETY: the caller holds `LIST`, so no other thread writes to the descriptor.
     unsafe {
         (&raw mut __jit_debug_descriptor.relevant).write(entry);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_list_is_what_is_registered_in_whatever_order_it_goes() {
-        let [a, b, c] = [1, 2, 3].map(|bytes| Registered::new(vec![0; bytes]));
+        let [a, b, c] = [1, 2, 3].map(|bytes| GdbRegistration::new(vec![0; bytes]));
         assert_eq!(files(), [3, 2, 1]);
         drop(b);
         assert_eq!(files(), [3, 1]);

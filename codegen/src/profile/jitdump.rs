@@ -19,11 +19,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ixc_files::own::create_own;
+use ixc_files::private_files::create_own;
 use memmap2::{Mmap, MmapOptions};
 
 use super::sources::Sources;
-use super::{Named, Placed, ProfileError, failed, lines, unwind};
+use super::{NamedKernel, PlacedKernel, ProfileError, io_error, lines, unwind};
 
 /// `JiTD`.
 const MAGIC: u32 = 0x4a69_5444;
@@ -79,20 +79,20 @@ impl JitDump {
     /// # Errors
     /// The system's error, also if the name is taken by another user's file.
     pub fn create(folder: &Path) -> Result<JitDump, ProfileError> {
-        let folder = std::path::absolute(folder).map_err(failed(folder, "find"))?;
+        let folder = std::path::absolute(folder).map_err(io_error(folder, "find"))?;
         let pid = std::process::id();
         let path = folder.join(format!("jit-{pid}.dump"));
-        let mut file = create_own(&path).map_err(failed(&path, "make the jitdump"))?;
+        let mut file = create_own(&path).map_err(io_error(&path, "make the jitdump"))?;
         let mut header = MAGIC.to_le_bytes().to_vec();
         for word in [VERSION, HEADER_BYTES, X86_64, 0, pid] {
             header.extend(word.to_le_bytes());
         }
         header.extend(now().to_le_bytes());
         header.extend(0_u64.to_le_bytes());
-        file.write_all(&header).map_err(failed(&path, "write to the jitdump"))?;
+        file.write_all(&header).map_err(io_error(&path, "write to the jitdump"))?;
         // SAFETY: nothing is read through the mapping.
         let marker = unsafe { MmapOptions::new().len(header.len()).map_exec(&file) };
-        let marker = marker.map_err(failed(
+        let marker = marker.map_err(io_error(
             &path,
             "map the jitdump as code, by which perf finds it; choose a folder where that is allowed",
         ))?;
@@ -104,18 +104,18 @@ impl JitDump {
         &self.path
     }
 
-    pub(super) fn add(&mut self, kernels: &[Named<'_>], sources: &Sources) -> Result<(), ProfileError> {
-        for Named { name, placed } in kernels {
+    pub(super) fn add(&mut self, kernels: &[NamedKernel<'_>], sources: &Sources) -> Result<(), ProfileError> {
+        for NamedKernel { name, placed } in kernels {
             let mut records = debug_info(placed, &sources.file(name));
             records.extend(unwinding(placed));
             records.extend(self.load(name, placed));
             self.count += 1;
-            self.file.write_all(&records).map_err(failed(&self.path, "write to the jitdump"))?;
+            self.file.write_all(&records).map_err(io_error(&self.path, "write to the jitdump"))?;
         }
         Ok(())
     }
 
-    fn load(&self, name: &str, placed: &Placed<'_>) -> Vec<u8> {
+    fn load(&self, name: &str, placed: &PlacedKernel<'_>) -> Vec<u8> {
         let code = placed.code();
         let mut body = std::process::id().to_le_bytes().to_vec();
         body.extend(thread().to_le_bytes());
@@ -135,7 +135,7 @@ impl Drop for JitDump {
     }
 }
 
-fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
+fn debug_info(placed: &PlacedKernel<'_>, source: &Path) -> Vec<u8> {
     let lines = lines(placed);
     if lines.is_empty() {
         return Vec::new();
@@ -154,7 +154,7 @@ fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
     record(DEBUG_INFO, &body)
 }
 
-fn unwinding(placed: &Placed<'_>) -> Vec<u8> {
+fn unwinding(placed: &PlacedKernel<'_>) -> Vec<u8> {
     let (frames, table) = unwind::eh_frame(placed.code());
     let mut body = Vec::new();
     // Count all of it as mapped after the code: perf ignores tables that are not mapped.

@@ -78,14 +78,14 @@ impl ProfileError {
     }
 }
 
-fn failed(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ProfileError {
+fn io_error(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ProfileError {
     let path = path.to_owned();
     move |source| ProfileError::Io { path: path.clone(), action, source }
 }
 
 /// A kernel and its address in memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed<'m> {
+pub(crate) struct PlacedKernel<'m> {
     /// The kernel's IR.
     pub kernel: &'m Kernel,
     /// The kernel's code.
@@ -94,7 +94,7 @@ pub(crate) struct Placed<'m> {
     pub address: u64,
 }
 
-impl Placed<'_> {
+impl PlacedKernel<'_> {
     fn code(&self) -> &[u8] {
         code(self.artifact)
     }
@@ -110,7 +110,7 @@ fn code(artifact: &Artifact) -> &[u8] {
 
 /// Returns code offsets and lines of IR, one pair where the line changes. Instructions without a
 /// statement, such as frame setup, get the kernel's first line.
-fn lines(placed: &Placed<'_>) -> Vec<(u32, u32)> {
+fn lines(placed: &PlacedKernel<'_>) -> Vec<(u32, u32)> {
     let of_statement = statement_lines(placed.kernel);
     let mut lines: Vec<(u32, u32)> = Vec::new();
     for line in placed.artifact.lines() {
@@ -125,7 +125,7 @@ fn lines(placed: &Placed<'_>) -> Vec<(u32, u32)> {
 /// Returns the bytes to reserve for a kernel. For a jitdump, perf maps the code followed by its
 /// unwind tables; if mappings overlap, perf sees only the later one. Without a jitdump, returns 0.
 pub(crate) fn room(artifact: &Artifact) -> usize {
-    match KEPT.get().is_some_and(|kept| kept.profiles.jitdump) {
+    match PROFILES.get().is_some_and(|kept| kept.profiles.jitdump) {
         true => code(artifact).len().next_multiple_of(8) + unwind::eh_frame(code(artifact)).0.len(),
         false => 0,
     }
@@ -133,19 +133,19 @@ pub(crate) fn room(artifact: &Artifact) -> usize {
 
 /// A kernel with its name in profiles. If code is generated again for the same name, the name gets
 /// a number.
-struct Named<'m> {
+struct NamedKernel<'m> {
     name: String,
-    placed: Placed<'m>,
+    placed: PlacedKernel<'m>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct OpenProfiles {
     profiles: Profiles,
-    open: Mutex<Open>,
+    open: Mutex<ProfileFiles>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct ProfileFiles {
     map: Option<perf_map::PerfMap>,
     jitdump: Option<jitdump::JitDump>,
     sources: Option<sources::Sources>,
@@ -153,7 +153,7 @@ struct Open {
     names: HashMap<String, u32>,
 }
 
-static KEPT: OnceLock<Kept> = OnceLock::new();
+static PROFILES: OnceLock<OpenProfiles> = OnceLock::new();
 
 /// Starts profiles of all modules that are made from now on. Returns `true` if this call started
 /// them. Repeating the call with the same settings has no effect.
@@ -165,19 +165,19 @@ pub fn enable(profiles: &Profiles) -> Result<bool, ProfileError> {
     if !(map || jitdump || gdb) {
         return Ok(false);
     }
-    if let Some(kept) = KEPT.get() {
+    if let Some(kept) = PROFILES.get() {
         return if kept.profiles == *profiles { Ok(false) } else { Err(ProfileError::Twice) };
     }
     let map = map.then(perf_map::PerfMap::create).transpose()?;
     let jitdump = jitdump.then(|| jitdump::JitDump::create(folder)).transpose()?;
     let sources = (jitdump.is_some() || gdb).then(|| sources::Sources::create(folder)).transpose()?;
-    let open = Mutex::new(Open { map, jitdump, sources, names: HashMap::new() });
-    KEPT.set(Kept { profiles: profiles.clone(), open }).map(|()| true).map_err(|_| ProfileError::Twice)
+    let open = Mutex::new(ProfileFiles { map, jitdump, sources, names: HashMap::new() });
+    PROFILES.set(OpenProfiles { profiles: profiles.clone(), open }).map(|()| true).map_err(|_| ProfileError::Twice)
 }
 
 /// Returns the files that are written, to show them to the user.
 pub fn files() -> Vec<PathBuf> {
-    let Some(kept) = KEPT.get() else { return Vec::new() };
+    let Some(kept) = PROFILES.get() else { return Vec::new() };
     let open = kept.open.lock().unwrap_or_else(PoisonError::into_inner);
     let map = open.map.as_ref().map(|map| map.path().to_owned());
     map.into_iter().chain(open.jitdump.as_ref().map(|dump| dump.path().to_owned())).collect()
@@ -185,17 +185,17 @@ pub fn files() -> Vec<PathBuf> {
 
 /// Adds placed kernels to the profiles. The module keeps the result: while it lives, gdb knows the
 /// kernels.
-pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
-    let kept = KEPT.get()?;
+pub(crate) fn add_kernels(kernels: &[PlacedKernel<'_>]) -> Option<gdb::GdbRegistration> {
+    let kept = PROFILES.get()?;
     let mut open = kept.open.lock().unwrap_or_else(PoisonError::into_inner);
-    let Open { map, jitdump, sources, names } = &mut *open;
-    let named: Vec<Named<'_>> = kernels
+    let ProfileFiles { map, jitdump, sources, names } = &mut *open;
+    let named: Vec<NamedKernel<'_>> = kernels
         .iter()
         .map(|&placed| {
             let count = names.entry(placed.kernel.name.clone()).or_insert(0);
             *count += 1;
             let again = if *count == 1 { String::new() } else { format!(".{count}") };
-            Named { name: placed.kernel.name.clone() + &again, placed }
+            NamedKernel { name: placed.kernel.name.clone() + &again, placed }
         })
         .collect();
     // A profile that cannot be written is dropped; the run continues.
@@ -224,5 +224,5 @@ pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
         tracing::warn!(%error, "cannot register lines with gdb");
         None
     });
-    kept.profiles.gdb.then(|| gdb::Registered::new(elf::of(&named, &lines.unwrap_or_default())))
+    kept.profiles.gdb.then(|| gdb::GdbRegistration::new(elf::of(&named, &lines.unwrap_or_default())))
 }

@@ -6,16 +6,16 @@
 //! ```
 //!
 //! All users can write to `/tmp`. The file is therefore created anew, for this user alone, and
-//! links are not followed ([`ixc_files::own::create_own`]).
+//! links are not followed ([`ixc_files::private_files::create_own`]).
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use ixc_files::own::create_own;
+use ixc_files::private_files::create_own;
 
-use super::{Named, ProfileError, failed};
+use super::{NamedKernel, ProfileError, io_error};
 
 /// An open perf map.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl PerfMap {
     }
 
     fn at(path: PathBuf) -> Result<PerfMap, ProfileError> {
-        let file = create_own(&path).map_err(failed(&path, "make the perf map"))?;
+        let file = create_own(&path).map_err(io_error(&path, "make the perf map"))?;
         Ok(PerfMap { path, file })
     }
 
@@ -43,11 +43,11 @@ impl PerfMap {
         &self.path
     }
 
-    pub(super) fn add(&mut self, kernels: &[Named<'_>]) -> Result<(), ProfileError> {
+    pub(super) fn add(&mut self, kernels: &[NamedKernel<'_>]) -> Result<(), ProfileError> {
         let mut lines = String::new();
-        for Named { name, placed } in kernels {
+        for NamedKernel { name, placed } in kernels {
             let _ = writeln!(lines, "{:x} {:x} {name}", placed.address, placed.code().len());
         }
-        self.file.write_all(lines.as_bytes()).map_err(failed(&self.path, "write to the perf map"))
+        self.file.write_all(lines.as_bytes()).map_err(io_error(&self.path, "write to the perf map"))
     }
 }

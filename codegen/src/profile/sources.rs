@@ -7,9 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ixc_files::atomic_write;
-use ixc_files::own::private_folder;
+use ixc_files::private_files::private_folder;
 
-use super::{Named, ProfileError, failed};
+use super::{NamedKernel, ProfileError, io_error};
 
 /// The folder with one file per kernel.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Sources {
 impl Sources {
     /// Creates this process's folder inside `folder`.
     pub(super) fn create(folder: &Path) -> Result<Sources, ProfileError> {
-        let folder = std::path::absolute(folder).map_err(failed(folder, "find"))?;
+        let folder = std::path::absolute(folder).map_err(io_error(folder, "find"))?;
         let sources = folder.join(format!("jit-{}.ix", std::process::id()));
         // An earlier process with this number may have left a folder, as happens in containers; its
         // files are overwritten.
@@ -28,7 +28,7 @@ impl Sources {
             true => Ok(()),
             false => Err(io::Error::other("it is a link; remove it, or choose another place")),
         });
-        own.map_err(failed(&sources, "make the folder of IR"))?;
+        own.map_err(io_error(&sources, "make the folder of IR"))?;
         Ok(Sources { folder: sources })
     }
 
@@ -43,11 +43,11 @@ impl Sources {
     }
 
     /// Writes the IR of kernels.
-    pub(super) fn add(&self, kernels: &[Named<'_>]) -> Result<(), ProfileError> {
-        kernels.iter().try_for_each(|Named { name, placed }| {
+    pub(super) fn add(&self, kernels: &[NamedKernel<'_>]) -> Result<(), ProfileError> {
+        kernels.iter().try_for_each(|NamedKernel { name, placed }| {
             let (file, text) = (self.file(name), placed.kernel.to_string());
             let written = atomic_write(&file, text.as_bytes());
-            written.map_err(|error| failed(&file, "write the IR")(io::Error::other(error)))
+            written.map_err(|error| io_error(&file, "write the IR")(io::Error::other(error)))
         })
     }
 }

@@ -78,9 +78,9 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     loop {
         let frame = f.slots.iter().sum();
         if frame > LARGEST_FRAME {
-            return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
+            return Err(X64Error::FrameTooLarge { bytes: frame, max: LARGEST_FRAME });
         }
-        let round = Round::new(f).run()?;
+        let round = Attempt::new(f).run()?;
         if round.spilled.is_empty() {
             let (registers, shapes) = (round.registers, round.shapes);
             debug_assert_eq!(check(f, &registers), Ok(()));
@@ -172,7 +172,7 @@ impl Occupied {
 }
 
 /// One attempt at allocation, without restarts.
-struct Round<'f> {
+struct Attempt<'f> {
     f: &'f Function,
     ranges: Vec<Range>,
     cost: Vec<f32>,
@@ -187,8 +187,8 @@ struct Round<'f> {
     shapes: tiles::Shapes,
 }
 
-impl<'f> Round<'f> {
-    fn new(f: &'f Function) -> Round<'f> {
+impl<'f> Attempt<'f> {
+    fn new(f: &'f Function) -> Attempt<'f> {
         let n = f.vregs.len();
         let ranges = ranges(f, &live_out(f));
         let mut cost = vec![0.0; n];
@@ -234,7 +234,7 @@ impl<'f> Round<'f> {
             }
         }
         let occupied = std::array::from_fn(|_| vec![Occupied::default(); 32]);
-        Round {
+        Attempt {
             f,
             ranges,
             cost,
@@ -247,7 +247,7 @@ impl<'f> Round<'f> {
         }
     }
 
-    fn run(mut self) -> Result<Round<'f>, X64Error> {
+    fn run(mut self) -> Result<Attempt<'f>, X64Error> {
         for (v, register) in self.f.arguments.iter().flatten().zip(ARGUMENTS) {
             // Arguments are live from the start, before the first instruction.
             let range = &mut self.ranges[v.index()];

@@ -33,7 +33,7 @@ use crate::line::Line;
 
 /// Finished code of any lowering, the input of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct Finished<'c> {
+pub struct FinishedCode<'c> {
     /// The kernel's name.
     pub name: &'c str,
     /// Instructions only.
@@ -46,16 +46,16 @@ pub struct Finished<'c> {
     pub lines: &'c [Line],
 }
 
-impl<'c> From<&'c Compiled> for Finished<'c> {
-    fn from(compiled: &'c Compiled) -> Finished<'c> {
+impl<'c> From<&'c Compiled> for FinishedCode<'c> {
+    fn from(compiled: &'c Compiled) -> FinishedCode<'c> {
         let Compiled { name, code, code_bytes, constants, lines, .. } = compiled;
-        Finished { name, code: &code[..*code_bytes], constants, constants_at: code.len(), lines }
+        FinishedCode { name, code: &code[..*code_bytes], constants, constants_at: code.len(), lines }
     }
 }
 
 /// One instruction of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedInstruction {
     /// Offset in the code; branch targets and constants are offsets too.
     pub offset: u32,
     /// The instruction in Intel's syntax.
@@ -82,7 +82,7 @@ impl Labels {
     }
 
     /// Returns the offset that an instruction refers to, if any.
-    fn named(i: &Instruction) -> Option<u64> {
+    fn constant_offset(i: &Instruction) -> Option<u64> {
         if i.is_ip_rel_memory_operand() {
             return Some(i.ip_rel_memory_address());
         }
@@ -99,24 +99,24 @@ impl SymbolResolver for Labels {
         address: u64,
         _address_size: u32,
     ) -> Option<SymbolResult<'_>> {
-        (Labels::named(i) == Some(address)).then(|| SymbolResult::with_string(address, self.name(address)))
+        (Labels::constant_offset(i) == Some(address)).then(|| SymbolResult::with_string(address, self.name(address)))
     }
 }
 
 impl Compiled {
     /// Disassembles the kernel.
-    pub fn listing(&self) -> Vec<Listed> {
-        Finished::from(self).listing()
+    pub fn listing(&self) -> Vec<ListedInstruction> {
+        FinishedCode::from(self).listing()
     }
 }
 
-impl Finished<'_> {
+impl FinishedCode<'_> {
     /// Disassembles the kernel.
-    pub fn listing(&self) -> Vec<Listed> {
+    pub fn listing(&self) -> Vec<ListedInstruction> {
         self.listing_with("")
     }
 
-    fn listing_with(&self, prefix: &str) -> Vec<Listed> {
+    fn listing_with(&self, prefix: &str) -> Vec<ListedInstruction> {
         let prefix = prefix.to_owned();
         let labels = Labels { code_bytes: self.code.len() as u64, prefix };
         let mut formatter = IntelFormatter::with_options(Some(Box::new(labels)), None);
@@ -148,7 +148,7 @@ impl Finished<'_> {
                 // No assembler has a name for this size, and GNU as rejects the size of a vector.
                 text = text.replacen("zmmword ptr ", "", 1);
             }
-            lines.push(Listed { offset: line.offset, text, origin: line.origin });
+            lines.push(ListedInstruction { offset: line.offset, text, origin: line.origin });
         }
         lines
     }
@@ -193,20 +193,20 @@ impl Finished<'_> {
 
 /// Returns the listing as text, with the IR statement of each instruction (the first line of a
 /// loop).
-pub fn text<'c>(code: impl Into<Finished<'c>>, kernel: &Kernel) -> String {
+pub fn text<'c>(code: impl Into<FinishedCode<'c>>, kernel: &Kernel) -> String {
     part(&code.into(), kernel, "")
 }
 
 /// Returns the listing of one of several kernels in one text: its labels begin with its number.
-pub fn text_of_many<'c>(code: impl Into<Finished<'c>>, kernel: &Kernel, number: usize) -> String {
+pub fn text_of_many<'c>(code: impl Into<FinishedCode<'c>>, kernel: &Kernel, number: usize) -> String {
     part(&code.into(), kernel, &format!("{number}_"))
 }
 
-fn part(compiled: &Finished<'_>, kernel: &Kernel, prefix: &str) -> String {
+fn part(compiled: &FinishedCode<'_>, kernel: &Kernel, prefix: &str) -> String {
     let statements = statements(kernel);
     let bytes = compiled.code.len();
     let labels = Labels { code_bytes: bytes as u64, prefix: prefix.to_owned() };
-    let named: BTreeSet<u64> = compiled.instructions().filter_map(|i| Labels::named(&i)).collect();
+    let named: BTreeSet<u64> = compiled.instructions().filter_map(|i| Labels::constant_offset(&i)).collect();
     let mut out = format!("# {} ({bytes} bytes)\n.intel_syntax noprefix\n{}:\n", compiled.name, compiled.name);
     let mut last = None;
     for line in compiled.listing_with(prefix) {

@@ -108,22 +108,22 @@ pub enum X64Error {
     #[error("one instruction needs more registers than the target has")]
     OutOfRegisters,
     /// Too many values are live at once, or too many vectors are read element by element.
-    #[error("values in memory need a frame of {bytes} bytes; at most {most} are allowed")]
+    #[error("values in memory need a frame of {bytes} bytes; at most {max} are allowed")]
     FrameTooLarge {
         /// Bytes needed.
         bytes: u32,
         /// Bytes allowed.
-        most: u32,
+        max: u32,
     },
     /// The kernel exceeds a limit.
-    #[error("the kernel has {found} {what}; the limit is {most}")]
+    #[error("the kernel has {found} {what}; the limit is {max}")]
     TooLarge {
         /// The counted thing, such as `instructions`.
         what: &'static str,
         /// The count.
         found: usize,
         /// The limit.
-        most: usize,
+        max: usize,
     },
     /// The target lacks an instruction: a bug of the lowering, found before the code can run.
     #[error("{instruction} needs {feature}, which {} lacks", target.name())]
@@ -185,8 +185,8 @@ const MAX_INSTRUCTIONS: usize = 1 << 17;
 /// Max register-block pairs: 32 MiB for each set that liveness keeps.
 const MAX_LIVENESS: usize = 1 << 28;
 
-fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> {
-    if found <= most { Ok(()) } else { Err(X64Error::TooLarge { what, found, most }) }
+fn limit(what: &'static str, found: usize, max: usize) -> Result<(), X64Error> {
+    if found <= max { Ok(()) } else { Err(X64Error::TooLarge { what, found, max }) }
 }
 
 /// Lowers a verified kernel to machine IR with registers; only the encoding is missing.

@@ -393,8 +393,8 @@ impl Selector<'_> {
                 }
                 return Ok(());
             }
-            Some(1) => return self.once(f),
-            _ if f.carries.is_empty() && self.most(&f.trip) <= 1 => return self.at_most_once(f),
+            Some(1) => return self.select_single_loop(f),
+            _ if f.carries.is_empty() && self.max_value(&f.trip) <= 1 => return self.at_most_once(f),
             _ => {}
         }
         let origin = self.origin;
@@ -410,7 +410,7 @@ impl Selector<'_> {
 
         let counter = self.affine(&f.trip, true);
         let exit = self.f.block(self.in_loop);
-        if self.least(&f.trip) < 1 {
+        if self.min_value(&f.trip) < 1 {
             let before = self.f.block(self.in_loop);
             self.emit(Inst::code(Code::Test_rm64_r64).read(counter, Width::R64).read(counter, Width::R64));
             self.emit(Inst::code(Code::Je_rel32_64).block(exit));
@@ -457,7 +457,7 @@ impl Selector<'_> {
     }
 
     /// Selects a loop that runs exactly once as its body.
-    fn once(&mut self, f: &For) -> Result<(), X64Error> {
+    fn select_single_loop(&mut self, f: &For) -> Result<(), X64Error> {
         for carry in &f.carries {
             let init = self.reg(carry.init);
             self.set(carry.inner, init);
@@ -547,7 +547,7 @@ impl Selector<'_> {
 
     /// Returns the smallest value of an expression over dims. Computed in 128 bits, because the
     /// verifier's proof covers only the dims for which it is evaluated.
-    fn least(&self, value: &Affine) -> i128 {
+    fn min_value(&self, value: &Affine) -> i128 {
         value.terms.iter().fold(value.constant.into(), |sum, &(atom, coefficient)| {
             let bound = match atom {
                 Atom::Dim(d) if coefficient > 0 => self.kernel.dims[d.index()].lo,
@@ -560,8 +560,8 @@ impl Selector<'_> {
     }
 
     /// Returns the largest value of an expression over dims.
-    fn most(&self, value: &Affine) -> i128 {
-        -self.least(&(value.clone() * -1))
+    fn max_value(&self, value: &Affine) -> i128 {
+        -self.min_value(&(value.clone() * -1))
     }
 
     fn statement(&mut self, inst: &Statement) -> Result<(), X64Error> {

@@ -90,7 +90,7 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
                     // Drop the only definition: every use now has its own.
                     Eviction::Constant { .. } if written => dropped = true,
                     Eviction::Constant { id, held } => {
-                        let child = held.and_then(|held| inside(f, f.blocks[block].in_loop, held));
+                        let child = held.and_then(|held| loop_inside(f, f.blocks[block].in_loop, held));
                         if let Some(child) = child {
                             let register = *inward.entry((v, child)).or_insert_with(|| {
                                 let register = f.vreg(class);
@@ -192,7 +192,7 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
 
 /// Returns the loop directly inside `held` (`None`: the whole function) that equals or contains
 /// `at`.
-fn inside(f: &Function, mut at: Option<LoopId>, held: Option<LoopId>) -> Option<LoopId> {
+fn loop_inside(f: &Function, mut at: Option<LoopId>, held: Option<LoopId>) -> Option<LoopId> {
     while let Some(l) = at {
         if at == held {
             return None;

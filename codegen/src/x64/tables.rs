@@ -34,9 +34,9 @@ use super::machine::{Class, Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
 
 /// Bytes of a whole vector, the unit of permutations.
-const WHOLE: u32 = 64;
+const VECTOR_BYTES: u32 = 64;
 /// Entries of one byte in two whole vectors.
-const TWO: usize = 2 * WHOLE as usize;
+const TWO: usize = 2 * VECTOR_BYTES as usize;
 
 /// Number of entries that one byte can address.
 const BYTE: usize = 256;
@@ -60,7 +60,7 @@ impl Selector<'_> {
                 self.entries(base, &numbers.concat())
             })
             .collect();
-        self.joined(parts)
+        self.join_chunks(parts)
     }
 
     /// Looks up table entries. In each 32-bit lane, one byte of `low` is the low byte of the
@@ -79,7 +79,7 @@ impl Selector<'_> {
         };
         let (bytes, lanes) = (ty.bytes().max(16), u32::from(ty.lanes).min(4));
         let words = match numbers {
-            Numbers::Words(words, halves) => return self.widened(words[quarter as usize / 2], quarter % 2, halves),
+            Numbers::Words(words, halves) => return self.widen_words(words[quarter as usize / 2], quarter % 2, halves),
             Numbers::Apart(words) => Ok(words[quarter as usize / 2]),
             Numbers::Memory(at) => Err(Mem { disp: at.disp + quarter as i32, ..at }),
         };
@@ -91,16 +91,16 @@ impl Selector<'_> {
                         let words = self.chunk(words, chunk, bytes);
                         self.taken_out(words, quarter % 2 == 1, Code::Movzx_r32_rm16, Width::R16)
                     }
-                    Err(at) => (0..lanes).map(|lane| self.loaded(at, 16 * chunk + 4 * lane)).collect(),
+                    Err(at) => (0..lanes).map(|lane| self.load_number(at, 16 * chunk + 4 * lane)).collect(),
                 };
                 self.entries(base, &numbers)
             })
             .collect();
-        self.joined(parts)
+        self.join_chunks(parts)
     }
 
     /// Loads the byte at an offset from an address as a number.
-    fn loaded(&mut self, at: Mem, byte: u32) -> Vreg {
+    fn load_number(&mut self, at: Mem, byte: u32) -> Vreg {
         let number = self.gpr();
         let mem = Mem { disp: at.disp + byte as i32, ..at };
         self.emit(Inst::code(Code::Movzx_r32_rm8).def(number, Width::R32).mem(mem));
@@ -109,7 +109,7 @@ impl Selector<'_> {
 
     /// Prepares the entry numbers of all four quarters.
     fn numbers(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> Numbers {
-        let words = bytes == WHOLE && self.f.target.has(Feature::Avx512bw) && entries.len() <= MAX_WORDS;
+        let words = bytes == VECTOR_BYTES && self.f.target.has(Feature::Avx512bw) && entries.len() <= MAX_WORDS;
         if let (true, Some(halves)) = (words, Halves::of(entries)) {
             return self.words(low, high, entries, halves);
         }
@@ -145,32 +145,32 @@ impl Selector<'_> {
     /// Looks up packed entries for all quarters, in the order of [`Numbers::Apart`].
     fn words(&mut self, low: ValueId, high: ValueId, entries: &[u32], halves: Halves) -> Numbers {
         let base = self.table(entries.iter().flat_map(|&entry| halves.word(entry).to_le_bytes()).collect());
-        let words = self.by_quarters(low, high, WHOLE, entries).map(|numbers| {
-            let levels = (entries.len() / WHOLE as usize).trailing_zeros();
+        let words = self.by_quarters(low, high, VECTOR_BYTES, entries).map(|numbers| {
+            let levels = (entries.len() / VECTOR_BYTES as usize).trailing_zeros();
             let masks: Vec<Vreg> = (0..levels)
                 .map(|level| {
-                    let bit = self.lanes_of(0x0001_0001 << (WHOLE.trailing_zeros() + level), WHOLE);
-                    self.tested(PTESTMW, numbers, bit)
+                    let bit = self.lanes_of(0x0001_0001 << (VECTOR_BYTES.trailing_zeros() + level), VECTOR_BYTES);
+                    self.test_bits(PTESTMW, numbers, bit)
                 })
                 .collect();
-            self.chosen((PERMT2W, PBLENDMW), base, numbers, &masks, 0)
+            self.select_vectors((PERMT2W, PBLENDMW), base, numbers, &masks, 0)
         });
         Numbers::Words(words, halves)
     }
 
     /// Unpacks entries: in each 16 bytes, the four lower words (`upper` is 0) or the four upper
     /// ones.
-    fn widened(&mut self, words: Vreg, upper: u32, halves: Halves) -> Vreg {
+    fn widen_words(&mut self, words: Vreg, upper: u32, halves: Halves) -> Vreg {
         let codes = if upper == 0 { PUNPCKLWD } else { PUNPCKHWD };
-        let both = self.three(codes, WHOLE, words, Rm::Reg(words));
-        let by = self.lanes_of(halves.by << 16, WHOLE);
-        let moved = self.three(PSRLVW, WHOLE, both, Rm::Reg(by));
-        let own = self.lanes_of(u32::from(halves.own) << 16 | u32::from(halves.own), WHOLE);
-        self.three(PAND, WHOLE, moved, Rm::Reg(own))
+        let both = self.three(codes, VECTOR_BYTES, words, Rm::Reg(words));
+        let by = self.lanes_of(halves.by << 16, VECTOR_BYTES);
+        let moved = self.three(PSRLVW, VECTOR_BYTES, both, Rm::Reg(by));
+        let own = self.lanes_of(u32::from(halves.own) << 16 | u32::from(halves.own), VECTOR_BYTES);
+        self.three(PAND, VECTOR_BYTES, moved, Rm::Reg(own))
     }
 
     /// Returns the mask of lanes in which one of these bits is set.
-    fn tested(&mut self, codes: Codes, lanes: Vreg, bits: Vreg) -> Vreg {
+    fn test_bits(&mut self, codes: Codes, lanes: Vreg, bits: Vreg) -> Vreg {
         let mask = self.f.vreg(Class::Mask);
         self.emit(Inst::code(codes.2).def(mask, Width::K).read(lanes, Width::Z).read(bits, Width::Z));
         mask
@@ -199,8 +199,8 @@ impl Selector<'_> {
     /// Looks up entries of a table of bytes.
     pub fn lookup_byte(&mut self, low: ValueId, high: ValueId, ty: Type, table: i64) -> Vreg {
         let entries = BYTE_TABLES[table as usize];
-        if ty.bytes() == WHOLE && self.f.target.has(Feature::Avx512vbmi) {
-            return self.permuted(low, high, entries);
+        if ty.bytes() == VECTOR_BYTES && self.f.target.has(Feature::Avx512vbmi) {
+            return self.permute_bytes(low, high, entries);
         }
         // Look up 32-bit entries and narrow them again; signed, because narrowing saturates.
         let bytes = ty.bytes().max(16);
@@ -224,11 +224,11 @@ impl Selector<'_> {
                 self.three(PACKSSWB, 16, narrowed[0], Rm::Reg(narrowed[1]))
             })
             .collect();
-        self.joined(parts)
+        self.join_chunks(parts)
     }
 
     /// Looks up entries of a table of bytes with permutations of whole vectors.
-    fn permuted(&mut self, low: ValueId, high: ValueId, entries: &[u8]) -> Vreg {
+    fn permute_bytes(&mut self, low: ValueId, high: ValueId, entries: &[u8]) -> Vreg {
         let base = self.table(entries.to_vec());
         let low = self.reg(low);
         // Each bit of a number above the low seven chooses between two halves of the table.
@@ -242,28 +242,28 @@ impl Selector<'_> {
                 }
                 _ => {
                     let high = self.reg(high);
-                    let bit = self.lanes_of(0x0101_0101 << (level - 1), WHOLE);
-                    self.tested(PTESTMB, high, bit)
+                    let bit = self.lanes_of(0x0101_0101 << (level - 1), VECTOR_BYTES);
+                    self.test_bits(PTESTMB, high, bit)
                 }
             })
             .collect();
-        self.chosen((PERMT2B, PBLENDMB), base, low, &masks, 0)
+        self.select_vectors((PERMT2B, PBLENDMB), base, low, &masks, 0)
     }
 
     /// Selects entries from `2 << masks.len()` vectors of a table, beginning with vector `first`:
     /// `low` chooses in two vectors, and the masks choose between pairs.
-    fn chosen(&mut self, codes: (Codes, Codes), base: Vreg, low: Vreg, masks: &[Vreg], first: i32) -> Vreg {
+    fn select_vectors(&mut self, codes: (Codes, Codes), base: Vreg, low: Vreg, masks: &[Vreg], first: i32) -> Vreg {
         let (permute, blend) = codes;
-        let d = self.vector(WHOLE);
+        let d = self.vector(VECTOR_BYTES);
         let Some((mask, masks)) = masks.split_last() else {
             // The permutation overwrites the first of the two vectors.
-            let at = |vector: i32| Mem::at(base, vector * WHOLE as i32);
+            let at = |vector: i32| Mem::at(base, vector * VECTOR_BYTES as i32);
             self.emit(Inst::code(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512).def(d, Width::Z).mem(at(first)));
             self.emit(Inst::code(permute.2).update(d, Width::Z).read(low, Width::Z).mem(at(first + 1)));
             return d;
         };
-        let unset = self.chosen(codes, base, low, masks, first);
-        let set = self.chosen(codes, base, low, masks, first + (2 << masks.len()));
+        let unset = self.select_vectors(codes, base, low, masks, first);
+        let set = self.select_vectors(codes, base, low, masks, first + (2 << masks.len()));
         let inst = Inst::code(blend.2).def(d, Width::Z).read(unset, Width::Z).read(set, Width::Z);
         self.emit(inst.masked(*mask, false));
         d
@@ -351,7 +351,7 @@ impl Selector<'_> {
     }
 
     /// Joins chunks of 16 bytes, a power of two of them, to one vector.
-    fn joined(&mut self, mut parts: Vec<Vreg>) -> Vreg {
+    fn join_chunks(&mut self, mut parts: Vec<Vreg>) -> Vreg {
         let mut bytes = 16;
         while parts.len() > 1 {
             let (code, width) = match bytes {

@@ -101,7 +101,7 @@ impl Selector<'_> {
                 if a == b {
                     return Err(X64Error::TileCopy { statement: self.origin });
                 }
-                let d = self.overwritten(sum, result);
+                let d = self.accumulator_copy(sum, result);
                 let (a, b) = (self.reg(a), self.reg(b));
                 self.emit(Inst::code(code).update(d, Width::T).read(a, Width::T).read(b, Width::T));
                 self.set(result, d);
@@ -119,7 +119,7 @@ impl Selector<'_> {
 
     /// Returns the register of an accumulator, to be overwritten: its own if this is its only use,
     /// otherwise a copy.
-    fn overwritten(&mut self, sum: ValueId, result: ValueId) -> Vreg {
+    fn accumulator_copy(&mut self, sum: ValueId, result: ValueId) -> Vreg {
         let register = self.reg(sum);
         if self.uses.count(sum) == 1 {
             return register;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::report::{Report, WholeError, indented, label_width};
 use super::cache::Caches;
-use super::spent::{Bounds, Spent, Stream};
+use super::spent::{Bounds, CacheWalk, Stream};
 use super::start::Start;
 use super::walk::{Access, Kind, Visitor, Walk};
 
@@ -68,7 +68,7 @@ pub struct Levels {
     /// The tile unit's share of [`Levels::cycles_drained`].
     pub share_drained: f64,
     /// The bound of most cycles.
-    pub bound: Bounded,
+    pub bound: LevelBound,
     /// The loops in the order of [`Report::loops`], and finally the code outside of them.
     pub loops: Vec<LoopLevels>,
     /// Lines by buffer and kind of access.
@@ -77,7 +77,7 @@ pub struct Levels {
 
 /// Bound of a kernel or of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Bounded {
+pub struct LevelBound {
     /// The level; `None` if the code takes longer than its operands.
     pub level: Option<Level>,
     /// The main cause: for example `tile loads of x`, or the bound of the code.
@@ -100,7 +100,7 @@ pub struct LoopLevels {
     /// Cycles in all.
     pub cycles: f64,
     /// The bound; `None` if the loop does not run.
-    pub bound: Option<Bounded>,
+    pub bound: Option<LevelBound>,
 }
 
 /// Accesses of one kind to one buffer.
@@ -139,12 +139,12 @@ pub fn levels(
         return Err(LevelsError::TooLong { touches, most: MAX_TOUCHES });
     }
     let mut caches = Caches::new(&memory);
-    walk.tell(&mut Warm(&mut caches));
+    walk.visit(&mut Warm(&mut caches));
     for (buffer, level) in placed {
         walk.lines(buffer).for_each(|line| caches.place(line, level));
     }
-    let mut spent = Spent::new(report, &mut caches);
-    walk.tell(&mut spent);
+    let mut spent = CacheWalk::new(report, &mut caches);
+    walk.visit(&mut spent);
     let traffic = spent.traffic().map(|(buffer, kind, lines)| {
         let buffer = kernel.buffers[buffer].name.clone();
         Traffic { buffer, kind, lines }
@@ -159,7 +159,7 @@ pub fn levels(
         depth: report.loops.get(number).map_or(0, |l| l.depth),
         lines: total.lines,
         cycles: total.cycles,
-        bound: (total.cycles > 0.0).then(|| names.bounded(&[(number, &total.bounds)], total.cycles)),
+        bound: (total.cycles > 0.0).then(|| names.bound_of_levels(&[(number, &total.bounds)], total.cycles)),
     });
     let loops = loops.collect();
     let cycles: f64 = totals.iter().map(|total| total.cycles).sum();
@@ -171,7 +171,7 @@ pub fn levels(
         slowdown: part(cycles, whole.cycles),
         share: part(whole.tile_cycles, cycles),
         share_drained: part(whole.tile_cycles, cycles_drained),
-        bound: names.bounded(&all, cycles),
+        bound: names.bound_of_levels(&all, cycles),
         loops,
         traffic,
     })
@@ -213,7 +213,7 @@ impl Names<'_> {
 
     /// Returns the bound of most cycles of some loops: the code or a level. Also finds the loop and
     /// the stream with the largest part of it.
-    fn bounded(&self, loops: &[(usize, &Bounds)], cycles: f64) -> Bounded {
+    fn bound_of_levels(&self, loops: &[(usize, &Bounds)], cycles: f64) -> LevelBound {
         let streams =
             || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
         let of_level = |level: Level| streams().filter(|(_, s, _)| s.level == level).map(|(.., c)| c).sum::<f64>();
@@ -235,7 +235,7 @@ impl Names<'_> {
                 most.map_or((self.report.loops.len(), String::new()), |(number, stream, _)| (number, self.what(stream)))
             }
         };
-        Bounded { level, what, place: self.label(number).into(), part: part(most, cycles) }
+        LevelBound { level, what, place: self.label(number).into(), part: part(most, cycles) }
     }
 
     fn what(&self, stream: Stream) -> String {
@@ -243,7 +243,7 @@ impl Names<'_> {
     }
 }
 
-impl Display for Bounded {
+impl Display for LevelBound {
     /// `L3 -> tile loads of x`.
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
         write!(f, "{} -> {}", self.level.map_or("code", Level::name), self.what)

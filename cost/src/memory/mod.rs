@@ -33,5 +33,5 @@ pub mod spent;
 pub mod start;
 pub mod walk;
 
-pub use levels::{Bounded, Levels, LevelsError, LoopLevels, Traffic, levels};
+pub use levels::{LevelBound, Levels, LevelsError, LoopLevels, Traffic, levels};
 pub use start::{Start, StartError};

@@ -94,7 +94,7 @@ impl Code {
 
 /// An unfinished stretch.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenStretch {
     /// Index of its loop in the totals.
     owner: usize,
     iterations: u64,
@@ -103,7 +103,7 @@ struct Open {
 
 /// Walks a kernel through caches.
 #[derive(Debug)]
-pub struct Spent<'a> {
+pub struct CacheWalk<'a> {
     caches: &'a mut Caches,
     /// Loops of the code by statement.
     loops: BTreeMap<u32, usize>,
@@ -113,14 +113,14 @@ pub struct Spent<'a> {
     /// Lines from each level by buffer and kind of access.
     traffic: BTreeMap<usize, [[u64; 4]; Kind::ALL.len()]>,
     /// Open stretches. The innermost is last; the first is the code outside of loops.
-    open: Vec<Open>,
+    open: Vec<OpenStretch>,
     /// For each open loop of the kernel, whether the code also has it.
     owns: Vec<bool>,
 }
 
-impl<'a> Spent<'a> {
+impl<'a> CacheWalk<'a> {
     /// Starts with empty results. `caches` must be in the state after the previous call.
-    pub fn new(report: &Report, caches: &'a mut Caches) -> Spent<'a> {
+    pub fn new(report: &Report, caches: &'a mut Caches) -> CacheWalk<'a> {
         let mut loops = BTreeMap::new();
         for (number, l) in report.loops.iter().enumerate() {
             // Among several loops of one statement, the first gets its accesses.
@@ -132,9 +132,9 @@ impl<'a> Spent<'a> {
         let outside =
             Code { cycles: outside.cycles, latency: f64::from(outside.critical_path), step: 1, innermost: false };
         let codes: Vec<Code> = report.loops.iter().map(Code::of).chain([outside]).collect();
-        let open = vec![Open { owner: report.loops.len(), ..Open::default() }];
+        let open = vec![OpenStretch { owner: report.loops.len(), ..OpenStretch::default() }];
         let totals = vec![Total::default(); codes.len()];
-        Spent { caches, loops, codes, totals, traffic: BTreeMap::new(), open, owns: Vec::new() }
+        CacheWalk { caches, loops, codes, totals, traffic: BTreeMap::new(), open, owns: Vec::new() }
     }
 
     /// Returns the lines from each level, by buffer and kind of access.
@@ -182,7 +182,7 @@ impl<'a> Spent<'a> {
     }
 }
 
-impl Visitor for Spent<'_> {
+impl Visitor for CacheWalk<'_> {
     fn line(&mut self, access: &Access, line: u64) {
         let level = self.caches.access(line, access.kind.writes());
         let Some(open) = self.open.last_mut() else { return };
@@ -199,7 +199,7 @@ impl Visitor for Spent<'_> {
     fn enter(&mut self, statement: u32, _: u64) {
         let owner = self.loops.get(&statement);
         self.owns.push(owner.is_some());
-        self.open.extend(owner.map(|&owner| Open { owner, ..Open::default() }));
+        self.open.extend(owner.map(|&owner| OpenStretch { owner, ..OpenStretch::default() }));
     }
 
     fn iteration(&mut self) {

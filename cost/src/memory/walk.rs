@@ -166,25 +166,25 @@ impl Walk {
     }
 
     /// Reports all accesses to the visitor.
-    pub fn tell(&self, visitor: &mut impl Visitor) {
-        tell(&self.steps, &mut vec![0; self.vars], visitor);
+    pub fn visit(&self, visitor: &mut impl Visitor) {
+        visit(&self.steps, &mut vec![0; self.vars], visitor);
     }
 }
 
-fn tell(steps: &[Step], vars: &mut [i64], visitor: &mut impl Visitor) {
+fn visit(steps: &[Step], vars: &mut [i64], visitor: &mut impl Visitor) {
     for step in steps {
         match step {
-            Step::Access(access) => access.tell(access.at.of(vars), visitor),
+            Step::Access(access) => access.visit(access.at.of(vars), visitor),
             Step::Index { access, var, below } => {
                 let at = access.at.of(vars);
-                access.tell(at, visitor);
+                access.visit(at, visitor);
                 vars[*var] = (hash(at) % below) as i64;
             }
             Step::Loop(inner) => {
                 visitor.enter(inner.statement, inner.trip);
                 for i in 0..inner.trip {
                     vars[inner.var] = i as i64;
-                    tell(&inner.body, vars, visitor);
+                    visit(&inner.body, vars, visitor);
                     visitor.iteration();
                 }
                 visitor.leave();
@@ -194,7 +194,7 @@ fn tell(steps: &[Step], vars: &mut [i64], visitor: &mut impl Visitor) {
 }
 
 impl Access {
-    fn tell(&self, at: u64, visitor: &mut impl Visitor) {
+    fn visit(&self, at: u64, visitor: &mut impl Visitor) {
         for row in 0..self.rows {
             let first = at.wrapping_add(row * self.stride);
             for line in first / LINE..=(first + self.bytes - 1) / LINE {
@@ -299,10 +299,10 @@ mod tests {
         }
     }
 
-    fn told(kernel: &Kernel, dims: &[i64]) -> String {
+    fn visited_steps(kernel: &Kernel, dims: &[i64]) -> String {
         let mut record = Record::default();
         let walk = Walk::new(kernel, dims);
-        walk.tell(&mut record);
+        walk.visit(&mut record);
         assert!(walk.touches() <= record.0.matches('+').count() as u64);
         record.0
     }
@@ -322,8 +322,8 @@ mod tests {
         let kernel = b.finish();
         // The second vector begins in the middle of a line. x has two pages, followed by a free
         // one: 192 lines.
-        assert_eq!(told(&kernel, &[2]), " 2x2( 0+0 1+193; 0+1 0+2 1+193;)");
-        assert_eq!(told(&kernel, &[0]), "");
+        assert_eq!(visited_steps(&kernel, &[2]), " 2x2( 0+0 1+193; 0+1 0+2 1+193;)");
+        assert_eq!(visited_steps(&kernel, &[0]), "");
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
             let row = b.load_index("row", ids, i * 4);
             b.tile_load(Type::tile(ixc_ir::kernel::Elem::Bf16, 2, 32), x, row * 4096, 128);
         });
-        let text = told(&b.finish(), &[]);
+        let text = visited_steps(&b.finish(), &[]);
         let rows: Vec<u64> = text
             .split(" 1+")
             .skip(1)

@@ -4,7 +4,7 @@
 //! llvm-mca simulates a pipeline with similar tables: a µop takes the first free port, and the
 //! scheduler has a size. It also prints the bound from resources alone (`Block RThroughput`). Our
 //! analysis has the closed form of that bound, and adds the loop-carried chain. Its result must
-//! therefore lie between the two, within [`BETWEEN`]. It must also be within [`FACTOR`] of the
+//! therefore lie between the two, within [`MAX_RATIO`]. It must also be within [`FACTOR`] of the
 //! simulation, except for the loops in [`OUTLIERS`], each with its reason. `docs/cost-model.md` has
 //! the table.
 //!
@@ -32,7 +32,7 @@ use ixc_testing::tools::{Found, LLVM_MCA};
 /// Max ratio of the simulation to the model.
 const FACTOR: f64 = 1.35;
 /// Max factor between the model and the nearer figure of llvm-mca, if the model is outside the two.
-const BETWEEN: f64 = 1.25;
+const MAX_RATIO: f64 = 1.25;
 
 /// Our targets and LLVM's names of the CPUs.
 const CPUS: [(&str, &str); 6] = [
@@ -48,12 +48,12 @@ const CPUS: [(&str, &str); 6] = [
 const GREEDY: &str = "llvm-mca spreads µops over the ports as they come, the model as they fit best";
 /// The scheduler holds only few iterations.
 const WINDOW: &str = "a long chain in each iteration: llvm-mca's scheduler holds too few iterations to hide it";
-const FUSED: &str = "llvm-mca counts a load and its sum as two slots";
+const FUSED_LOADS_REASON: &str = "llvm-mca counts a load and its sum as two slots";
 const FMA_LOAD: &str = "LLVM gives the accumulator of a multiply-add from memory two more cycles of latency";
 
 /// Loops in which the two may differ by more, and the reason. A listed loop need not differ.
 const OUTLIERS: &[(&str, &str, &str)] = &[
-    ("haswell", "rms_norm", FUSED),
+    ("haswell", "rms_norm", FUSED_LOADS_REASON),
     ("haswell", "attention", WINDOW),
     ("zen3", "unpack q4_k", GREEDY),
     ("zen3", "gemm q4_k", GREEDY),
@@ -139,14 +139,14 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
 }
 
 /// llvm-mca's figures for a loop, in cycles per iteration.
-struct Theirs {
+struct Simulation {
     /// In the steady state.
     simulated: f64,
     /// The bound from resources alone.
     resources: f64,
 }
 
-fn simulate(tool: &Path, cpu: &str, text: &str) -> Result<Theirs, String> {
+fn simulate(tool: &Path, cpu: &str, text: &str) -> Result<Simulation, String> {
     let run = |iterations: u32| -> Result<String, String> {
         let mut child = Command::new(tool)
             .args([&format!("-mcpu={cpu}"), &format!("-iterations={iterations}"), "-march=x86-64"])
@@ -172,7 +172,7 @@ fn simulate(tool: &Path, cpu: &str, text: &str) -> Result<Theirs, String> {
     };
     let (long, short) = (run(150)?, run(50)?);
     let simulated = (figure(&long, "Total Cycles:")? - figure(&short, "Total Cycles:")?) / 100.0;
-    Ok(Theirs { simulated, resources: figure(&short, "Block RThroughput:")? })
+    Ok(Simulation { simulated, resources: figure(&short, "Block RThroughput:")? })
 }
 
 /// Returns the instructions from `start` to `end` as text for llvm-mca.
@@ -223,7 +223,7 @@ fn innermost_loops_agree_with_llvm_mca() {
             let hot = choice(&report);
             let theirs = simulate(&tool, cpu, &text(code, hot.start, hot.end))
                 .unwrap_or_else(|error| panic!("{name} on {cpu}: {error}"));
-            let (ours, Theirs { simulated, resources }) = (hot.body.cycles, theirs);
+            let (ours, Simulation { simulated, resources }) = (hot.body.cycles, theirs);
             let ratio = ours / simulated;
             let outlier = OUTLIERS.iter().find(|(t, n, _)| *t == target_name && *n == name);
             let mark = if outlier.is_some() { " *" } else { "" };
@@ -233,8 +233,8 @@ fn innermost_loops_agree_with_llvm_mca() {
             if target_name == MEASURED {
                 continue;
             }
-            let other_slots = outlier.is_some_and(|(.., why)| *why == FUSED);
-            if ours * BETWEEN < resources && !other_slots || ours > simulated * BETWEEN {
+            let other_slots = outlier.is_some_and(|(.., why)| *why == FUSED_LOADS_REASON);
+            if ours * MAX_RATIO < resources && !other_slots || ours > simulated * MAX_RATIO {
                 wrong.push(format!("{target_name} {name}: {ours:.2} is not between {resources:.2} and {simulated:.2}"));
             }
             match outlier {
@@ -252,5 +252,5 @@ fn innermost_loops_agree_with_llvm_mca() {
         let cells: Vec<_> = CPUS.iter().map(|(t, _)| row.get(t).map_or("", String::as_str)).collect();
         println!("| {name} | {} |", cells.join(" | "));
     }
-    assert_eq!(wrong, Vec::<String>::new(), "beyond a factor of {FACTOR}, or of {BETWEEN} outside of both figures");
+    assert_eq!(wrong, Vec::<String>::new(), "beyond a factor of {FACTOR}, or of {MAX_RATIO} outside of both figures");
 }

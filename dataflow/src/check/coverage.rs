@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSource, program_name};
 
-use super::{CheckError, malformed, received};
+use super::{CheckError, malformed, received_slice};
 use crate::layout::start;
 
 /// Max number of compared ranges: more than programs on the largest grid have, and few enough to
@@ -173,7 +173,7 @@ impl Check<'_> {
 
     /// Returns the ranges of a tensor that a program's ports send. Their number is checked before
     /// memory is allocated.
-    fn sent(&mut self, program: &Program, tensor: u32) -> Result<Vec<Run>, CheckError> {
+    fn sent_ranges(&mut self, program: &Program, tensor: u32) -> Result<Vec<Run>, CheckError> {
         let d = self.d;
         let mut all = Vec::new();
         for port in &program.ports {
@@ -195,7 +195,7 @@ impl Check<'_> {
 
     /// Returns the joined runs of a tensor that these programs send. `whole` adds the whole row,
     /// sent by the host.
-    fn together(&mut self, senders: &[u32], tensor: u32, whole: bool) -> Result<Runs, CheckError> {
+    fn joined_runs(&mut self, senders: &[u32], tensor: u32, whole: bool) -> Result<Runs, CheckError> {
         let mut all: Vec<Run> = Vec::new();
         if whole {
             all.push(Run { low: 0, high: self.d.tensors[tensor as usize].row_bytes, when: ALWAYS });
@@ -203,7 +203,7 @@ impl Check<'_> {
         for sender in senders {
             let key = (*sender, tensor);
             if !self.joined.contains_key(&key) {
-                let sent = self.sent(&self.d.programs[*sender as usize], tensor)?;
+                let sent = self.sent_ranges(&self.d.programs[*sender as usize], tensor)?;
                 self.joined.insert(key, Runs::new(sent));
             }
             let runs = &self.joined[&key];
@@ -243,23 +243,23 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
     let nobody = Senders::default();
     for (number, program) in d.programs.iter().enumerate() {
         for (port, at) in program.ports.iter().enumerate() {
-            let Some(slice) = received(at) else { continue };
+            let Some(slice) = received_slice(at) else { continue };
             let senders = to_program.get(&(number as u32, slice.tensor)).unwrap_or(&nobody);
-            let runs = check.together(&senders.programs, slice.tensor, senders.host)?;
-            wanted(&mut check, (number, port), slice, &runs, "")?;
+            let runs = check.joined_runs(&senders.programs, slice.tensor, senders.host)?;
+            check_received(&mut check, (number, port), slice, &runs, "")?;
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
                 // The host has the rows that earlier waves stored.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
                 check.note(stored.len() as u64)?;
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
                 let before: Vec<u32> = stored.iter().copied().filter(before).collect();
-                let runs = check.together(&before, slice.tensor, false)?;
-                wanted(&mut check, (number, port), slice, &runs, " at the host")?;
+                let runs = check.joined_runs(&before, slice.tensor, false)?;
+                check_received(&mut check, (number, port), slice, &runs, " at the host")?;
             }
         }
     }
     let logits = to_host.get(&d.logits).map_or(&[][..], Vec::as_slice).to_vec();
-    let runs = check.together(&logits, d.logits, false)?;
+    let runs = check.joined_runs(&logits, d.logits, false)?;
     let whole = d.tensors[d.logits as usize].row_bytes;
     fault(d, &runs, (0, whole, ALWAYS), d.logits, || "the host".to_owned())?;
     ids(&mut check)?;
@@ -309,7 +309,7 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
         let tensor = d.routings[routing as usize].ids;
         let programs = makers.get(&tensor).map_or(&[][..], Vec::as_slice);
         if !std::mem::replace(&mut checked[routing as usize], true) {
-            let runs = check.together(programs, tensor, false)?;
+            let runs = check.joined_runs(programs, tensor, false)?;
             let whole = d.tensors[tensor as usize].row_bytes;
             fault(d, &runs, (0, whole, ALWAYS), tensor, || format!("routing {routing}"))?;
         }
@@ -326,7 +326,7 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
 }
 
 /// Checks the bytes that a port receives.
-fn wanted(
+fn check_received(
     check: &mut Check<'_>,
     (number, port): (usize, usize),
     slice: &Slice,
@@ -428,8 +428,8 @@ mod tests {
     fn what_is_sent_is_counted_before_there_is_memory_for_it() {
         let d = crate::simulate::tests::chain("tiny", &[(1, 0), (3, 0)]);
         let mut check = Check { d: &d, joined: HashMap::new(), count: MAX_RANGES - 1 };
-        assert_eq!(check.sent(&d.programs[0], 1).unwrap().len(), 1);
-        let error = check.sent(&d.programs[0], 1).unwrap_err().to_string();
+        assert_eq!(check.sent_ranges(&d.programs[0], 1).unwrap().len(), 1);
+        let error = check.sent_ranges(&d.programs[0], 1).unwrap_err().to_string();
         assert!(error.contains("more than 67108864 ranges"), "{error}");
     }
 }

@@ -227,7 +227,8 @@ impl Machine {
             program::check_program(&descriptor, &kernels, &mut steps, number, program)?;
             let count = descriptor.instances(program);
             instances = instances.saturating_add(count);
-            let rows = program.ports.iter().map(|port| received(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
+            let rows =
+                program.ports.iter().map(|port| received_slice(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
             // The ids of a routing need no stream, but are checked like an outlet.
             let sends = program.ports.iter().filter_map(|port| match port {
@@ -275,7 +276,7 @@ fn waves(d: &Descriptor) -> Result<(), CheckError> {
 }
 
 /// Returns the slice that a port receives, if any.
-pub(super) fn received(port: &Port) -> Option<&Slice> {
+pub(super) fn received_slice(port: &Port) -> Option<&Slice> {
     match port {
         Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) => Some(slice),
         Port::ReceiveParts { slice, .. } => Some(slice),

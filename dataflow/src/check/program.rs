@@ -7,7 +7,7 @@ use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource, pr
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::plan::{DimError, DimExpr, DimInput};
 
-use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, malformed, received};
+use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, malformed, received_slice};
 use crate::cost::{cost, evaluate};
 use crate::dims::Firing;
 
@@ -60,7 +60,7 @@ pub(super) fn check_program(
         let (found, ports) = (program.dims.len(), program.ports.len());
         return wrong(format!("{found} dims and {ports} ports; kernel {} has {dims} and {buffers}", kernel.name));
     }
-    if !program.ports.iter().any(|port| received(port).is_some()) {
+    if !program.ports.iter().any(|port| received_slice(port).is_some()) {
         return wrong("it receives nothing, so it would never fire".to_owned());
     }
     let (columns, parts, experts) = (program.columns, d.parts(program), d.experts(program));
@@ -147,7 +147,7 @@ pub(super) fn check_program(
                     kernel.name
                 ));
             }
-        } else if found < right || found > right && (received(port).is_some() || matches!(port, Port::Send(_))) {
+        } else if found < right || found > right && (received_slice(port).is_some() || matches!(port, Port::Send(_))) {
             let name = &buffer.name;
             return wrong(format!("port {i} has {found} bytes; buffer %{name} of kernel {} has {right}", kernel.name));
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::descriptor::{Descriptor, End, Port, TensorSource, program_name};
 
-use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed, received};
+use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed, received_slice};
 use crate::grid::Routing;
 use crate::layout::start;
 
@@ -17,7 +17,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
             if let Port::Send(slice) = port {
                 sends.insert((number as u32, slice.tensor));
             }
-            if let Some(slice) = received(port) {
+            if let Some(slice) = received_slice(port) {
                 receives.insert((number as u32, slice.tensor));
             }
         }
@@ -87,7 +87,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
     for (number, program) in d.programs.iter().enumerate() {
         for (port, at) in program.ports.iter().enumerate() {
             let program = || program_name(d, number);
-            if let Some(slice) = received(at)
+            if let Some(slice) = received_slice(at)
                 && !brought.contains(&(number as u32, slice.tensor))
             {
                 let tensor = tensor_name(slice.tensor);
@@ -140,7 +140,9 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
         }
     }
     // The slice of a part must begin inside the row.
-    debug_assert!(d.programs.iter().flat_map(|p| &p.ports).filter_map(received).all(|s| start(s, 0, 0) <= MAX_ROW));
+    debug_assert!(
+        d.programs.iter().flat_map(|p| &p.ports).filter_map(received_slice).all(|s| start(s, 0, 0) <= MAX_ROW)
+    );
     Ok(())
 }
 

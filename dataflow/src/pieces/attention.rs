@@ -8,52 +8,52 @@ use ixc_passes::draft::{What, fit, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::schedule::bind::{KernelChoice, Named, Parts};
 
-use super::cut::{Cutting, Whole, part};
+use super::cut::{TaskCutter, WholeTask, part};
 
 /// Arguments that select the row of a rotary table.
 const ANGLES: [&str; 3] = ["block", "lane", "table"];
 
-impl Cutting<'_> {
+impl TaskCutter<'_> {
     /// Returns those of a task's arguments that have these names.
-    fn named(&mut self, whole: &Whole<'_>, names: &[&'static str]) -> Result<Vec<Named>, ScheduleError> {
+    fn named_args(&mut self, whole: &WholeTask<'_>, names: &[&'static str]) -> Result<Vec<Named>, ScheduleError> {
         let found = names.iter().filter_map(|name| whole.optional(name).map(|arg| (*name, arg)));
         found.map(|(name, arg)| Ok((name, self.arg(arg)?))).collect()
     }
 
     /// Cuts a rotation into single heads.
-    pub(super) fn rope_heads(&mut self, whole: &Whole<'_>, spec: &RopeHeads) -> Result<(), ScheduleError> {
-        self.written(whole.result("y")?)?;
+    pub(super) fn rope_heads(&mut self, whole: &WholeTask<'_>, spec: &RopeHeads) -> Result<(), ScheduleError> {
+        self.replace_buffer(whole.result("y")?)?;
         let column = if spec.heads > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
         let [x, y] = ["x", "y"].map(|name| self.arg(whole.arg(name)?));
         let mut args = vec![("x", part(&x?, 0, column)), ("y", part(&y?, 0, column))];
-        args.extend(self.named(whole, &["norm"])?);
-        args.extend(self.named(whole, &ANGLES)?);
+        args.extend(self.named_args(whole, &["norm"])?);
+        args.extend(self.named_args(whole, &ANGLES)?);
         let heads = RopeHeads { heads: 1, ..*spec };
         self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, spec.heads.into()), (heads, &[]), args)
     }
 
     /// Cuts an append. Keys are rotated by separate tasks, so only keys and values are stored with
     /// the cache.
-    pub(super) fn append(&mut self, whole: &Whole<'_>, spec: &RopeAppend) -> Result<(), ScheduleError> {
+    pub(super) fn append(&mut self, whole: &WholeTask<'_>, spec: &RopeAppend) -> Result<(), ScheduleError> {
         let (axis, columns) = (whole.task.rows, u64::from(whole.task.columns));
         let mut k = self.arg(whole.arg("k")?)?;
         let still = RopeTable::still();
         if self.table(whole.arg("table")?) != Some(&still) {
             // The op's mnemonic, without the state.
             let label = whole.task.label.split(' ').next().unwrap_or_default();
-            let rows = self.old(whole.result("k")?)?.rows;
+            let rows = self.draft_buffer(whole.result("k")?)?.rows;
             let width = u64::from(spec.d) * columns;
             let (_, rotated) = self.row(label, rows, (Format::F32, width))?;
             let column = if columns > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
             let mut args = vec![("x", part(&k, 0, column)), ("y", part(&rotated, 0, column))];
-            args.extend(self.named(whole, &["norm"])?);
-            args.extend(self.named(whole, &ANGLES)?);
+            args.extend(self.named_args(whole, &["norm"])?);
+            args.extend(self.named_args(whole, &ANGLES)?);
             let RopeAppend { d, dims, style, norm, .. } = *spec;
             let heads = RopeHeads { heads: 1, d, dims, style, norm };
             self.tasks.by_rows(label.to_string(), (axis, columns), (heads, &[]), args)?;
             k = part(&rotated, 0, k.column_stride);
         }
-        let mut args = self.named(whole, &["v", "block", "lane", "keys", "values", "rotated"])?;
+        let mut args = self.named_args(whole, &["v", "block", "lane", "keys", "values", "rotated"])?;
         let table = self.rope(&still)?;
         args.push(("table", Arg { source: Source::Rope(table), ..whole.arg("table")?.clone() }));
         args.push(("k", k));
@@ -84,14 +84,14 @@ impl Cutting<'_> {
 
     /// Cuts attention into parts that are the same for every token. As many query heads of a key
     /// head as fit are attended together.
-    pub(super) fn attention(&mut self, whole: &Whole<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
-        self.written(whole.result("part")?)?;
+    pub(super) fn attention(&mut self, whole: &WholeTask<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
+        self.replace_buffer(whole.result("part")?)?;
         let Heads { group, d, dv } = spec.heads;
         let together = self.partition.heads(group.into(), (d.into(), dv.into()));
         let division = self.partition.division();
         let [q, y] = ["q", "part"].map(|name| self.arg(whole.arg(name)?));
         let (q, y) = (q?, y?);
-        let others = self.named(whole, &["position", "keys", "values", "scratch"])?;
+        let others = self.named_args(whole, &["position", "keys", "values", "scratch"])?;
         for first in (0..u64::from(group)).step_by(together.max(1) as usize) {
             let mut args = others.clone();
             for (name, row, head) in [("q", &q, d), ("y", &y, dv)] {

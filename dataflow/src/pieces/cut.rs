@@ -33,12 +33,12 @@ pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Resu
 /// # Errors
 /// If a task works on a state other than keys and values, or a number of the plan does not fit.
 pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError> {
-    let mut cutting = Cutting::new(draft, partition);
+    let mut cutting = TaskCutter::new(draft, partition);
     for work in &draft.work {
         cutting.work(work)?;
     }
     cutting.combined_apart()?;
-    let logits = cutting.became(draft.plan.logits)?;
+    let logits = cutting.new_buffer(draft.plan.logits)?;
     let output = match draft.plan.output {
         Output::Logits { softmax } => Output::Logits { softmax: cutting.kernel(softmax)? },
         hidden @ Output::Hidden { .. } => hidden,
@@ -48,11 +48,11 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
         }
     };
     if draft.plan.takes.or(draft.plan.gives).is_some() {
-        return wrong(
+        return plan_error(
             "hidden states in addition to tokens and logits; a grid takes tokens and returns logits".to_string(),
         );
     }
-    let Cutting { tasks, buffers, ropes, .. } = cutting;
+    let TaskCutter { tasks, buffers, ropes, .. } = cutting;
     let (kernels, work) = tasks.into_parts();
     tracing::debug!(whole = draft.work.len(), tasks = work.len(), kernels = kernels.len(), "in pieces");
     let plan = Plan { kernels, buffers, ropes, logits, output, ..draft.plan.clone() };
@@ -60,7 +60,7 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
 }
 
 /// State of the pass: the tasks cut so far.
-pub(super) struct Cutting<'a> {
+pub(super) struct TaskCutter<'a> {
     pub(super) partition: &'a Partition,
     pub(super) tasks: Tasks,
     /// The plan from `lower`.
@@ -75,13 +75,13 @@ pub(super) struct Cutting<'a> {
 
 /// A task from `lower`.
 #[derive(Clone, Copy)]
-pub(super) struct Whole<'a> {
+pub(super) struct WholeTask<'a> {
     pub(super) task: &'a Task,
     /// First kernel of the task; all its kernels compute the same.
     kernel: &'a KernelSpec,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> WholeTask<'a> {
     /// Returns the argument for a buffer of the kernel, if the kernel has it.
     pub(super) fn optional(&self, name: &'static str) -> Option<&'a Arg> {
         let position = self.kernel.signature().buffers.iter().position(|buffer| buffer.name == name);
@@ -97,7 +97,7 @@ impl<'a> Whole<'a> {
     pub(super) fn result(&self, name: &'static str) -> Result<BufferId, ScheduleError> {
         match self.arg(name)?.source {
             Source::Arena(buffer) => Ok(buffer),
-            _ => wrong(format!("results of {} that are in no buffer", self.task.label)),
+            _ => plan_error(format!("results of {} that are in no buffer", self.task.label)),
         }
     }
 
@@ -113,12 +113,12 @@ pub(super) fn part(arg: &Arg, offset: u64, column_stride: u64) -> Arg {
     Arg { offset: arg.offset.saturating_add(offset), column_stride, ..arg.clone() }
 }
 
-fn wrong<T>(problem: String) -> Result<T, ScheduleError> {
+fn plan_error<T>(problem: String) -> Result<T, ScheduleError> {
     Err(ScheduleError::Draft { problem })
 }
 
 /// Refuses a state that no PE can keep.
-fn refused(op: &'static str) -> Result<(), ScheduleError> {
+fn refuse(op: &'static str) -> Result<(), ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: "a state other than keys and values, in pieces".to_string() })
 }
 
@@ -128,7 +128,7 @@ fn summed(draft: &Draft) -> Vec<bool> {
     for work in &draft.work {
         let rows = match &work.what {
             What::Task(task) => first_kernel(&draft.plan, task).ok().and_then(|kernel| match kernel {
-                KernelSpec::Combine(_) => Whole { task, kernel }.result("x").ok(),
+                KernelSpec::Combine(_) => WholeTask { task, kernel }.result("x").ok(),
                 _ => None,
             }),
             What::Bucket(_) | What::Residency(_) => None,
@@ -147,16 +147,16 @@ fn summed(draft: &Draft) -> Vec<bool> {
 fn first_kernel<'a>(plan: &'a Plan<KernelSpec>, task: &Task) -> Result<&'a KernelSpec, ScheduleError> {
     match task.variants.first().and_then(|variant| plan.kernels.get(variant.kernel.0 as usize)) {
         Some(kernel) => Ok(kernel),
-        None => wrong(format!("no kernel for {}", task.label)),
+        None => plan_error(format!("no kernel for {}", task.label)),
     }
 }
 
-impl<'a> Cutting<'a> {
-    fn new(draft: &'a Draft, partition: &'a Partition) -> Cutting<'a> {
+impl<'a> TaskCutter<'a> {
+    fn new(draft: &'a Draft, partition: &'a Partition) -> TaskCutter<'a> {
         let whole = &draft.plan;
         let groups = whole.expert_groups.iter().zip(0u32..);
         let groups = groups.flat_map(|(group, number)| group.weights.iter().map(move |&weight| (weight, number)));
-        Cutting {
+        TaskCutter {
             partition,
             tasks: Tasks::of_groups(groups.collect()),
             whole,
@@ -185,7 +185,7 @@ impl<'a> Cutting<'a> {
     fn task(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
         let whole: &'a Plan<KernelSpec> = self.whole;
         let kernel = first_kernel(whole, task)?;
-        let whole = &Whole { task, kernel };
+        let whole = &WholeTask { task, kernel };
         match kernel {
             KernelSpec::Linear(spec) => self.linear(whole, spec),
             KernelSpec::Swiglu(spec) => self.swiglu(whole, spec),
@@ -207,15 +207,13 @@ impl<'a> Cutting<'a> {
             KernelSpec::RopeHeads(spec) => self.rope_heads(whole, spec),
             KernelSpec::RopeAppend(spec) => self.append(whole, spec),
             KernelSpec::AttentionPart(spec) => self.attention(whole, spec),
-            KernelSpec::ShortConv(_) => refused("short_conv"),
-            KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
-            KernelSpec::ColumnSquares(_) => refused("column.squares"),
-            KernelSpec::SsmScan(_) => refused("ssm_scan"),
-            KernelSpec::Wkv(_) => refused("wkv"),
-            KernelSpec::IndexTopK(_) | KernelSpec::IndexScores(_) | KernelSpec::IndexChoose(_) => {
-                refused("index.top_k")
-            }
-            KernelSpec::Compress(_) => refused("compress"),
+            KernelSpec::ShortConv(_) => refuse("short_conv"),
+            KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refuse("delta_net"),
+            KernelSpec::ColumnSquares(_) => refuse("column.squares"),
+            KernelSpec::SsmScan(_) => refuse("ssm_scan"),
+            KernelSpec::Wkv(_) => refuse("wkv"),
+            KernelSpec::IndexTopK(_) | KernelSpec::IndexScores(_) | KernelSpec::IndexChoose(_) => refuse("index.top_k"),
+            KernelSpec::Compress(_) => refuse("compress"),
             // Including new kernels: `place` refuses states other than keys and values.
             _ => self.as_it_is(task, work),
         }
@@ -225,7 +223,7 @@ impl<'a> Cutting<'a> {
     fn as_it_is(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
         for resource in &work.writes {
             if let Resource::Buffer(buffer) = *resource {
-                self.written(BufferId(buffer))?;
+                self.replace_buffer(BufferId(buffer))?;
             }
         }
         let args = task.args.iter().map(|arg| self.arg(arg)).collect::<Result<_, _>>()?;
@@ -249,7 +247,7 @@ impl<'a> Cutting<'a> {
     fn step(&self, step: &Step) -> Result<Step, ScheduleError> {
         let mut step = step.clone();
         match &mut step {
-            Step::Bucket { ids, .. } | Step::Predict { ids, .. } => *ids = self.became(*ids)?,
+            Step::Bucket { ids, .. } | Step::Predict { ids, .. } => *ids = self.new_buffer(*ids)?,
             Step::Run { .. } | Step::Request { .. } | Step::Release { .. } => {}
         }
         Ok(step)
@@ -259,7 +257,7 @@ impl<'a> Cutting<'a> {
     fn push(&mut self, what: What, work: &Work) -> Result<(), ScheduleError> {
         let resources = |all: &[Resource]| -> Result<Vec<Resource>, ScheduleError> {
             let became = |resource: &Resource| match *resource {
-                Resource::Buffer(buffer) => Ok(Resource::Buffer(self.became(BufferId(buffer))?.0)),
+                Resource::Buffer(buffer) => Ok(Resource::Buffer(self.new_buffer(BufferId(buffer))?.0)),
                 other @ (Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots) => Ok(other),
             };
             all.iter().map(became).collect()
@@ -273,19 +271,19 @@ impl<'a> Cutting<'a> {
     fn kernel(&mut self, kernel: KernelId) -> Result<KernelId, ScheduleError> {
         match self.whole.kernels.get(kernel.0 as usize) {
             Some(spec) => self.tasks.kernel(spec.clone()),
-            None => wrong(format!("a missing kernel {}", kernel.0)),
+            None => plan_error(format!("a missing kernel {}", kernel.0)),
         }
     }
 
     /// Returns an argument with its buffer renumbered; the buffer must exist already.
     pub(super) fn arg(&mut self, arg: &Arg) -> Result<Arg, ScheduleError> {
         let source = match arg.source {
-            Source::Arena(buffer) => Source::Arena(self.became(buffer)?),
+            Source::Arena(buffer) => Source::Arena(self.new_buffer(buffer)?),
             Source::Rope(table) => match self.whole.ropes.get(table as usize) {
                 Some(table) => Source::Rope(self.rope(table)?),
-                None => return wrong(format!("a missing rotary table {table}")),
+                None => return plan_error(format!("a missing rotary table {table}")),
             },
-            Source::Chosen { .. } => return wrong("places that an index chose, which no PE gathers".into()),
+            Source::Chosen { .. } => return plan_error("places that an index chose, which no PE gathers".into()),
             other @ (Source::Weight(_) | Source::State { .. } | Source::Scratch | Source::Input(_)) => other,
         };
         Ok(Arg { source, ..arg.clone() })
@@ -309,11 +307,11 @@ impl<'a> Cutting<'a> {
     }
 
     /// Returns the new buffer of a buffer of the draft, which must be a single one.
-    fn became(&self, buffer: BufferId) -> Result<BufferId, ScheduleError> {
+    fn new_buffer(&self, buffer: BufferId) -> Result<BufferId, ScheduleError> {
         match self.ranges(buffer) {
             [one] => Ok(*one),
-            [] => wrong(format!("a buffer {} that is read before it is written", buffer.0)),
-            _ => wrong(format!("a buffer {} in ranges that is read whole", buffer.0)),
+            [] => plan_error(format!("a buffer {} that is read before it is written", buffer.0)),
+            _ => plan_error(format!("a buffer {} in ranges that is read whole", buffer.0)),
         }
     }
 
@@ -323,27 +321,27 @@ impl<'a> Cutting<'a> {
     }
 
     /// Records the new buffers of a buffer of the draft.
-    pub(super) fn becomes(&mut self, buffer: BufferId, ranges: Vec<BufferId>) -> Result<(), ScheduleError> {
+    pub(super) fn set_new_buffers(&mut self, buffer: BufferId, ranges: Vec<BufferId>) -> Result<(), ScheduleError> {
         match self.made.get_mut(buffer.0 as usize) {
             Some(made) => *made = ranges,
-            None => return wrong(format!("a missing buffer {}", buffer.0)),
+            None => return plan_error(format!("a missing buffer {}", buffer.0)),
         }
         Ok(())
     }
 
     /// Replaces a buffer of the draft with a new buffer of the same shape.
-    pub(super) fn written(&mut self, buffer: BufferId) -> Result<(), ScheduleError> {
-        let ArenaBuffer { name, row_bytes, rows, .. } = self.old(buffer)?;
+    pub(super) fn replace_buffer(&mut self, buffer: BufferId) -> Result<(), ScheduleError> {
+        let ArenaBuffer { name, row_bytes, rows, .. } = self.draft_buffer(buffer)?;
         let (name, row_bytes, rows) = (name.clone(), *row_bytes, *rows);
         let new = self.buffer(&name, rows, row_bytes)?;
-        self.becomes(buffer, vec![new])
+        self.set_new_buffers(buffer, vec![new])
     }
 
     /// Returns a buffer of the draft.
-    pub(super) fn old(&self, buffer: BufferId) -> Result<&'a ArenaBuffer, ScheduleError> {
+    pub(super) fn draft_buffer(&self, buffer: BufferId) -> Result<&'a ArenaBuffer, ScheduleError> {
         match self.whole.buffers.get(buffer.0 as usize) {
             Some(buffer) => Ok(buffer),
-            None => wrong(format!("a missing buffer {}", buffer.0)),
+            None => plan_error(format!("a missing buffer {}", buffer.0)),
         }
     }
 

@@ -13,7 +13,7 @@ use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::tile::{parts, weight_parts};
 
-use super::cut::{Cutting, Whole, part};
+use super::cut::{TaskCutter, WholeTask, part};
 use super::{Reduction, WeightTile};
 
 /// Bytes of an f32.
@@ -55,10 +55,10 @@ fn scratch() -> Arg {
     Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 }
 }
 
-impl Cutting<'_> {
+impl TaskCutter<'_> {
     /// Cuts a product into a chain. If its result is only summed over experts, it becomes one chain
     /// for each range that can be summed separately.
-    pub(super) fn linear(&mut self, whole: &Whole<'_>, spec: &Linear) -> Result<(), ScheduleError> {
+    pub(super) fn linear(&mut self, whole: &WholeTask<'_>, spec: &Linear) -> Result<(), ScheduleError> {
         let y = whole.result("y")?;
         if !self.ranges(y).is_empty() {
             // The task has other tiles of a product that is already cut.
@@ -67,7 +67,7 @@ impl Cutting<'_> {
         let product = Product {
             label: whole.task.label.clone(),
             axis: whole.task.rows,
-            rows: self.old(y)?.rows,
+            rows: self.draft_buffer(y)?.rows,
             x: self.arg(whole.arg("x")?)?,
             x_format: spec.x,
             w: whole.arg("w")?.clone(),
@@ -86,16 +86,16 @@ impl Cutting<'_> {
             results.push(self.chain(&product, &label, (first, rows))?);
             first += rows;
         }
-        self.becomes(y, results)
+        self.set_new_buffers(y, results)
     }
 
     /// Cuts `silu(x gate') * (x up')`, quantised, into one op after the other.
-    pub(super) fn swiglu(&mut self, whole: &Whole<'_>, spec: &Swiglu) -> Result<(), ScheduleError> {
+    pub(super) fn swiglu(&mut self, whole: &WholeTask<'_>, spec: &Swiglu) -> Result<(), ScheduleError> {
         let y = whole.result("y")?;
         if !self.ranges(y).is_empty() {
             return Ok(());
         }
-        let (axis, rows, n) = (whole.task.rows, self.old(y)?.rows, u64::from(spec.n));
+        let (axis, rows, n) = (whole.task.rows, self.draft_buffer(y)?.rows, u64::from(spec.n));
         let x = self.arg(whole.arg("x")?)?;
         let mut product = |name: &'static str, bias: &'static str, format: Format| -> Result<Arg, ScheduleError> {
             let label = format!("{} {name}", whole.task.label);
@@ -127,17 +127,17 @@ impl Cutting<'_> {
             (product, gated)
         };
         if spec.out == Format::F32 {
-            return self.becomes(y, vec![product]);
+            return self.set_new_buffers(y, vec![product]);
         }
         let (result, quantised) = self.row("quantise", rows, (spec.out, n))?;
         self.quantise_row("quantise", axis, (n, spec.out), &mul, &quantised)?;
-        self.becomes(y, vec![result])
+        self.set_new_buffers(y, vec![result])
     }
 
     /// Cuts a sum over experts into one task for each range of its input.
-    pub(super) fn combine(&mut self, whole: &Whole<'_>, spec: &Combine) -> Result<(), ScheduleError> {
+    pub(super) fn combine(&mut self, whole: &WholeTask<'_>, spec: &Combine) -> Result<(), ScheduleError> {
         let (x, y) = (whole.result("x")?, whole.result("y")?);
-        self.written(y)?;
+        self.replace_buffer(y)?;
         let ranges = self.ranges(x).to_vec();
         let (slot, p, y) = (self.arg(whole.arg("slot")?)?, self.arg(whole.arg("p")?)?, self.arg(whole.arg("y")?)?);
         let residual = whole.optional("residual").map(|residual| self.arg(residual)).transpose()?;

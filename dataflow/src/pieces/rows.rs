@@ -8,17 +8,17 @@ use ixc_passes::error::ScheduleError;
 use ixc_passes::schedule::bind::Named;
 use ixc_passes::tile::parts;
 
-use super::cut::{Cutting, Whole, part};
+use super::cut::{TaskCutter, WholeTask, part};
 
-impl Cutting<'_> {
+impl TaskCutter<'_> {
     /// Cuts a function of `n` elements; `spec` returns the kernel for fewer elements.
     pub(super) fn elementwise(
         &mut self,
-        whole: &Whole<'_>,
+        whole: &WholeTask<'_>,
         n: u32,
         spec: impl Fn(u32) -> KernelSpec,
     ) -> Result<(), ScheduleError> {
-        self.written(whole.result("y")?)?;
+        self.replace_buffer(whole.result("y")?)?;
         let args = whole.names().into_iter().map(|name| Ok((name, self.arg(whole.arg(name)?)?)));
         let args = args.collect::<Result<Vec<Named>, ScheduleError>>()?;
         let elements = self.partition.elements.into();
@@ -43,8 +43,8 @@ impl Cutting<'_> {
         Ok(())
     }
 
-    pub(super) fn quantise(&mut self, whole: &Whole<'_>, spec: &Quantise) -> Result<(), ScheduleError> {
-        self.written(whole.result("y")?)?;
+    pub(super) fn quantise(&mut self, whole: &WholeTask<'_>, spec: &Quantise) -> Result<(), ScheduleError> {
+        self.replace_buffer(whole.result("y")?)?;
         let (x, y) = (self.arg(whole.arg("x")?)?, self.arg(whole.arg("y")?)?);
         self.quantise_row(&whole.task.label, whole.task.rows, (spec.n.into(), spec.out), &x, &y)
     }
@@ -82,10 +82,10 @@ impl Cutting<'_> {
     }
 
     /// Cuts a norm of a row into pieces of `elements` elements.
-    pub(super) fn norm(&mut self, whole: &Whole<'_>, spec: &RmsNorm, elements: u64) -> Result<(), ScheduleError> {
+    pub(super) fn norm(&mut self, whole: &WholeTask<'_>, spec: &RmsNorm, elements: u64) -> Result<(), ScheduleError> {
         let (axis, label, y) = (whole.task.rows, &whole.task.label, whole.result("y")?);
-        let rows = self.old(y)?.rows;
-        self.written(y)?;
+        let rows = self.draft_buffer(y)?.rows;
+        self.replace_buffer(y)?;
         let [x, w, y] = ["x", "w", "y"].map(|name| self.arg(whole.arg(name)?));
         let (x, w, y) = (x?, w?, y?);
         let all = parts(spec.n.into(), elements);

@@ -117,7 +117,7 @@ pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
             let block = *of_state[state as usize].get_or_insert_with(|| own(&mut blocks, Some(state)));
             (block, 0)
         } else {
-            match before(descriptor, program, &senders) {
+            match neighbour(descriptor, program, &senders) {
                 Some((other, next)) => {
                     let (block, cell) = places[other as usize];
                     if next { (block, blocks[block].cells.len()) } else { (block, cell) }
@@ -143,7 +143,7 @@ pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
 
 /// Returns the program next to which a program is placed. The flag is `true` for below it, `false`
 /// for in its cell.
-fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> Option<(u32, bool)> {
+fn neighbour(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> Option<(u32, bool)> {
     let weight = matrix(program);
     let mut found = None;
     for port in &program.ports {
@@ -153,7 +153,7 @@ fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> O
             if shares(sender, program, slice) {
                 return Some((other, false));
             }
-            if !beside(sender, program, slice) {
+            if !has_equal_columns(sender, program, slice) {
                 continue;
             }
             match (weight, matrix(sender)) {
@@ -238,7 +238,7 @@ fn chain_weight(descriptor: &Descriptor, sum: &Program, senders: &[Vec<u32>]) ->
 
 /// Whether each column of a program receives exactly the slice that the same column of another
 /// sends.
-fn beside(sender: &Program, program: &Program, slice: &Slice) -> bool {
+fn has_equal_columns(sender: &Program, program: &Program, slice: &Slice) -> bool {
     let same = |port: &Port| match port {
         Port::Send(sent) => {
             (sent.tensor, sent.offset, sent.column_stride, sent.bytes)

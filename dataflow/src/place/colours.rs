@@ -17,7 +17,7 @@ use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 use crate::grid::{Edge, Routing};
 
 use super::PlaceError;
-use super::streams::received;
+use super::streams::received_slice;
 
 /// East, west, south, north.
 const DIRECTIONS: [&str; 4] = ["east", "west", "south", "north"];
@@ -206,7 +206,7 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
         let tree = |program: &&Program| {
             let from = edge(descriptor, program.sites.pe(0, 0, 0));
             let mut to = Vec::new();
-            wanted(descriptor, program, tensor, (0, u64::MAX), None, &mut to);
+            add_receivers(descriptor, program, tensor, (0, u64::MAX), None, &mut to);
             Tree { from, to }
         };
         return receivers.iter().map(tree).collect();
@@ -228,7 +228,7 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
                         // Rows of an expert go to the same expert.
                         let expert =
                             (program.axis == sender.axis && matches!(sender.axis, Axis::Routed(_))).then_some(expert);
-                        wanted(descriptor, program, tensor, range, expert, &mut to);
+                        add_receivers(descriptor, program, tensor, range, expert, &mut to);
                     }
                     if to_host {
                         to.push(edge(descriptor, from));
@@ -249,7 +249,7 @@ fn start(slice: &Slice, column: u32, part: u32) -> u64 {
 }
 
 /// Adds the PEs of a program that need some of these bytes of a tensor's row.
-fn wanted(
+fn add_receivers(
     descriptor: &Descriptor,
     program: &Program,
     tensor: u32,
@@ -259,7 +259,7 @@ fn wanted(
 ) {
     let experts = expert.map_or(0..descriptor.experts(program), |expert| expert..expert.saturating_add(1));
     for port in &program.ports {
-        let Some(slice) = received(port).filter(|slice| slice.tensor == tensor) else { continue };
+        let Some(slice) = received_slice(port).filter(|slice| slice.tensor == tensor) else { continue };
         let (count, all) = match port {
             Port::ReceiveParts { state, .. } => {
                 (descriptor.states.get(*state as usize).map_or(1, |state| state.parts.count), true)

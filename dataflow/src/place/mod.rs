@@ -65,7 +65,7 @@ impl Placement {
     const ALL: [Placement; 3] = [Placement::OnePerPe, Placement::Shared, Placement::TimeMultiplexed];
 
     /// Returns a description.
-    fn said(self) -> &'static str {
+    fn describe(self) -> &'static str {
         match self {
             Placement::OnePerPe => "a PE for each column's instances",
             Placement::Shared => "several instances on a PE, all at once",

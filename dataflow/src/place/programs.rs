@@ -35,15 +35,15 @@ const MAX_ROWS: u32 = 64;
 /// Share of a PE's memory for waiting rows.
 const WAITING_SHARE: u64 = 16;
 
-fn wrong<T>(task: &str, problem: impl Into<String>) -> Result<T, PlaceError> {
+fn plan_error<T>(task: &str, problem: impl Into<String>) -> Result<T, PlaceError> {
     Err(PlaceError::Plan { task: task.to_string(), problem: problem.into() })
 }
 
-const NOWHERE: Sites = Sites { x: 0, y: 0, columns: Lattice::ONE, experts: Lattice::ONE, parts: Lattice::ONE };
+const NO_SITES: Sites = Sites { x: 0, y: 0, columns: Lattice::ONE, experts: Lattice::ONE, parts: Lattice::ONE };
 
-struct Making<'a> {
+struct DescriptorBuilder<'a> {
     plan: &'a Plan<Kernel>,
-    made: Descriptor,
+    descriptor: Descriptor,
     /// Tensors by buffer.
     tensors: HashMap<u32, u32>,
     /// Original buffers of copied rows.
@@ -61,12 +61,12 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         let file = match weight.file {
             ixc_ir::plan::WeightFile::Source(file) => file,
             ixc_ir::plan::WeightFile::Derived(_) => {
-                return wrong(
+                return plan_error(
                     &weight.name,
                     "a weight that is derived from others when it is read; weights must be in model files",
                 );
             }
-            _ => return wrong(&weight.name, "a weight in the plan's own file; weights must be in model files"),
+            _ => return plan_error(&weight.name, "a weight in the plan's own file; weights must be in model files"),
         };
         let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());
         Ok(WeightInfo { name, format, stored, shape: weight.shape.clone(), file, offset: weight.offset, bytes })
@@ -77,22 +77,22 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
     let parts = Parts { positions, count: options.context.div_ceil(positions.max(1)).max(1) };
     if parts.count > division.parts {
         let held = u64::from(division.parts) * u64::from(positions);
-        return wrong(
+        return plan_error(
             "attention",
             format!("the plan's parts hold {held} positions; the context is {}", options.context),
         );
     }
     let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
         (StateKind::Paged, &[keys, values]) if keys.format.is_quantised() || values.format.is_quantised() => {
-            wrong(&state.name, "keys or values in blocks; a grid has them in f16")
+            plan_error(&state.name, "keys or values in blocks; a grid has them in f16")
         }
         (StateKind::Paged, &[keys, values]) if state.window.is_none() && state.every == 1 => {
             Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
         }
-        _ => wrong(&state.name, "a state other than keys and values of all positions"),
+        _ => plan_error(&state.name, "a state other than keys and values of all positions"),
     });
     let states = states.collect::<Result<Vec<_>, _>>()?;
-    let made = Descriptor {
+    let descriptor = Descriptor {
         version: VERSION,
         model: options.model.clone(),
         grid: grid.clone(),
@@ -113,7 +113,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         reasons: Vec::new(),
     };
     let (tensors, copies, kernels, ropes) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
-    let mut making = Making { plan, made, tensors, copies, kernels, ropes, division };
+    let mut making = DescriptorBuilder { plan, descriptor, tensors, copies, kernels, ropes, division };
     let mut embedded = false;
     for step in &plan.steps {
         match step {
@@ -123,40 +123,40 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
                 }
             }
             Step::Bucket { bucket, ids, first, top_k, experts, nobody } => {
-                if bucket.0 as usize != making.made.routings.len() {
-                    return wrong("bucket", "routings out of order");
+                if bucket.0 as usize != making.descriptor.routings.len() {
+                    return plan_error("bucket", "routings out of order");
                 }
                 let row = plan.buffers.get(ids.0 as usize).map(|buffer| buffer.row_bytes);
                 if *first != 0 || row != Some(u64::from(*top_k) * 4) {
-                    return wrong(
+                    return plan_error(
                         "bucket",
                         "a routing by some of a token's ids, as for deferred experts, is not supported",
                     );
                 }
                 if *nobody {
-                    return wrong(
+                    return plan_error(
                         "bucket",
                         "a routing with empty slots, as for experts without matrices, is not supported",
                     );
                 }
                 let ids = making.tensor(ids.0)?;
-                making.made.routings.push(Routing { ids, top_k: *top_k, experts: *experts });
+                making.descriptor.routings.push(Routing { ids, top_k: *top_k, experts: *experts });
             }
             Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
-                return wrong("experts", "experts are loaded on demand; a grid must hold all of them");
+                return plan_error("experts", "experts are loaded on demand; a grid must hold all of them");
             }
         }
     }
     if !embedded {
-        return wrong("embed", "no task makes rows of the embedding");
+        return plan_error("embed", "no task makes rows of the embedding");
     }
     match plan.output {
         Output::Logits { .. } => {}
-        Output::Hidden { .. } => return wrong("output", "hidden states; a grid returns logits"),
-        Output::Experts { .. } => return wrong("output", "expert layers on their own; a grid returns logits"),
+        Output::Hidden { .. } => return plan_error("output", "hidden states; a grid returns logits"),
+        Output::Experts { .. } => return plan_error("output", "expert layers on their own; a grid returns logits"),
     }
-    making.made.logits = making.tensor(plan.logits.0)?;
-    Ok(making.made)
+    making.descriptor.logits = making.tensor(plan.logits.0)?;
+    Ok(making.descriptor)
 }
 
 /// Returns the division of attention's positions, which is the same for all layers.
@@ -165,7 +165,7 @@ fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
     for task in tasks(plan) {
         for split in task.variants.iter().filter_map(|variant| variant.split) {
             if found.is_some_and(|found| found != split.division) {
-                return wrong(&task.label, "positions are divided differently than in other tasks");
+                return plan_error(&task.label, "positions are divided differently than in other tasks");
             }
             found = Some(split.division);
         }
@@ -186,25 +186,27 @@ fn argument<'t>(task: &'t Task, kernel: &Kernel, name: &str) -> Result<&'t Arg, 
     let position = kernel.buffers.iter().position(|buffer| buffer.name == name);
     match position.and_then(|position| task.args.get(position)) {
         Some(arg) => Ok(arg),
-        None => wrong(&task.label, format!("nothing is bound to %{name} of {}", kernel.name)),
+        None => plan_error(&task.label, format!("nothing is bound to %{name} of {}", kernel.name)),
     }
 }
 
-impl<'a> Making<'a> {
+impl<'a> DescriptorBuilder<'a> {
     fn kernel_of(&self, label: &str, number: u32) -> Result<&'a Kernel, PlaceError> {
         let plan: &'a Plan<Kernel> = self.plan;
         match plan.kernels.get(number as usize) {
             Some(kernel) => Ok(kernel),
-            None => wrong(label, format!("there is no kernel {number}")),
+            None => plan_error(label, format!("there is no kernel {number}")),
         }
     }
 
     /// Adds the programs of a task. Returns whether it is the embedding, which the host computes.
     fn task(&mut self, task: &Task) -> Result<bool, PlaceError> {
         let label = &task.label;
-        let [variant] = &task.variants[..] else { return wrong(label, "several kernels; a PE has one, for one row") };
+        let [variant] = &task.variants[..] else {
+            return plan_error(label, "several kernels; a PE has one, for one row");
+        };
         if variant.row_chunk != 1 {
-            return wrong(label, "items of several rows; a PE works on one");
+            return plan_error(label, "items of several rows; a PE works on one");
         }
         let kernel = self.kernel_of(label, variant.kernel.0)?;
         let axis = match task.rows {
@@ -217,7 +219,7 @@ impl<'a> Making<'a> {
                 Source::Input(Input::RoutedToken(_) | Input::OutputRows) => {
                     let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
                     let (Source::Arena(x), Source::Arena(y)) = (named("x")?, named("y")?) else {
-                        return wrong(label, "a copy of a buffer that does not hold rows");
+                        return plan_error(label, "a copy of a buffer that does not hold rows");
                     };
                     let x = self.copies.get(&x.0).copied().unwrap_or(x.0);
                     self.copies.insert(y.0, x);
@@ -234,15 +236,15 @@ impl<'a> Making<'a> {
             Source::State { state, .. } => Some(state),
             _ => None,
         });
-        if state.is_some_and(|state| state as usize >= self.made.states.len()) {
-            return wrong(label, "a missing state");
+        if state.is_some_and(|state| state as usize >= self.descriptor.states.len()) {
+            return plan_error(label, "a missing state");
         }
         let (dims, sizes) = self.sizes(kernel, &variant.dims, state)?;
         let mut ports = Vec::with_capacity(kernel.buffers.len());
         let mut parts = None;
         for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
             let Some(arg) = task.args.get(i) else {
-                return wrong(label, "fewer arguments than its kernel has buffers");
+                return plan_error(label, "fewer arguments than its kernel has buffers");
             };
             if let Some(split) = variant.split.filter(|split| split.argument as usize == i) {
                 let (tensor, slice) = self.parts_tensor(task, &split, *bytes)?;
@@ -262,11 +264,11 @@ impl<'a> Making<'a> {
             columns: task.columns,
             state,
             appends,
-            sites: NOWHERE,
+            sites: NO_SITES,
             ports,
             wave: 0,
         };
-        self.made.programs.push(program);
+        self.descriptor.programs.push(program);
         if let Some((tensor, slice, split, result)) = parts {
             self.combine(task, (tensor, slice), &split, &result)?;
         }
@@ -290,11 +292,14 @@ impl<'a> Making<'a> {
             Source::State { state, .. } => Some(state),
             _ => None,
         });
-        let Some(state) = state else { return wrong(&label, "parts of no state") };
-        let count = u64::from(self.made.states.first().map_or(1, |state| state.parts.count)).max(1);
+        let Some(state) = state else { return plan_error(&label, "parts of no state") };
+        let count = u64::from(self.descriptor.states.first().map_or(1, |state| state.parts.count)).max(1);
         let piece = sizes.first().copied().unwrap_or(0) / count;
         if piece == 0 || !parts.bytes.is_multiple_of(piece) {
-            return wrong(&label, format!("parts have {} bytes, but only {piece} bytes are combined", parts.bytes));
+            return plan_error(
+                &label,
+                format!("parts have {} bytes, but only {piece} bytes are combined", parts.bytes),
+            );
         }
         for number_of_piece in 0..parts.bytes / piece {
             let mut ports = Vec::with_capacity(kernel.buffers.len());
@@ -310,7 +315,7 @@ impl<'a> Making<'a> {
                     }
                     BufferKind::Scratch => Port::Scratch { bytes: *bytes },
                     BufferKind::Read | BufferKind::ReadWrite | BufferKind::Index { .. } => {
-                        return wrong(
+                        return plan_error(
                             &label,
                             format!("%{} of the kernel that combines parts, which may read only parts", buffer.name),
                         );
@@ -319,10 +324,10 @@ impl<'a> Making<'a> {
             }
             let label = if number_of_piece > 0 { format!("{label} {number_of_piece}") } else { label.clone() };
             let kernel = self.kernel(&label, number)?;
-            let (columns, sites, dims) = (task.columns, NOWHERE, dims.clone());
+            let (columns, sites, dims) = (task.columns, NO_SITES, dims.clone());
             let (axis, state) = (Axis::Tokens, None);
             let appends = false;
-            self.made.programs.push(Program {
+            self.descriptor.programs.push(Program {
                 label,
                 kernel,
                 dims,
@@ -341,9 +346,9 @@ impl<'a> Making<'a> {
     /// Adds the tensor of a task's parts: for each column, one part after the other.
     fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<(u32, Slice), PlaceError> {
         if split.division != self.division || bytes == 0 {
-            return wrong(&task.label, "parts without bytes, or divided differently than in other tasks");
+            return plan_error(&task.label, "parts without bytes, or divided differently than in other tasks");
         }
-        let count = self.made.states.first().map_or(1, |state| state.parts.count);
+        let count = self.descriptor.states.first().map_or(1, |state| state.parts.count);
         let column = bytes.saturating_mul(count.into());
         let tensor = self.add(Tensor {
             name: format!("{} parts", task.label),
@@ -357,15 +362,15 @@ impl<'a> Making<'a> {
     fn embedding(&mut self, task: &Task, kernel: &Kernel) -> Result<(), PlaceError> {
         let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
         let (Source::Weight(weight), Source::Arena(y)) = (named("table")?, named("y")?) else {
-            return wrong(&task.label, "an embedding with other arguments than ids, table and rows");
+            return plan_error(&task.label, "an embedding with other arguments than ids, table and rows");
         };
         let tensor = self.tensor(y.0)?;
-        if let Some(tensor) = self.made.tensors.get_mut(tensor as usize) {
+        if let Some(tensor) = self.descriptor.tensors.get_mut(tensor as usize) {
             tensor.source = TensorSource::Embedding;
         }
         let kernel = task.variants.first().map_or(0, |variant| variant.kernel.0);
         let kernel = self.kernel(&task.label, kernel)?;
-        self.made.embedding = Embedding { kernel, weight, tensor };
+        self.descriptor.embedding = Embedding { kernel, weight, tensor };
         Ok(())
     }
 
@@ -401,12 +406,12 @@ impl<'a> Making<'a> {
             },
             Source::Rope(table) => {
                 let tensor = self.rope(label, table)?;
-                let bytes = self.made.tensors.get(tensor as usize).map_or(0, |tensor| tensor.row_bytes);
+                let bytes = self.descriptor.tensors.get(tensor as usize).map_or(0, |tensor| tensor.row_bytes);
                 Port::ReceiveRope(Slice { column_stride: 0, ..slice(tensor, 0, bytes) })
             }
             Source::State { state, field } if field == StateKind::Paged.field("keys") => Port::Keys(state),
             Source::State { state, .. } => Port::Values(state),
-            Source::Chosen { .. } => return wrong(label, "places that an index chose, which no PE gathers"),
+            Source::Chosen { .. } => return plan_error(label, "places that an index chose, which no PE gathers"),
             Source::Scratch => Port::Scratch { bytes },
             Source::Input(Input::Positions) => Port::Position,
             Source::Input(Input::PositionBlock) => Port::PositionBlock,
@@ -424,7 +429,7 @@ impl<'a> Making<'a> {
                 | Input::OutputRows
                 | Input::RoutedToken(_),
             ) => {
-                return wrong(label, "an input that no PE has");
+                return plan_error(label, "an input that no PE has");
             }
         })
     }
@@ -432,7 +437,7 @@ impl<'a> Making<'a> {
     fn buffer(&self, buffer: BufferId) -> Result<RowCount, PlaceError> {
         match self.plan.buffers.get(self.copies.get(&buffer.0).copied().unwrap_or(buffer.0) as usize) {
             Some(buffer) => Ok(buffer.rows),
-            None => wrong("plan", format!("there is no buffer {}", buffer.0)),
+            None => plan_error("plan", format!("there is no buffer {}", buffer.0)),
         }
     }
 
@@ -443,14 +448,14 @@ impl<'a> Making<'a> {
             return Ok(tensor);
         }
         let Some(arena) = self.plan.buffers.get(buffer as usize) else {
-            return wrong("plan", format!("there is no buffer {buffer}"));
+            return plan_error("plan", format!("there is no buffer {buffer}"));
         };
         let axis = match arena.rows {
             RowCount::Tokens => Axis::Tokens,
             RowCount::Outputs => Axis::Outputs,
             // Rows of the last routing so far: tasks follow their routing.
-            RowCount::Routed { .. } => match self.made.routings.len() {
-                0 => return wrong(&arena.name, "routed rows before a routing"),
+            RowCount::Routed { .. } => match self.descriptor.routings.len() {
+                0 => return plan_error(&arena.name, "routed rows before a routing"),
                 n => Axis::Routed(n as u32 - 1),
             },
         };
@@ -461,15 +466,15 @@ impl<'a> Making<'a> {
     }
 
     fn add(&mut self, tensor: Tensor) -> u32 {
-        self.made.tensors.push(tensor);
-        self.made.tensors.len() as u32 - 1
+        self.descriptor.tensors.push(tensor);
+        self.descriptor.tensors.len() as u32 - 1
     }
 
     fn rope(&mut self, label: &str, table: u32) -> Result<u32, PlaceError> {
         if let Some(&tensor) = self.ropes.get(&table) {
             return Ok(tensor);
         }
-        let Some(rope) = self.plan.ropes.get(table as usize) else { return wrong(label, "a missing table") };
+        let Some(rope) = self.plan.ropes.get(table as usize) else { return plan_error(label, "a missing table") };
         let pairs = u32::try_from(rope.frequencies.len()).unwrap_or(u32::MAX);
         let row_bytes = rope.style.row_bytes(pairs.saturating_mul(2));
         let (name, axis, source) = (format!("rope {table}"), Axis::Tokens, TensorSource::Rope(table));
@@ -484,11 +489,11 @@ impl<'a> Making<'a> {
             return Ok(kernel);
         }
         let Some(kernel) = self.plan.kernels.get(number as usize) else {
-            return wrong(label, format!("there is no kernel {number}"));
+            return plan_error(label, format!("there is no kernel {number}"));
         };
         let (name, text, code_bytes) = (kernel.name.clone(), kernel.to_string(), account::code_bytes(kernel));
-        self.made.kernels.push(KernelText { name, text, code_bytes });
-        let id = self.made.kernels.len() as u32 - 1;
+        self.descriptor.kernels.push(KernelText { name, text, code_bytes });
+        let id = self.descriptor.kernels.len() as u32 - 1;
         self.kernels.insert(number, id);
         Ok(id)
     }
@@ -501,15 +506,18 @@ impl<'a> Making<'a> {
         state: Option<u32>,
     ) -> Result<(Vec<DimExpr>, Vec<u64>), PlaceError> {
         if dims.len() != kernel.dims.len() {
-            return wrong(&kernel.name, format!("{} dims, where its kernel has {}", dims.len(), kernel.dims.len()));
+            return plan_error(
+                &kernel.name,
+                format!("{} dims, where its kernel has {}", dims.len(), kernel.dims.len()),
+            );
         }
-        let parts = state.and_then(|state| self.made.states.get(state as usize)).map(|state| state.parts);
-        let count = self.made.states.first().map_or(1, |state| state.parts.count);
+        let parts = state.and_then(|state| self.descriptor.states.get(state as usize)).map(|state| state.parts);
+        let count = self.descriptor.states.first().map_or(1, |state| state.parts.count);
         let largest = Firing::largest(parts.map(|parts| parts.positions), count);
         let values = dims.iter().map(|dim| largest.dim(dim)).collect::<Result<Vec<i64>, _>>();
         let values = match values {
             Ok(values) => values,
-            Err(error) => return wrong(&kernel.name, format!("a dim: {error}")),
+            Err(error) => return plan_error(&kernel.name, format!("a dim: {error}")),
         };
         let size = |affine: &Affine| {
             let size = affine.evaluate(|atom| match atom {
@@ -519,7 +527,7 @@ impl<'a> Making<'a> {
             match size.map(u64::try_from) {
                 Some(Ok(size)) => Ok(size),
                 Some(Err(_)) => Ok(0),
-                None => wrong(&kernel.name, "a buffer beyond 63 bits"),
+                None => plan_error(&kernel.name, "a buffer beyond 63 bits"),
             }
         };
         let sizes = kernel.buffers.iter().map(|buffer| size(&buffer.size)).collect::<Result<_, _>>()?;

@@ -62,12 +62,12 @@ pub fn search<E>(
     let shared = ladder.iter().rev().map(|partition| (partition, Placement::Shared));
     let time_multiplexed = ladder.iter().rev().map(|partition| (partition, Placement::TimeMultiplexed));
     let mut error = None;
-    let mut tried: Vec<Tried<'_>> = Vec::new();
+    let mut tried: Vec<Attempt<'_>> = Vec::new();
     let mut kernels = Kernels::default();
     for (partition, placement) in one_per_pe.chain(shared).chain(time_multiplexed) {
         if let Some(problem) = impossible(module, grid, partition, placement) {
             tracing::debug!(?partition, ?placement, "not tried: {problem}");
-            tried.push(Tried { partition, placement, problem });
+            tried.push(Attempt { partition, placement, problem });
             continue;
         }
         let plan = kernels.of(plan_for(partition).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
@@ -77,20 +77,20 @@ pub fn search<E>(
             Ok(mut descriptor) => {
                 let mut why = vec![sizes(partition)];
                 why.append(&mut descriptor.reasons);
-                if let Some(Tried { problem, .. }) = tried.last() {
+                if let Some(Attempt { problem, .. }) = tried.last() {
                     why.push(format!("{} sizes before had no room; the last: {problem}", tried.len()));
                 }
                 descriptor.reasons = why;
                 if let (Some(decisions), Some(told)) = (decisions, told) {
                     decisions.begin(DECIDES);
-                    tell(decisions, &tried, (partition, placement), &Ladder { module, grid, all: &ladder });
+                    record_decision(decisions, &tried, (partition, placement), &Ladder { module, grid, all: &ladder });
                     told.take().into_iter().for_each(|decision| decisions.add(decision));
                 }
                 return Ok(Placed { plan, descriptor });
             }
             Err(other) => {
                 tracing::debug!(?partition, ?placement, "no room: {other}");
-                tried.push(Tried { partition, placement, problem: other.to_string() });
+                tried.push(Attempt { partition, placement, problem: other.to_string() });
                 error = Some(other);
             }
         }
@@ -102,7 +102,7 @@ pub fn search<E>(
 }
 
 /// Sizes without room, and the reason.
-struct Tried<'l> {
+struct Attempt<'l> {
     partition: &'l Partition,
     placement: Placement,
     problem: String,
@@ -129,19 +129,19 @@ fn sizes(partition: &Partition) -> String {
 }
 
 /// Records the method of putting instances on PEs, and the sizes of pieces.
-fn tell(
+fn record_decision(
     decisions: &Decisions,
-    tried: &[Tried<'_>],
+    tried: &[Attempt<'_>],
     (partition, placement): (&Partition, Placement),
     ladder: &Ladder<'_>,
 ) {
-    let mut how = Decision::of("the model", "", "placement").chose(placement.said());
+    let mut how = Decision::of("the model", "", "placement").chose(placement.describe());
     for other in Placement::ALL.into_iter().filter(|other| *other != placement) {
         let mut failed = tried.iter().filter(|tried| tried.placement == other);
         let count = failed.clone().count();
         how = match failed.next_back() {
-            Some(last) => how.over(other.said(), format!("{count} sizes have no room; the last: {}", last.problem)),
-            None => how.over(other.said(), "it is slower, and without it there is room"),
+            Some(last) => how.over(other.describe(), format!("{count} sizes have no room; the last: {}", last.problem)),
+            None => how.over(other.describe(), "it is slower, and without it there is room"),
         };
     }
     decisions.add(how);

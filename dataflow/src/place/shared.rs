@@ -66,7 +66,7 @@ pub(super) fn place(
             let problem = format!("it needs {wanted} bytes; {left} bytes are free on all PEs together");
             return Err(PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem });
         };
-        decisions.into_iter().for_each(|decisions| tell(decisions, descriptor, unit, &place));
+        decisions.into_iter().for_each(|decisions| record_lanes(decisions, descriptor, unit, &place));
         unit.put(descriptor, 0, &place, wave);
         first_of_wave = false;
     }
@@ -74,7 +74,7 @@ pub(super) fn place(
 }
 
 /// Records the number of a unit's lanes that share a PE.
-fn tell(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Place) {
+fn record_lanes(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Place) {
     let program = unit.programs().next().and_then(|program| descriptor.programs.get(program as usize));
     let label = program.map_or("", |program| &*program.label);
     let Label { op, rest: name } = Label::of(label);

@@ -60,7 +60,10 @@ pub(super) fn place(
                         Some(other) => decision.over(format!("of {other} rows"), "ways are longer on high ones"),
                         None => decision,
                     });
-                    places.iter().zip(blocks).for_each(|(place, block)| tell(decisions, descriptor, block, place));
+                    places
+                        .iter()
+                        .zip(blocks)
+                        .for_each(|(place, block)| record_place(decisions, descriptor, block, place));
                 }
                 for (block, place) in blocks.iter().zip(&places) {
                     for cell in 0..block.cells.len() {
@@ -84,7 +87,7 @@ pub(super) fn place(
 }
 
 /// Records the folding of a block.
-fn tell(decisions: &Decisions, descriptor: &Descriptor, block: &Block, place: &Place) {
+fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, place: &Place) {
     let cells = block.cells.len() as u32;
     let program = block.programs().next().and_then(|program| descriptor.programs.get(program as usize));
     let label = program.map_or("", |program| &*program.label);

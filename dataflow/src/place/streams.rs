@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use crate::descriptor::{Descriptor, End, Port, Route, Slice, Stream, TensorSource};
 
 /// Returns the slice that a port receives, if any.
-pub(super) fn received(port: &Port) -> Option<&Slice> {
+pub(super) fn received_slice(port: &Port) -> Option<&Slice> {
     match port {
         Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) => Some(slice),
         Port::ReceiveParts { slice, .. } => Some(slice),
@@ -43,7 +43,7 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
     for (number, program) in descriptor.programs.iter().enumerate() {
         let number = number as u32;
         for port in &program.ports {
-            let Some(slice) = received(port) else { continue };
+            let Some(slice) = received_slice(port) else { continue };
             let parts = match port {
                 Port::ReceiveParts { state, .. } => {
                     descriptor.states.get(*state as usize).map_or(1, |state| state.parts.count)

@@ -26,7 +26,7 @@
 //! | `rows` | the rows that each instance fires for |
 //! | `dims` | the kernels' dims |
 //! | `path` | the critical path |
-//! | `stuck` | the chain of waits in a deadlock |
+//! | `wait_chain` | the chain of waits in a deadlock |
 //!
 //! Invariant: a firing never begins before all its inputs are there. Unfired rows and unsent
 //! messages at the end of a wave are an error.

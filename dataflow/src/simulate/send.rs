@@ -6,7 +6,7 @@ use super::SimulateError;
 use super::pass::{Cause, Event, MAX_CYCLES, Pass, Why};
 use super::rows::{NONE, RowId};
 use crate::layout::{Kind, Outlet, columns_of, edge, start};
-use crate::network::Way;
+use crate::network::MessageRoute;
 
 /// Waiting state of an outlet.
 #[derive(Clone, Copy, Debug)]
@@ -296,7 +296,13 @@ impl<'a> Pass<'a, '_> {
         targets.extend(exit);
         if !targets.is_empty() {
             let from_host = entry.is_some();
-            self.network.send(from, at, bytes, &targets, Way { route: outlet.route, from_host, exit: exit.is_some() });
+            self.network.send(
+                from,
+                at,
+                bytes,
+                &targets,
+                MessageRoute { route: outlet.route, from_host, exit: exit.is_some() },
+            );
         }
         let (mut last_pe, mut last_time) = (NONE, 0);
         for segment in segments {

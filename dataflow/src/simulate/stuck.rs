@@ -10,12 +10,12 @@ use crate::layout::{Unit, start};
 /// Max links of a chain that are followed.
 const MAX_LINKS: usize = 4096;
 /// Max links of a chain in an error.
-const TOLD: usize = 12;
+const MAX_CHAIN: usize = 12;
 
 impl Pass<'_, '_> {
     /// Returns the chain of waits of an instance, and whether it is a circle. `None` starts at the
     /// host.
-    pub(super) fn stuck(&self, first: Option<u32>) -> (Vec<String>, bool) {
+    pub(super) fn wait_chain(&self, first: Option<u32>) -> (Vec<String>, bool) {
         let mut chain: Vec<(u32, String)> = Vec::new();
         let mut next = match first {
             Some(first) => Some(first),
@@ -32,7 +32,7 @@ impl Pass<'_, '_> {
         while let Some(instance) = next {
             if let Some(place) = chain.iter().position(|(before, _)| *before == instance) {
                 let circle: Vec<String> = chain.drain(place..).map(|(_, text)| text).collect();
-                return (told(circle), true);
+                return (shorten_chain(circle), true);
             }
             if chain.len() >= MAX_LINKS {
                 break;
@@ -42,7 +42,7 @@ impl Pass<'_, '_> {
             next = other;
         }
         // The end of the chain is the most useful part.
-        let skipped = chain.len().saturating_sub(TOLD);
+        let skipped = chain.len().saturating_sub(MAX_CHAIN);
         (chain.into_iter().skip(skipped).map(|(_, text)| text).collect(), false)
     }
 
@@ -157,9 +157,9 @@ impl Pass<'_, '_> {
     }
 }
 
-fn told(mut chain: Vec<String>) -> Vec<String> {
-    let more = chain.len().saturating_sub(TOLD);
-    chain.truncate(TOLD);
+fn shorten_chain(mut chain: Vec<String>) -> Vec<String> {
+    let more = chain.len().saturating_sub(MAX_CHAIN);
+    chain.truncate(MAX_CHAIN);
     if more > 0 {
         chain.push(format!("and {more} more, round to the first"));
     }

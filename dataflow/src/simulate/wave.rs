@@ -74,7 +74,7 @@ impl Pass<'_, '_> {
             self.departed[(layout.first_host_outlet + number) as usize] < rows
         });
         if waiting > 0 || unsent {
-            let (chain, cyclic) = self.stuck(first);
+            let (chain, cyclic) = self.wait_chain(first);
             return Err(SimulateError::Deadlock { wave, cycle: self.queue.now(), waiting, chain, cyclic });
         }
         Ok(())

@@ -391,8 +391,8 @@ enum Outcome {
 
 impl Machine {
     /// Executes an instruction on this CPU and in the emulator, with `len` bytes of memory.
-    fn compare(&mut self, made: &Made, number: usize, thunks: &mut Thunks, len: usize) -> Outcome {
-        let Made { instruction: i, program, .. } = made;
+    fn compare(&mut self, made: &GeneratedCase, number: usize, thunks: &mut Thunks, len: usize) -> Outcome {
+        let GeneratedCase { instruction: i, program, .. } = made;
         let mut block = self.block(i);
         let mut before = vec![0; MEMORY];
         for part in before.chunks_exact_mut(64) {
@@ -498,14 +498,14 @@ fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width, qemu
     text
 }
 
-struct Made {
+struct GeneratedCase {
     instruction: Instruction,
     bytes: Vec<u8>,
     program: Program,
 }
 
 /// Returns the forms of an instruction that can be encoded and that the emulator knows.
-fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made> {
+fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<GeneratedCase> {
     // mov rbx, [rdi]; lea rbx, [rbx + POINTED]
     let load_pointer = [0x48, 0x8b, 0x1f, 0x48, 0x8d, 0x9b, 0, (POINTED >> 8) as u8, 0, 0];
     let mut made = Vec::new();
@@ -525,7 +525,7 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made>
             instruction.set_len(bytes.len());
             let whole = [&load_pointer[..], &bytes, &[0xc3]].concat();
             match Program::new(&whole, whole.len(), everything) {
-                Ok(program) => made.push(Made { instruction, bytes, program }),
+                Ok(program) => made.push(GeneratedCase { instruction, bytes, program }),
                 Err(fault) => {
                     let unknown = matches!(fault.kind, FaultKind::Unknown { .. } | FaultKind::Feature { .. });
                     assert!(unknown, "{instruction}: {fault}");

@@ -201,7 +201,7 @@ fn both_ways_of_writing_give_the_same_file() {
         let path = scratch.at(name);
         let mut output = Output::open(&path, &OURS).unwrap();
         if named {
-            output.to = To::Named(beside(&path).tempfile_in(scratch.0.path()).unwrap());
+            output.to = To::Named(names_beside(&path).tempfile_in(scratch.0.path()).unwrap());
             let aside: Vec<_> = scratch.names().into_iter().filter(|name| name.starts_with(".named.")).collect();
             assert!(aside.len() == 1 && aside[0].len() == ".named..part".len() + TemporaryNames::RANDOM, "{aside:?}");
         }
@@ -218,7 +218,7 @@ fn a_place_takes_the_file_that_was_written_and_no_other() {
     let scratch = Scratch::new();
     let (path, part) = (scratch.at("plan"), scratch.at(".plan.part"));
     let place = || Output::open(&path, &OURS).unwrap().into_place().unwrap();
-    let file = crate::own::open_own(&part).unwrap();
+    let file = crate::private_files::open_own(&part).unwrap();
     fs::rename(&part, scratch.at("elsewhere")).unwrap();
     fs::write(&part, "another").unwrap();
     assert!(place().take(&part, &file).unwrap_err().to_string().contains("replaced by another file"));

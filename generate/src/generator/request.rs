@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ixc_grammar::Matcher;
-use ixc_runtime::sample::{Likely, Sampler, SamplerState, Settings, SettingsError};
+use ixc_runtime::sample::{Sampler, SamplerState, Settings, SettingsError, TokenLogProb};
 
 use crate::Error;
 
@@ -55,7 +55,7 @@ impl Request {
         let mut settings = Settings::clone(&self.sampling);
         settings.seed = settings.seed.wrapping_add(self.number.into());
         if self.ignore_end {
-            settings.never.extend_from_slice(ends);
+            settings.banned.extend_from_slice(ends);
         }
         let mut sampler = Sampler::new(settings)?;
         self.resumed.iter().for_each(|state| sampler.resume(state));
@@ -90,7 +90,7 @@ pub enum Event {
         /// The token.
         token: u32,
         /// Probability of the token and the likeliest tokens, if requested.
-        likely: Option<(Likely, Vec<Likely>)>,
+        likely: Option<(TokenLogProb, Vec<TokenLogProb>)>,
     },
     /// The context was full, and tokens after the first ones were forgotten.
     Shifted,

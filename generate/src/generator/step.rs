@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use ixc_runtime::engine::StepError;
-use ixc_runtime::sample::likely;
+use ixc_runtime::sample::log_probabilities_of;
 
 use super::rows::Rows;
 use super::{Active, Callers, End, Event, FinalText, Generator, LEAST_WAIT, LONGEST_WAIT, Request, RequestId, SHARE};
@@ -254,8 +254,8 @@ impl Generator {
                 Ok(token) => token,
             };
             let likely = active.request.likeliest.map(|count| match active.request.after_sampling {
-                true => active.sampler.drawn(token, count),
-                false => likely(logits, token, count),
+                true => active.sampler.log_probabilities(token, count),
+                false => log_probabilities_of(logits, token, count),
             });
             active.made += 1;
             active.request.tokens.push(token);

@@ -134,7 +134,7 @@ fn a_request_that_caches_nothing_neither_finds_nor_leaves_anything() {
 
 /// Restricts samples to one token.
 fn only(token: u32, vocabulary: usize) -> Settings {
-    Settings { never: (0..vocabulary as u32).filter(|other| *other != token).collect(), ..Settings::greedy() }
+    Settings { banned: (0..vocabulary as u32).filter(|other| *other != token).collect(), ..Settings::greedy() }
 }
 
 /// Checks that the last token is computed even if all remaining tokens are cached after a shift.

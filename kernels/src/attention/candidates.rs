@@ -12,7 +12,7 @@
 
 use super::entries::AttentionEntries;
 use super::part::AttentionPart;
-use super::request::{Accepted, AttentionRequest, Reason};
+use super::request::{AttentionRequest, KernelOffer, Reason};
 use super::tiles::{AttentionTiles, FEW_ROWS, SHORT_ROWS};
 use super::whole::Attention;
 use super::window::AttentionWindow;
@@ -23,7 +23,7 @@ use crate::text::Text;
 pub struct Candidate {
     /// First word of its spec.
     pub kernel: &'static str,
-    accepts: fn(&AttentionRequest) -> Result<Accepted, Reason>,
+    accepts: fn(&AttentionRequest) -> Result<KernelOffer, Reason>,
 }
 
 impl Candidate {
@@ -31,7 +31,7 @@ impl Candidate {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn accepts(&self, request: &AttentionRequest) -> Result<Accepted, Reason> {
+    pub fn accepts(&self, request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         (self.accepts)(request)
     }
 }

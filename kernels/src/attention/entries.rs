@@ -8,7 +8,7 @@ use ixc_ir::plan::DimExpr;
 
 use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{OfHead, attended, attended_in, kernel_with_entries};
-use super::request::{Accepted, Ahead, AttentionRequest, Entries, ItemDivision, Reason};
+use super::request::{AttentionRequest, Entries, ItemDivision, KernelOffer, Lookahead, Reason};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -49,14 +49,14 @@ impl AttentionEntries {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+    pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, .. } = *request;
         let Entries { every, chosen, cache } = request.entries.ok_or(Reason::NoEntries)?;
         Reason::Blocks.against([request.cache, cache].iter().any(|cache| *cache != Cache::default()))?;
         let Some(Window { positions: window, chunked: false, .. }) = request.window else {
             return Err(Reason::WindowOfEntries);
         };
-        Reason::Ahead.against(request.ahead != Ahead::Nothing)?;
+        Reason::Lookahead.against(request.ahead != Lookahead::Nothing)?;
         Reason::Chosen.against(request.chosen)?;
         Reason::Cap.against(scores.cap.is_some())?;
         Reason::Slopes.against(scores.slopes)?;
@@ -69,7 +69,7 @@ impl AttentionEntries {
             }
             false => ItemDivision::Whole,
         };
-        Ok(Accepted { spec: spec.into(), row_chunk: 1, division, why: "it sees entries", larger: None })
+        Ok(KernelOffer { spec: spec.into(), row_chunk: 1, division, why: "it sees entries", larger: None })
     }
 
     fn operands(&self) -> Operands {

@@ -28,7 +28,9 @@ pub use self::combine::AttentionCombine;
 pub use self::entries::AttentionEntries;
 pub use self::heads::{Heads, Scores, Window};
 pub use self::part::AttentionPart;
-pub use self::request::{Accepted, Ahead, AttentionRequest, Entries, ItemDivision, LargerItems, Reason, Refusal};
+pub use self::request::{
+    AttentionRequest, Entries, ItemDivision, KernelOffer, LargerItems, Lookahead, Reason, Refusal,
+};
 pub use self::tiles::AttentionTiles;
 pub use self::whole::Attention;
 pub use self::window::AttentionWindow;

@@ -99,7 +99,7 @@ struct Scratch {
     buffer: BufferId,
     /// Scores, which weights later replace: a block for each query.
     p: i64,
-    /// Queries times the factor on scores. For keys in blocks they are rounded, with [`ROUNDED`]
+    /// Queries times the factor on scores. For keys in blocks they are rounded, with [`ROUNDED_QUERY_BYTES`]
     /// bytes in addition to each block's codes.
     q: i64,
     /// Sums of weighted values: a value for each query.
@@ -117,12 +117,12 @@ struct Scratch {
 
 /// Bytes of a rounded query's block in addition to its codes: an f32 scale, and the negative sum of
 /// codes times the keys' zero point.
-const ROUNDED: i64 = 8;
+const ROUNDED_QUERY_BYTES: i64 = 8;
 
 /// Bytes of a query's stats, and offsets in them.
 const STATS: i64 = 12;
 const FACTOR: i64 = 4;
-const OWN: i64 = 8;
+const OWN_STATS: i64 = 8;
 /// Bytes of a query's stats with entries. They also have the last entry that the query sees.
 const STATS_WITH_ENTRIES: i64 = 16;
 const LAST_ENTRY: i64 = 12;
@@ -189,7 +189,7 @@ pub(super) fn kernel(
     part: bool,
     window: Option<Window>,
 ) -> Result<Kernel, GenerateError> {
-    generated(name, lanes, operands, [heads, rows], part, Seen { window, entries: false })
+    generate_kernel(name, lanes, operands, [heads, rows], part, Visibility { window, entries: false })
 }
 
 /// Generates attention of one row over a window and over whole entries.
@@ -200,23 +200,23 @@ pub(super) fn kernel_with_entries(
     window: u32,
 ) -> Result<Kernel, GenerateError> {
     let window = Some(Window { positions: window, chunked: false, both: false });
-    generated(name, lanes, operands, [1, 1], false, Seen { window, entries: true })
+    generate_kernel(name, lanes, operands, [1, 1], false, Visibility { window, entries: true })
 }
 
 /// Positions and entries that a row sees.
-struct Seen {
+struct Visibility {
     window: Option<Window>,
     /// Whether the row also sees entries.
     entries: bool,
 }
 
-fn generated(
+fn generate_kernel(
     name: String,
     lanes: u16,
     operands: Operands,
     [heads, rows]: [u32; 2],
     part: bool,
-    Seen { window, entries }: Seen,
+    Visibility { window, entries }: Visibility,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     let Operands { heads: Heads { group, d, dv }, scores, cache } = operands;
@@ -250,7 +250,7 @@ fn generated(
     };
     let held = |field: Field| full * field.block_bytes() + masked * field.block_bytes();
     let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
-    let places = Places { keys, values, of_keys, of_values, first, window, end, last: OWN };
+    let places = Places { keys, values, of_keys, of_values, first, window, end, last: OWN_STATS };
     let entries = blocks.map(|blocks| {
         let whole = b.read("whole", 4);
         let [keys, values] = [("entry_keys", of_keys), ("entry_values", of_values)]
@@ -318,7 +318,7 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [keys, values]: [Fie
 
 /// Returns the bytes of a query in scratch memory.
 fn query_bytes(keys: &Field) -> i64 {
-    keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED))
+    keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED_QUERY_BYTES))
 }
 
 /// Returns the max panels of all queries of a tile together.
@@ -436,7 +436,7 @@ impl Attend {
             };
             b.store(s.buffer, query.clone() * s.stats_bytes + s.stats, top);
             let own = b.load(Type::i32(1), self.position, (row.clone() + r.clone()) * 4);
-            b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + OWN), own);
+            b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + OWN_STATS), own);
             if let Some(slopes) = self.slopes {
                 let slope = b.load(Type::f32(1), slopes, h.clone() * 4);
                 b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + SLOPE), slope);
@@ -457,7 +457,7 @@ impl Attend {
         let lanes = self.lanes.min(blocks.len() as u16);
         let (width, buffer) = (i64::from(lanes), self.scratch.buffer);
         b.for_each("block", blocks.count, |b, block| {
-            let to = to.clone() + block * (blocks.len() + ROUNDED);
+            let to = to.clone() + block * (blocks.len() + ROUNDED_QUERY_BYTES);
             let vectors = 0..blocks.len() / width;
             let x: Vec<ValueId> = vectors.map(|i| query(b, block * blocks.len() + i * width, lanes)).collect();
             let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();

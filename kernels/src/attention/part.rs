@@ -6,7 +6,7 @@ use ixc_ir::plan::Division;
 use super::combine::AttentionCombine;
 use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{OfHead, attended, kernel};
-use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
+use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use super::whole;
 use crate::blocks;
 use crate::cache::Cache;
@@ -49,13 +49,13 @@ impl AttentionPart {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+    pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, .. } = *request;
         request.all_positions()?;
         Reason::SeveralRows.against(request.rows > 1)?;
         let division = Division::THREADS;
         let combine = AttentionCombine { group: heads.group, dv: heads.dv, parts: division.parts }.into();
-        Ok(Accepted {
+        Ok(KernelOffer {
             spec: AttentionPart { heads, scores, cache }.into(),
             row_chunk: 1,
             division: ItemDivision::Positions { division, combine },

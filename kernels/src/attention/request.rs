@@ -25,7 +25,7 @@ pub struct AttentionRequest {
     /// Window of the state: positions up to its own that a row sees, if not all.
     pub window: Option<Window>,
     /// Positions after its own that a row sees.
-    pub ahead: Ahead,
+    pub ahead: Lookahead,
     /// Whether an index chose the positions.
     pub chosen: bool,
     /// Entries that rows see in addition to positions.
@@ -40,7 +40,7 @@ pub struct AttentionRequest {
 
 /// Positions after its own that a row sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
+pub enum Lookahead {
     /// No position.
     Nothing,
     /// This number; a row sees as many before its own.
@@ -62,7 +62,7 @@ pub struct Entries {
 
 /// A kernel that does what a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct KernelOffer {
     /// The kernel.
     pub spec: KernelSpec,
     /// Max rows of an item.
@@ -131,7 +131,7 @@ pub enum Reason {
     Chosen,
     /// Positions after a row's own are requested.
     #[error("it sees no positions after a row's own")]
-    Ahead,
+    Lookahead,
     /// Positions after a row's own are requested, and the state has a window.
     #[error("it sees no positions after a row's own if the state has a window")]
     AheadOfWindow,
@@ -198,7 +198,7 @@ impl AttentionRequest {
             cache: Cache::default(),
             key_heads,
             window: None,
-            ahead: Ahead::Nothing,
+            ahead: Lookahead::Nothing,
             chosen: false,
             entries: None,
             exact: true,
@@ -214,12 +214,12 @@ impl AttentionRequest {
     /// Positions ahead together with a window, a choice or slopes.
     pub(super) fn sight(&self) -> Result<Option<Window>, Reason> {
         let window = match self.ahead {
-            Ahead::Nothing => return Ok(self.window),
-            Ahead::Positions(reach) => {
+            Lookahead::Nothing => return Ok(self.window),
+            Lookahead::Positions(reach) => {
                 let positions = reach.saturating_mul(2).saturating_add(1);
                 Some(Window { positions, chunked: false, both: true })
             }
-            Ahead::Text => None,
+            Lookahead::Text => None,
         };
         Reason::AheadOfWindow.against(self.window.is_some())?;
         Reason::AheadOfChoice.against(self.chosen)?;

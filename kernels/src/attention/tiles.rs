@@ -77,7 +77,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
 pub use self::items::{FEW_ROWS, SHORT_ROWS};
 use super::heads::{Heads, Operands, Scores, Window, check_cap};
-use super::request::{Accepted, AttentionRequest, ItemDivision, LargerItems, Reason};
+use super::request::{AttentionRequest, ItemDivision, KernelOffer, LargerItems, Reason};
 use crate::blocks::{self, Runs};
 use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
@@ -167,7 +167,7 @@ impl AttentionTiles {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+    pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, exact, .. } = *request;
         Reason::NoTiles.against(!request.tiles)?;
         Reason::Entries.against(request.entries.is_some())?;
@@ -180,7 +180,7 @@ impl AttentionTiles {
         let rows = items::rows(heads.group, window);
         let row_chunk = if request.rows <= SHORT_ROWS { items::short_rows(heads.group, rows) } else { rows };
         const SHORT: &str = "16 threads have an item each of half as many queries";
-        Ok(Accepted {
+        Ok(KernelOffer {
             spec: AttentionTiles { heads, scores, key_heads, rows, exact, window, chunked, both, cache }.into(),
             row_chunk,
             division: ItemDivision::Whole,

@@ -5,7 +5,7 @@ use ixc_ir::plan::DimInput;
 
 use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{MAX_ITEM_ROWS, OfHead, attended, kernel};
-use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
+use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -54,11 +54,11 @@ impl Attention {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+    pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         request.all_positions()?;
         let rows = (QUERIES / heads.group.max(1)).max(1);
-        Ok(Accepted {
+        Ok(KernelOffer {
             spec: Attention { heads, scores, key_heads, rows, cache }.into(),
             row_chunk: rows,
             division: ItemDivision::Whole,

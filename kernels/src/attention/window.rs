@@ -7,7 +7,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
 use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{MAX_ITEM_ROWS, OfHead, attended, kernel};
-use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
+use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use super::whole::{self, QUERIES};
 use crate::blocks;
 use crate::cache::Cache;
@@ -60,14 +60,14 @@ impl AttentionWindow {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+    pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         Reason::Entries.against(request.entries.is_some())?;
         let Window { positions, chunked, both } = request.sight()?.ok_or(Reason::NoWindow)?;
         Reason::Chosen.against(request.chosen)?;
         // A window is short: one item of each key head goes through it.
         let rows = (QUERIES / heads.group.max(1)).max(2);
-        Ok(Accepted {
+        Ok(KernelOffer {
             spec: AttentionWindow { heads, scores, key_heads, rows, window: positions, chunked, both, cache }.into(),
             row_chunk: rows,
             division: ItemDivision::Whole,

@@ -283,7 +283,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
             vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64), strip]
         }
         false if dot2 => {
-            let together = packed::pairs::TOGETHER as f64 * STRIP as f64;
+            let together = packed::pairs::STRIPS_TOGETHER as f64 * STRIP as f64;
             let fixed = (each(strips) * packed::pairs::STRETCH as f64 * together) as u64;
             let reads = each(strips) / f64::from(packed::pairs::ROWS);
             let weight = Reuse { what: "weight rows", fixed, beside: 0, row: (0, chunk), shared: false, reads };

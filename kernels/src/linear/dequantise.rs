@@ -72,7 +72,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                     }
                     Some((_, scales)) => {
                         let scale = scale(b, codec.scales, scales, number);
-                        scaled(b, scale, d)
+                        scale_integer(b, scale, d)
                     }
                 };
                 let v = b.mul(q, scale);
@@ -83,7 +83,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                     }
                     (Minimum::Scaled, Some(dmin), Some((_, scales))) => {
                         let minimum = minimum(b, codec.scales, scales, number);
-                        let m = scaled(b, minimum, dmin);
+                        let m = scale_integer(b, minimum, dmin);
                         b.sub(v, m)
                     }
                     (Minimum::None | Minimum::Half | Minimum::Scaled, _, _) => v,
@@ -118,7 +118,7 @@ fn minimum(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -
 }
 
 /// Returns `d` times an integer, in all lanes.
-fn scaled(b: &mut KernelBuilder, integer: ValueId, d: ValueId) -> ValueId {
+fn scale_integer(b: &mut KernelBuilder, integer: ValueId, d: ValueId) -> ValueId {
     let s = b.op(Op::ToF32, Type::f32(1), &[integer]);
     let v = b.mul(d, s);
     b.broadcast(LANES, v)

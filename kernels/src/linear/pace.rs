@@ -108,10 +108,10 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
         let mut names: Vec<(ValueId, ValueId)> = inner.carries.iter().map(|carry| carry.inner).zip(given).collect();
         for statement in &inner.body {
             let Stmt::Inst(inst) = statement else { continue };
-            let copy = copied(values, inst, &mut names, inner.var, (times.into(), iteration));
+            let copy = copy_instruction(values, inst, &mut names, inner.var, (times.into(), iteration));
             body.push(Stmt::Inst(copy));
         }
-        given = inner.carries.iter().map(|carry| renamed(&names, carry.next)).collect();
+        given = inner.carries.iter().map(|carry| last_name(&names, carry.next)).collect();
     }
     let carries = inner.carries.iter().zip(given).map(|(carry, next)| Carry { next, ..carry.clone() });
     inner.carries = carries.collect();
@@ -120,12 +120,12 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
 }
 
 /// Returns the last name that a value was given.
-fn renamed(names: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
+fn last_name(names: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
     names.iter().rev().find(|(from, _)| *from == value).map_or(value, |(_, to)| *to)
 }
 
 /// Returns a copy of an instruction for iteration `iteration` of `times`, with a result of its own.
-fn copied(
+fn copy_instruction(
     values: &mut Vec<Type>,
     inst: &Inst,
     names: &mut Vec<(ValueId, ValueId)>,
@@ -142,7 +142,7 @@ fn copied(
         }
         affine
     };
-    let operands = inst.operands.iter().map(|value| renamed(names, *value)).collect();
+    let operands = inst.operands.iter().map(|value| last_name(names, *value)).collect();
     let address =
         inst.address.as_ref().map(|address| Address { buffer: address.buffer, offset: moved(&address.offset) });
     let index = inst.index.as_ref().map(moved);

@@ -55,7 +55,7 @@ pub struct Use {
 
 /// Place of a part in a weight: `columns` items from weight row `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed<'t> {
+pub struct PartPlace<'t> {
     /// The part.
     pub part: &'t RowTiles,
     /// First weight row of the part.
@@ -142,13 +142,13 @@ impl Tiling {
     ///
     /// # Errors
     /// [`TilingError::Length`].
-    pub fn place(&self, rows: u64) -> Result<Vec<Placed<'_>>, TilingError> {
+    pub fn place(&self, rows: u64) -> Result<Vec<PartPlace<'_>>, TilingError> {
         let mut first = 0;
         let mut placed = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
             let columns = (rows - first) / part.rows.max(1);
             if columns > 0 {
-                placed.push(Placed { part, first, columns });
+                placed.push(PartPlace { part, first, columns });
                 first += columns * part.rows;
             }
         }

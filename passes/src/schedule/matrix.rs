@@ -16,7 +16,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, GateAttrs};
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{Arg, BufferId, Source};
-use ixc_kernels::tiling::{Placed, RowTiles, TilingError, Use};
+use ixc_kernels::tiling::{PartPlace, RowTiles, TilingError, Use};
 use ixc_kernels::{Activation, Bits, KernelSpec, Linear, MatmulStrategy, Pace};
 
 use super::ScheduleError;
@@ -120,7 +120,7 @@ impl Lowering<'_> {
         let parts = tiling.place(m.n).map_err(|error| self.wrong_tiling(*w, error))?;
         let weight = self.weight(*w)?;
         let bias = bias.map(|bias| self.vector(op, bias)).transpose()?;
-        for Placed { part, first: first_row, columns } in parts {
+        for PartPlace { part, first: first_row, columns } in parts {
             let label = if first_row == 0 { label.clone() } else { format!("{label} tail") };
             let (x_row, y_row) = (x.row_bytes()?, y.row_bytes()?);
             let (first, step) = (first_row * 4, part.rows * 4);
@@ -208,7 +208,7 @@ impl Lowering<'_> {
         let tiling = self.tiling(w)?;
         let parts = tiling.place(n).map_err(|error| self.wrong_tiling(w, error))?;
         let weight = self.weight(w)?;
-        for Placed { part, first, columns } in parts {
+        for PartPlace { part, first, columns } in parts {
             for first in (0..columns).map(|column| first + column * part.rows) {
                 let args = vec![
                     ("x", columns_arg(Source::Arena(x.buffer), 0, x.row_bytes()?, part_bytes(x.format, k)?)),
@@ -281,7 +281,7 @@ impl Lowering<'_> {
         let tiling = self.tiling(*gate)?;
         let parts = tiling.place(g.n).map_err(|error| self.wrong_tiling(*gate, error))?;
         let (w, gate, up) = (*gate, self.weight(*gate)?, self.weight(*up)?);
-        for Placed { part, first: first_row, columns } in parts {
+        for PartPlace { part, first: first_row, columns } in parts {
             let label = if first_row == 0 { label.to_string() } else { format!("{label} tail") };
             let weight = |m: &Matrix, weight: u32| Arg {
                 source: Source::Weight(weight),

@@ -25,7 +25,7 @@ use crate::execute::{self, ExecuteError};
 use crate::executor::sequences::Piece;
 use crate::experts::Experts;
 use crate::file::PlanFile;
-use crate::load::{self, LoadError, Loaded};
+use crate::load::{self, LoadError, LoadedPlan};
 use crate::memory::Region;
 use crate::options::Options;
 use crate::program::Layer;
@@ -156,7 +156,7 @@ fn list(layers: &[u32]) -> String {
 /// A loaded plan of routed experts.
 #[derive(Debug)]
 pub struct ExpertLayers {
-    loaded: Loaded,
+    loaded: LoadedPlan,
 }
 
 impl ExpertLayers {

@@ -16,13 +16,12 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
 
-use crate::bucket::Bucket;
-use crate::crew::Crew;
 use crate::engine::pins::Pins;
 use crate::execute::{Backend, EngineMemory, Parts};
 use crate::executor::sequences::Sequences;
 use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
+use crate::expert_sort::Bucket;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::gauge::{Activity, Gauge};
@@ -34,14 +33,15 @@ use crate::pack::{self, Job};
 use crate::page_cache_hints::Advice;
 use crate::plan_check::{checked, target};
 use crate::pool::{Pool, processors};
-use crate::processors::{Pin, Unpinned, allowed};
+use crate::processors::{Pin, PinRefusal, allowed};
 use crate::program::{MAX_CONTEXT, Program};
 use crate::saved::identity::{self, Sample};
 use crate::saved::{Digest, Identity};
 use crate::stats::{Clock, Stats};
-use crate::stored::{Makers, Stored};
-use crate::stream::store::{Config, Keep};
-use crate::weights::{Unpacked, Weight, Weights};
+use crate::stream::store::{Config, KeptBlocks};
+use crate::thread_count::ThreadCount;
+use crate::weight_source::{DerivedTensors, WeightSource};
+use crate::weights::{OnDemandPacking, Weight, Weights};
 
 mod budget;
 
@@ -55,19 +55,19 @@ use budget::{budget, for_recorder};
 
 /// A loaded plan: the data that steps need.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedPlan {
     pub(crate) program: Program,
     pub(crate) backend: Backend,
     pub(crate) store: EngineMemory,
     pub(crate) pool: Pool,
     /// Number of the pool's threads that run a step.
-    pub(crate) crew: Crew,
-    /// Whether the options ask to bind threads to processors. `pinned` has the processor of each
+    pub(crate) thread_count: ThreadCount,
+    /// Whether the options ask to bind threads to processors. `pinned_processors` has the processor of each
     /// bound thread, or the reason why they are not bound.
     pub(crate) pin: Pin,
-    pub(crate) pinned: Result<Vec<usize>, Unpinned>,
+    pub(crate) pinned_processors: Result<Vec<usize>, PinRefusal>,
     /// Processors that threads could run on when the plan was loaded.
-    pub(crate) anywhere: Vec<usize>,
+    pub(crate) initial_processors: Vec<usize>,
     /// Longest sequence, in tokens.
     pub(crate) context: u32,
     /// Max additions of a step.
@@ -98,7 +98,7 @@ pub(crate) struct Loaded {
     weights_digest: OnceLock<Digest>,
 }
 
-impl Loaded {
+impl LoadedPlan {
     /// Returns the identity of saved states.
     pub(crate) fn identity(&self) -> Identity {
         let weights = || identity::of_weights(&self.samples, &self.store.files);
@@ -107,17 +107,17 @@ impl Loaded {
 
     /// Unbinds threads that were bound only because no other process wanted a processor.
     pub(crate) fn let_go(&mut self) {
-        if self.pin == Pin::Auto && self.pinned.is_ok() {
-            self.pinned = Err(match self.pool.bind(&[], &self.anywhere) {
-                Ok(()) => Unpinned::LetGo,
-                Err(error) => Unpinned::Refused(error.to_string()),
+        if self.pin == Pin::Auto && self.pinned_processors.is_ok() {
+            self.pinned_processors = Err(match self.pool.bind(&[], &self.initial_processors) {
+                Ok(()) => PinRefusal::LetGo,
+                Err(error) => PinRefusal::Refused(error.to_string()),
             });
         }
     }
 }
 
 /// Loads a plan. See [`Engine::load`](crate::engine::Engine::load).
-pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Loaded, LoadError> {
+pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<LoadedPlan, LoadError> {
     let PlanFile { mut plan, weights: own } = file;
     locate(&mut plan, folder, options.built_in);
     // This comes before files are read, because mapped pages are given back.
@@ -136,8 +136,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     // The result is at most MAX_CONTEXT, which is a multiple of a block.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
     // This comes before threads are bound. The caller's own binding may change later.
-    let anywhere = allowed().unwrap_or_default();
-    let (mut pool, pinned) = pool(options)?;
+    let initial_processors = allowed().unwrap_or_default();
+    let (mut pool, pinned_processors) = pool(options)?;
     let threads = pool.threads();
     let files = open_files(&plan, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
@@ -180,7 +180,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
-    let sources = Sources { files: &files, makers: Makers::new(&plan.derived, &files), own: own.as_ref() };
+    let sources =
+        Sources { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files), own: own.as_ref() };
     let weights = weights(&plan.weights, &sources, streamed.as_deref(), threads)?;
     let begin = std::time::Instant::now();
     options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
@@ -220,8 +221,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     if let Some((layout, paths)) = layout {
         let pins = options.pins.as_ref();
-        let keep = pins
-            .map(|Pins { chosen, percent }| Keep { blocks: expert_counts.choose_most_used(chosen), percent: *percent });
+        let keep = pins.map(|Pins { chosen, percent }| KeptBlocks {
+            blocks: expert_counts.choose_most_used(chosen),
+            percent: *percent,
+        });
         let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
         let config = Config { budget: for_experts, keep, trace, ..options.stream.clone() };
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
@@ -255,15 +258,15 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     };
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
-    Ok(Loaded {
+    Ok(LoadedPlan {
         program,
         backend,
         store,
         pool,
-        crew: Crew::new(threads, processors()),
+        thread_count: ThreadCount::new(threads, processors()),
         pin: options.pin,
-        pinned,
-        anywhere,
+        pinned_processors,
+        initial_processors,
         context,
         additions: run.additions(),
         exact_batch: options.exact_batch,
@@ -309,21 +312,23 @@ fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> b
 /// The files that weights are read from.
 struct Sources<'a> {
     files: &'a [Mapped],
-    makers: Makers,
+    derived_tensors: DerivedTensors,
     /// The plan's own file.
     own: Option<&'a Mapped>,
 }
 
 impl Sources<'_> {
     /// Returns a weight's bytes as stored, and the number of their file if they lie in one file.
-    fn of(&self, weight: &PlanWeight) -> Result<(Option<Stored>, usize), LoadError> {
+    fn of(&self, weight: &PlanWeight) -> Result<(Option<WeightSource>, usize), LoadError> {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&self.files[file as usize], file as usize),
             WeightFile::Plan | WeightFile::Blocks { .. } => (self.own.ok_or(LoadError::NoWeights)?, self.files.len()),
-            WeightFile::Derived(derived) => return Ok((self.makers.part(derived, 0, weight.bytes), usize::MAX)),
+            WeightFile::Derived(derived) => {
+                return Ok((self.derived_tensors.part(derived, 0, weight.bytes), usize::MAX));
+            }
         };
         let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
-        Ok((place.map(Stored::Mapped), number))
+        Ok((place.map(WeightSource::Mapped), number))
     }
 }
 
@@ -360,16 +365,16 @@ fn weights(
         if !in_memory(streamed, i, weight) {
             // A streamed weight has no place.
             let region = match place {
-                Stored::Mapped(region) if is_streamed(i) => region.part(0, 0).unwrap_or(region),
-                Stored::Mapped(region) => region,
-                Stored::Derived(_) => nowhere,
+                WeightSource::Mapped(region) if is_streamed(i) => region.part(0, 0).unwrap_or(region),
+                WeightSource::Mapped(region) => region,
+                WeightSource::Derived(_) => nowhere,
             };
             // The program's check found that a weight in blocks has experts.
             let matrices = match (weight.file, weight.shape.first()) {
                 (WeightFile::Blocks { stride }, Some(&experts)) => Some((stride, weight.bytes / experts.max(1))),
                 _ => None,
             };
-            places.push(Weight { region, matrices, unpacked: None });
+            places.push(Weight { region, matrices, on_demand: None });
             continue;
         }
         let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
@@ -386,16 +391,16 @@ fn weights(
                 Some(file) => file.release(weight.offset, weight.bytes),
                 None => place.release(sources.files),
             }
-            places.push(Weight { region: to, matrices: None, unpacked: None });
+            places.push(Weight { region: to, matrices: None, on_demand: None });
             continue;
         }
         let columns = weight.shape.last().copied().unwrap_or(0);
         // The product of all dimensions but the rows and columns of a matrix.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
-        let unpacked = Job::new((weight.stored, weight.format), columns, place, to)
-            .and_then(|job| Unpacked::new(job, number, weight.offset, parts))
+        let on_demand = Job::new((weight.stored, weight.format), columns, place, to)
+            .and_then(|job| OnDemandPacking::new(job, number, weight.offset, parts))
             .ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
-        places.push(Weight { region: to, matrices: None, unpacked: Some(unpacked) });
+        places.push(Weight { region: to, matrices: None, on_demand: Some(on_demand) });
     }
     Ok(Weights::new(places, memory, threads))
 }

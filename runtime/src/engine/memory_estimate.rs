@@ -103,8 +103,8 @@ pub fn defers(plan: &Plan<Kernel>) -> bool {
 
 impl Needs {
     /// Returns the min budget that works.
-    pub fn least(&self) -> u64 {
-        self.fixed.saturating_add(Spending::least(&self.blocks, self.top_k).bytes())
+    pub fn min_bytes(&self) -> u64 {
+        self.fixed.saturating_add(Spending::minimum(&self.blocks, self.top_k).bytes())
     }
 
     /// Returns the budget that holds all experts.
@@ -121,7 +121,7 @@ impl Needs {
     /// # Errors
     /// [`LoadError::Budget`] if loading would refuse this budget.
     pub fn spending(&self, budget: u64) -> Result<Spending, LoadError> {
-        let (fixed, needed) = (self.fixed, self.least());
+        let (fixed, needed) = (self.fixed, self.min_bytes());
         let left = load::for_experts(budget, fixed, needed.saturating_sub(fixed))?;
         Spending::of(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget { budget, fixed, needed })
     }

@@ -6,7 +6,7 @@ use super::pins::Pins;
 use crate::error::load::LoadError;
 use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};
-use crate::processors::{Machine, Pin, Unpinned};
+use crate::processors::{Machine, Pin, PinRefusal};
 use crate::shared_pages::Sharing;
 use crate::stream::predict;
 use crate::stream::store::Config;
@@ -96,20 +96,20 @@ pub struct Options {
 
 /// Makes the thread pool that the options ask for. Also returns the processor of each thread, or
 /// the reason why threads are not bound.
-pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, Unpinned>), LoadError> {
+pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, PinRefusal>), LoadError> {
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     if threads == 0 || threads > MAX_THREADS {
         return Err(LoadError::Threads { found: threads });
     }
     // This comes before our threads start, because it counts the threads of other processes.
-    let machine = Some(options.pin).filter(|pin| *pin != Pin::Off).map(|_| Machine::here().unwrap_or_default());
+    let machine = Some(options.pin).filter(|pin| *pin != Pin::Off).map(|_| Machine::detect().unwrap_or_default());
     let mut pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
-    let pinned = machine.map_or(Err(Unpinned::Off), |machine| {
-        let processors = machine.pinned(options.pin, threads)?;
-        pool.bind(&processors, &machine.allowed).map_err(|error| Unpinned::Refused(error.to_string()))?;
+    let pinned_processors = machine.map_or(Err(PinRefusal::Off), |machine| {
+        let processors = machine.pinned_processors(options.pin, threads)?;
+        pool.bind(&processors, &machine.allowed).map_err(|error| PinRefusal::Refused(error.to_string()))?;
         Ok(processors)
     });
-    Ok((pool, pinned))
+    Ok((pool, pinned_processors))
 }
 
 /// A model file that is compiled into the program.

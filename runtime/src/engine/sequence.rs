@@ -25,21 +25,21 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{HiddenRows, MAX_OUTPUTS, Output, Plan, RowCount, State};
 use ixc_targets::Target;
 
-use crate::crew::Crew;
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::executor::sequences::{Piece, Sequence, StateBytes, runs};
 use crate::experts::Experts;
 use crate::file::PlanFile;
-use crate::load::{self, LoadError, Loaded};
+use crate::load::{self, LoadError, LoadedPlan};
 use crate::memory::{Mapped, MemoryError};
 use crate::options::{self, Options};
-use crate::page_cache_hints::{Advice, Advised};
+use crate::page_cache_hints::{Advice, AdviceCounts};
 use crate::pages::{self, PageUse};
 use crate::pool::processors;
-use crate::processors::Unpinned;
+use crate::processors::PinRefusal;
 use crate::stats::Stats;
 use crate::stream::predict;
 use crate::stream::store;
+use crate::thread_count::ThreadCount;
 use crate::trace::Step;
 
 /// The reason why a step did not run.
@@ -243,7 +243,7 @@ pub struct Addition<'t> {
 /// A loaded plan and its sequences.
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedPlan,
     /// Outputs of the last step.
     outputs: usize,
     /// Number of tokens of the last step.
@@ -294,8 +294,8 @@ impl Engine {
 
     /// Returns the number of weights that will still be packed when they are needed. A weight with
     /// experts counts once for each expert's matrix.
-    pub fn unpacked_parts(&self) -> u64 {
-        self.loaded.store.weights.unpacked_parts()
+    pub fn on_demand_parts(&self) -> u64 {
+        self.loaded.store.weights.on_demand_parts()
     }
 
     /// Runs one step: adds `tokens` to the sequence. Computes the logits of the rows (positions in
@@ -370,7 +370,7 @@ impl Engine {
         // Waiting for a drive says nothing about other processes that use processors.
         let resident = self.loaded.store.experts.is_none() && self.loaded.store.advice.is_none();
         let adapts = counts.tokens == 1 && resident;
-        let threads = if adapts { self.loaded.crew.threads() } else { self.loaded.pool.threads() };
+        let threads = if adapts { self.loaded.thread_count.threads() } else { self.loaded.pool.threads() };
         let begin = Instant::now();
         let run = execute::run(
             &self.loaded.program,
@@ -401,9 +401,9 @@ impl Engine {
         }
         self.loaded.expert_counts.add(counts.tokens, &mut self.loaded.store.buckets);
         if adapts {
-            self.loaded.crew.note(wall, late);
-            self.loaded.stats.reduced += self.loaded.crew.take_reduced();
-            if self.loaded.crew.is_crowded() {
+            self.loaded.thread_count.note(wall, late);
+            self.loaded.stats.reduced += self.loaded.thread_count.take_reduced();
+            if self.loaded.thread_count.is_crowded() {
                 self.loaded.let_go();
             }
         }
@@ -504,7 +504,7 @@ impl Engine {
             bytes,
             kind: source.kind(),
         })?;
-        added.map(SequenceId).ok_or(StepError::TooManySequences { most: sequences.most() })
+        added.map(SequenceId).ok_or(StepError::TooManySequences { most: sequences.max_sequences() })
     }
 
     /// Removes a sequence and frees its memory. [`FIRST`] is only emptied. Does nothing if the
@@ -519,7 +519,7 @@ impl Engine {
 
     /// Returns the max number of sequences.
     pub fn sequences(&self) -> u32 {
-        self.loaded.store.sequences.most()
+        self.loaded.store.sequences.max_sequences()
     }
 
     /// Returns a sequence, if it exists.
@@ -748,16 +748,16 @@ impl Engine {
             return Err(LoadError::Threads { found: threads });
         }
         let options = Options { threads: Some(threads), pin: self.loaded.pin, ..Options::default() };
-        (self.loaded.pool, self.loaded.pinned) = options::pool(&options)?;
-        self.loaded.crew = Crew::new(threads, processors());
+        (self.loaded.pool, self.loaded.pinned_processors) = options::pool(&options)?;
+        self.loaded.thread_count = ThreadCount::new(threads, processors());
         self.loaded.stats.threads = threads;
         Ok(())
     }
 
     /// Returns the processor of each bound thread, or the reason why threads are not bound. The
     /// caller's thread is bound only while it runs a step.
-    pub fn pinned(&self) -> Result<&[usize], &Unpinned> {
-        self.loaded.pinned.as_deref()
+    pub fn pinned_processors(&self) -> Result<&[usize], &PinRefusal> {
+        self.loaded.pinned_processors.as_deref()
     }
 
     /// Returns the target that kernels were generated for.
@@ -781,8 +781,8 @@ impl Engine {
     }
 
     /// Returns the advice that the page cache was given, if experts stay in mapped files.
-    pub fn advised(&self) -> Option<Advised> {
-        self.loaded.store.advice.as_ref().map(Advice::advised)
+    pub fn advice_counts(&self) -> Option<AdviceCounts> {
+        self.loaded.store.advice.as_ref().map(Advice::advice_counts)
     }
 
     /// Returns the results of predicting experts, if they are streamed.

@@ -65,7 +65,7 @@ impl Engine {
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = checked(plan)?;
         let loaded = &self.loaded;
-        let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.nobody);
+        let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.partial);
         let inputs = |program: &Program| {
             let routings: Vec<_> = program.routings.iter().map(routing).collect();
             (routings, program.shared.clone(), program.choices.clone(), program.ngrams.clone())

@@ -7,7 +7,7 @@ use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::plan::DimError;
 
 use crate::blocks::BlockError;
-use crate::bucket::BadExpert;
+use crate::expert_sort::BadExpert;
 use crate::pool::PoolError;
 use crate::stream::StreamError;
 

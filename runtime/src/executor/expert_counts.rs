@@ -12,8 +12,8 @@ use std::sync::{PoisonError, RwLock};
 
 use ixc_ir::plan::{PlanWeight, RowAxis, Source};
 
-use crate::bucket::Bucket;
 use crate::error::load::OtherExperts;
+use crate::expert_sort::Bucket;
 use crate::program::Program;
 use crate::stream::BlockId;
 

@@ -192,7 +192,7 @@ impl Prefetcher {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let likely = by_rank(ids, count, facts.experts);
         if self.begun.is_some() {
-            self.predictions.given(group, &likely);
+            self.predictions.take_early_prediction(group, &likely);
             self.prefetch(store, group);
         } else if self.settings.early_routers().is_some() {
             store.predict(group, &likely);

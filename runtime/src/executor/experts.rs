@@ -26,9 +26,9 @@ use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
 
 use crate::blocks::{BLOCK_HEADER, BlockError, BlockShape};
-use crate::bucket::ExpertRows;
 use crate::error::execute::ExecuteError;
 use crate::expert_prefetch::{Prefetcher, by_rank};
+use crate::expert_sort::ExpertRows;
 use crate::gauge::{Activity, Gauge};
 use crate::memory::Region;
 use crate::pack::Job;
@@ -274,7 +274,7 @@ impl Experts {
         let packer = layout.raw.then(|| Box::new(packer) as Box<dyn Pack>);
         let mut config = Config { top_k: layout.top_k, ..config.clone() };
         let first = layout.blocks.first().and_then(|block| files.get(block.extents.first()?.file as usize));
-        config.drive.cpus = config.drive.cpus.or_else(|| affinity::near_file(first?));
+        config.drive.cpus = config.drive.cpus.or_else(|| affinity::processors_near_file(first?));
         let store = ExpertCache::new(&config, files, layout.blocks, packer)?;
         let checks = checked.map(|path| Checks::new(path, &groups));
         let prefetcher = Mutex::new(prefetcher);

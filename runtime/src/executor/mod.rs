@@ -8,12 +8,11 @@
 //! | [`stats`] | statistics of time |
 //! | [`page_cache_hints`] | experts in mapped files: hints for the page cache |
 //! | [`expert_counts`] | counts of chosen experts |
-//! | `crew` | number of threads, when other processes use the processors |
+//! | `thread_count` | number of threads, when other processes use the processors |
 //! | `expert_prefetch` | predicting the next layer's experts while decoding |
 //! | `experts` | a step's requests to the expert cache, and the waits for them |
 //! | [`execute`] | one pass over all steps by all threads |
 
-pub(crate) mod crew;
 pub mod execute;
 pub mod expert_counts;
 pub(crate) mod expert_prefetch;
@@ -23,3 +22,4 @@ pub mod sequences;
 pub mod sliding;
 pub mod states;
 pub mod stats;
+pub(crate) mod thread_count;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ixc_ir::plan::{PlanWeight, WeightFile};
 
-use crate::bucket::ExpertRows;
+use crate::expert_sort::ExpertRows;
 use crate::memory::Mapped;
 use crate::program::Program;
 
@@ -34,7 +34,7 @@ struct Matrices {
 
 /// Counts of the advice of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Advised {
+pub struct AdviceCounts {
     /// Number of experts advised as needed.
     pub experts: u64,
     /// Bytes of these experts, including bytes that were in memory already.
@@ -91,7 +91,7 @@ impl Advice {
     }
 
     /// Returns the counts of advice so far.
-    pub(crate) fn advised(&self) -> Advised {
-        Advised { experts: self.experts.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    pub(crate) fn advice_counts(&self) -> AdviceCounts {
+        AdviceCounts { experts: self.experts.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
 }

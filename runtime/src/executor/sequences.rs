@@ -164,7 +164,7 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// Makes room for at most `most` sequences of these states, each with `capacity` positions, and
+    /// Makes room for at most `max_sequences` sequences of these states, each with `capacity` positions, and
     /// adds the first one.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ impl Sequences {
     }
 
     /// Returns the max number of sequences.
-    pub(crate) fn most(&self) -> u32 {
+    pub(crate) fn max_sequences(&self) -> u32 {
         self.most
     }
 
@@ -243,7 +243,7 @@ impl Sequences {
             unshared += shared;
         }
         let (shared, mappings, refusal) = match self.pool.get() {
-            Some(Ok(Some(pool))) => (pool.held(), pool.mappings(), pool.refusal()),
+            Some(Ok(Some(pool))) => (pool.held_bytes(), pool.mappings(), pool.refusal()),
             Some(Err(refusal)) => (0, 0, Some(refusal.clone())),
             Some(Ok(None)) | None => (0, 0, None),
         };

@@ -17,8 +17,9 @@ use ixc_ir::plan::{
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, Apart, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS,
-    MAX_PARTS, MAX_WIDTH, Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, layers, range,
+    Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, MAX_PARTS,
+    MAX_WIDTH, Parameter, PartPlace, PlanError, Problem, Routing, RowSeparation, Signature, Stage, at, id, layers,
+    range,
 };
 use crate::pack;
 
@@ -34,23 +35,23 @@ pub(crate) fn shortened(name: &str) -> String {
 }
 
 /// Sizes of a derived tensor.
-pub(super) struct Made {
+pub(super) struct DerivedSizes {
     bytes: u64,
     stored: Option<u64>,
 }
 
 /// Checks each derived tensor once, because many weights may use the same one.
-pub(super) fn derived(plan: &Plan<Kernel>) -> Result<Vec<Made>> {
+pub(super) fn derived(plan: &Plan<Kernel>) -> Result<Vec<DerivedSizes>> {
     let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
     let made = |(number, derived): (usize, &Derived)| {
         let checked = derived.check(&lengths).map_err(|error| Problem::Derived { error });
         at(&format!("derived tensor {number}"), checked)?;
-        Ok(Made { bytes: derived.bytes().unwrap_or(0), stored: derived.stored_bytes() })
+        Ok(DerivedSizes { bytes: derived.bytes().unwrap_or(0), stored: derived.stored_bytes() })
     };
     plan.derived.iter().enumerate().map(made).collect()
 }
 
-pub(super) fn weight(plan: &Plan<Kernel>, made: &[Made], weight: &PlanWeight) -> Result<(), Problem> {
+pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWeight) -> Result<(), Problem> {
     let (what, available) = match weight.file {
         WeightFile::Source(file) => ("its file", id("file", file, &plan.files)?.bytes),
         WeightFile::Plan | WeightFile::Blocks { .. } => ("the weights of the plan", plan.own_weight_bytes),
@@ -94,7 +95,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[Made], weight: &PlanWeight) ->
 }
 
 /// Checks the bytes to be packed, which take memory: at most as many as the files have.
-pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[Made]) -> Result<(), Problem> {
+pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[DerivedSizes]) -> Result<(), Problem> {
     let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let stored = |weight: &PlanWeight| match weight.file {
         WeightFile::Derived(number) => made.get(number as usize).and_then(|made| made.stored),
@@ -248,8 +249,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
             range("experts", *experts, 1, MAX_EXPERTS)?;
             range("experts per token", *top_k, 1, *experts)?;
             let ids = slots(plan, *ids, *first, *top_k)?;
-            let nobody = *nobody || plan.expert_layers.iter().any(|layer| layer.ids == ids.buffer);
-            Ok(Routing { top_k: *top_k, experts: *experts, ids, nobody })
+            let partial = *nobody || plan.expert_layers.iter().any(|layer| layer.ids == ids.buffer);
+            Ok(Routing { top_k: *top_k, experts: *experts, ids, partial })
         };
         let routing = at(&format!("step {i}"), check())?;
         routings.push(routing);
@@ -311,7 +312,7 @@ impl Checker<'_> {
                     at(&format!("step {i}"), rows)?;
                     let mut next = PartPlace::default();
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
-                    let mut aparts = Vec::with_capacity(tasks.len());
+                    let mut separations = Vec::with_capacity(tasks.len());
                     let mut lists = Vec::with_capacity(tasks.len());
                     let mut wholes = Vec::with_capacity(tasks.len());
                     for task in tasks {
@@ -321,12 +322,13 @@ impl Checker<'_> {
                         slides.push(at(&place, sliding(self.plan, task))?);
                         lists.push(at(&place, chosen::listed(task))?);
                         wholes.push(at(&place, whole(self.plan, task))?);
-                        aparts.push(self.apart(task));
+                        separations.push(self.row_separation(task));
                     }
                     at(&format!("step {i}"), self.chosen_of_others(tasks))?;
-                    let (alone, tasks, sliding, listed, apart) = (*alone, tasks.clone(), slides, lists, aparts);
+                    let (alone, tasks, sliding, listed, separation) =
+                        (*alone, tasks.clone(), slides, lists, separations);
                     let (count, whole) = (tasks.len(), wholes);
-                    let places = Stage { sliding, listed, whole, apart, ..Stage::default() };
+                    let places = Stage { sliding, listed, whole, separation, ..Stage::default() };
                     stages.push(Stage { tasks, first_task, parts, alone, ..places });
                     first_task += count;
                 }
@@ -370,7 +372,7 @@ impl Checker<'_> {
     /// all kernels without tiles give the same bits. Kernels for floats add in another order for
     /// few rows than for many. They also do so for one row than for several that are taken
     /// together.
-    fn apart(&self, task: &Task) -> Apart {
+    fn row_separation(&self, task: &Task) -> RowSeparation {
         let signatures = || task.variants.iter().filter_map(|variant| self.kernels.get(variant.kernel.0 as usize));
         let changes = |(i, arg): (usize, &Arg)| {
             let is_written =
@@ -378,19 +380,19 @@ impl Checker<'_> {
             matches!(arg.source, Source::State { .. }) && signatures().any(is_written)
         };
         if task.args.iter().enumerate().any(changes) {
-            return Apart::Sequence;
+            return RowSeparation::Sequence;
         }
         let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. } | Source::Chosen { .. }));
         let dims = || task.variants.iter().flat_map(|variant| &variant.dims);
         let divided = task.variants.iter().any(|variant| variant.split.is_some());
         if of_state || divided || dims().any(DimExpr::uses_positions) {
-            return Apart::Always;
+            return RowSeparation::Always;
         }
         // A kernel with a function of the number of rows among its dims takes several rows
         // together.
         let takes_several = |dim: &DimExpr| dim.uses(DimInput::Rows) && !dim.is(DimInput::Rows);
         if task.variants.len() < 2 && !dims().any(takes_several) {
-            return Apart::Never;
+            return RowSeparation::Never;
         }
         let has_tiles = signatures().any(|kernel| kernel.has_tiles);
         let weights = task.args.iter().filter_map(|arg| match arg.source {
@@ -401,10 +403,10 @@ impl Checker<'_> {
         let formats: Vec<Format> = weights.map(|weight| weight.format).collect();
         let of_floats = !formats.is_empty() && !formats.iter().any(|format| format.is_quantised());
         match (has_tiles, of_floats) {
-            (true, true) => Apart::Exact,
-            (true, false) => Apart::Tiles,
-            (false, true) => Apart::Always,
-            (false, false) => Apart::Never,
+            (true, true) => RowSeparation::Exact,
+            (true, false) => RowSeparation::Tiles,
+            (false, true) => RowSeparation::Always,
+            (false, false) => RowSeparation::Never,
         }
     }
 

@@ -27,7 +27,7 @@ use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
 
 /// The results of the checks of groups.
-pub(super) struct Checked {
+pub(super) struct CheckedGroups {
     pub(super) stages: Vec<Stage>,
     pub(super) groups: Vec<Group>,
     pub(super) windows: Vec<Window>,
@@ -35,7 +35,7 @@ pub(super) struct Checked {
 
 /// Checks the groups of a plan, and the windows in which their experts are read. Stores its window
 /// in each stage.
-pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Checked, PlanError> {
+pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<CheckedGroups, PlanError> {
     let plan = checker.plan;
     let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
     let mut groups = Vec::with_capacity(plan.expert_groups.len());
@@ -108,7 +108,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
             *then = BarrierAction::Announce { window: window as u32, group };
         }
     }
-    Ok(Checked { stages, groups, windows })
+    Ok(CheckedGroups { stages, groups, windows })
 }
 
 /// Checks the weights of a group, and records the group of each.

@@ -39,7 +39,7 @@ use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Input, N
 use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
 pub use error::{PlanError, Problem};
-use groups::Checked;
+use groups::CheckedGroups;
 pub use layers::Layer;
 pub use limits::MAX_LAYERS;
 
@@ -218,7 +218,7 @@ pub struct Routing {
     pub ids: Ids,
     /// Whether ids may be [`NOBODY`](ixc_ir::plan::NOBODY), because they come from outside or the
     /// plan allows it.
-    pub nobody: bool,
+    pub partial: bool,
 }
 
 /// The place of ids: some elements of each row of a buffer.
@@ -246,7 +246,7 @@ pub struct Stage {
     /// `u32::MAX` for all of the text.
     pub whole: Vec<Option<u32>>,
     /// For each task, whether its items take the rows of sequences or additions separately.
-    pub apart: Vec<Apart>,
+    pub separation: Vec<RowSeparation>,
     /// Number of tasks in all stages before.
     pub first_task: usize,
     /// For each task, the place of its parts; empty if it has none.
@@ -261,7 +261,7 @@ pub struct Stage {
 
 /// Whether a task takes the rows of each addition to a sequence separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Apart {
+pub enum RowSeparation {
     /// Never: the result of a row does not depend on other rows.
     Never,
     /// If each addition must have the bits that it has alone, and tiles would multiply the rows
@@ -445,10 +445,10 @@ impl Program {
     /// if its kernels round differently. Returns 1 if tiles are used without `exact`, because then
     /// no number of rows gives equal bits.
     pub fn min_rows(&self, exact: bool) -> u32 {
-        let rounds = |apart: Apart| match apart {
-            Apart::Never => false,
-            Apart::Always | Apart::Sequence => true,
-            Apart::Tiles | Apart::Exact => exact,
+        let rounds = |separation: RowSeparation| match separation {
+            RowSeparation::Never => false,
+            RowSeparation::Always | RowSeparation::Sequence => true,
+            RowSeparation::Tiles | RowSeparation::Exact => exact,
         };
         if !exact && self.kernels.iter().any(|kernel| kernel.has_tiles) {
             return 1;
@@ -457,7 +457,7 @@ impl Program {
             [.., few, _] if task.rows == ixc_ir::plan::RowAxis::Tokens => few.up_to_rows.saturating_add(1),
             _ => 1,
         };
-        let tasks = self.stages.iter().flat_map(|stage| stage.tasks.iter().zip(&stage.apart));
+        let tasks = self.stages.iter().flat_map(|stage| stage.tasks.iter().zip(&stage.separation));
         tasks.filter(|(_, apart)| rounds(**apart)).map(|(task, _)| least(task)).max().unwrap_or(1)
     }
 
@@ -511,7 +511,7 @@ impl Program {
         let routings = check::routings(plan)?;
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
         let (stages, parts) = checker.stages()?;
-        let Checked { stages, groups, windows } = groups::check(&checker, stages)?;
+        let CheckedGroups { stages, groups, windows } = groups::check(&checker, stages)?;
         let layers = layers::check(plan, &routings, parts)?;
         at(&"logits", checker.logits())?;
         if let Output::Logits { softmax } = plan.output {

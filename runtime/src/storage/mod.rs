@@ -9,7 +9,7 @@
 //! | `program_pages` | unneeded pages of the program |
 //! | [`shared_pages`] | prefixes that sequences share |
 //! | `pack` | packing of weights from a model file |
-//! | `stored` | a weight's bytes: mapped, or derived from mapped bytes |
+//! | `weight_source` | a weight's bytes: mapped, or derived from mapped bytes |
 //! | `weights` | places of weights for kernels, and packing on first use |
 //! | [`blocks`] | experts in a plan's file: header, parts, checksums |
 
@@ -21,5 +21,5 @@ pub(crate) mod page_file;
 pub mod pages;
 pub(crate) mod program_pages;
 pub mod shared_pages;
-pub(crate) mod stored;
+pub(crate) mod weight_source;
 pub(crate) mod weights;

@@ -27,7 +27,7 @@ use ixc_targets::Target;
 
 use crate::memory::Region;
 use crate::pool::{Pool, PoolError};
-use crate::stored::Stored;
+use crate::weight_source::WeightSource;
 
 /// Alignment of packed weights, in memory and in plan files.
 pub const ALIGNMENT: u64 = 4096;
@@ -55,7 +55,7 @@ pub(crate) fn layout(lengths: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
 pub(crate) struct Job {
     to_format: Format,
     from_format: Format,
-    from: Stored,
+    from: WeightSource,
     to: Region,
     /// Columns of a row: whole blocks of both formats.
     columns: u64,
@@ -69,7 +69,7 @@ impl Job {
     pub(crate) fn new(
         (from_format, to_format): (Format, Format),
         columns: u64,
-        from: impl Into<Stored>,
+        from: impl Into<WeightSource>,
         to: Region,
     ) -> Option<Job> {
         let from = from.into();
@@ -99,7 +99,7 @@ impl Job {
     }
 
     /// Returns the stored bytes that it packs.
-    pub(crate) fn from(&self) -> &Stored {
+    pub(crate) fn from(&self) -> &WeightSource {
         &self.from
     }
 

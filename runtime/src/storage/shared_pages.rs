@@ -157,7 +157,10 @@ pub(crate) struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("columns", &self.columns.len()).field("held", &self.held()).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("columns", &self.columns.len())
+            .field("held", &self.held_bytes())
+            .finish_non_exhaustive()
     }
 }
 
@@ -195,7 +198,7 @@ impl Pool {
     }
 
     /// Returns the bytes of pages in the file.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
-use crate::stored::Stored;
+use crate::weight_source::WeightSource;
 
 /// Steps of a prompt that keep nothing: as many uses as keeping costs, plus half of that, because
 /// prompts end.
@@ -55,12 +55,12 @@ pub(crate) struct Weight {
     /// Distance between experts' matrices and bytes of a matrix, if the weight is in blocks.
     pub matrices: Option<(u64, u64)>,
     /// Packing of the weight, if its stored format differs.
-    pub unpacked: Option<Unpacked>,
+    pub on_demand: Option<OnDemandPacking>,
 }
 
 /// A weight that is packed on demand.
 #[derive(Debug)]
-pub(crate) struct Unpacked {
+pub(crate) struct OnDemandPacking {
     /// Job that packs the whole weight.
     job: Job,
     /// Index of its file, and its offset there, if it is in a file.
@@ -72,13 +72,13 @@ pub(crate) struct Unpacked {
     left: AtomicU64,
 }
 
-impl Unpacked {
+impl OnDemandPacking {
     /// Makes a weight in `file` that `job` packs, in `parts` parts of equal length.
-    pub(crate) fn new(job: Job, file: usize, offset: u64, parts: u64) -> Option<Unpacked> {
+    pub(crate) fn new(job: Job, file: usize, offset: u64, parts: u64) -> Option<OnDemandPacking> {
         let part_strips = job.strips().checked_div(parts)?;
         let whole = part_strips > 0 && part_strips.checked_mul(parts) == Some(job.strips());
         let ready = (0..parts).map(|_| AtomicBool::new(false)).collect();
-        whole.then_some(Unpacked { job, file, offset, part_strips, ready, left: parts.into() })
+        whole.then_some(OnDemandPacking { job, file, offset, part_strips, ready, left: parts.into() })
     }
 
     /// Returns the parts that a range of the packed weight touches. Bytes outside the weight belong
@@ -98,9 +98,9 @@ impl Unpacked {
     /// Releases the source pages of bytes, and pages before them that were mapped with them.
     fn release(&self, offset: u64, bytes: u64, files: &[Mapped]) {
         match (self.job.from(), files.get(self.file)) {
-            (Stored::Mapped(_), Some(file)) => release_around(file, self.offset + offset, bytes),
-            (Stored::Mapped(_), None) => {}
-            (derived @ Stored::Derived(_), _) => {
+            (WeightSource::Mapped(_), Some(file)) => release_around(file, self.offset + offset, bytes),
+            (WeightSource::Mapped(_), None) => {}
+            (derived @ WeightSource::Derived(_), _) => {
                 let bytes = bytes.min(derived.bytes().saturating_sub(offset));
                 derived.part(offset, bytes).iter().for_each(|part| part.release(files));
             }
@@ -183,7 +183,7 @@ impl Weights {
     /// Makes the table of weights for a number of threads. Packed weights are in `packed`, now or
     /// later.
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
-        let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
+        let left = weights.iter().filter_map(|weight| weight.on_demand.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
         Weights {
             weights,
@@ -210,7 +210,7 @@ impl Weights {
     }
 
     /// Returns the number of parts that are not ready.
-    pub(crate) fn unpacked_parts(&self) -> u64 {
+    pub(crate) fn on_demand_parts(&self) -> u64 {
         self.left.load(Ordering::Acquire)
     }
 
@@ -237,9 +237,9 @@ impl Weights {
         let step = Step { number: self.steps, tokens };
         self.steps += 1;
         let prompt = step.number == 0 || tokens > FEW_TOKENS;
-        if !prompt && self.prompt && self.unpacked_parts() > 0 {
-            for unpacked in self.weights.iter().filter_map(|weight| weight.unpacked.as_ref()) {
-                unpacked.release(0, unpacked.job.strips() * unpacked.job.strip_bytes().0, files);
+        if !prompt && self.prompt && self.on_demand_parts() > 0 {
+            for on_demand in self.weights.iter().filter_map(|weight| weight.on_demand.as_ref()) {
+                on_demand.release(0, on_demand.job.strips() * on_demand.job.strip_bytes().0, files);
             }
         }
         self.prompt = prompt;
@@ -268,15 +268,15 @@ impl Weights {
 
     /// Returns the parts in a range of a weight that are not ready.
     fn unready(&self, weight: u32, offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
-        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
-        let unpacked = unpacked.filter(|unpacked| unpacked.left.load(Ordering::Acquire) > 0).into_iter();
-        unpacked.flat_map(move |unpacked| unpacked.parts(offset, bytes).filter(|part| !unpacked.is_ready(*part)))
+        let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
+        let on_demand = on_demand.filter(|on_demand| on_demand.left.load(Ordering::Acquire) > 0).into_iter();
+        on_demand.flat_map(move |on_demand| on_demand.parts(offset, bytes).filter(|part| !on_demand.is_ready(*part)))
     }
 
     /// Returns whether all parts of a weight are ready.
     pub fn is_ready(&self, weight: u32) -> bool {
-        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
-        unpacked.is_none_or(|unpacked| unpacked.left.load(Ordering::Acquire) == 0)
+        let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
+        on_demand.is_none_or(|on_demand| on_demand.left.load(Ordering::Acquire) == 0)
     }
 
     /// Returns all parts that are not ready.
@@ -287,39 +287,39 @@ impl Weights {
 
     /// Returns jobs that pack parts into the kept memory.
     pub(crate) fn jobs(&self, parts: &[Part]) -> Vec<Job> {
-        let unpacked = |weight: u32| self.weights.get(weight as usize)?.unpacked.as_ref();
-        parts.iter().filter_map(|&(weight, part)| unpacked(weight)?.part(part)).collect()
+        let on_demand = |weight: u32| self.weights.get(weight as usize)?.on_demand.as_ref();
+        parts.iter().filter_map(|&(weight, part)| on_demand(weight)?.part(part)).collect()
     }
 
     /// Releases source pages before strip `strip` of a part, which has just been packed. It does so
     /// once for each window, because parts may be large. Pages that other threads still read are
     /// mapped again.
     pub(crate) fn release(&self, (weight, part): Part, strip: u64, files: &[Mapped]) {
-        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
-        let Some(unpacked) = unpacked else { return };
-        let (strip_bytes, _) = unpacked.job.strip_bytes();
+        let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
+        let Some(on_demand) = on_demand else { return };
+        let (strip_bytes, _) = on_demand.job.strip_bytes();
         let window = (strip + 1) * strip_bytes / WINDOW;
         if window >= 2 && window > strip * strip_bytes / WINDOW {
-            let begin = part * unpacked.part_strips * strip_bytes + (window - 2) * WINDOW;
-            unpacked.release(begin, WINDOW, files);
+            let begin = part * on_demand.part_strips * strip_bytes + (window - 2) * WINDOW;
+            on_demand.release(begin, WINDOW, files);
         }
     }
 
     /// Marks parts as ready, and releases their source pages. No kernel may run meanwhile.
     pub(crate) fn mark_ready(&self, parts: &[Part], files: &[Mapped]) {
         for &(weight, part) in parts {
-            let Some(unpacked) = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref()) else {
+            let Some(on_demand) = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref()) else {
                 continue;
             };
-            let Some(ready) = unpacked.ready.get(part as usize) else { continue };
+            let Some(ready) = on_demand.ready.get(part as usize) else { continue };
             if ready.swap(true, Ordering::AcqRel) {
                 continue;
             }
-            unpacked.left.fetch_sub(1, Ordering::AcqRel);
+            on_demand.left.fetch_sub(1, Ordering::AcqRel);
             self.left.fetch_sub(1, Ordering::AcqRel);
-            let (strip, _) = unpacked.job.strip_bytes();
-            let bytes = unpacked.part_strips * strip;
-            unpacked.release(part * bytes, bytes, files);
+            let (strip, _) = on_demand.job.strip_bytes();
+            let bytes = on_demand.part_strips * strip;
+            on_demand.release(part * bytes, bytes, files);
         }
     }
 
@@ -338,15 +338,16 @@ impl Weights {
         offset: u64,
         bytes: u64,
     ) -> Option<Region> {
-        let unpacked = self.weights.get(weight as usize)?.unpacked.as_ref()?;
-        if unpacked.left.load(Ordering::Acquire) == 0 || unpacked.parts(offset, bytes).all(|p| unpacked.is_ready(p)) {
+        let on_demand = self.weights.get(weight as usize)?.on_demand.as_ref()?;
+        if on_demand.left.load(Ordering::Acquire) == 0 || on_demand.parts(offset, bytes).all(|p| on_demand.is_ready(p))
+        {
             return None;
         }
-        let (_, strip) = unpacked.job.strip_bytes();
+        let (_, strip) = on_demand.job.strip_bytes();
         let first = offset / strip;
         let count = offset.checked_add(bytes)?.div_ceil(strip).checked_sub(first)?;
         // Checks that the strips are inside the weight.
-        unpacked.job.part(first, count, None)?;
+        on_demand.job.part(first, count, None)?;
         let length = count * strip;
         let mut tiles = self.threads.get(thread)?.lock().unwrap_or_else(PoisonError::into_inner);
         let Tiles { tiles, rows, packing } = &mut *tiles;
@@ -364,7 +365,7 @@ impl Weights {
         if tile.what != what {
             tile.what = None;
             let begin = Instant::now();
-            let job = unpacked.job.part(first, count, Some(region))?;
+            let job = on_demand.job.part(first, count, Some(region))?;
             // SAFETY: the job's source is in a mapped file; `region` belongs to this thread, and no
             // kernel reads it now.
             unsafe { job.run(rows) };
@@ -395,11 +396,14 @@ mod tests {
         unsafe { from.region().base().copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         let to = Memory::zeroed("a test", STRIPS * strip(Format::Q4KR16), false).unwrap();
         let job = Job::new((Format::Q4K, Format::Q4KR16), 256, from.region(), to.region()).unwrap();
-        assert!(Unpacked::new(job.clone(), 0, 0, 4).is_none() && Unpacked::new(job.clone(), 0, 0, 0).is_none());
+        assert!(
+            OnDemandPacking::new(job.clone(), 0, 0, 4).is_none()
+                && OnDemandPacking::new(job.clone(), 0, 0, 0).is_none()
+        );
         let region = to.region();
         let weights = vec![
-            Weight { region: from.region(), matrices: None, unpacked: None },
-            Weight { region, matrices: None, unpacked: Some(Unpacked::new(job, 0, 0, 3).unwrap()) },
+            Weight { region: from.region(), matrices: None, on_demand: None },
+            Weight { region, matrices: None, on_demand: Some(OnDemandPacking::new(job, 0, 0, 3).unwrap()) },
         ];
         let mut right = vec![0; region.bytes() as usize];
         let strips = source.chunks_exact(strip(Format::Q4K) as usize);
@@ -431,7 +435,7 @@ mod tests {
         }
         assert!(tile(0, 0, 5 * strip, strip + 1).is_none() && tile(0, 0, u64::MAX, strip).is_none());
         assert!(tile(2, 0, 0, strip).is_none(), "there is no such thread");
-        assert_eq!(weights.unpacked_parts(), 3);
+        assert_eq!(weights.on_demand_parts(), 3);
 
         let needs = |number, tokens| {
             let (step, mut missing) = (Step { number, tokens }, Vec::new());
@@ -453,7 +457,7 @@ mod tests {
         weights.mark_ready(&missing[..1], &[]);
         weights.mark_ready(&missing[..1], &[]);
         assert!(!weights.is_ready(1) && weights.is_ready(0));
-        assert_eq!((jobs.len(), weights.unpacked_parts()), (1, 2));
+        assert_eq!((jobs.len(), weights.on_demand_parts()), (1, 2));
         assert_eq!(weights.all_missing(), [(1, 0), (1, 2)]);
         assert!(tile(0, 0, 2 * strip, 2 * strip).is_none(), "it is ready");
         let found = weights.region(1).unwrap().part(2 * strip, 2 * strip).unwrap();

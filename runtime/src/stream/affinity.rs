@@ -17,14 +17,14 @@ use crate::processors::{allowed, parse_list};
 
 /// Returns the CPUs of the NUMA node of a device (`st_dev` of a file on it). Needs several nodes,
 /// and a known one.
-pub fn near(device: u64) -> Option<Vec<usize>> {
+pub fn processors_near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
 }
 
 /// Returns the CPUs of the NUMA node of a file's drive, limited to those that this thread may run
 /// on. Needs several nodes, and a known one.
-pub fn near_file(path: &Path) -> Option<Vec<usize>> {
-    let mut cpus = near(std::fs::metadata(path).ok()?.dev())?;
+pub fn processors_near_file(path: &Path) -> Option<Vec<usize>> {
+    let mut cpus = processors_near(std::fs::metadata(path).ok()?.dev())?;
     // The parent process may have limited the CPUs.
     if let Some(allowed) = allowed() {
         cpus.retain(|cpu| allowed.contains(cpu));

@@ -32,7 +32,7 @@ impl Spending {
 
     /// Returns the minimum for streaming: slots for the `top_k` blocks of any two consecutive
     /// groups.
-    pub fn least(blocks: &[Block], top_k: u32) -> Spending {
+    pub fn minimum(blocks: &[Block], top_k: u32) -> Spending {
         let mut sizes: Vec<u64> = blocks.iter().map(Block::slot_bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let mut classes: Vec<SizeClass> = Vec::new();
@@ -72,7 +72,7 @@ impl Spending {
     /// # Errors
     /// [`StreamError::Budget`] if the budget is below the minimum.
     pub fn of(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<Spending, StreamError> {
-        let mut spending = Spending::least(blocks, top_k);
+        let mut spending = Spending::minimum(blocks, top_k);
         let needed = spending.bytes();
         if needed > budget {
             return Err(StreamError::Budget { budget, needed });
@@ -105,7 +105,7 @@ impl Spending {
 
     /// Selects the blocks to keep from `wanted`, in its order; each appears there once. Per size
     /// class, they take at most `percent` of the slots, and leave the minimum for streaming.
-    pub fn kept(&self, least: &Spending, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
+    pub fn choose_kept(&self, least: &Spending, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
         let room = |(class, least): (&SizeClass, &SizeClass)| {
             let part = u64::from(class.count) * u64::from(percent.min(100)) / 100;
             // At most all slots of the class.
@@ -134,7 +134,7 @@ mod tests {
     fn the_least_is_the_top_of_two_layers() {
         let blocks: Vec<Block> =
             (0..3).flat_map(|l| (0..8).map(move |e| block(l, e, 10 * PAGE, Form::Packed))).collect();
-        let least = Spending::least(&blocks, 2);
+        let least = Spending::minimum(&blocks, 2);
         assert_eq!(least.classes, [SizeClass { bytes: 10 * PAGE, count: 4 }]);
         assert_eq!(least.bytes(), 40 * PAGE);
         let error = Spending::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
@@ -142,7 +142,7 @@ mod tests {
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
         // The number of blocks is the upper bound.
         assert_eq!(Spending::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
-        assert_eq!(Spending::least(&blocks[..3], 2).classes[0].count, 3);
+        assert_eq!(Spending::minimum(&blocks[..3], 2).classes[0].count, 3);
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
         let blocks: Vec<Block> = (0..4)
             .flat_map(|l| (0..8).map(move |e| block(l, e, if l < 3 { 10 * PAGE } else { 5 * PAGE }, Form::Packed)))
             .collect();
-        let least = Spending::least(&blocks, 2);
+        let least = Spending::minimum(&blocks, 2);
         let spending = Spending::of(&blocks, 2, least.bytes() + 120 * PAGE, None).unwrap();
         let counts = |spending: &Spending| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
         let (all, few) = (counts(&spending), counts(&least));
@@ -178,7 +178,7 @@ mod tests {
         // The blocks of the last layer come first; their slots have another size.
         let wanted = || (0..32u32).rev();
         for percent in [0, 1, 25, 50, 100, 300] {
-            let kept = spending.kept(&least, wanted(), percent);
+            let kept = spending.choose_kept(&least, wanted(), percent);
             let of = |class| kept.iter().filter(|&&number| spending.class_of[number as usize] == class).count() as u32;
             for class in [0, 1] {
                 let part = all[class] * percent.min(100) / 100;
@@ -187,14 +187,14 @@ mod tests {
             assert!(kept.is_sorted_by(|a, b| a > b));
         }
         // With the minimum, no block can be kept. Numbers without a block are ignored.
-        assert!(least.kept(&least, wanted(), 100).is_empty());
-        assert_eq!(spending.kept(&least, [77, 31], 100), [31]);
+        assert!(least.choose_kept(&least, wanted(), 100).is_empty());
+        assert_eq!(spending.choose_kept(&least, [77, 31], 100), [31]);
     }
 
     #[test]
     fn raw_blocks_get_staging() {
         let blocks: Vec<Block> = (0..32).map(|e| block(0, e, 5 * PAGE, Form::Raw { bytes: 4 * PAGE })).collect();
-        let least = Spending::least(&blocks, 4);
+        let least = Spending::minimum(&blocks, 4);
         assert_eq!(
             (least.classes[0], least.staging),
             (SizeClass { bytes: 4 * PAGE, count: 8 }, SizeClass { bytes: 5 * PAGE, count: 2 },)

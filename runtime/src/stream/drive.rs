@@ -52,11 +52,11 @@ const GRACE: Duration = Duration::from_millis(500);
 /// A receiver of ended jobs. The drive's thread calls it without holding a lock.
 pub trait Sink: Send + Sync {
     /// Handles jobs that ended, each with all its bytes or an error.
-    fn ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>);
+    fn handle_ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>);
 }
 
 impl Sink for Mutex<mpsc::Sender<Vec<(u64, Result<(), StreamError>)>>> {
-    fn ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
+    fn handle_ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
         // Without a receiver there is also no waiting thread.
         let _ = self.lock().unwrap_or_else(PoisonError::into_inner).send(jobs);
     }
@@ -120,7 +120,7 @@ pub struct Report {
 }
 
 #[derive(Default)]
-struct Finished {
+struct EndFlag {
     flag: Mutex<bool>,
     changed: Condvar,
 }
@@ -129,7 +129,7 @@ struct Finished {
 pub struct Drive {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
-    finished: Arc<Finished>,
+    finished: Arc<EndFlag>,
     report: Report,
 }
 
@@ -155,7 +155,7 @@ impl Drive {
         sink: Arc<dyn Sink>,
         make: impl FnOnce() -> Result<(Box<dyn Backend>, Vec<String>), String> + Send + 'static,
     ) -> Result<Drive, StreamError> {
-        let finished = Arc::new(Finished::default());
+        let finished = Arc::new(EndFlag::default());
         let (told, tell) = {
             let (sender, receiver) = mpsc::channel();
             (receiver, sender)
@@ -196,7 +196,9 @@ impl Drive {
             shared.lock().wake = None;
             shared.close(&why);
             let left: Vec<u64> = shared.lock().jobs.drain().map(|(tag, _)| tag).collect();
-            sink.ended(left.into_iter().map(|tag| (tag, Err(StreamError::Closed { why: why.clone() }))).collect());
+            sink.handle_ended(
+                left.into_iter().map(|tag| (tag, Err(StreamError::Closed { why: why.clone() }))).collect(),
+            );
             let _ = tell.send(Err(why));
             *flag.flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
             flag.changed.notify_all();
@@ -321,7 +323,7 @@ impl Owner<'_> {
             self.backend.wait(&mut done)?;
             let ended = self.reap(&mut done);
             if !ended.is_empty() {
-                sink.ended(ended);
+                sink.handle_ended(ended);
             }
         }
     }

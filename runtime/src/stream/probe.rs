@@ -25,7 +25,7 @@
 //! outstanding. The count begins when the first read ends, and ends with the last one within the
 //! sample's time. So the rate includes neither the filling nor the emptying of the queue.
 //!
-//! Invariant: after the first round, no sample starts once [`Options::most`] or
+//! Invariant: after the first round, no sample starts once [`Options::max_time`] or
 //! [`Options::max_bytes`] is reached.
 
 use std::path::Path;
@@ -42,7 +42,7 @@ use super::reservation::Reservation;
 /// Default depths.
 pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Fraction of the best rate that is good enough. Deeper queues only make each read wait longer.
-pub const ENOUGH: f64 = 0.95;
+pub const SUFFICIENT_SHARE: f64 = 0.95;
 /// Min reads that a file has room for. With fewer, the result reflects the drive's own cache more
 /// than the drive.
 const MIN_READS: u64 = 8;
@@ -61,13 +61,13 @@ pub struct Options {
     /// Min duration of a sample. A sample also has at least `depth` reads.
     pub sample: Duration,
     /// Time after which no sample starts, except those of the first round.
-    pub most: Duration,
+    pub max_time: Duration,
     /// Bytes read after which no sample starts, except those of the first round.
     pub max_bytes: u64,
     /// Backend to measure.
     pub backend: Choice,
     /// Consecutive reads at adjacent offsets, as in a block; 1 makes all reads random.
-    pub together: u32,
+    pub adjacent_reads: u32,
     /// Seed of the offsets. It should differ in each run, because the drive may cache earlier
     /// offsets.
     pub seed: u64,
@@ -81,10 +81,10 @@ impl Options {
             depths: DEPTHS.to_vec(),
             rounds: 9,
             sample: Duration::from_millis(40),
-            most: Duration::from_millis(3500),
+            max_time: Duration::from_millis(3500),
             max_bytes: 8 << 30,
             backend: Choice::Auto,
-            together: 1,
+            adjacent_reads: 1,
             seed: seed(),
         }
     }
@@ -96,7 +96,7 @@ impl Options {
             depths: vec![4, 8, 16, 32, 64],
             rounds: 5,
             sample: Duration::from_millis(8),
-            most: Duration::from_millis(250),
+            max_time: Duration::from_millis(250),
             max_bytes: 1 << 30,
             ..Options::thorough()
         }
@@ -104,7 +104,7 @@ impl Options {
 
     /// Returns options that measure the current rate at one depth for about `time`.
     pub fn at(depth: usize, time: Duration) -> Options {
-        Options { depths: vec![depth], rounds: 4, sample: time / 4, most: time, ..Options::thorough() }
+        Options { depths: vec![depth], rounds: 4, sample: time / 4, max_time: time, ..Options::thorough() }
     }
 }
 
@@ -141,7 +141,7 @@ pub struct Probe {
     pub notes: Vec<String>,
     /// Rates by depth, in the requested order.
     pub rates: Vec<Rate>,
-    /// The smallest depth with [`ENOUGH`] of the best rate.
+    /// The smallest depth with [`SUFFICIENT_SHARE`] of the best rate.
     pub depth: usize,
 }
 
@@ -152,10 +152,10 @@ impl Probe {
     }
 }
 
-/// Returns the smallest depth that gives [`ENOUGH`] of the best rate; 1 without rates.
+/// Returns the smallest depth that gives [`SUFFICIENT_SHARE`] of the best rate; 1 without rates.
 pub fn choose(rates: &[Rate]) -> usize {
     let best = rates.iter().map(|rate| rate.median).fold(0.0, f64::max);
-    rates.iter().filter(|rate| rate.median >= ENOUGH * best).map(|rate| rate.depth).min().unwrap_or(1)
+    rates.iter().filter(|rate| rate.median >= SUFFICIENT_SHARE * best).map(|rate| rate.depth).min().unwrap_or(1)
 }
 
 /// Measures the drive of a file.
@@ -199,7 +199,7 @@ pub(super) fn rates(
     let begun = now();
     for round in 0..options.rounds.max(1) {
         for step in 0..depths.len() {
-            let over = now().saturating_sub(begun) >= options.most || sampler.bytes >= options.max_bytes;
+            let over = now().saturating_sub(begun) >= options.max_time || sampler.bytes >= options.max_bytes;
             if round > 0 && over {
                 break;
             }
@@ -337,7 +337,7 @@ impl Sampler<'_> {
         let pages = (self.queue.files().bytes(0) - self.options.chunk) / PAGE + 1;
         let high = u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(pages);
         let offset = (high >> 64) as u64 * PAGE;
-        self.last = (offset, self.options.together.saturating_sub(1));
+        self.last = (offset, self.options.adjacent_reads.saturating_sub(1));
         offset
     }
 }

@@ -42,17 +42,17 @@ use crate::reads::{BlockId, Class};
 pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false, private: false };
 
 /// Max events of all threads together.
-const THREAD_EVENTS: usize = 1 << 20;
+const MAX_THREAD_EVENTS: usize = 1 << 20;
 /// Min and max events of one thread.
-const EVENTS_OF_A_THREAD: (usize, usize) = (1 << 12, 1 << 18);
+const EVENTS_PER_THREAD: (usize, usize) = (1 << 12, 1 << 18);
 /// Max reads of the drive.
-const READS: usize = 1 << 18;
+const MAX_READS: usize = 1 << 18;
 /// Max events of slots.
-const HELD: usize = 1 << 18;
+const MAX_SLOT_EVENTS: usize = 1 << 18;
 /// Max steps.
-const STEPS: usize = 1 << 16;
+const MAX_STEPS: usize = 1 << 16;
 /// Max events before steps: compiling, and parts of loading.
-const PHASES: usize = 1 << 6;
+const MAX_PHASES: usize = 1 << 6;
 /// Max gap in nanoseconds at which two shares of one task are recorded as one event.
 const CLOSE: u64 = 2_000;
 
@@ -127,7 +127,7 @@ pub(crate) enum Stage {
 
 /// Contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct SlotContents {
     /// Number of the block.
     pub block: u32,
     /// Stage of the block.
@@ -140,7 +140,7 @@ pub(crate) struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Whole { slot: u32, block: u32 },
-    Part { slot: u32, held: Held },
+    Part { slot: u32, contents: SlotContents },
 }
 
 /// A step.
@@ -212,15 +212,15 @@ struct Blocks {
 
 /// A block in a slot now: the begin of its stay, and of its current stage.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct SlotStay {
     since: u64,
     stage_since: u64,
-    held: Held,
+    contents: SlotContents,
 }
 
 #[derive(Debug)]
 struct Slots {
-    open: Vec<Option<Open>>,
+    open: Vec<Option<SlotStay>>,
     events: Buffer<Slot>,
 }
 
@@ -253,10 +253,10 @@ impl Recorder {
             thread_events: OnceLock::new(),
             threads: OnceLock::new(),
             blocks: OnceLock::new(),
-            reads: Mutex::new(Buffer::new(READS)),
-            slots: Mutex::new(Slots { open: Vec::new(), events: Buffer::new(HELD) }),
-            steps: Mutex::new(Buffer::new(STEPS)),
-            phases: Mutex::new(Buffer::new(PHASES)),
+            reads: Mutex::new(Buffer::new(MAX_READS)),
+            slots: Mutex::new(Slots { open: Vec::new(), events: Buffer::new(MAX_SLOT_EVENTS) }),
+            steps: Mutex::new(Buffer::new(MAX_STEPS)),
+            phases: Mutex::new(Buffer::new(MAX_PHASES)),
         }
     }
 
@@ -264,7 +264,7 @@ impl Recorder {
     pub fn bytes(threads: usize) -> u64 {
         let threads = threads.max(1);
         let lanes = Buffer::<Work>::bytes(events_of_a_thread(threads)).saturating_mul(threads as u64);
-        [Buffer::<Read>::bytes(READS), Buffer::<Slot>::bytes(HELD), Buffer::<Step>::bytes(STEPS)]
+        [Buffer::<Read>::bytes(MAX_READS), Buffer::<Slot>::bytes(MAX_SLOT_EVENTS), Buffer::<Step>::bytes(MAX_STEPS)]
             .iter()
             .fold(lanes, |sum, bytes| sum.saturating_add(*bytes))
     }
@@ -275,9 +275,9 @@ impl Recorder {
         let part = (bytes as f64 / Recorder::bytes(threads).max(1) as f64).min(1.0);
         let of = |most: usize| ((most as f64 * part) as usize).max(1);
         let _ = self.thread_events.set(of(events_of_a_thread(threads)));
-        lock(&self.reads).shrink(of(READS));
-        lock(&self.slots).events.shrink(of(HELD));
-        lock(&self.steps).shrink(of(STEPS));
+        lock(&self.reads).shrink(of(MAX_READS));
+        lock(&self.slots).events.shrink(of(MAX_SLOT_EVENTS));
+        lock(&self.steps).shrink(of(MAX_STEPS));
     }
 
     /// Writes the trace to a file. Returns the number of dropped events.
@@ -358,21 +358,21 @@ impl Recorder {
 
     /// Records new contents of a slot. Called under the lock of the cache, so that a slot's times
     /// are in order.
-    pub(crate) fn slot(&self, slot: u32, held: Option<Held>) {
+    pub(crate) fn slot(&self, slot: u32, contents: Option<SlotContents>) {
         let now = self.at(Instant::now());
         let slots = &mut *lock(&self.slots);
         let Some(place) = slots.open.get_mut(slot as usize) else { return };
-        let same = |open: &Open| held.is_some_and(|held| held.block == open.held.block);
+        let same = |open: &SlotStay| contents.is_some_and(|contents| contents.block == open.contents.block);
         match place {
-            Some(open) if same(open) && held == Some(open.held) => return,
+            Some(open) if same(open) && contents == Some(open.contents) => return,
             Some(open) => {
                 open.close(slot, now, same(open), &mut slots.events);
             }
             None => {}
         }
-        *place = held.map(|held| match *place {
-            Some(open) if same(&open) => Open { stage_since: now, held, ..open },
-            _ => Open { since: now, stage_since: now, held },
+        *place = contents.map(|contents| match *place {
+            Some(open) if same(&open) => SlotStay { stage_since: now, contents, ..open },
+            _ => SlotStay { since: now, stage_since: now, contents },
         });
     }
 
@@ -394,21 +394,21 @@ impl Recorder {
     }
 }
 
-impl Open {
+impl SlotStay {
     /// Records the last stage in the slot, and the whole stay unless the block stays.
     fn close(&self, slot: u32, now: u64, stays: bool, events: &mut Buffer<Slot>) {
-        let part = Slot::Part { slot, held: self.held };
+        let part = Slot::Part { slot, contents: self.contents };
         events.push(Span { start: self.stage_since, end: now, what: part });
         if !stays {
-            let whole = Slot::Whole { slot, block: self.held.block };
+            let whole = Slot::Whole { slot, block: self.contents.block };
             events.push(Span { start: self.since, end: now, what: whole });
         }
     }
 }
 
 fn events_of_a_thread(threads: usize) -> usize {
-    let (least, most) = EVENTS_OF_A_THREAD;
-    (THREAD_EVENTS / threads.max(1)).clamp(least, most)
+    let (least, most) = EVENTS_PER_THREAD;
+    (MAX_THREAD_EVENTS / threads.max(1)).clamp(least, most)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -450,12 +450,12 @@ mod tests {
     fn a_slot_holds_one_block_after_the_other() {
         let recorder = Recorder::new();
         recorder.describe_blocks(vec![BlockId { group: 0, expert: 0 }; 2], vec![4096]);
-        let held = |block, stage, shadow| Some(Held { block, stage, shadow });
-        recorder.slot(0, held(0, Stage::Loading, true));
-        recorder.slot(0, held(0, Stage::Loading, true));
-        recorder.slot(0, held(0, Stage::Loading, false));
-        recorder.slot(0, held(0, Stage::Resident, false));
-        recorder.slot(0, held(1, Stage::Loading, false));
+        let contents = |block, stage, shadow| Some(SlotContents { block, stage, shadow });
+        recorder.slot(0, contents(0, Stage::Loading, true));
+        recorder.slot(0, contents(0, Stage::Loading, true));
+        recorder.slot(0, contents(0, Stage::Loading, false));
+        recorder.slot(0, contents(0, Stage::Resident, false));
+        recorder.slot(0, contents(1, Stage::Loading, false));
         recorder.slot(0, None);
         recorder.slot(0, None);
         recorder.slot(7, None);

@@ -17,7 +17,7 @@ use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
 use std::time::Instant;
 
-use super::{Buffer, Held, Read, Recorder, Slot, Span, Stage, Step, Work, lock};
+use super::{Buffer, Read, Recorder, Slot, SlotContents, Span, Stage, Step, Work, lock};
 use crate::reads::{BlockId, Class};
 
 /// Process numbers, in the order of their display.
@@ -38,8 +38,8 @@ const FIRST_PROCESS: &str = "tokens";
 
 /// Returns whether a file with this begin is one of our traces.
 pub(super) fn is_trace(head: &[u8]) -> bool {
-    let named = format!("{{\"name\":\"{FIRST_PROCESS}\"}}");
-    head.starts_with(BEGIN) && head.windows(named.len()).any(|window| window == named.as_bytes())
+    let block_name = format!("{{\"name\":\"{FIRST_PROCESS}\"}}");
+    head.starts_with(BEGIN) && head.windows(block_name.len()).any(|window| window == block_name.as_bytes())
 }
 
 /// Text in a JSON string. Labels come from plans, which are untrusted.
@@ -80,9 +80,9 @@ impl Display for Micros {
 }
 
 /// A block's id, or its number if it was not described.
-struct Named(Option<BlockId>, u32);
+struct BlockName(Option<BlockId>, u32);
 
-impl Display for Named {
+impl Display for BlockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(id) => write!(f, "layer {} expert {}", id.group, id.expert),
@@ -91,8 +91,8 @@ impl Display for Named {
     }
 }
 
-fn named(id: BlockId) -> Named {
-    Named(Some(id), 0)
+fn block_name(id: BlockId) -> BlockName {
+    BlockName(Some(id), 0)
 }
 
 /// The list of events in the output.
@@ -213,8 +213,8 @@ impl Recorder {
                             None => out.span(place, (start, end), &label, format_args!("{did}")),
                         }
                     }
-                    Work::Wait(block) => span(&format_args!("wait for {}", named(block))),
-                    Work::Pack(block) => span(&format_args!("pack {}", named(block))),
+                    Work::Wait(block) => span(&format_args!("wait for {}", block_name(block))),
+                    Work::Pack(block) => span(&format_args!("pack {}", block_name(block))),
                     Work::PackWeights => span(&"pack weights"),
                     Work::Barrier => span(&"barrier"),
                     Work::Sort => span(&"sort by expert"),
@@ -229,8 +229,8 @@ impl Recorder {
         Ok(dropped)
     }
 
-    fn block(&self, number: u32) -> Named {
-        Named(self.blocks.get().and_then(|blocks| blocks.ids.get(number as usize)).copied(), number)
+    fn block(&self, number: u32) -> BlockName {
+        BlockName(self.blocks.get().and_then(|blocks| blocks.ids.get(number as usize)).copied(), number)
     }
 
     fn write_reads(&self, out: &mut Out<'_>) -> io::Result<u64> {
@@ -319,7 +319,7 @@ impl Recorder {
                 Slot::Whole { slot, block } => {
                     out.span((SLOTS, slot), (start, end), &self.block(block), format_args!(""))?;
                 }
-                Slot::Part { slot, held: Held { block, stage, shadow } } => {
+                Slot::Part { slot, contents: SlotContents { block, stage, shadow } } => {
                     let role = if shadow { "shadow" } else { "primary" };
                     let stage = match stage {
                         Stage::Loading => "loading",

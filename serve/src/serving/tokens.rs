@@ -60,8 +60,8 @@ impl Client<'_> {
 }
 
 /// Converts a token and its probability to the client's form.
-fn told(tokenizer: Option<&Tokenizer>, likely: sample::Likely) -> model::Likely {
-    let sample::Likely { token, log_probability } = likely;
+fn told(tokenizer: Option<&Tokenizer>, likely: sample::TokenLogProb) -> model::Likely {
+    let sample::TokenLogProb { token, log_probability } = likely;
     let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default().to_vec();
     model::Likely { token, bytes, log_probability }
 }
@@ -178,8 +178,8 @@ impl Work for Worker<'_> {
             after_sampling,
             cache_prompt,
         } = request;
-        if sampling.least > 0 {
-            Arc::make_mut(&mut sampling).late = [&*self.ends, &stop_tokens].concat();
+        if sampling.min_tokens > 0 {
+            Arc::make_mut(&mut sampling).late_tokens = [&*self.ends, &stop_tokens].concat();
         }
         let request = Request {
             limit,

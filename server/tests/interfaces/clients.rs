@@ -103,7 +103,7 @@ fn fields_come_to_the_engine() {
         let request = model.request();
         assert_eq!((request.limit, request.stop_tokens, request.ignore_end), (Some(16), vec![5, 6], true), "{path}");
         let sampling = request.sampling;
-        assert_eq!((sampling.seed, sampling.least, sampling.temperature), (1 << 63, 3, 2.0), "{path}");
+        assert_eq!((sampling.seed, sampling.min_tokens, sampling.temperature), (1 << 63, 3, 2.0), "{path}");
         assert_eq!(sampling.bias, [(7, -100.0)], "{path}");
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 
 use ixc_codegen::module::Artifact;
-use ixc_codegen::x64::listing::Listed;
+use ixc_codegen::x64::listing::ListedInstruction;
 use ixc_cost as cost;
 use ixc_ir::kernel::print::AffineText;
 use ixc_ir::kernel::{BufferKind, Kernel};
@@ -184,7 +184,7 @@ pub fn statements(a: &Kernel, b: &Kernel) -> Vec<Pair> {
 
 /// Returns an instruction without the labels of jumps and constants, which one more instruction
 /// would change everywhere.
-fn without_places(line: Listed) -> String {
+fn without_places(line: ListedInstruction) -> String {
     let Some((before, label)) = line.text.split_once(".L") else { return line.text };
     let end = label.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(label.len());
     format!("{before}.L{}", &label[end..])

@@ -199,7 +199,7 @@ impl Report {
         // Serialisation cannot fail, since there are only numbers, strings and lists. Without `<`,
         // no text can end the script around it, or begin a comment there.
         let json = serde_json::to_string(self).unwrap_or_else(|_| "null".to_owned());
-        ixc_files::page::filled(PAGE, &self.title, &json)
+        ixc_files::page::fill_page(PAGE, &self.title, &json)
     }
 }
 

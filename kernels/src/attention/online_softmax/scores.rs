@@ -4,8 +4,8 @@
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 use super::{
-    Attend, BLOCK, KEYS, LINE, MASKED, PLACE, Places, ROUNDED, SLOPE, UNROLL, half_tile, outer_product, query_bytes,
-    tile,
+    Attend, BLOCK, KEYS, LINE, MASKED, PLACE, Places, ROUNDED_QUERY_BYTES, SLOPE, UNROLL, half_tile, outer_product,
+    query_bytes, tile,
 };
 use crate::cache::Blocks;
 use crate::math;
@@ -176,7 +176,7 @@ impl Attend {
                     }
                     let query = |query: i64, byte: i64| {
                         (first.clone() + query) * query_bytes(&places.of_keys)
-                            + e * (blocks.len() + ROUNDED)
+                            + e * (blocks.len() + ROUNDED_QUERY_BYTES)
                             + (s.q + byte)
                     };
                     let mut ints = Vec::with_capacity(sums.len());

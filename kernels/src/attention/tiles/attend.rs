@@ -485,7 +485,7 @@ impl Attend {
             let to = block * (STRIPS * TILE) + i.clone() * LINE + at.weights;
             b.store(scratch, to.clone(), pairs);
             if self.sizes.parts == 2 {
-                let low = what_is_left(b, pairs, near, far);
+                let low = rounding_residue(b, pairs, near, far);
                 b.store(scratch, to + LOW_WEIGHTS, low);
             }
             let sum = b.add(sums[0], near);
@@ -568,7 +568,7 @@ impl Attend {
 }
 
 /// Returns the rounding errors of `pairs`, which are `even` and `odd` as bf16, as pairs of bf16.
-fn what_is_left(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: ValueId) -> ValueId {
+fn rounding_residue(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: ValueId) -> ValueId {
     let (dwords, floats) = (Type::i32(LANES), Type::f32(LANES));
     let pairs = b.bitcast(dwords, pairs);
     let upper = b.splat_int(dwords, UPPER);

@@ -42,8 +42,8 @@ impl StripBlock {
                 GROUP => (vectors[pair], 32 * half, 16),
                 _ => (vectors[half], 8 * pair, 32),
             };
-            let places = taken(b, entries, |row, i| row * row_bits + first + grid.bits * i);
-            let signs = taken(b, vectors[vectors.len() - 1], |row, i| {
+            let places = take_bytes(b, entries, |row, i| row * row_bits + first + grid.bits * i);
+            let signs = take_bytes(b, vectors[vectors.len() - 1], |row, i| {
                 let bit = match grid.signs {
                     Signs::Common { first, apart } => first + apart * (group * GROUP / grid.len),
                     Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => GROUP * group + i,
@@ -89,7 +89,7 @@ impl StripBlock {
             let above = match (grid.index, high, signs) {
                 (Index::Words { .. }, _, Some(signs)) => signs,
                 (Index::Bytes { high: Some(bits), .. }, Some(high), _) => {
-                    taken(b, high, |row, i| row * 32 + (4 * vector + i) * bits.apart)
+                    take_bytes(b, high, |row, i| row * 32 + (4 * vector + i) * bits.apart)
                 }
                 _ => low,
             };
@@ -112,7 +112,7 @@ impl StripBlock {
         }
         let sevens = |b: &mut KernelBuilder, first: usize, apart: usize| {
             signs.map(|signs| {
-                let seven = taken(b, signs, |row, i| row * 32 + first + apart * i);
+                let seven = take_bytes(b, signs, |row, i| row * 32 + first + apart * i);
                 b.op_imm(Op::LookupByte, quants, &[seven, seven], SIGNS as i64)
             })
         };
@@ -158,13 +158,13 @@ impl StripBlock {
                 });
                 let sevens: Vec<ValueId> = sevens.collect();
                 let all = sevens[1..].iter().fold(sevens[0], |all, seven| b.same(Op::Or, &[all, *seven]));
-                even(b, all, quants)
+                complete_signs(b, all, quants)
             }
             Signs::AboveIndex => {
                 let signs = b.bitcast(quants, signs);
                 let sevens = bits(b, signs, Some((Op::ShrU, 1)), 0x7f);
                 let sevens = b.bitcast(dwords, sevens);
-                even(b, sevens, quants)
+                complete_signs(b, sevens, quants)
             }
             Signs::Bits { .. } | Signs::Common { .. } => signs,
         };
@@ -263,7 +263,7 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
 
 /// Returns, for each of two rows in each eight bytes of `a`, four bytes that begin at bits
 /// `from(row, i)`, modulo 64.
-fn taken(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize) -> ValueId {
+fn take_bytes(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize) -> ValueId {
     let ty = b.ty(a);
     let eight: Vec<u8> = (0..8).map(|byte| (from(byte / 4, byte % 4) % 64) as u8).collect();
     let from = b.bytes(ty, eight.repeat(usize::from(ty.lanes) / 8));
@@ -272,7 +272,7 @@ fn taken(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize
 
 /// Returns bytes of seven signs with the eighth that makes them even, from a nibble and the three
 /// bits above it.
-fn even(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
+fn complete_signs(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
     let dwords = b.ty(sevens);
     let sevens = b.bitcast(quants, sevens);
     let parts = [(None, 15, 0u8), (Some((Op::ShrU, 4)), 7, 4)].map(|(shift, mask, to)| {

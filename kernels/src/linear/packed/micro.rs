@@ -50,9 +50,9 @@ const SUMS: usize = 8;
 /// Max sums of a block of floats, which have no other sums.
 const FLOAT_SUMS: usize = 12;
 /// Max float sums that stay in registers together with integer sums.
-const HELD: usize = 2;
+const MAX_FLOAT_SUMS: usize = 2;
 /// Max integer sums that stay in registers together with sums of words.
-const HELD_INTEGERS: usize = 4;
+const MAX_INTEGER_SUMS: usize = 4;
 /// Columns of floats in a step.
 const UNROLL: i64 = 4;
 
@@ -84,7 +84,7 @@ pub struct Micro {
     /// Place of the strip's results, for each row.
     pub results: Vec<Affine>,
     pub to: BufferId,
-    /// See [`slot_bytes`]; present for more than [`HELD`] sums.
+    /// See [`slot_bytes`]; present for more than [`MAX_FLOAT_SUMS`] sums.
     pub slots: Option<(BufferId, i64)>,
 }
 
@@ -128,7 +128,7 @@ impl Micro {
     /// Returns the places of sums in memory, if they are there: floats, then integers.
     fn slots(&self) -> Option<Vec<(BufferId, i64)>> {
         let sums = self.rows.len() * self.parts().len();
-        let (buffer, at) = self.slots.filter(|_| sums > HELD)?;
+        let (buffer, at) = self.slots.filter(|_| sums > MAX_FLOAT_SUMS)?;
         Some((0..2 * sums as i64).map(|i| (buffer, at + i * 4 * i64::from(self.vectors.lanes))).collect())
     }
 
@@ -282,12 +282,19 @@ impl Micro {
             for unit in 0..units {
                 let at = step.sub * units + unit;
                 let scales = |b: &mut KernelBuilder, part: Part| step.weights.item(b, Item::Scale, at.clone(), part);
-                self.by_groups(b, step, unit * pairs..(unit + 1) * pairs, &beside(parts, &high), &scales, &mut sums);
+                self.by_groups(
+                    b,
+                    step,
+                    unit * pairs..(unit + 1) * pairs,
+                    &pair_with_high(parts, &high),
+                    &scales,
+                    &mut sums,
+                );
             }
-            return self.converted(b, step, parts, sums.into_iter().flatten().collect());
+            return self.float_sums(b, step, parts, sums.into_iter().flatten().collect());
         }
         if self.source.dots == Dots::Dot2 {
-            let slots = self.slots().filter(|slots| slots.len() / 2 > HELD_INTEGERS);
+            let slots = self.slots().filter(|slots| slots.len() / 2 > MAX_INTEGER_SUMS);
             let mut sums = vec![None; parts.len() * self.rows.len()];
             let mut scales = Vec::new();
             for first in (0..4).step_by(run) {
@@ -314,7 +321,7 @@ impl Micro {
                     accumulate(b, sum, scaled);
                 }
             }
-            return self.converted(b, step, parts, sums.into_iter().flatten().collect());
+            return self.float_sums(b, step, parts, sums.into_iter().flatten().collect());
         }
         let mut terms = vec![None; parts.len() * self.rows.len()];
         for unit in 0..units {
@@ -350,7 +357,7 @@ impl Micro {
     }
 
     /// Returns sums of products by pairs as floats, without the contribution of the zero point.
-    fn converted(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], mut sums: Vec<ValueId>) -> Vec<ValueId> {
+    fn float_sums(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], mut sums: Vec<ValueId>) -> Vec<ValueId> {
         if self.codec().zero() > 0 && !panel::has_magnitudes(self.source.format, self.source.dots) {
             self.correct(b, step, parts, &mut sums);
         }
@@ -518,7 +525,7 @@ impl Micro {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let sums: Vec<ValueId> = if panel::by_groups(self.source.format, self.source.dots) {
                         let mut sums = vec![None; parts.len() * rows];
-                        self.by_groups(b, step, pairs, &beside(&parts, &high), &|_, _| ones, &mut sums);
+                        self.by_groups(b, step, pairs, &pair_with_high(&parts, &high), &|_, _| ones, &mut sums);
                         sums.into_iter().flatten().collect()
                     } else {
                         let words = self.words(b, step, pairs, &parts, &high);
@@ -643,7 +650,7 @@ impl Micro {
 }
 
 /// Returns parts, each with its vectors of high bits.
-fn beside<'v>(parts: &[Part], high: &'v [Vec<ValueId>]) -> Vec<(Part, &'v [ValueId])> {
+fn pair_with_high<'v>(parts: &[Part], high: &'v [Vec<ValueId>]) -> Vec<(Part, &'v [ValueId])> {
     parts.iter().zip(high).map(|(part, high)| (*part, high.as_slice())).collect()
 }
 

@@ -59,7 +59,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 
 use self::micro::Micro;
 use self::panel::{Dots, Source};
-use self::quants::Unpacked;
+use self::quants::UnpackedStrip;
 use self::strip::Part;
 use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
 
@@ -79,7 +79,7 @@ struct Block {
     /// See [`quants::scratch_bytes`].
     scratch: Option<(BufferId, i64)>,
     /// Unpacked strip in scratch memory, if any.
-    unpacked: Option<Unpacked>,
+    unpacked: Option<UnpackedStrip>,
     /// Whether the weight comes from memory, so that it is prefetched.
     streams: bool,
 }
@@ -141,7 +141,7 @@ pub fn unpacks_whole(format: Format, strategy: MatmulStrategy, vectors: Vectors)
 
 /// Returns the bytes of an unpacked strip of `k` columns.
 pub fn unpacked_bytes(format: Format, k: u64) -> u64 {
-    (k / SUB as u64).saturating_mul(Unpacked::bytes(format, SUB).unsigned_abs())
+    (k / SUB as u64).saturating_mul(UnpackedStrip::bytes(format, SUB).unsigned_abs())
 }
 
 /// Returns the bytes of scratch of a product of at most `rows` rows of `k` columns.
@@ -164,7 +164,8 @@ pub fn scratch_bytes(
     match strategy {
         MatmulStrategy::Gemm => {
             let begins = quants::scratch_bytes(format, strategy.row_groups()[0]);
-            let strip = unpacks_whole(format, strategy, vectors).then(|| quants::Unpacked::bytes(format, i64::from(k)));
+            let strip =
+                unpacks_whole(format, strategy, vectors).then(|| quants::UnpackedStrip::bytes(format, i64::from(k)));
             begins.max(strip).map(|_| begins.unwrap_or(0) + strip.unwrap_or(0))
         }
         MatmulStrategy::Gemv | MatmulStrategy::Gemm6 | MatmulStrategy::Tiles => None,
@@ -234,7 +235,7 @@ impl Packed<'_> {
         &self,
         b: &mut KernelBuilder,
         strips: &[Affine],
-        unpacked: Option<&Unpacked>,
+        unpacked: Option<&UnpackedStrip>,
         (first, groups, count): (&Affine, Affine, u32),
     ) {
         let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
@@ -279,7 +280,7 @@ impl Packed<'_> {
     fn by_whole_strips(&self, b: &mut KernelBuilder, rows: &Rows, (buffer, at): (BufferId, i64)) {
         let Product { format, k, strategy, vectors, .. } = *self.product;
         let begins = quants::scratch_bytes(format, strategy.row_groups()[0]).unwrap_or(0);
-        let unpacked = Unpacked { buffer, at: (at + begins).into() };
+        let unpacked = UnpackedStrip { buffer, at: (at + begins).into() };
         b.for_each("strip", self.strips, |b, strip| {
             for part in Part::all(vectors) {
                 unpacked.fill(b, &self.source(strip.into()).strip(part), k.into());

@@ -28,7 +28,7 @@ use crate::linear::{MatmulStrategy, Rows};
 /// Columns of a stretch: 16 KiB of a strip.
 pub const STRETCH: i64 = 512;
 /// Strips that several rows are multiplied with together, if a vector is a column of a strip.
-pub const TOGETHER: i64 = 2;
+pub const STRIPS_TOGETHER: i64 = 2;
 /// Rows of a block, of `gemv` and `gemm` alike.
 pub const ROWS: u32 = 4;
 /// Chains of sums.
@@ -50,7 +50,7 @@ impl Packed<'_> {
         for (groups, size) in &rows.groups {
             let count = ROWS.min(*size);
             let blocks = *groups * i64::from(size / count);
-            let together = if count == 1 || self.parts().len() > 1 { 1 } else { self.strips.min(TOGETHER) };
+            let together = if count == 1 || self.parts().len() > 1 { 1 } else { self.strips.min(STRIPS_TOGETHER) };
             let whole = self.strips / together;
             for (from, number, together) in [(0, whole, together), (whole * together, self.strips % together, 1)] {
                 if number > 0 {

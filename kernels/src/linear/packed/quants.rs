@@ -46,12 +46,12 @@ pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
 /// A strip in scratch memory: for each sub-block the bytes of its eight groups, then each of its
 /// scales times `d`, all in whole vectors.
 #[derive(Clone)]
-pub struct Unpacked {
+pub struct UnpackedStrip {
     pub buffer: BufferId,
     pub at: Affine,
 }
 
-impl Unpacked {
+impl UnpackedStrip {
     /// Returns the bytes of `columns` columns of a strip.
     pub fn bytes(format: Format, columns: i64) -> i64 {
         columns / SUB * Self::sub_block(format)
@@ -67,9 +67,9 @@ impl Unpacked {
     }
 
     /// Returns block `i` of a format.
-    fn block(&self, format: Format, i: impl Into<Affine>) -> Unpacked {
+    fn block(&self, format: Format, i: impl Into<Affine>) -> UnpackedStrip {
         let at = self.at.clone() + i.into() * Self::bytes(format, format.block_len() as i64);
-        Unpacked { buffer: self.buffer, at }
+        UnpackedStrip { buffer: self.buffer, at }
     }
 
     /// Returns the place of sub-block `sub` of a block.
@@ -197,7 +197,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
 struct Strip {
     block: StripBlock,
     /// Unpacked bytes in scratch memory, if any.
-    unpacked: Option<Unpacked>,
+    unpacked: Option<UnpackedStrip>,
     /// Scale of the block, if a register [holds](holds_d) it.
     d: Option<ValueId>,
     dmin: Option<ValueId>,
@@ -269,7 +269,9 @@ impl Step<'_> {
             };
             self.dots(b, quants, unit * pairs..(unit + 1) * pairs, &mut chains);
             let scale = match &unpacked {
-                Some((buffer, at)) => b.load(strip.block.part.floats(), *buffer, at.clone() + Unpacked::scale_at(unit)),
+                Some((buffer, at)) => {
+                    b.load(strip.block.part.floats(), *buffer, at.clone() + UnpackedStrip::scale_at(unit))
+                }
                 None => scale_times_d(b, &strip.block, strip.d, self.sub * units + unit),
             };
             products.push((chains, scale));

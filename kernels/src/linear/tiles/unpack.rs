@@ -81,7 +81,7 @@ impl Unpack {
             let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
             let halves = |b: &mut KernelBuilder, name: &str, at: Affine| {
                 let v = strip.numbers(b, name, at);
-                let centre = b.splat_f32(LANES, TRUNCATED);
+                let centre = b.splat_f32(LANES, TRUNCATION_FACTOR);
                 b.mul(v, centre)
             };
             // Scales of the whole block are read once.
@@ -151,7 +151,7 @@ impl Unpack {
 /// the error is centred. Dot products have 5 % more error than with weights rounded to nearest, and
 /// 2 % more if activations are rounded too (q4_k, normal activations). Conversions would take five
 /// instructions of two ports for two vectors; cutting takes two.
-const TRUNCATED: f32 = 1.0 + 0.72 / 256.0;
+const TRUNCATION_FACTOR: f32 = 1.0 + 0.72 / 256.0;
 
 /// Conversion of a vector's quants to floats without an instruction for each. A quant is put into a
 /// mantissa below an exponent of 0, so the float is `1 + q * 2^(bit - 23)`. The multiply-add with

@@ -5,7 +5,7 @@ use ixc_ir::format::Format;
 use ixc_ir::plan::Leaves;
 use ixc_ir::units::counted;
 use ixc_kernels::attention::{
-    Accepted, AttentionRequest, CANDIDATES, Heads, ItemDivision, LargerItems, ROW_COUNTS, Reason, Refusal,
+    AttentionRequest, CANDIDATES, Heads, ItemDivision, KernelOffer, LargerItems, ROW_COUNTS, Reason, Refusal,
 };
 
 use super::super::bind::NamedBands;
@@ -53,7 +53,7 @@ pub(super) fn select(op: &'static str, request: &AttentionRequest) -> Result<Sel
     let mut selection = Selection { choices: Vec::new(), refusals: Vec::new(), larger: Vec::new() };
     for last in ROW_COUNTS {
         let (request, rows) = (AttentionRequest { rows: last, ..*request }, RowRange::up_to(last));
-        let (mut taken, mut refusals) = (None::<Accepted>, Vec::new());
+        let (mut taken, mut refusals) = (None::<KernelOffer>, Vec::new());
         for candidate in CANDIDATES {
             let reason = match (candidate.accepts(&request), &taken) {
                 (Ok(accepted), None) => {
@@ -74,8 +74,8 @@ pub(super) fn select(op: &'static str, request: &AttentionRequest) -> Result<Sel
 
 impl Selection {
     /// Adds the kernel for some rows.
-    fn take(&mut self, taken: Accepted, rows: RowRange, heads: &Heads) -> Result<(), ScheduleError> {
-        let Accepted { spec, row_chunk, division, larger, .. } = taken;
+    fn take(&mut self, taken: KernelOffer, rows: RowRange, heads: &Heads) -> Result<(), ScheduleError> {
+        let KernelOffer { spec, row_chunk, division, larger, .. } = taken;
         self.larger.extend(larger.map(|larger| (rows, spec.name(), larger)));
         match self.choices.last_mut() {
             Some(before) if before.spec == spec && before.row_chunk == row_chunk => before.up_to_rows = rows.last,

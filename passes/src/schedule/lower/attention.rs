@@ -19,7 +19,7 @@ use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Choice, Chosen, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable,
     RowAxis, Source, Temperature,
 };
-use ixc_kernels::attention::{Ahead, AttentionRequest, Entries, Heads, Scores, Window};
+use ixc_kernels::attention::{AttentionRequest, Entries, Heads, Lookahead, Scores, Window};
 use ixc_kernels::{
     self as kernels, AppendPlaces, Bits, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend, RopeHeads,
 };
@@ -338,12 +338,12 @@ impl Lowering<'_> {
         let ends = matches!(self.meaning(name, self.value_operand(op, "pos")?)?, Binding::Ends);
         let scores = ScoreAttrs::from_op(op);
         let ahead = match scores.reach {
-            _ if ends => Ahead::Text,
-            0 => Ahead::Nothing,
-            reach => Ahead::Positions(fit("positions before and after a row", reach)?),
+            _ if ends => Lookahead::Text,
+            0 => Lookahead::Nothing,
+            reach => Lookahead::Positions(fit("positions before and after a row", reach)?),
         };
         match (ahead, q.rows) {
-            (Ahead::Nothing, _) => self.positions(op, &q)?,
+            (Lookahead::Nothing, _) => self.positions(op, &q)?,
             (_, Rows::Tokens) => {}
             _ => return unsupported(name, "rows other than tokens"),
         }
@@ -360,9 +360,9 @@ impl Lowering<'_> {
         let marks = self.marks(op, 1)?;
         // A row's position among those that it sees.
         let own = match ahead {
-            Ahead::Positions(reach) => Input::Ahead(reach),
-            Ahead::Text => Input::Ends,
-            Ahead::Nothing => Input::Positions,
+            Lookahead::Positions(reach) => Input::Ahead(reach),
+            Lookahead::Text => Input::Ends,
+            Lookahead::Nothing => Input::Positions,
         };
         let position = marks.map_or(own, |marks| Input::LastChosen(marks.choice));
         let mut args = vec![

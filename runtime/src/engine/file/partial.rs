@@ -14,7 +14,7 @@
 //! | n + 12 i + 4 .. n + 12 i + 12 | seal of bytes 0..n - 8, the plan, `i`, and this CRC-32 |
 //!
 //! A seal is a SipHash-2-4 with a secret that only this user's programs read
-//! ([`ixc_files::own::secret`]). Other users may be able to write to the folder. A run therefore
+//! ([`ixc_files::private_files::secret`]). Other users may be able to write to the folder. A run therefore
 //! continues a file only under two conditions:
 //!
 //! 1. The file is a regular one of this user, with one name, that no other user can write to. It is
@@ -41,7 +41,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use ixc_files::own::{open_own, secret};
+use ixc_files::private_files::{open_own, secret};
 use ixc_files::{Identity, Kind, Place, Secret};
 use siphasher::sip::SipHasher24;
 
@@ -158,7 +158,7 @@ impl Partial {
             && begun == payload;
         let opened = (|| {
             if same {
-                partial.done = partial.kept(noted.get(start.len()..).unwrap_or_default());
+                partial.done = partial.packed_weights(noted.get(start.len()..).unwrap_or_default());
                 partial.noted = partial.done.len();
                 partial.journal.set_len(partial.start + (partial.noted * ENTRY) as u64)?;
                 return partial.file.write_all_at(&[0; HEADER_BYTES], 0);
@@ -179,7 +179,7 @@ impl Partial {
     }
 
     /// Returns the checksums of the units that the journal lists and whose bytes match.
-    fn kept(&self, noted: &[u8]) -> Vec<u32> {
+    fn packed_weights(&self, noted: &[u8]) -> Vec<u32> {
         let mut kept = Vec::new();
         for ((number, unit), entry) in (0u32..).zip(&self.units).zip(noted.chunks_exact(ENTRY)) {
             let crc = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);

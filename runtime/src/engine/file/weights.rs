@@ -40,8 +40,8 @@ use crate::pack::{self, ALIGNMENT, Job};
 use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
-use crate::stored::{Makers, Stored};
 use crate::stream::BlockId;
+use crate::weight_source::{DerivedTensors, WeightSource};
 
 /// Max bytes that are packed before they are written, unless one strip has more.
 pub const CHUNK: u64 = 64 << 20;
@@ -244,18 +244,18 @@ pub fn write_to(
     for source in &plan.files {
         output.reads(&folder.join(&source.path))?;
     }
-    plan_check::check(plan).map_err(failed)?;
+    plan_check::check(plan).map_err(file_error)?;
     if plan.own_weight_bytes > 0 {
-        return Err(failed(LoadError::NoWeights));
+        return Err(file_error(LoadError::NoWeights));
     }
-    let files = open_files(plan, folder, options).map_err(failed)?;
-    let sources = ModelFiles { files: &files, makers: Makers::new(&plan.derived, &files) };
+    let files = open_files(plan, folder, options).map_err(file_error)?;
+    let sources = ModelFiles { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files) };
     let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {
         super::put(output, plan)?;
         return Ok(written);
     }
-    let (mut pool, _) = options::pool(options).map_err(failed)?;
+    let (mut pool, _) = options::pool(options).map_err(file_error)?;
     let payload = payload(&written)?;
     let whole = work.iter().filter(|(work, _)| matches!(work, Work::Weight(_))).count();
     let mut header = Header {
@@ -296,7 +296,7 @@ pub fn write_to(
             Work::Block(block) => {
                 let group = &plan.expert_groups[block.group as usize];
                 let shape = groups.get(block.group as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
-                let shape = shape.ok_or_else(|| failed(LoadError::NoWeights))?;
+                let shape = shape.ok_or_else(|| file_error(LoadError::NoWeights))?;
                 // The count is at least one and at most the number of remaining experts.
                 let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
@@ -314,17 +314,17 @@ pub fn write_to(
     }
     let checksums: Vec<u8> = partial.done().iter().take(whole).flat_map(|crc| crc.to_le_bytes()).collect();
     header.checksums_crc = crc32fast::hash(&checksums);
-    if let Err(changed) = unchanged(plan, folder, &files) {
+    if let Err(changed) = check_unchanged(plan, folder, &files) {
         // Some bytes may come from before the change and others from after it: the next run must
         // not continue the file.
         partial.discard();
-        return Err(failed(LoadError::Stream(Box::new(changed.into()))));
+        return Err(file_error(LoadError::Stream(Box::new(changed.into()))));
     }
     partial.seal(&header.encode(), &checksums)?;
     Ok(written)
 }
 
-fn failed(error: LoadError) -> FileError {
+fn file_error(error: LoadError) -> FileError {
     FileError::Source(Box::new(error))
 }
 
@@ -339,7 +339,7 @@ fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
 }
 
 /// Checks that the plan's model files are still the mapped ones, and unchanged.
-fn unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), ChangedFile> {
+fn check_unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), ChangedFile> {
     let mapped = plan.files.iter().zip(files).filter_map(|(file, mapped)| Some((file, mapped.identity()?)));
     mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))
 }
@@ -354,24 +354,24 @@ struct Source<'a> {
 /// The model files, and the makers of derived tensors.
 struct ModelFiles<'a> {
     files: &'a [Mapped],
-    makers: Makers,
+    derived_tensors: DerivedTensors,
 }
 
 impl ModelFiles<'_> {
     /// Returns some bytes of a weight as stored, from `offset` on.
-    fn of(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<Stored> {
+    fn of(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<WeightSource> {
         match weight.file {
             WeightFile::Source(file) => {
                 let region = self.files.get(file as usize)?.region();
-                region.part(weight.offset.checked_add(offset)?, bytes).map(Stored::Mapped)
+                region.part(weight.offset.checked_add(offset)?, bytes).map(WeightSource::Mapped)
             }
-            WeightFile::Derived(number) => self.makers.part(number, offset, bytes),
+            WeightFile::Derived(number) => self.derived_tensors.part(number, offset, bytes),
             WeightFile::Plan | WeightFile::Blocks { .. } => None,
         }
     }
 
     /// Gives the pages back to the system that [`ModelFiles::of`] was read from.
-    fn release(&self, weight: &PlanWeight, stored: &Stored, offset: u64, bytes: u64) {
+    fn release(&self, weight: &PlanWeight, stored: &WeightSource, offset: u64, bytes: u64) {
         stored.release(self.files);
         if let WeightFile::Source(file) = weight.file
             && let Some(file) = self.files.get(file as usize)
@@ -392,19 +392,19 @@ fn pack_blocks(
     memory: &mut Option<Memory>,
     pool: &mut Pool,
 ) -> Result<(Region, Vec<u32>), FileError> {
-    let wrong = || failed(LoadError::NoWeights);
+    let wrong = || file_error(LoadError::NoWeights);
     let stride = shape.stride();
     let bytes = stride.saturating_mul(count.into());
     let memory = match memory.take().filter(|memory| memory.region().bytes() >= bytes) {
         Some(kept) => memory.insert(kept),
-        None => memory.insert(Memory::zeroed("packed experts", bytes, true).map_err(|error| failed(error.into()))?),
+        None => memory.insert(Memory::zeroed("packed experts", bytes, true).map_err(|error| file_error(error.into()))?),
     };
     let packed = memory.region().part(0, bytes).ok_or_else(wrong)?;
     // Bytes between parts are 0, so old content is cleared.
     // SAFETY: the region lies in `memory`, which nothing else uses.
     unsafe { packed.base().write_bytes(0, packed.bytes() as usize) };
     let checksums = |regions: &[Region], pool: &mut Pool| {
-        pack::checksums(regions, pool, &|_| ()).map_err(|source| failed(LoadError::Pack { source }))
+        pack::checksums(regions, pool, &|_| ()).map_err(|source| file_error(LoadError::Pack { source }))
     };
     let (mut jobs, mut payloads, mut blocks, mut read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for i in 0..u64::from(count) {
@@ -434,7 +434,7 @@ fn pack_blocks(
     }
     // SAFETY: the jobs' sources lie in mapped files. Their destinations lie in `memory` and do not
     // overlap.
-    unsafe { pack::run(&jobs, pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
+    unsafe { pack::run(&jobs, pool, &|_, _| (), &|_| ()) }.map_err(|source| file_error(LoadError::Pack { source }))?;
     read.iter().for_each(|(weight, from, offset, bytes)| source.files.release(weight, from, *offset, *bytes));
     for ((expert, block), crc) in (first.expert..).zip(&blocks).zip(checksums(&payloads, pool)?) {
         let header = shape.header(BlockId { expert, ..first }, crc);
@@ -452,7 +452,7 @@ fn chunks(
     pool: &mut Pool,
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
-    let wrong = || failed(LoadError::NoWeights);
+    let wrong = || file_error(LoadError::NoWeights);
     if !weight.is_packed_at_load() {
         return copies(weight, files, give);
     }
@@ -464,7 +464,7 @@ fn chunks(
     let strips = weight.bytes.checked_div(from_strip).unwrap_or(0);
     let most = (CHUNK / to_strip.max(1)).clamp(1, strips.max(1));
     let memory = Memory::zeroed("packed weights", most.saturating_mul(to_strip), true);
-    let memory = memory.map_err(|error| failed(error.into()))?;
+    let memory = memory.map_err(|error| file_error(error.into()))?;
     let mut first = 0;
     while first < strips {
         let count = most.min(strips - first);
@@ -475,7 +475,8 @@ fn chunks(
             from.clone().zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
         // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
-        unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
+        unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }
+            .map_err(|source| file_error(LoadError::Pack { source }))?;
         if let Some(from) = &from {
             files.release(weight, from, first * from_strip, count * from_strip);
         }
@@ -493,7 +494,7 @@ fn copies(
     files: &ModelFiles<'_>,
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
-    let wrong = || failed(LoadError::NoWeights);
+    let wrong = || file_error(LoadError::NoWeights);
     // Chunks are whole blocks, because derived tensors consist of whole blocks.
     let most = COPIED - COPIED % weight.stored.block_bytes() as u64;
     let (mut copy, mut at) = (Vec::new(), 0);

@@ -16,7 +16,7 @@
 //! | `settings` | settings, their names and ranges |
 //! | `samplers` | the samplers, one row each |
 //! | `breakers` | DRY's sequence breakers |
-//! | `likely` | log-probabilities of tokens |
+//! | `log_probabilities_of` | log-probabilities of tokens |
 //! | `random` | random numbers |
 //! | `resume` | saving and restoring a sampler's state |
 //!
@@ -30,7 +30,7 @@
 
 mod breakers;
 mod kinds;
-mod likely;
+mod log_probability;
 mod random;
 mod resume;
 mod samplers;
@@ -44,7 +44,7 @@ use crate::engine::{Softmax, StepError};
 pub use breakers::Breakers;
 use ixc_failure::Class;
 pub use kinds::{DEFAULT as DEFAULT_SAMPLERS, Kind};
-pub use likely::{Likely, likely};
+pub use log_probability::{TokenLogProb, log_probabilities_of};
 use random::Random;
 pub(crate) use resume::MAX_RECENT;
 pub use resume::SamplerState;
@@ -89,7 +89,7 @@ impl SampleError {
 }
 
 /// Orders tokens by logit, largest first, and equal ones by id, lowest first.
-fn descending(logits: &[f32], a: u32, b: u32) -> Ordering {
+fn compare_descending(logits: &[f32], a: u32, b: u32) -> Ordering {
     logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
 }
 
@@ -106,12 +106,12 @@ fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
         }
         best.push(token);
         if best.len() == room {
-            best.select_nth_unstable_by(count - 1, |&a, &b| descending(logits, a, b));
+            best.select_nth_unstable_by(count - 1, |&a, &b| compare_descending(logits, a, b));
             best.truncate(count);
             least = logits[best[count - 1] as usize];
         }
     }
-    best.sort_unstable_by(|&a, &b| descending(logits, a, b));
+    best.sort_unstable_by(|&a, &b| compare_descending(logits, a, b));
     best.truncate(count);
 }
 
@@ -136,7 +136,7 @@ pub struct Sampler {
     /// Whether the last token was drawn from the candidates. False if it was the only possible
     /// token.
     was_drawn: bool,
-    /// Number of drawn tokens, at most [`Settings::least`].
+    /// Number of drawn tokens, at most [`Settings::min`].
     drawn: usize,
 }
 
@@ -197,25 +197,25 @@ impl Sampler {
             self.allow(allowed)?;
         }
         let token = match self.settings.mirostat {
-            0 => self.chosen(softmax)?,
+            0 => self.draw_token(softmax)?,
             _ => self.chosen_by_surprise(softmax)?,
         };
         self.accept(token);
-        self.drawn = self.drawn.saturating_add(1).min(self.settings.least);
+        self.drawn = self.drawn.saturating_add(1).min(self.settings.min_tokens);
         Ok(token)
     }
 
     /// Returns the log-probability of the last drawn token among its candidates, and the `count`
     /// likeliest candidates, likeliest first. If no token was drawn at random, as at temperature 0,
     /// its probability is 1.
-    pub fn drawn(&self, token: u32, count: usize) -> (Likely, Vec<Likely>) {
+    pub fn log_probabilities(&self, token: u32, count: usize) -> (TokenLogProb, Vec<TokenLogProb>) {
         if !self.was_drawn {
-            let certain = Likely { token, log_probability: 0.0 };
+            let certain = TokenLogProb { token, log_probability: 0.0 };
             return (certain, vec![certain; count.min(1)]);
         }
         let total = self.total();
         let share = |token: u32| f64::from(self.probabilities[token as usize]) / total;
-        let one = |token: u32| Likely { token, log_probability: share(token).ln() as f32 };
+        let one = |token: u32| TokenLogProb { token, log_probability: share(token).ln() as f32 };
         let mut tokens: Vec<u32> = self.candidates.iter().copied().filter(|&token| share(token) > 0.0).collect();
         let before = |&a: &u32, &b: &u32| share(b).total_cmp(&share(a)).then(a.cmp(&b));
         if (1..tokens.len()).contains(&count) {
@@ -241,8 +241,8 @@ impl Sampler {
                 *logit = (*logit + bias).clamp(LOWEST_LOGIT, -LOWEST_LOGIT) + 0.0;
             }
         }
-        let late = self.settings.late.iter().filter(|_| self.drawn < self.settings.least);
-        for &token in self.settings.never.iter().chain(late) {
+        let late = self.settings.late_tokens.iter().filter(|_| self.drawn < self.settings.min_tokens);
+        for &token in self.settings.banned.iter().chain(late) {
             if let Some(logit) = self.logits.get_mut(token as usize) {
                 *logit = LOWEST_LOGIT;
             }
@@ -266,7 +266,7 @@ impl Sampler {
     }
 
     /// Runs the samplers, and returns the only token that is left or draws one.
-    fn chosen(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
+    fn draw_token(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         let Settings { temperature, dynatemp_range, .. } = self.settings;
         let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
         let greedy = cold && self.settings.samplers.contains(&Kind::Temperature);
@@ -281,13 +281,13 @@ impl Sampler {
         for row in &rows[..needed] {
             (row.apply)(self, softmax)?;
         }
-        if greedy { Ok(self.best()) } else { self.draw(softmax) }
+        if greedy { Ok(self.best_token()) } else { self.draw(softmax) }
     }
 
     /// Draws a token with mirostat.
     fn chosen_by_surprise(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         if self.settings.temperature < LOWEST_TEMPERATURE {
-            return Ok(self.best());
+            return Ok(self.best_token());
         }
         self.inverse = 1.0 / self.settings.temperature;
         samplers::mirostat(self, softmax)?;
@@ -311,13 +311,14 @@ impl Sampler {
             }
         }
         // Only rounding leads here; the last candidate with any probability is drawn.
-        let likely = |token: &&u32| self.probabilities[**token as usize] > 0.0;
-        Ok(self.candidates.iter().rev().find(likely).copied().unwrap_or_else(|| self.best()))
+        let log_probabilities_of = |token: &&u32| self.probabilities[**token as usize] > 0.0;
+        Ok(self.candidates.iter().rev().find(log_probabilities_of).copied().unwrap_or_else(|| self.best_token()))
     }
 
     /// Returns the candidate with the largest logit, and of equal ones the lowest id.
-    fn best(&self) -> u32 {
-        let better = |best: u32, token: u32| if descending(&self.logits, token, best).is_lt() { token } else { best };
+    fn best_token(&self) -> u32 {
+        let better =
+            |best: u32, token: u32| if compare_descending(&self.logits, token, best).is_lt() { token } else { best };
         if self.all {
             return (0..self.logits.len() as u32).reduce(better).unwrap_or(0);
         }
@@ -342,7 +343,7 @@ impl Sampler {
     fn sort(&mut self) {
         self.list();
         if !self.sorted {
-            self.candidates.sort_unstable_by(|&a, &b| descending(&self.logits, a, b));
+            self.candidates.sort_unstable_by(|&a, &b| compare_descending(&self.logits, a, b));
             self.sorted = true;
         }
     }
@@ -413,7 +414,7 @@ mod tests {
     }
 
     /// Settings with all samplers off.
-    fn plain() -> Settings {
+    fn plain_settings() -> Settings {
         Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..Settings::default() }
     }
 
@@ -430,19 +431,19 @@ mod tests {
     #[test]
     fn what_is_drawn_late_comes_behind_the_least() {
         let logits = [1.0, 5.0, 0.0];
-        let settings = Settings { temperature: 0.0, late: vec![1], least: 2, ..plain() };
+        let settings = Settings { temperature: 0.0, late_tokens: vec![1], min_tokens: 2, ..plain_settings() };
         let mut sampler = Sampler::new(settings).unwrap();
         let drawn: Vec<u32> = (0..4).map(|_| sampler.sample(&logits, &Exact).unwrap()).collect();
         assert_eq!(drawn, [0, 0, 1, 1]);
         // A mask that leaves no other token takes precedence.
-        let mut sampler = Sampler::new(Settings { late: vec![1], least: 2, ..plain() }).unwrap();
+        let mut sampler = Sampler::new(Settings { late_tokens: vec![1], min_tokens: 2, ..plain_settings() }).unwrap();
         assert_eq!(sampler.sample_allowed(&logits, Some(&[0b010]), &Exact).unwrap(), 1);
     }
 
     #[test]
     fn what_is_never_drawn_is_not() {
         let logits = [3.0, 2.0, 1.0];
-        let never = |never: &[u32]| Settings { never: never.to_vec(), ..plain() };
+        let never = |banned: &[u32]| Settings { banned: banned.to_vec(), ..plain_settings() };
         assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
         let drawn = counts(never(&[0]), &logits, 500);
         assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
@@ -465,20 +466,20 @@ mod tests {
     fn what_a_token_was_drawn_of_is_told() {
         // Probabilities 0.1, 0.2 and 0.7. Top-k leaves the last two: 2/9 and 7/9.
         let logits = [0.1f32, 0.2, 0.7].map(f32::ln);
-        let settings = Settings { top_k: 2, ..plain() };
+        let settings = Settings { top_k: 2, ..plain_settings() };
         let mut sampler = Sampler::new(Settings { samplers: vec![Kind::TopK, Kind::Temperature], ..settings }).unwrap();
         let token = sampler.sample(&logits, &Exact).unwrap();
-        let (own, best) = sampler.drawn(token, 5);
+        let (own, best) = sampler.log_probabilities(token, 5);
         let shares: Vec<(u32, f32)> = best.iter().map(|one| (one.token, one.log_probability.exp())).collect();
         assert!(matches!(shares[..], [(2, a), (1, b)] if (a - 7.0 / 9.0).abs() < 1e-6 && (b - 2.0 / 9.0).abs() < 1e-6));
         assert_eq!(Some(&own), best.iter().find(|one| one.token == token));
-        assert_eq!(sampler.drawn(token, 1).1, best[..1]);
-        assert!(sampler.drawn(token, 0).1.is_empty());
+        assert_eq!(sampler.log_probabilities(token, 1).1, best[..1]);
+        assert!(sampler.log_probabilities(token, 0).1.is_empty());
         // Greedy sampling has one choice, with probability 1.
         let mut greedy = Sampler::new(Settings::greedy()).unwrap();
         let token = greedy.sample(&logits, &Exact).unwrap();
-        let certain = Likely { token: 2, log_probability: 0.0 };
-        assert_eq!(greedy.drawn(token, 5), (certain, vec![certain]));
+        let certain = TokenLogProb { token: 2, log_probability: 0.0 };
+        assert_eq!(greedy.log_probabilities(token, 5), (certain, vec![certain]));
     }
 
     proptest! {
@@ -489,7 +490,7 @@ mod tests {
         ) {
             let count = count.min(logits.len());
             let mut all: Vec<u32> = (0..logits.len() as u32).collect();
-            all.sort_by(|&a, &b| descending(&logits, a, b));
+            all.sort_by(|&a, &b| compare_descending(&logits, a, b));
             let mut found = Vec::new();
             largest(&logits, count, &mut found);
             prop_assert_eq!(&found[..], &all[..count]);
@@ -503,7 +504,7 @@ mod tests {
         let logits = [0.1f32.ln(), 0.2f32.ln(), 0.7f32.ln()];
         for (temperature, expected) in [(1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])] {
             let n = 20_000;
-            let found = counts(Settings { temperature, ..plain() }, &logits, n);
+            let found = counts(Settings { temperature, ..plain_settings() }, &logits, n);
             for (count, p) in found.iter().zip(expected) {
                 let (mean, deviation) = (n as f64 * p, (n as f64 * p * (1.0 - p)).sqrt());
                 assert!((*count as f64 - mean).abs() < 4.0 * deviation, "{found:?} at {temperature}");
@@ -519,19 +520,19 @@ mod tests {
             let counts = counts(settings, &logits, 2000);
             (0..p.len()).filter(|&i| counts[i] > 0).collect()
         };
-        assert_eq!(kept(plain()), [0, 1, 2, 3, 4]);
-        assert_eq!(kept(Settings { top_k: 2, ..plain() }), [1, 2]);
-        assert_eq!(kept(Settings { top_k: 5, ..plain() }), [0, 1, 2, 3, 4]);
-        assert_eq!(kept(Settings { top_p: 0.6, ..plain() }), [1, 2]);
-        assert_eq!(kept(Settings { top_p: 0.66, ..plain() }), [1, 2, 3]);
-        assert_eq!(kept(Settings { top_p: 0.0, ..plain() }), [1]);
+        assert_eq!(kept(plain_settings()), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(Settings { top_k: 2, ..plain_settings() }), [1, 2]);
+        assert_eq!(kept(Settings { top_k: 5, ..plain_settings() }), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(Settings { top_p: 0.6, ..plain_settings() }), [1, 2]);
+        assert_eq!(kept(Settings { top_p: 0.66, ..plain_settings() }), [1, 2, 3]);
+        assert_eq!(kept(Settings { top_p: 0.0, ..plain_settings() }), [1]);
         // Among the three that top-k leaves, the first has 0.4 / 0.85, which is less than 0.5.
-        assert_eq!(kept(Settings { top_k: 3, top_p: 0.5, ..plain() }), [1, 2]);
-        assert_eq!(kept(Settings { top_k: 3, top_p: 0.46, ..plain() }), [1]);
-        assert_eq!(kept(Settings { min_p: 0.45, ..plain() }), [1, 2, 3]);
-        assert_eq!(kept(Settings { min_p: 1.0, ..plain() }), [1]);
+        assert_eq!(kept(Settings { top_k: 3, top_p: 0.5, ..plain_settings() }), [1, 2]);
+        assert_eq!(kept(Settings { top_k: 3, top_p: 0.46, ..plain_settings() }), [1]);
+        assert_eq!(kept(Settings { min_p: 0.45, ..plain_settings() }), [1, 2, 3]);
+        assert_eq!(kept(Settings { min_p: 1.0, ..plain_settings() }), [1]);
         // Min-p applies before the temperature.
-        assert_eq!(kept(Settings { min_p: 0.45, temperature: 20.0, ..plain() }), [1, 2, 3]);
+        assert_eq!(kept(Settings { min_p: 0.45, temperature: 20.0, ..plain_settings() }), [1, 2, 3]);
     }
 
     #[test]
@@ -580,7 +581,7 @@ mod tests {
     }
 
     /// Returns the candidates that some settings leave, and their shares of the draws.
-    fn left(settings: Settings, logits: &[f32]) -> Vec<(usize, f64)> {
+    fn remaining(settings: Settings, logits: &[f32]) -> Vec<(usize, f64)> {
         let n = 40_000;
         let counts = counts(settings, logits, n);
         counts.into_iter().enumerate().filter(|(_, c)| *c > 0).map(|(i, c)| (i, c as f64 / n as f64)).collect()
@@ -599,12 +600,12 @@ mod tests {
         };
         assert!(only(Settings::greedy(), 0b1100).iter().all(|token| *token == 2));
         // The mask leaves fewer tokens than k.
-        let drawn = only(Settings { top_k: 3, ..plain() }, 0b1010);
+        let drawn = only(Settings { top_k: 3, ..plain_settings() }, 0b1010);
         assert!(drawn.contains(&1) && drawn.contains(&3) && !drawn.contains(&0) && !drawn.contains(&2));
         // The mask can leave only tokens that are never drawn.
-        let never = Settings { never: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain() };
+        let never = Settings { banned: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain_settings() };
         assert!(only(never, 0b1100).iter().all(|token| [2, 3].contains(token)));
-        let mut sampler = Sampler::new(plain()).unwrap();
+        let mut sampler = Sampler::new(plain_settings()).unwrap();
         assert_eq!(sampler.sample_allowed(&logits, Some(&[0]), &Exact), Err(SampleError::NothingAllowed));
         assert_eq!(sampler.sample_allowed(&logits, Some(&[]), &Exact), Err(SampleError::NothingAllowed));
     }
@@ -614,7 +615,7 @@ mod tests {
         // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. The surprises 0.693, 1.204, 1.609
         // have the distances 0.337, 0.174, 0.580.
         let logits = [0.5f32, 0.3, 0.2].map(f32::ln);
-        let with = |typical_p| tokens(&left(Settings { typical_p, ..plain() }, &logits));
+        let with = |typical_p| tokens(&remaining(Settings { typical_p, ..plain_settings() }, &logits));
         assert_eq!(with(0.2), [1]);
         assert_eq!(with(0.31), [0, 1]);
         assert_eq!(with(0.79), [0, 1]);
@@ -625,7 +626,8 @@ mod tests {
     fn n_standard_deviations_are_kept() {
         // Mean 1, standard deviation sqrt((9 + 1 + 1 + 1 + 4) / 5) = 1.789.
         let logits = [4.0, 2.0, 0.0, 0.0, -1.0];
-        let with = |top_n_sigma| tokens(&left(Settings { top_n_sigma, temperature: 5.0, ..plain() }, &logits));
+        let with =
+            |top_n_sigma| tokens(&remaining(Settings { top_n_sigma, temperature: 5.0, ..plain_settings() }, &logits));
         assert_eq!(with(1.0), [0]);
         assert_eq!(with(1.12), [0, 1]);
         assert_eq!(with(2.24), [0, 1, 2, 3]);
@@ -637,7 +639,7 @@ mod tests {
         // The mask leaves logits of mean 2 and standard deviation sqrt(2 / 3 * 4) = 1.633.
         let logits = [4.0, 2.0, 0.0, 9.0];
         let samplers = vec![Kind::Temperature, Kind::TopNSigma];
-        let settings = Settings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain() };
+        let settings = Settings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain_settings() };
         let mut sampler = Sampler::new(settings).unwrap();
         for _ in 0..500 {
             assert_eq!(sampler.sample_allowed(&logits, Some(&[0b0111]), &Exact), Ok(0));
@@ -648,7 +650,7 @@ mod tests {
     fn penalties_behind_a_cut_are_for_what_it_left() {
         let penalised = |presence_penalty: f32, dry_multiplier: f32| {
             let samplers = vec![Kind::TopK, Kind::Penalties, Kind::Dry, Kind::Xtc];
-            let settings = Settings { presence_penalty, dry_multiplier, top_k: 2, samplers, ..plain() };
+            let settings = Settings { presence_penalty, dry_multiplier, top_k: 2, samplers, ..plain_settings() };
             let settings = Settings { xtc_probability: 1.0, xtc_threshold: 0.4, ..settings };
             let mut sampler = Sampler::new(settings).unwrap();
             [0, 1, 5, 0, 1].into_iter().for_each(|token| sampler.accept(token));
@@ -665,26 +667,27 @@ mod tests {
         let with = |name: &str, value: f64| {
             let mut settings = Settings::default();
             let number = NUMBERS.iter().find(|number| number.name == name).unwrap();
-            assert!((number.least..=number.most).contains(&value), "{name}");
+            assert!((number.min..=number.max).contains(&value), "{name}");
             (number.set)(&mut settings, value);
             settings
         };
         assert_eq!((with("top_k", -1.0).top_k, with("temperature", -1.0).temperature), (0, 0.0));
         // Both ends of each range are valid.
         for number in NUMBERS {
-            for value in [number.least, number.most] {
+            for value in [number.min, number.max] {
                 assert_eq!(with(number.name, value).check(), Ok(()), "{} = {value}", number.name);
             }
         }
-        let mut cold = Sampler::new(Settings { temperature: -0.5, ..plain() }).unwrap();
+        let mut cold = Sampler::new(Settings { temperature: -0.5, ..plain_settings() }).unwrap();
         assert_eq!(cold.sample(&[0.0, 1.0], &Exact), Ok(1));
     }
 
     #[test]
     fn xtc_leaves_out_all_likely_tokens_but_the_last() {
         let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
-        let with =
-            |xtc_probability, xtc_threshold| left(Settings { xtc_probability, xtc_threshold, ..plain() }, &logits);
+        let with = |xtc_probability, xtc_threshold| {
+            remaining(Settings { xtc_probability, xtc_threshold, ..plain_settings() }, &logits)
+        };
         assert_eq!(tokens(&with(1.0, 0.15)), [2, 3]);
         assert_eq!(tokens(&with(1.0, 0.25)), [1, 2, 3]);
         // A single likely token stays.
@@ -696,13 +699,13 @@ mod tests {
         assert!((half[0].1 - 0.2).abs() < 4.0 * (0.2f64 * 0.8 / 40_000.0).sqrt(), "{half:?}");
         // XTC also applies to greedy sampling.
         let cold = Settings { top_p: 1.0, min_p: 0.0, xtc_probability: 1.0, xtc_threshold: 0.15, ..Settings::greedy() };
-        assert_eq!(tokens(&left(cold.clone(), &logits)), [2]);
+        assert_eq!(tokens(&remaining(cold.clone(), &logits)), [2]);
         // XTC sees the candidates of earlier samplers, 0.4 and 0.3: the last likely one stays.
-        assert_eq!(tokens(&left(Settings { top_k: 2, ..cold.clone() }, &logits)), [1]);
-        assert_eq!(tokens(&left(Settings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
+        assert_eq!(tokens(&remaining(Settings { top_k: 2, ..cold.clone() }, &logits)), [1]);
+        assert_eq!(tokens(&remaining(Settings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
         // A sampler after XTC keeps the best of the rest.
         let behind = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
-        assert_eq!(tokens(&left(Settings { top_k: 2, samplers: behind, ..cold }, &logits)), [2]);
+        assert_eq!(tokens(&remaining(Settings { top_k: 2, samplers: behind, ..cold }, &logits)), [2]);
     }
 
     #[test]
@@ -761,8 +764,8 @@ mod tests {
     #[test]
     fn the_temperature_follows_the_entropy() {
         let share = |logits: &[f32], range, exponent| {
-            let settings = Settings { dynatemp_range: range, dynatemp_exponent: exponent, ..plain() };
-            left(settings, logits)[0].1
+            let settings = Settings { dynatemp_range: range, dynatemp_exponent: exponent, ..plain_settings() };
+            remaining(settings, logits)[0].1
         };
         let logits = [2.0f32, 0.0];
         let p = 1.0 / (1.0 + (-2.0f64).exp());
@@ -782,7 +785,7 @@ mod tests {
         let logits: Vec<f32> = (1..=1000).map(|rank| -(rank as f32).ln()).collect();
         for mirostat in [1, 2] {
             for tau in [2.0f32, 3.0, 4.5] {
-                let settings = Settings { mirostat, mirostat_tau: tau, ..plain() };
+                let settings = Settings { mirostat, mirostat_tau: tau, ..plain_settings() };
                 let mut sampler = Sampler::new(settings).unwrap();
                 let (mut sum, n) = (0.0, 4000);
                 for _ in 0..n {
@@ -804,8 +807,9 @@ mod tests {
     fn samplers_come_in_their_order() {
         let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
         let with = |samplers: &[Kind]| {
-            let settings = Settings { temperature: 0.25, min_p: 0.6, top_k: 3, samplers: samplers.to_vec(), ..plain() };
-            tokens(&left(settings, &logits))
+            let settings =
+                Settings { temperature: 0.25, min_p: 0.6, top_k: 3, samplers: samplers.to_vec(), ..plain_settings() };
+            tokens(&remaining(settings, &logits))
         };
         // 0.3 is at least 0.6 * 0.4, but 0.3^4 is less than 0.6 * 0.4^4.
         assert_eq!(with(&[Kind::MinP, Kind::Temperature]), [0, 1]);
@@ -813,14 +817,14 @@ mod tests {
         assert_eq!(with(&[Kind::TopK]), [0, 1, 2]);
         assert_eq!(with(&[]), [0, 1, 2, 3]);
         // Without the temperature sampler, temperature 0 is not greedy.
-        let cold = Settings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain() };
-        assert_eq!(tokens(&left(cold, &logits)), [0, 1]);
+        let cold = Settings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain_settings() };
+        assert_eq!(tokens(&remaining(cold, &logits)), [0, 1]);
         for row in &SAMPLERS {
-            assert_eq!((Kind::named(row.name), Kind::lettered(row.letter)), (Some(row.kind), Some(row.kind)));
+            assert_eq!((Kind::named(row.name), Kind::from_letter(row.letter)), (Some(row.kind), Some(row.kind)));
             assert_eq!(row.kind.row().name, row.name);
         }
         assert_eq!(
-            (Kind::named("typical"), Kind::named("top"), Kind::lettered('z')),
+            (Kind::named("typical"), Kind::named("top"), Kind::from_letter('z')),
             (Some(Kind::TypicalP), None, None)
         );
         assert_eq!(SAMPLERS.iter().map(|row| row.kind).collect::<Vec<_>>(), DEFAULT_SAMPLERS);
@@ -829,18 +833,18 @@ mod tests {
     #[test]
     fn settings_outside_their_range_are_errors() {
         for (settings, name) in [
-            (Settings { temperature: 1001.0, ..plain() }, "temperature"),
-            (Settings { temperature: f32::NAN, ..plain() }, "temperature"),
-            (Settings { top_p: 1.1, ..plain() }, "top_p"),
-            (Settings { min_p: -1.0, ..plain() }, "min_p"),
-            (Settings { repeat_penalty: 0.0, ..plain() }, "repeat_penalty"),
-            (Settings { presence_penalty: 101.0, ..plain() }, "presence_penalty"),
-            (Settings { frequency_penalty: f32::NAN, ..plain() }, "frequency_penalty"),
-            (Settings { bias: vec![(1, f32::INFINITY)], ..plain() }, "logit_bias"),
-            (Settings { repeat_window: u32::MAX, ..plain() }, "repeat_last_n"),
-            (Settings { dry_window: u32::MAX, ..plain() }, "dry_penalty_last_n"),
-            (Settings { mirostat: 3, ..plain() }, "mirostat"),
-            (Settings { xtc_threshold: f32::NAN, ..plain() }, "xtc_threshold"),
+            (Settings { temperature: 1001.0, ..plain_settings() }, "temperature"),
+            (Settings { temperature: f32::NAN, ..plain_settings() }, "temperature"),
+            (Settings { top_p: 1.1, ..plain_settings() }, "top_p"),
+            (Settings { min_p: -1.0, ..plain_settings() }, "min_p"),
+            (Settings { repeat_penalty: 0.0, ..plain_settings() }, "repeat_penalty"),
+            (Settings { presence_penalty: 101.0, ..plain_settings() }, "presence_penalty"),
+            (Settings { frequency_penalty: f32::NAN, ..plain_settings() }, "frequency_penalty"),
+            (Settings { bias: vec![(1, f32::INFINITY)], ..plain_settings() }, "logit_bias"),
+            (Settings { repeat_window: u32::MAX, ..plain_settings() }, "repeat_last_n"),
+            (Settings { dry_window: u32::MAX, ..plain_settings() }, "dry_penalty_last_n"),
+            (Settings { mirostat: 3, ..plain_settings() }, "mirostat"),
+            (Settings { xtc_threshold: f32::NAN, ..plain_settings() }, "xtc_threshold"),
         ] {
             assert_eq!(Sampler::new(settings).unwrap_err().setting, name);
         }
@@ -857,7 +861,7 @@ mod tests {
         ) {
             let settings = Settings {
                 temperature, top_k, top_p, min_p, seed, typical_p, top_n_sigma, dynatemp_range, xtc_probability, xtc_threshold,
-                dry_multiplier, mirostat, samplers, ..plain()
+                dry_multiplier, mirostat, samplers, ..plain_settings()
             };
             let mut twice = [Sampler::new(settings.clone())?, Sampler::new(settings)?];
             for _ in 0..5 {

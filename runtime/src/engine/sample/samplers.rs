@@ -82,7 +82,7 @@ impl Kind {
     }
 
     /// Returns the sampler of a letter.
-    pub fn lettered(letter: char) -> Option<Kind> {
+    pub fn from_letter(letter: char) -> Option<Kind> {
         SAMPLERS.iter().find(|row| row.letter == letter).map(|row| row.kind)
     }
 
@@ -254,7 +254,7 @@ fn min_p(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     let p = sampler.settings.min_p;
     sampler.scale();
     sampler.list();
-    let (best, logits) = (sampler.best(), &sampler.logits);
+    let (best, logits) = (sampler.best_token(), &sampler.logits);
     let least = logits[best as usize] + p.ln();
     sampler.candidates.retain(|&token| logits[token as usize] >= least);
     Ok(())
@@ -291,7 +291,7 @@ fn temperature(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), Sampl
         temperature = (least + (most - least) * certain.clamp(0.0, 1.0).powf(exponent)) as f32;
     }
     if temperature < LOWEST_TEMPERATURE {
-        let best = sampler.best();
+        let best = sampler.best_token();
         sampler.candidates.clear();
         sampler.candidates.push(best);
         (sampler.all, sampler.sorted) = (false, true);

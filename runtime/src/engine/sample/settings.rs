@@ -69,11 +69,11 @@ pub struct Settings {
     /// vocabulary are ignored.
     pub bias: Vec<(u32, f32)>,
     /// Tokens that are never drawn, unless no other token is left.
-    pub never: Vec<u32>,
-    /// Tokens that are not drawn before `least` others were, unless no other token is left.
-    pub late: Vec<u32>,
-    /// Number of tokens before one of `late` may be drawn.
-    pub least: usize,
+    pub banned: Vec<u32>,
+    /// Tokens that are not drawn before `min_tokens` others were, unless no other token is left.
+    pub late_tokens: Vec<u32>,
+    /// Number of tokens before one of `late_tokens` may be drawn.
+    pub min_tokens: usize,
     /// Seed of the draws.
     pub seed: u64,
 }
@@ -106,9 +106,9 @@ impl Default for Settings {
             mirostat_eta: 0.1,
             samplers: DEFAULT.to_vec(),
             bias: Vec::new(),
-            never: Vec::new(),
-            late: Vec::new(),
-            least: 0,
+            banned: Vec::new(),
+            late_tokens: Vec::new(),
+            min_tokens: 0,
             seed: 0,
         }
     }
@@ -128,17 +128,17 @@ impl Settings {
         for number in NUMBERS {
             let found = (number.get)(self);
             // A value at an end of its range was rounded to f32 since.
-            if !(number.least as f32..=number.most as f32).contains(&(found as f32)) {
-                let Number { name: setting, least, most, .. } = *number;
-                return Err(SettingsError { setting, found, least, most });
+            if !(number.min as f32..=number.max as f32).contains(&(found as f32)) {
+                let Number { name: setting, min: least, max: most, .. } = *number;
+                return Err(SettingsError { setting, found, min: least, max: most });
             }
         }
         match self.bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
             Some((_, bias)) => Err(SettingsError {
                 setting: "logit_bias",
                 found: f64::from(*bias),
-                least: f64::NEG_INFINITY,
-                most: f64::from(f32::MAX),
+                min: f64::NEG_INFINITY,
+                max: f64::from(f32::MAX),
             }),
             None => Ok(()),
         }
@@ -147,16 +147,16 @@ impl Settings {
 
 /// A setting is outside its range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{setting} is {found}, must be in {least}..={most}")]
+#[error("{setting} is {found}, must be in {min}..={max}")]
 pub struct SettingsError {
     /// The setting's name.
     pub setting: &'static str,
     /// The value found.
     pub found: f64,
     /// Min value.
-    pub least: f64,
+    pub min: f64,
     /// Max value.
-    pub most: f64,
+    pub max: f64,
 }
 
 impl SettingsError {
@@ -172,9 +172,9 @@ pub struct Number {
     /// The name.
     pub name: &'static str,
     /// Min value.
-    pub least: f64,
+    pub min: f64,
     /// Max value.
-    pub most: f64,
+    pub max: f64,
     /// Whether the number must be an integer.
     pub whole: bool,
     /// Reads the setting.
@@ -184,11 +184,11 @@ pub struct Number {
 }
 
 macro_rules! real {
-    ($field:ident, $least:literal, $most:literal) => {
+    ($field:ident, $min:literal, $max:literal) => {
         Number {
             name: stringify!($field),
-            least: $least,
-            most: $most,
+            min: $min,
+            max: $max,
             whole: false,
             get: |settings| f64::from(settings.$field),
             set: |settings, value| settings.$field = value as f32,
@@ -197,11 +197,11 @@ macro_rules! real {
 }
 
 macro_rules! whole {
-    ($name:literal, $field:ident, $most:expr) => {
+    ($name:literal, $field:ident, $max:expr) => {
         Number {
             name: $name,
-            least: 0.0,
-            most: $most,
+            min: 0.0,
+            max: $max,
             whole: true,
             get: |settings| f64::from(settings.$field),
             set: |settings, value| settings.$field = value as u32,
@@ -213,7 +213,7 @@ macro_rules! whole {
 macro_rules! window {
     ($name:literal, $field:ident) => {
         Number {
-            least: -1.0,
+            min: -1.0,
             set: |settings, value| {
                 settings.$field = if value < 0.0 { MAX_REPEAT_WINDOW } else { value as u32 };
             },
@@ -226,7 +226,7 @@ macro_rules! window {
 pub const NUMBERS: &[Number] = &[
     // A temperature below 0 is greedy, as in llama.cpp.
     Number {
-        least: -1000.0,
+        min: -1000.0,
         set: |settings, value| settings.temperature = value.max(0.0) as f32,
         ..real!(temperature, 0.0, 1000.0)
     },
@@ -234,7 +234,7 @@ pub const NUMBERS: &[Number] = &[
     real!(dynatemp_exponent, 0.0, 100.0),
     // -1 is off.
     Number {
-        least: -1.0,
+        min: -1.0,
         set: |settings, value| settings.top_k = value.max(0.0) as u32,
         ..whole!("top_k", top_k, MAX_TOP_K)
     },

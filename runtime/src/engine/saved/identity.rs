@@ -13,7 +13,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
 use crate::memory::Mapped;
-use crate::stored::Stored;
+use crate::weight_source::WeightSource;
 
 /// Bytes of a weight that are read for the digest.
 const SAMPLE_BYTES: u64 = 1024;
@@ -131,7 +131,7 @@ pub(crate) fn of_weights(samples: &[Sample], files: &[Mapped]) -> Digest {
         let place = files.get(*file).and_then(|file| file.region().part(*offset, *some));
         let out = &mut bytes[..*some as usize];
         // SAFETY: the region lies in a mapped file.
-        let read = place.is_some_and(|place| unsafe { Stored::Mapped(place).read(0, out) });
+        let read = place.is_some_and(|place| unsafe { WeightSource::Mapped(place).read(0, out) });
         hasher.write(&[u8::from(read)]);
         hasher.write(out);
     }

@@ -393,7 +393,7 @@ fn read_copies(facts: &Facts, states: &[State], input: &mut dyn Read) -> Result<
 
 /// The tokens and the sampler of a loaded sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedSequence {
     /// All tokens; those after the sequence's position are not computed yet.
     pub tokens: Vec<u32>,
     /// State of the sampler, if it was saved.
@@ -456,7 +456,12 @@ impl Engine {
     /// # Errors
     /// See [`SavedError`]. The sequence is then empty. It is unchanged if the saved state is of
     /// another model, or damaged before its places.
-    pub fn load_state(&mut self, id: SequenceId, input: &mut dyn Read, bytes: u64) -> Result<Loaded, SavedError> {
+    pub fn load_state(
+        &mut self,
+        id: SequenceId,
+        input: &mut dyn Read,
+        bytes: u64,
+    ) -> Result<LoadedSequence, SavedError> {
         let facts = Facts::read(input, bytes, &self.identity(), &self.of())?;
         if facts.positions.start != 0 {
             return Err(SavedError::From { found: facts.positions.start, expected: 0 });
@@ -487,7 +492,7 @@ impl Engine {
         if loaded.is_err() {
             self.empty(id);
         }
-        loaded.map(|()| Loaded { tokens: facts.tokens, sampler: facts.sampler })
+        loaded.map(|()| LoadedSequence { tokens: facts.tokens, sampler: facts.sampler })
     }
 
     fn empty(&mut self, id: SequenceId) {

@@ -15,7 +15,7 @@ use ixc_ir::plan::{BucketId, RowAxis};
 
 use super::items::Group;
 use super::{ExecuteError, Pass};
-use crate::bucket::Bucket;
+use crate::expert_sort::Bucket;
 use crate::experts::Experts;
 use crate::memory::INDEX_BYTES;
 use crate::program::{BarrierAction, Ids, Stage};
@@ -36,9 +36,9 @@ impl Pass<'_> {
         while let Some(stage) = self.program.stages.get(i).filter(|_| i < end) {
             round += 1;
             self.pack(thread, stage, clock.as_deref_mut());
-            self.guarded(|| self.work((thread, round), stage, &mut groups, clock.as_deref_mut()));
+            self.run_guarded(|| self.work((thread, round), stage, &mut groups, clock.as_deref_mut()));
             if let Some(experts) = &self.store.experts {
-                self.guarded(|| {
+                self.run_guarded(|| {
                     experts.pack_arrived();
                     Ok(())
                 });
@@ -87,7 +87,7 @@ impl Pass<'_> {
     fn between(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
         let (stages, end) = (&self.program.stages, self.stages.end.min(self.program.stages.len()));
         let mut next = i + 1;
-        self.guarded(|| {
+        self.run_guarded(|| {
             // After the last stage, no action is needed.
             while next < end {
                 if let Some(first) = self.actions(&stages[next - 1])? {
@@ -194,7 +194,7 @@ impl Pass<'_> {
         let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
         let ids = self.ids(routing.ids, routing.top_k);
         let mut next = self.store.sorting.lock().unwrap_or_else(PoisonError::into_inner);
-        let sort = if routing.nobody { Bucket::sort_given } else { Bucket::sort };
+        let sort = if routing.partial { Bucket::sort_given } else { Bucket::sort };
         sort(&mut bucket, &ids, routing.top_k, routing.experts, &mut next)?;
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {

@@ -13,10 +13,10 @@ use super::Pass;
 use super::buffers::{SCRATCH, blocks_of, in_range};
 use super::item::Item;
 use super::parts::Span;
-use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::executor::sequences::{Piece, runs};
-use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
+use crate::expert_sort::ExpertRows;
+use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, RowSeparation, Signature, Stage, shortened};
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
@@ -236,17 +236,18 @@ impl Pass<'_> {
                 let variant = task.variants.iter().find(|variant| rows.rows <= variant.up_to_rows);
                 variant.is_some_and(|variant| self.program.kernels[variant.kernel.0 as usize].has_tiles)
             };
-            let apart = stage.apart.get(number).copied().filter(|_| self.pieces.len() > 1).unwrap_or(Apart::Never);
+            let separate =
+                stage.separation.get(number).copied().filter(|_| self.pieces.len() > 1).unwrap_or(RowSeparation::Never);
             self.each_expert(stage, task.rows, &mut |rows| {
                 let one_by_one = |add: &mut dyn FnMut(ExpertRows, u32)| {
                     self.each_piece(task.rows, rows, (0..).zip(self.pieces.iter().copied()), add)
                 };
-                match apart {
-                    Apart::Tiles if self.exact && by_tiles(&rows) => one_by_one(&mut add),
-                    Apart::Exact if self.exact => one_by_one(&mut add),
-                    Apart::Always => one_by_one(&mut add),
-                    Apart::Sequence => self.each_piece(task.rows, rows, runs(self.pieces), &mut add),
-                    Apart::Never | Apart::Tiles | Apart::Exact => add(rows, 0),
+                match separate {
+                    RowSeparation::Tiles if self.exact && by_tiles(&rows) => one_by_one(&mut add),
+                    RowSeparation::Exact if self.exact => one_by_one(&mut add),
+                    RowSeparation::Always => one_by_one(&mut add),
+                    RowSeparation::Sequence => self.each_piece(task.rows, rows, runs(self.pieces), &mut add),
+                    RowSeparation::Never | RowSeparation::Tiles | RowSeparation::Exact => add(rows, 0),
                 }
             });
         }
@@ -402,7 +403,7 @@ impl Pass<'_> {
                     self.parts(place, &kernel.buffers[i], item, own, dims)?
                 }
                 _ if matches!(arg.source, Source::Chosen { .. }) => {
-                    self.chosen((thread, &mut taken), &kernel.buffers[i], arg, item, dims)?
+                    self.gather_chosen((thread, &mut taken), &kernel.buffers[i], arg, item, dims)?
                 }
                 _ => {
                     let band = call.strides.get(i).copied().unwrap_or(0);

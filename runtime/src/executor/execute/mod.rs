@@ -19,7 +19,7 @@
 mod backend;
 mod barrier;
 mod buffers;
-mod chosen;
+mod gather;
 mod item;
 mod items;
 mod parts;
@@ -33,8 +33,8 @@ use std::time::{Duration, Instant};
 
 use ixc_ir::plan::{RowAxis, RowCount, Source};
 
-use crate::bucket::{Bucket, ExpertRows};
 use crate::executor::sequences::{Piece, Sequences};
+use crate::expert_sort::{Bucket, ExpertRows};
 use crate::experts::Experts;
 use crate::memory::{Inputs, Mapped, Memory, Rope};
 use crate::pack::Queue;
@@ -229,7 +229,7 @@ impl Pass<'_> {
     }
 
     /// Runs a function, unless the pass has failed. Stores the first failure.
-    fn guarded(&self, run: impl FnOnce() -> Result<(), ExecuteError>) {
+    fn run_guarded(&self, run: impl FnOnce() -> Result<(), ExecuteError>) {
         if self.failed.load(Ordering::Relaxed) {
             return;
         }
@@ -251,7 +251,7 @@ impl Pass<'_> {
             return;
         }
         let begin = Instant::now();
-        self.guarded(|| {
+        self.run_guarded(|| {
             let queue = Queue::new(self.store.weights.jobs(&missing));
             let packed = |job, strip| self.store.weights.release(missing[job], strip, &self.store.files);
             // SAFETY: the sources lie in mapped files. No kernel reads parts that are not ready.
@@ -278,7 +278,7 @@ impl Pass<'_> {
     /// kept.
     fn missing(&self, stage: &Stage) -> Vec<Part> {
         let (weights, mut missing) = (&self.store.weights, Vec::new());
-        if weights.unpacked_parts() == 0 {
+        if weights.on_demand_parts() == 0 {
             return missing;
         }
         for task in &stage.tasks {

@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Decided, NOTHING, Strategy};
+use super::{NO_PREDICTION, Strategy, StrategyDecision};
 
 /// Tokens measured with a strategy; an odd number, so the median is one of them.
 pub const WINDOW: usize = 15;
@@ -27,7 +27,7 @@ pub const HALF: usize = 7;
 /// Tokens before the first measurement.
 pub const FIRST: usize = 2 * WINDOW;
 /// Windows for which a faster strategy is kept.
-pub const KEPT: usize = 16;
+pub const WINDOWS_TO_KEEP: usize = 16;
 /// Max windows for which prediction rests.
 pub const LONGEST_REST: usize = 64;
 /// Min speed-up in percent; less is noise.
@@ -43,7 +43,7 @@ enum Phase {
     /// with it.
     After(Strategy, Duration, Duration),
     /// Use of the strategy that was faster.
-    Kept(Strategy),
+    Using(Strategy),
     /// No prediction, since it was not faster.
     Resting,
 }
@@ -53,7 +53,7 @@ type Gains = [(Strategy, i64); Strategy::ALL.len()];
 
 /// Result of the last measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum Measurement {
     /// No measurement yet.
     Nothing {
         /// Whether the plan has early routers, with which a run begins.
@@ -78,35 +78,46 @@ pub struct Auto {
     left: usize,
     /// Windows for which prediction rests after the next loss.
     rest: usize,
-    took: Vec<Duration>,
+    durations: Vec<Duration>,
     /// Gains of the strategies on each of the last tokens: useful reads minus useless ones.
     scores: VecDeque<Vec<(Strategy, i64)>>,
     /// The last comparison: strategy, time without it, time with it.
-    compared: Option<(Strategy, Duration, Duration)>,
-    found: Found,
+    comparison: Option<(Strategy, Duration, Duration)>,
+    measurement: Measurement,
     /// Gains of each strategy at the start of the last finished measurement.
     gains: Gains,
     /// Gains at the start of the current measurement.
-    began: Gains,
+    gains_at_start: Gains,
     /// Phase before the current measurement.
-    settled: Phase,
+    previous_phase: Phase,
 }
 
 impl Auto {
     /// Makes the state for a plan with (`early`) or without early routers.
     pub fn new(early: bool) -> Auto {
-        let (took, scores) = (Vec::new(), VecDeque::new());
-        let first = if early { Phase::Kept(Strategy::EarlyRouter) } else { Phase::Resting };
-        let (found, gains) = (Found::Nothing { early }, Strategy::ALL.map(|(_, strategy)| (strategy, 0)));
-        let (rest, compared, settled) = (1, None, first);
-        Auto { phase: first, left: FIRST, rest, took, scores, compared, found, gains, began: gains, settled }
+        let (durations, scores) = (Vec::new(), VecDeque::new());
+        let first = if early { Phase::Using(Strategy::EarlyRouter) } else { Phase::Resting };
+        let (measurement, gains) = (Measurement::Nothing { early }, Strategy::ALL.map(|(_, strategy)| (strategy, 0)));
+        let (rest, comparison, previous_phase) = (1, None, first);
+        Auto {
+            phase: first,
+            left: FIRST,
+            rest,
+            durations,
+            scores,
+            comparison,
+            measurement,
+            gains,
+            gains_at_start: gains,
+            previous_phase,
+        }
     }
 
     /// Handles other work between two tokens: aborts a measurement.
     pub fn interrupt(&mut self) {
         if let Phase::Before | Phase::With(..) | Phase::After(..) = self.phase {
-            (self.phase, self.left) = (self.settled, FIRST);
-            self.took.clear();
+            (self.phase, self.left) = (self.previous_phase, FIRST);
+            self.durations.clear();
         }
     }
 
@@ -114,7 +125,7 @@ impl Auto {
     pub fn current(&self) -> Option<Strategy> {
         match self.phase {
             Phase::Before | Phase::After(..) | Phase::Resting => None,
-            Phase::With(strategy, _) | Phase::Kept(strategy) => Some(strategy),
+            Phase::With(strategy, _) | Phase::Using(strategy) => Some(strategy),
         }
     }
 
@@ -123,12 +134,12 @@ impl Auto {
         let now = match self.phase {
             Phase::Before | Phase::After(..) => "measuring without prediction".to_string(),
             Phase::With(strategy, _) => format!("measuring with {strategy}"),
-            Phase::Kept(strategy) if self.compared.is_none() => format!("beginning with {strategy}"),
-            Phase::Kept(strategy) => format!("using {strategy}"),
+            Phase::Using(strategy) if self.comparison.is_none() => format!("beginning with {strategy}"),
+            Phase::Using(strategy) => format!("using {strategy}"),
             Phase::Resting if self.rest == 1 => "measuring after the first tokens".to_string(),
             Phase::Resting => "prediction does not pay".to_string(),
         };
-        match self.compared {
+        match self.comparison {
             Some((strategy, without, with)) => {
                 format!("{now}; last measured: {without:.1?} a token without, {with:.1?} with {strategy}")
             }
@@ -138,7 +149,7 @@ impl Auto {
 
     /// Returns the choice of the last measurement with its reasons; before the first, the initial
     /// choice.
-    pub fn decided(&self) -> Decided {
+    pub fn decision(&self) -> StrategyDecision {
         let gained = |strategy: Strategy| {
             let gain = self.gains.iter().find(|(other, _)| *other == strategy).map_or(0, |(_, gain)| *gain);
             format!("{gain} more useful than useless reads in {WINDOW} tokens")
@@ -148,36 +159,44 @@ impl Auto {
             others.map(|(name, strategy)| (name.to_owned(), gained(strategy)))
         };
         let name = |strategy: Strategy| strategy.to_string();
-        match self.found {
-            Found::Nothing { early } => {
+        match self.measurement {
+            Measurement::Nothing { early } => {
                 let router = name(Strategy::EarlyRouter);
                 let (chosen, lost, why) = match early {
-                    true => (router, NOTHING.to_owned(), "they miss most, and early routers seldom cost anything"),
-                    false => (NOTHING.to_owned(), router, "the plan has no early routers"),
+                    true => {
+                        (router, NO_PREDICTION.to_owned(), "they miss most, and early routers seldom cost anything")
+                    }
+                    false => (NO_PREDICTION.to_owned(), router, "the plan has no early routers"),
                 };
                 let later = "it has no data before them, and is measured after them";
                 let learn = [Strategy::Previous, Strategy::Frequency].map(|other| (name(other), later.to_owned()));
                 let chosen = format!("{chosen} for the first {FIRST} tokens");
                 let rejected = [(lost, why.to_owned())].into_iter().chain(learn).collect();
-                Decided { chosen, why: None, rejected }
+                StrategyDecision { chosen, why: None, rejected }
             }
-            Found::NoGain => Decided { chosen: NOTHING.to_owned(), why: None, rejected: others(None).collect() },
-            Found::Tried(strategy, without, with) => {
+            Measurement::NoGain => {
+                StrategyDecision { chosen: NO_PREDICTION.to_owned(), why: None, rejected: others(None).collect() }
+            }
+            Measurement::Tried(strategy, without, with) => {
                 let [before, after] = [without, with].map(|time| format!("{time:.1?} a token"));
                 let (chosen, why, lost) = if pays(without, with) {
-                    (name(strategy), format!("{after}; {}", gained(strategy)), (NOTHING.to_owned(), before))
+                    (name(strategy), format!("{after}; {}", gained(strategy)), (NO_PREDICTION.to_owned(), before))
                 } else {
                     let slower = format!("{after}, which is not {CLEARLY_PERCENT} % less");
-                    (NOTHING.to_owned(), before, (name(strategy), slower))
+                    (NO_PREDICTION.to_owned(), before, (name(strategy), slower))
                 };
-                Decided { chosen, why: Some(why), rejected: [lost].into_iter().chain(others(Some(strategy))).collect() }
+                StrategyDecision {
+                    chosen,
+                    why: Some(why),
+                    rejected: [lost].into_iter().chain(others(Some(strategy))).collect(),
+                }
             }
         }
     }
 
     /// Ends a token: takes its time, and the gain that each strategy would have had.
-    pub fn end_token(&mut self, took: Duration, scores: &[(Strategy, i64)]) {
-        self.took.push(took);
+    pub fn end_token(&mut self, durations: Duration, scores: &[(Strategy, i64)]) {
+        self.durations.push(durations);
         self.scores.push_back(scores.to_vec());
         if self.scores.len() > WINDOW {
             self.scores.pop_front();
@@ -186,16 +205,16 @@ impl Auto {
         if self.left > 0 {
             return;
         }
-        let mut took = std::mem::take(&mut self.took);
-        took.sort_unstable();
-        let median = took.get(took.len() / 2).copied().unwrap_or_default();
+        let mut durations = std::mem::take(&mut self.durations);
+        durations.sort_unstable();
+        let median = durations.get(durations.len() / 2).copied().unwrap_or_default();
         (self.phase, self.left) = match self.phase {
             Phase::Before => {
-                self.began = self.sums();
+                self.gains_at_start = self.sums();
                 match self.best() {
                     Some(strategy) => (Phase::With(strategy, median), WINDOW),
                     None => {
-                        (self.found, self.gains) = (Found::NoGain, self.began);
+                        (self.measurement, self.gains) = (Measurement::NoGain, self.gains_at_start);
                         self.resting()
                     }
                 }
@@ -203,17 +222,17 @@ impl Auto {
             Phase::With(strategy, before) => (Phase::After(strategy, before, median), HALF),
             Phase::After(strategy, before, with) => {
                 let without = Duration::from_secs_f64((before.as_secs_f64() * median.as_secs_f64()).sqrt());
-                self.compared = Some((strategy, without, with));
-                (self.found, self.gains) = (Found::Tried(strategy, without, with), self.began);
+                self.comparison = Some((strategy, without, with));
+                (self.measurement, self.gains) = (Measurement::Tried(strategy, without, with), self.gains_at_start);
                 if pays(without, with) {
                     self.rest = 1;
-                    (Phase::Kept(strategy), KEPT * WINDOW)
+                    (Phase::Using(strategy), WINDOWS_TO_KEEP * WINDOW)
                 } else {
                     self.resting()
                 }
             }
-            Phase::Kept(_) | Phase::Resting => {
-                self.settled = self.phase;
+            Phase::Using(_) | Phase::Resting => {
+                self.previous_phase = self.phase;
                 (Phase::Before, HALF)
             }
         };

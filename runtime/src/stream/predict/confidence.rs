@@ -93,7 +93,7 @@ pub(super) struct GuessConfidence {
 
 /// A guess: group, expert, and the number of experts of the group named before it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named {
+pub(super) struct RankedGuess {
     pub group: u32,
     pub rank: usize,
     pub expert: u32,
@@ -101,7 +101,7 @@ pub(super) struct Named {
 
 impl GuessConfidence {
     /// Returns the probability that corresponds to the log-odds of a guess.
-    pub fn odds(&self, guess: Named) -> f64 {
+    pub fn odds(&self, guess: RankedGuess) -> f64 {
         let rank = self.ranks.get(guess.rank).map_or(0.0, |weight| weight.value);
         let group = self.groups.get(guess.group as usize).map_or(0.0, |group| {
             group.all.value + group.experts.get(guess.expert as usize).map_or(0.0, |weight| weight.value)
@@ -114,7 +114,7 @@ impl GuessConfidence {
     }
 
     /// Learns from a guess, which had `probability` when it was made and was right or not.
-    pub fn learn(&mut self, guess: Named, probability: f64, resident: bool, right: bool) {
+    pub fn learn(&mut self, guess: RankedGuess, probability: f64, resident: bool, right: bool) {
         let (group, expert) = (guess.group as usize, guess.expert as usize);
         if expert >= MAX_EXPERTS {
             return;
@@ -154,35 +154,35 @@ impl GuessConfidence {
 mod tests {
     use super::*;
 
-    fn named(group: u32, rank: usize, expert: u32) -> Named {
-        Named { group, rank, expert }
+    fn ranked_guess(group: u32, rank: usize, expert: u32) -> RankedGuess {
+        RankedGuess { group, rank, expert }
     }
 
     impl GuessConfidence {
-        fn of(&self, guess: Named) -> f64 {
+        fn of(&self, guess: RankedGuess) -> f64 {
             self.counted(guess.group, self.odds(guess))
         }
     }
 
-    fn learn(sure: &mut GuessConfidence, guess: Named, resident: bool, right: bool) {
+    fn learn(sure: &mut GuessConfidence, guess: RankedGuess, resident: bool, right: bool) {
         sure.learn(guess, sure.odds(guess), resident, right);
     }
 
     #[test]
     fn experts_that_are_named_and_never_chosen_are_told_from_others_of_their_rank() {
         let mut sure = GuessConfidence::default();
-        assert_eq!(sure.of(named(3, 7, 9)), 0.5);
+        assert_eq!(sure.of(ranked_guess(3, 7, 9)), 0.5);
         for token in 0..100 {
             // The first guess is one of ten experts, and right unless it is expert 3. The second is
             // never right.
             let expert = token % 10;
-            learn(&mut sure, named(0, 0, expert), expert != 3, expert != 3);
-            learn(&mut sure, named(0, 1, 20 + expert), false, false);
+            learn(&mut sure, ranked_guess(0, 0, expert), expert != 3, expert != 3);
+            learn(&mut sure, ranked_guess(0, 1, 20 + expert), false, false);
         }
-        assert!(sure.of(named(0, 0, 3)) < 0.2, "{}", sure.of(named(0, 0, 3)));
-        assert!(sure.of(named(0, 0, 4)) > 0.7, "{}", sure.of(named(0, 0, 4)));
+        assert!(sure.of(ranked_guess(0, 0, 3)) < 0.2, "{}", sure.of(ranked_guess(0, 0, 3)));
+        assert!(sure.of(ranked_guess(0, 0, 4)) > 0.7, "{}", sure.of(ranked_guess(0, 0, 4)));
         // For an unseen expert and layer, the rank still gives information.
-        let [first, second] = [0, 1].map(|rank| sure.of(named(5, rank, 50)));
+        let [first, second] = [0, 1].map(|rank| sure.of(ranked_guess(5, rank, 50)));
         assert!(first > 0.6 && second < 0.1, "{first}, {second}");
     }
 
@@ -192,10 +192,10 @@ mod tests {
         // The same rank is right in one layer and wrong in the other, for experts that occur once
         // each.
         for token in 0..200 {
-            learn(&mut sure, named(0, 0, token), false, true);
-            learn(&mut sure, named(1, 0, token), false, false);
+            learn(&mut sure, ranked_guess(0, 0, token), false, true);
+            learn(&mut sure, ranked_guess(1, 0, token), false, false);
         }
-        let [right, wrong] = [0, 1].map(|group| sure.of(named(group, 0, 1000)));
+        let [right, wrong] = [0, 1].map(|group| sure.of(ranked_guess(group, 0, 1000)));
         assert!(right > 0.8 && wrong < 0.2, "{right}, {wrong}");
     }
 
@@ -204,23 +204,23 @@ mod tests {
         let mut sure = GuessConfidence::default();
         // Right for experts in memory, wrong for the others.
         for token in 0..400 {
-            learn(&mut sure, named(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
+            learn(&mut sure, ranked_guess(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
         }
-        assert!(sure.of(named(0, 0, 0)) < 0.1 && sure.odds(named(0, 0, 1)) > 0.9);
+        assert!(sure.of(ranked_guess(0, 0, 0)) < 0.1 && sure.odds(ranked_guess(0, 0, 1)) > 0.9);
     }
 
     #[test]
     fn what_was_long_ago_counts_less() {
         let mut sure = GuessConfidence::default();
-        (0..10_000).for_each(|_| learn(&mut sure, named(0, 0, 0), false, true));
-        (0..600).for_each(|_| learn(&mut sure, named(0, 0, 0), false, false));
-        assert!(sure.of(named(0, 0, 0)) < 0.5, "{}", sure.of(named(0, 0, 0)));
+        (0..10_000).for_each(|_| learn(&mut sure, ranked_guess(0, 0, 0), false, true));
+        (0..600).for_each(|_| learn(&mut sure, ranked_guess(0, 0, 0), false, false));
+        assert!(sure.of(ranked_guess(0, 0, 0)) < 0.5, "{}", sure.of(ranked_guess(0, 0, 0)));
     }
 
     #[test]
     fn an_expert_that_no_model_has_takes_no_memory() {
         let mut sure = GuessConfidence::default();
-        learn(&mut sure, named(0, 0, u32::MAX), false, true);
-        assert!(sure.groups.is_empty() && sure.of(named(0, 0, u32::MAX)) == 0.5);
+        learn(&mut sure, ranked_guess(0, 0, u32::MAX), false, true);
+        assert!(sure.groups.is_empty() && sure.of(ranked_guess(0, 0, u32::MAX)) == 0.5);
     }
 }

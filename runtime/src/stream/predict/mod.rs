@@ -38,7 +38,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use auto::Auto;
-use confidence::{GuessConfidence, Named};
+use confidence::{GuessConfidence, RankedGuess};
 
 /// Prediction strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ pub trait Predictor: Send {
     fn observe(&mut self, group: u32, experts: &[u32]);
 
     /// Takes the early router's prediction for the group, likeliest first.
-    fn given(&mut self, group: u32, experts: &[u32]) {
+    fn take_early_prediction(&mut self, group: u32, experts: &[u32]) {
         let _ = (group, experts);
     }
 }
@@ -197,7 +197,7 @@ impl std::ops::AddAssign for Tally {
 
 /// A decision with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct StrategyDecision {
     /// Name of the decision.
     pub chosen: String,
     /// Reason for it, if the reasons against the others do not state it.
@@ -207,7 +207,7 @@ pub struct Decided {
 }
 
 /// Name of a run without predictions.
-const NOTHING: &str = "no prediction";
+const NO_PREDICTION: &str = "no prediction";
 
 /// Scores of all strategies.
 #[derive(Clone, Debug)]
@@ -215,7 +215,7 @@ pub struct Report {
     /// Current strategy and the reason for it.
     pub now: String,
     /// Decision with the rejected strategies, unless the user chose a strategy.
-    pub decided: Option<Decided>,
+    pub decision: Option<StrategyDecision>,
     /// Tallies of each strategy, by group.
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
@@ -232,18 +232,18 @@ struct Guess {
     sure: bool,
 }
 
-struct Scored {
+struct ScoredPredictor {
     predictor: Box<dyn Predictor>,
     /// Last prediction until the router chooses, by group.
     guesses: Vec<Option<Vec<Guess>>>,
     tallies: Vec<Tally>,
-    sureness: GuessConfidence,
+    confidence: GuessConfidence,
     /// Useful and useless predictions for this token, over all groups.
     token: (u64, u64),
 }
 
 /// Number of recent layers that the average of waiting layers covers.
-const REMEMBERED: f64 = 256.0;
+const LAYERS_OF_AVERAGE: f64 = 256.0;
 /// Min probability of a guess to be read. Below it, the guess would take a slot from a better
 /// block.
 const MIN_GUESS_PROBABILITY: f64 = 0.125;
@@ -252,7 +252,7 @@ const MIN_GUESS_PROBABILITY: f64 = 0.125;
 pub struct Predictions {
     choice: Choice,
     auto: Auto,
-    strategies: Vec<Scored>,
+    strategies: Vec<ScoredPredictor>,
     /// Share of recent layers that had to wait for an expert.
     waiting: f64,
     /// Rates of the drive; unknown before the first read.
@@ -273,11 +273,11 @@ pub struct TokenTiming {
 impl Predictions {
     /// Makes predictions for a model with `groups` groups.
     pub fn new(choice: Choice, groups: u32) -> Predictions {
-        let scored = |(_, strategy): (&str, Strategy)| Scored {
+        let scored = |(_, strategy): (&str, Strategy)| ScoredPredictor {
             predictor: strategies::predictor(strategy, groups),
             guesses: (0..groups).map(|_| None).collect(),
             tallies: (0..groups).map(|_| Tally::default()).collect(),
-            sureness: GuessConfidence::default(),
+            confidence: GuessConfidence::default(),
             token: (0, 0),
         };
         Predictions {
@@ -333,17 +333,17 @@ impl Predictions {
     }
 
     /// Returns the decision with reasons and alternatives, unless the user chose a strategy.
-    pub fn decided(&self) -> Option<Decided> {
+    pub fn decision(&self) -> Option<StrategyDecision> {
         match self.choice {
             Choice::Off | Choice::Always(_) => None,
-            Choice::Auto => Some(self.auto.decided()),
+            Choice::Auto => Some(self.auto.decision()),
         }
     }
 
     /// Takes the early router's prediction for a layer, likeliest first. Must be called before
     /// [`Predictions::predict`].
-    pub fn given(&mut self, group: u32, experts: &[u32]) {
-        self.strategies.iter_mut().for_each(|scored| scored.predictor.given(group, experts));
+    pub fn take_early_prediction(&mut self, group: u32, experts: &[u32]) {
+        self.strategies.iter_mut().for_each(|scored| scored.predictor.take_early_prediction(group, experts));
     }
 
     /// Returns the experts to keep or to read ahead for a group, at most `width`, likeliest first;
@@ -357,8 +357,8 @@ impl Predictions {
             let Some(place) = scored.guesses.get_mut(group as usize) else { continue };
             let experts = scored.predictor.predict(group, width);
             let guess = |(rank, &expert): (usize, &u32)| {
-                let probability = scored.sureness.odds(Named { group, rank, expert });
-                let sure = scored.sureness.counted(group, probability) >= sure_enough;
+                let probability = scored.confidence.odds(RankedGuess { group, rank, expert });
+                let sure = scored.confidence.counted(group, probability) >= sure_enough;
                 Guess { expert, probability, resident: resident(expert), sure }
             };
             let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();
@@ -372,15 +372,15 @@ impl Predictions {
 
     /// Scores all strategies with the router's choice, and lets them learn.
     pub fn observe(&mut self, group: u32, observed: &Observed<'_>) {
-        self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / REMEMBERED;
+        self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / LAYERS_OF_AVERAGE;
         for scored in &mut self.strategies {
             let guess = scored.guesses.get_mut(group as usize).and_then(Option::take);
             if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(group as usize)) {
                 let chosen = |guess: &&Guess| observed.experts.contains(&guess.expert);
                 let right = guess.iter().filter(chosen).count();
                 for (rank, guess) in guess.iter().enumerate() {
-                    let named = Named { group, rank, expert: guess.expert };
-                    scored.sureness.learn(named, guess.probability, guess.resident, chosen(&guess));
+                    let named = RankedGuess { group, rank, expert: guess.expert };
+                    scored.confidence.learn(named, guess.probability, guess.resident, chosen(&guess));
                 }
                 let read = guess.iter().filter(|guess| !guess.resident && guess.sure);
                 let (useful, useless): (Vec<&Guess>, Vec<&Guess>) = read.partition(chosen);
@@ -426,7 +426,7 @@ impl Predictions {
         let tallies = Strategy::ALL.into_iter().zip(&self.strategies);
         Report {
             now: self.explain(),
-            decided: self.decided(),
+            decision: self.decision(),
             tallies: tallies.map(|((_, strategy), scored)| (strategy, scored.tallies.clone())).collect(),
         }
     }

@@ -92,7 +92,7 @@ impl Predictor for EarlyRouters {
         set(&mut self.0, group, &[]);
     }
 
-    fn given(&mut self, group: u32, experts: &[u32]) {
+    fn take_early_prediction(&mut self, group: u32, experts: &[u32]) {
         set(&mut self.0, group, experts);
     }
 }

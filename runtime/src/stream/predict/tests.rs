@@ -1,6 +1,6 @@
 //! Tests of the strategies with known routing, and of the measurement with known times.
 
-use super::auto::{Auto, FIRST, HALF, KEPT, LONGEST_REST, WINDOW};
+use super::auto::{Auto, FIRST, HALF, LONGEST_REST, WINDOW, WINDOWS_TO_KEEP};
 use super::*;
 
 const READ: Duration = Duration::from_millis(2);
@@ -16,7 +16,7 @@ fn each_strategy_says_what_its_name_says() {
         for experts in [[5, 1], [5, 2], [3, 2], [5, 9]] {
             observe(&mut predictions, 1, &experts);
         }
-        predictions.given(1, &[7, 8, 6]);
+        predictions.take_early_prediction(1, &[7, 8, 6]);
         let said = predictions.predict(1, 2, |_| true);
         observe(&mut predictions, 1, &[0]);
         (said, predictions.predict(1, 2, |_| true), predictions.predict(0, 2, |_| true))
@@ -30,7 +30,7 @@ fn each_strategy_says_what_its_name_says() {
     assert!(off.predict(0, 2, |_| false).is_empty());
     // An unknown layer is ignored.
     observe(&mut off, 9, &[1]);
-    off.given(9, &[1]);
+    off.take_early_prediction(9, &[1]);
     assert_eq!((off.predict(9, 2, |_| false), off.tally(Strategy::EarlyRouter, 9)), (vec![], Tally::default()));
 }
 
@@ -38,7 +38,7 @@ fn each_strategy_says_what_its_name_says() {
 fn recall_precision_waste_and_savings_are_counted() {
     let mut predictions = Predictions::new(Choice::Off, 1);
     // The early router names 1, 2, 3, 4; 2 and 4 are in memory; the router chooses 2, 3, 9.
-    predictions.given(0, &[1, 2, 3, 4]);
+    predictions.take_early_prediction(0, &[1, 2, 3, 4]);
     predictions.predict(0, 4, |expert| expert % 2 == 0);
     observe(&mut predictions, 0, &[2, 3, 9]);
     let tally = predictions.tally(Strategy::EarlyRouter, 0);
@@ -62,7 +62,7 @@ fn run(tokens: usize, time: impl Fn(usize, Option<Strategy>) -> u64) -> Vec<Opti
             // The early router is right on two of three. The layer uses the same experts in every
             // other token.
             let base = 10 * (token % 7) as u32;
-            predictions.given(0, &[base, base + 1, 99]);
+            predictions.take_early_prediction(0, &[base, base + 1, 99]);
             let read = predictions.predict(0, 3, |_| false);
             assert_eq!(read.is_empty(), used.is_none());
             observe(&mut predictions, 0, &[base, base + 1]);
@@ -76,7 +76,7 @@ fn run(tokens: usize, time: impl Fn(usize, Option<Strategy>) -> u64) -> Vec<Opti
 fn auto_keeps_the_strategy_that_pays() {
     let measuring = 2 * HALF + WINDOW;
     let used = run(
-        FIRST + 2 * measuring + KEPT * WINDOW,
+        FIRST + 2 * measuring + WINDOWS_TO_KEEP * WINDOW,
         |token, used| if used.is_some() { 900 } else { 1000 } + token as u64 % 5,
     );
     let without = used.iter().filter(|used| used.is_none()).count();
@@ -139,7 +139,7 @@ fn a_prompt_ends_a_measurement() {
 /// slower one, and without any gain.
 #[test]
 fn auto_tells_what_lost() {
-    let begin = |early: bool| Auto::new(early).decided();
+    let begin = |early: bool| Auto::new(early).decision();
     assert_eq!(begin(true).chosen, "router for the first 30 tokens");
     assert_eq!(begin(true).rejected[0].0, "no prediction");
     assert_eq!(begin(false).chosen, "no prediction for the first 30 tokens");
@@ -150,7 +150,7 @@ fn auto_tells_what_lost() {
             let took = Duration::from_millis(if auto.current().is_some() { with } else { 100 });
             auto.end_token(took, &[(Strategy::Previous, gain), (Strategy::Frequency, -1)]);
         }
-        auto.decided()
+        auto.decision()
     };
     let (paid, lost, none) = (measured(80, 2), measured(99, 2), measured(80, 0));
     let of = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
@@ -166,7 +166,7 @@ fn auto_tells_what_lost() {
     assert_eq!((&*none.chosen, none.rejected.len(), &none.rejected[0].1), ("no prediction", 3, &gained(0)));
     // A strategy that the user chose is not a decision.
     for choice in [Choice::Off, Choice::Always(Strategy::Previous)] {
-        assert_eq!(Predictions::new(choice, 1).decided(), None, "{choice}");
+        assert_eq!(Predictions::new(choice, 1).decision(), None, "{choice}");
     }
 }
 
@@ -179,7 +179,7 @@ fn auto_notices_when_what_paid_pays_no_more() {
         None => 1000,
     });
     assert!(used[FIRST + 2 * HALF + WINDOW..change].iter().all(Option::is_some));
-    let late = used[change + (KEPT + 3) * WINDOW..].iter().filter(|used| used.is_some()).count();
+    let late = used[change + (WINDOWS_TO_KEEP + 3) * WINDOW..].iter().filter(|used| used.is_some()).count();
     assert!(late <= 6 * WINDOW, "{late}");
 }
 
@@ -190,7 +190,7 @@ fn auto_does_not_even_try_what_reads_nothing_of_use() {
     for token in 0..20 * WINDOW as u32 {
         let first = token < FIRST as u32;
         assert_eq!(predictions.current(), first.then_some(Strategy::EarlyRouter), "{}", predictions.explain());
-        predictions.given(0, &[1000, 1001, 1002]);
+        predictions.take_early_prediction(0, &[1000, 1001, 1002]);
         read += predictions.predict(0, 3, |_| false).len();
         observe(&mut predictions, 0, &[3 * token, 3 * token + 1]);
         predictions.end_token(Duration::from_millis(1));
@@ -232,7 +232,7 @@ fn ranks_that_are_seldom_right_are_read_no_more_and_what_is_in_memory_is_kept() 
     for token in 0..20 {
         let base = 10 * token;
         // The second is right and the others are wrong; the last one is in memory.
-        predictions.given(0, &[base, base + 1, base + 2, 7]);
+        predictions.take_early_prediction(0, &[base, base + 1, base + 2, 7]);
         said = predictions.predict(0, 4, |expert| expert == 7).iter().map(|expert| expert.wrapping_sub(base)).collect();
         observe(&mut predictions, 0, &[base + 1, base + 5]);
     }

@@ -75,7 +75,7 @@ use super::queue::Queue;
 use super::reservation::Reservation;
 use super::{Block, BlockId, Form, StreamError, cache};
 use state::{Inner, Phase};
-use stats::{ClassUse, Held, Stats};
+use stats::{ClassUse, GroupBlocks, Stats};
 
 /// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
 /// hundred times as long.
@@ -100,7 +100,7 @@ pub struct Config {
     /// Replacement policy.
     pub policy: cache::Kind,
     /// Blocks that are never evicted.
-    pub keep: Keep,
+    pub keep: KeptBlocks,
     /// Options of the drive.
     pub drive: Options,
     /// Recorder of reads and of the contents of slots.
@@ -111,7 +111,7 @@ pub struct Config {
 
 /// Blocks that stay in memory after their first read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct KeptBlocks {
     /// Blocks to keep, each once, in descending priority.
     pub blocks: Vec<BlockId>,
     /// Max share of the slots of each size, in percent.
@@ -149,7 +149,7 @@ impl Default for Config {
             direct: true,
             staging: None,
             policy: cache::Kind::default(),
-            keep: Keep::default(),
+            keep: KeptBlocks::default(),
             drive: Options::default(),
             trace: None,
             backend: None,
@@ -256,7 +256,7 @@ impl Shared {
 }
 
 impl Sink for Shared {
-    fn ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
+    fn handle_ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
         let mut inner = self.lock();
         for (tag, result) in jobs {
             inner.arrive(&self.fixed, tag as u32, result);
@@ -274,7 +274,7 @@ pub struct ExpertCache {
 impl ExpertCache {
     /// Returns the min budget for these blocks: the `top_k` blocks of any two consecutive groups.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
-        Spending::least(blocks, top_k).bytes()
+        Spending::minimum(blocks, top_k).bytes()
     }
 
     /// Opens the files and starts the drive. Raw blocks need a `packer`.
@@ -328,7 +328,7 @@ impl ExpertCache {
         let mut seen = HashSet::new();
         let wanted = config.keep.blocks.iter().filter_map(|block| numbers.get(block).copied());
         let wanted = wanted.filter(|number| seen.insert(*number));
-        let kept = spending.kept(&Spending::least(&blocks, config.top_k), wanted, config.keep.percent);
+        let kept = spending.choose_kept(&Spending::minimum(&blocks, config.top_k), wanted, config.keep.percent);
         let inner = Inner::new(&spending, blocks.len(), groups, config.policy, &kept);
         let slot_offsets = inner.slots.offsets();
         let staging_begin = super::slots::Slots::bytes(&spending.classes);
@@ -421,7 +421,7 @@ impl ExpertCache {
     }
 
     /// Evicts the unpinned blocks of a group from memory, and cancels predictions for it. Kept
-    /// blocks stay unless `kept` is true; then they also lose their kept status.
+    /// blocks stay unless `choose_kept` is true; then they also lose their kept status.
     pub fn evict(&self, group: u32, kept: bool) -> Evicted {
         let mut inner = self.shared.lock();
         let evicted = inner.evict(&self.shared.fixed, group, kept);
@@ -430,9 +430,9 @@ impl ExpertCache {
     }
 
     /// Returns the numbers of blocks in memory and of kept blocks, by group.
-    pub fn held(&self) -> Vec<Held> {
+    pub fn blocks_by_group(&self) -> Vec<GroupBlocks> {
         let inner = self.shared.lock();
-        inner.held(&self.shared.fixed)
+        inner.blocks_by_group(&self.shared.fixed)
     }
 
     /// Cancels predictions and announcements for a group that will not run after all.
@@ -661,7 +661,7 @@ impl Arrived<'_> {
         }
         let result = result.map_err(|why| StreamError::Pack { block: self.id(), why });
         let mut inner = self.shared.lock();
-        inner.packed(&self.shared.fixed, self.number, result);
+        inner.finish_packing(&self.shared.fixed, self.number, result);
         self.shared.settle(inner);
     }
 }

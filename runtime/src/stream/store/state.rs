@@ -28,7 +28,7 @@ use super::super::queue::Job;
 use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
 use super::Fixed;
-use super::stats::{GroupStats, Held};
+use super::stats::{GroupBlocks, GroupStats};
 use crate::trace::{self, Stage};
 
 #[derive(Clone, Debug)]
@@ -267,7 +267,7 @@ impl Inner {
         if let Some(slot) = self.entry(number).slot {
             self.slots.promote(slot);
         }
-        self.tell(fixed, number);
+        self.record_slot(fixed, number);
         if self.entry(number).ending {
             return;
         }
@@ -294,14 +294,14 @@ impl Inner {
     }
 
     /// Returns the numbers of blocks in memory and of kept blocks, by group.
-    pub fn held(&self, fixed: &Fixed) -> Vec<Held> {
-        let mut held = vec![Held::default(); self.groups.len()];
+    pub fn blocks_by_group(&self, fixed: &Fixed) -> Vec<GroupBlocks> {
+        let mut groups = vec![GroupBlocks::default(); self.groups.len()];
         for (block, entry) in fixed.blocks.iter().zip(&self.entries) {
-            let held = &mut held[block.id.group as usize];
-            held.in_memory += u32::from(matches!(entry.phase, Phase::Ready));
-            held.kept += u32::from(entry.kept);
+            let group = &mut groups[block.id.group as usize];
+            group.in_memory += u32::from(matches!(entry.phase, Phase::Ready));
+            group.kept += u32::from(entry.kept);
         }
-        held
+        groups
     }
 
     /// Ends the predictions for this group. Unread blocks are cancelled; the others are evicted
@@ -385,7 +385,7 @@ impl Inner {
     fn begin(&mut self, fixed: &Fixed, number: u32, class: Class) -> Option<Job> {
         let entry = self.entry(number);
         entry.phase = Phase::Reading;
-        self.tell(fixed, number);
+        self.record_slot(fixed, number);
         let entry = self.entry(number);
         let extents = &fixed.block(number).extents;
         let mut parts: Vec<(Extent, u64)> = Vec::with_capacity(extents.len());
@@ -415,7 +415,7 @@ impl Inner {
     }
 
     /// Records the contents of a block's slot in the trace.
-    fn tell(&self, fixed: &Fixed, number: u32) {
+    fn record_slot(&self, fixed: &Fixed, number: u32) {
         let entry = &self.entries[number as usize];
         let (Some(trace), Some(slot)) = (fixed.queue.trace(), entry.slot) else { return };
         let stage = match entry.phase {
@@ -424,7 +424,7 @@ impl Inner {
             Phase::Ready => Stage::Resident,
             Phase::Empty | Phase::Waiting | Phase::Reading | Phase::Failed(_) => Stage::Loading,
         };
-        trace.slot(slot, Some(trace::Held { block: number, stage, shadow: entry.shadow }));
+        trace.slot(slot, Some(trace::SlotContents { block: number, stage, shadow: entry.shadow }));
     }
 
     /// Returns the number of requested blocks of a group that were not ready.
@@ -464,7 +464,7 @@ impl Inner {
         self.stats(fixed, number).bytes += fixed.block(number).span();
         if fixed.is_raw(number) {
             self.entry(number).phase = Phase::Arrived;
-            self.tell(fixed, number);
+            self.record_slot(fixed, number);
             self.arrived.push_back(number);
             if !self.entry(number).shadow {
                 fixed.packable.fetch_add(1, Ordering::Relaxed);
@@ -483,7 +483,7 @@ impl Inner {
             .or_else(|| (wanted.is_none() && !self.arrived.is_empty()).then_some(0))?;
         let number = self.arrived.remove(position)?;
         self.entry(number).phase = Phase::Packing;
-        self.tell(fixed, number);
+        self.record_slot(fixed, number);
         if !self.entry(number).shadow {
             fixed.packable.fetch_sub(1, Ordering::Relaxed);
         }
@@ -491,7 +491,7 @@ impl Inner {
     }
 
     /// Handles the end of packing a claimed block.
-    pub fn packed(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
+    pub fn finish_packing(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
         if let Err(error) = result {
             return self.fail(fixed, number, error);
         }
@@ -502,7 +502,7 @@ impl Inner {
 
     fn make_ready(&mut self, fixed: &Fixed, number: u32) {
         self.entry(number).phase = Phase::Ready;
-        self.tell(fixed, number);
+        self.record_slot(fixed, number);
         if !self.entry(number).shadow && !self.entry(number).kept {
             self.policies[fixed.class_of[number as usize]].insert(number);
         }
@@ -515,7 +515,7 @@ impl Inner {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.pinned) {
             self.entry(number).pins = 0;
-            self.unpinned(fixed, number);
+            self.unpin(fixed, number);
         }
     }
 
@@ -527,13 +527,13 @@ impl Inner {
             && let Some(position) = group.pinned.iter().position(|&other| other == number)
         {
             group.pinned.swap_remove(position);
-            self.unpinned(fixed, number);
+            self.unpin(fixed, number);
         }
     }
 
     /// Handles the end of the last pin of a block. A read or packing continues, because the block
     /// may be requested again.
-    fn unpinned(&mut self, fixed: &Fixed, number: u32) {
+    fn unpin(&mut self, fixed: &Fixed, number: u32) {
         let others = u32::from(!self.entry(number).kept);
         self.pinned[fixed.class_of[number as usize]] -= others;
         match self.entry(number).phase {

@@ -59,7 +59,7 @@ impl GroupStats {
 
 /// Blocks of one group in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct GroupBlocks {
     /// Blocks in memory.
     pub in_memory: u32,
     /// Blocks that stay in memory after their first read.

@@ -91,10 +91,10 @@ fn options(depths: &[usize]) -> Options {
         depths: depths.to_vec(),
         rounds: 3,
         sample: Duration::from_millis(10),
-        most: Duration::from_secs(1000),
+        max_time: Duration::from_secs(1000),
         max_bytes: u64::MAX,
         backend: Choice::Auto,
-        together: 1,
+        adjacent_reads: 1,
         seed: 42,
     }
 }
@@ -151,7 +151,7 @@ fn rates_are_those_of_the_drive_and_the_depth_is_as_many_as_it_does_at_once() {
 
 #[test]
 fn reads_lie_behind_each_other_where_that_is_asked_for() {
-    let options = Options { together: 3, ..options(&[4]) };
+    let options = Options { adjacent_reads: 3, ..options(&[4]) };
     let (rates, offsets, _) = measure("together", 4, &options, all);
     assert!(rates.unwrap()[0].median > 0.0);
     let behind = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
@@ -178,7 +178,7 @@ fn interrupted_reads_are_begun_again_and_do_not_change_the_choice() {
 
 #[test]
 fn a_slow_drive_ends_the_probe_after_a_round() {
-    let options = Options { most: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
+    let options = Options { max_time: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
     let (rates, _, time) = measure("slow", 2, &options, all);
     assert!(rates.unwrap().iter().all(|rate| rate.samples == 1));
     // Three samples of 10 ms, plus filling and emptying the queue.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ixc_compile::Error as CompileError;
-use ixc_files::own::create_own;
+use ixc_files::private_files::create_own;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::Module;
 use ixc_ir::graph::parse::parse;

@@ -246,8 +246,8 @@ impl Worlds {
             assert!(bytes <= used, "{did}: sequence {number} shares {bytes} bytes of {used}");
         }
         let mapped: u64 = self.texts[0].iter().map(|text| text.sequence.states.shared_bytes()).sum();
-        assert!(self.pool.held() <= mapped, "{did}: {} bytes are held for {mapped}", self.pool.held());
-        assert_eq!(self.pool.resident(), self.pool.held(), "{did}: what the file has is not what is counted");
+        assert!(self.pool.held_bytes() <= mapped, "{did}: {} bytes are held for {mapped}", self.pool.held_bytes());
+        assert_eq!(self.pool.resident(), self.pool.held_bytes(), "{did}: what the file has is not what is counted");
     }
 }
 
@@ -273,7 +273,7 @@ fn sequences_that_share_are_what_copies_are() {
         }
         let pool = Arc::clone(&worlds.pool);
         drop(worlds);
-        assert_eq!((pool.held(), pool.mappings(), pool.resident()), (0, 0, 0), "seed {seed}");
+        assert_eq!((pool.held_bytes(), pool.mappings(), pool.resident()), (0, 0, 0), "seed {seed}");
         assert_eq!(pool.refusal(), None);
     }
     println!("{shared} copies shared pages, {cut} sequences were cut within theirs");

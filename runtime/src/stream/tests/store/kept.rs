@@ -1,13 +1,13 @@
 //! Tests of kept blocks, and of eviction on request.
 
-use super::super::super::store::{Evicted, Keep};
+use super::super::super::store::{Evicted, KeptBlocks};
 use super::*;
 
 /// Configures room for `more` blocks beyond the minimum. The given blocks are kept in at most half
 /// of all slots.
 fn keeping(model: &Model, top_k: u32, more: u64, blocks: &[BlockId]) -> Config {
     let bytes = model.blocks[0].slot_bytes();
-    let keep = Keep { blocks: blocks.to_vec(), percent: 50 };
+    let keep = KeptBlocks { blocks: blocks.to_vec(), percent: 50 };
     Config { keep, policy: Kind::Lru, ..config(model.minimum(top_k) + more * bytes, top_k) }
 }
 
@@ -58,7 +58,7 @@ fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
         model.use_all(&store, 1, &[stays]);
         store.release(1);
         assert_eq!(store.stats().groups[1].hits, hits + 1);
-        let held = store.held();
+        let held = store.blocks_by_group();
         assert_eq!(held.iter().map(|held| held.kept as usize).sum::<usize>(), kept.len());
         assert!(held.iter().map(|held| held.in_memory).sum::<u32>() <= slots);
         assert!(store.bytes() <= keeping(&model, 2, 4, &wanted).budget);
@@ -111,7 +111,7 @@ fn what_is_evicted_is_read_again_when_it_is_wanted() {
     assert_eq!(store.evict(0, false), Evicted { blocks: 2, bytes: 2 * PAGE });
     assert!(store.ready(id(0, 1)).is_none() && store.ready(id(0, 5)).is_some() && store.ready(id(1, 3)).is_some());
     assert_eq!(store.evict(0, false), Evicted::default());
-    let held = |group: usize| (store.held()[group].in_memory, store.held()[group].kept);
+    let held = |group: usize| (store.blocks_by_group()[group].in_memory, store.blocks_by_group()[group].kept);
     assert_eq!((held(0), held(1)), ((1, 1), (1, 0)));
     assert_eq!(store.evict(0, true), Evicted { blocks: 1, bytes: PAGE });
     assert_eq!((held(0), store.evict(7, true)), ((0, 0), Evicted::default()));
@@ -125,7 +125,7 @@ fn what_is_evicted_is_read_again_when_it_is_wanted() {
     // Eviction also ends predictions.
     store.evict(1, false);
     assert!(store.predict(1, &[0, 1]) > 0);
-    while store.held()[1].in_memory < 2 {
+    while store.blocks_by_group()[1].in_memory < 2 {
         std::thread::yield_now();
     }
     assert_eq!(store.evict(1, false), Evicted { blocks: 2, bytes: 2 * PAGE });

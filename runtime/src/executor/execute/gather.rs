@@ -32,7 +32,7 @@ const LANES: usize = KEY_LANES as usize;
 impl Pass<'_> {
     /// Returns the memory of a kernel's buffer of chosen places. `taken` bytes of the thread's
     /// memory belong to earlier arguments.
-    pub(super) fn chosen(
+    pub(super) fn gather_chosen(
         &self,
         (thread, taken): (usize, &mut u64),
         parameter: &Parameter,

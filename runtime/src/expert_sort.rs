@@ -5,7 +5,7 @@
 //! sort, so the order does not depend on the number of threads.
 //!
 //! ```
-//! let mut bucket = ixc_runtime::bucket::Bucket::default();
+//! let mut bucket = ixc_runtime::expert_sort::Bucket::default();
 //! bucket.sort(&[2, 0, 2, 1], 2, 3, &mut Vec::new()).unwrap(); // two tokens, two slots each
 //! assert_eq!(bucket.tokens(), [0, 1, 0, 1]); // expert 0: token 0; expert 1: token 1; expert 2: both
 //! assert_eq!(bucket.slots(), [2, 0, 3, 1]); // where each token's slots went

@@ -5,7 +5,7 @@ use super::largest;
 
 /// A token and its log-probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Likely {
+pub struct TokenLogProb {
     /// The token.
     pub token: u32,
     /// Natural logarithm of its probability; minus infinity for probability 0.
@@ -14,13 +14,13 @@ pub struct Likely {
 
 /// Returns the log-probability of `token`, and the `count` likeliest tokens, likeliest first.
 /// Logits are finite or minus infinity.
-pub fn likely(logits: &[f32], token: u32, count: usize) -> (Likely, Vec<Likely>) {
+pub fn log_probabilities_of(logits: &[f32], token: u32, count: usize) -> (TokenLogProb, Vec<TokenLogProb>) {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
     let scale = max + sum.ln();
     let one = |token: u32| {
         let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        Likely { token, log_probability: (f64::from(logit) - scale) as f32 }
+        TokenLogProb { token, log_probability: (f64::from(logit) - scale) as f32 }
     };
     let mut best = Vec::new();
     match count.min(logits.len()) {
@@ -32,18 +32,18 @@ pub fn likely(logits: &[f32], token: u32, count: usize) -> (Likely, Vec<Likely>)
 
 #[cfg(test)]
 mod tests {
-    use super::likely;
+    use super::log_probabilities_of;
 
     #[test]
     fn logarithms_of_probabilities() {
         let probabilities = [0.1f64, 0.6, 0.25, 0.05];
         let logits = probabilities.map(|p| (p.ln() + 3.0) as f32);
-        let (own, best) = likely(&logits, 2, 2);
+        let (own, best) = log_probabilities_of(&logits, 2, 2);
         assert!((f64::from(own.log_probability) - 0.25f64.ln()).abs() < 1e-6 && own.token == 2);
         assert_eq!(best.iter().map(|one| one.token).collect::<Vec<_>>(), [1, 2]);
         assert!((f64::from(best[0].log_probability) - 0.6f64.ln()).abs() < 1e-6);
-        assert_eq!(likely(&logits, 0, 100).1.len(), 4);
-        let (own, best) = likely(&[0.0, f32::NEG_INFINITY], 1, 0);
+        assert_eq!(log_probabilities_of(&logits, 0, 100).1.len(), 4);
+        let (own, best) = log_probabilities_of(&[0.0, f32::NEG_INFINITY], 1, 0);
         assert_eq!((own.log_probability, best.len()), (f32::NEG_INFINITY, 0));
     }
 }

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use crate::open::{FileKind, NotRegular, open_unlinked, regular};
-use crate::output::beside;
+use crate::output::names_beside;
 
 /// Bytes of a secret, the key of SipHash.
 const SECRET_BYTES: usize = 16;
@@ -204,7 +204,7 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
         return Ok(Some(secret));
     }
     let secret = Secret::random()?;
-    let mut new = beside(&path).private_in(folder)?;
+    let mut new = names_beside(&path).private_in(folder)?;
     new.write_all(&secret.0)?;
     new.as_file().sync_all()?;
     // If two runs make a secret at once, the first one counts.

@@ -8,53 +8,56 @@ use crate::memory::{Mapped, Region};
 
 /// Bytes of a weight, or a part of them.
 #[derive(Clone, Debug)]
-pub(crate) enum Stored {
+pub(crate) enum WeightSource {
     /// Bytes in memory.
     Mapped(Region),
     /// Bytes derived from bytes of files.
-    Derived(Making),
+    Derived(DerivedPart),
 }
 
 /// A part of a derived tensor, with its source files.
 #[derive(Clone, Debug)]
-pub(crate) struct Making {
+pub(crate) struct DerivedPart {
     derived: Arc<Indexed>,
     files: Arc<[Region]>,
     offset: u64,
     bytes: u64,
 }
 
-impl From<Region> for Stored {
-    fn from(region: Region) -> Stored {
-        Stored::Mapped(region)
+impl From<Region> for WeightSource {
+    fn from(region: Region) -> WeightSource {
+        WeightSource::Mapped(region)
     }
 }
 
 /// The derived tensors of a plan with their source files. They were checked against the files'
 /// lengths.
 #[derive(Clone, Debug)]
-pub(crate) struct Makers {
+pub(crate) struct DerivedTensors {
     /// Each tensor with its length in bytes.
     derived: Vec<(Arc<Indexed>, Option<u64>)>,
     files: Arc<[Region]>,
 }
 
-impl Makers {
-    pub(crate) fn new(derived: &[Derived], files: &[Mapped]) -> Makers {
+impl DerivedTensors {
+    pub(crate) fn new(derived: &[Derived], files: &[Mapped]) -> DerivedTensors {
         let made = |derived: &Derived| (Arc::new(derived.clone().indexed()), derived.bytes());
-        Makers { derived: derived.iter().map(made).collect(), files: files.iter().map(Mapped::region).collect() }
+        DerivedTensors {
+            derived: derived.iter().map(made).collect(),
+            files: files.iter().map(Mapped::region).collect(),
+        }
     }
 
     /// Returns a part of a derived tensor.
-    pub(crate) fn part(&self, number: u32, offset: u64, bytes: u64) -> Option<Stored> {
+    pub(crate) fn part(&self, number: u32, offset: u64, bytes: u64) -> Option<WeightSource> {
         let (derived, all) = self.derived.get(number as usize)?;
         let (derived, files) = (Arc::clone(derived), Arc::clone(&self.files));
-        let whole = Making { derived, files, offset: 0, bytes: (*all)? };
-        Stored::Derived(whole).part(offset, bytes)
+        let whole = DerivedPart { derived, files, offset: 0, bytes: (*all)? };
+        WeightSource::Derived(whole).part(offset, bytes)
     }
 }
 
-impl Making {
+impl DerivedPart {
     /// Copies bytes of a file. Returns false if they are outside it.
     ///
     /// # Safety
@@ -65,23 +68,24 @@ impl Making {
     }
 }
 
-impl Stored {
+impl WeightSource {
     /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Stored::Mapped(region) => region.bytes(),
-            Stored::Derived(making) => making.bytes,
+            WeightSource::Mapped(region) => region.bytes(),
+            WeightSource::Derived(derived_part) => derived_part.bytes,
         }
     }
 
     /// Returns a part, if it is inside.
-    pub(crate) fn part(&self, offset: u64, bytes: u64) -> Option<Stored> {
+    pub(crate) fn part(&self, offset: u64, bytes: u64) -> Option<WeightSource> {
         match self {
-            Stored::Mapped(region) => region.part(offset, bytes).map(Stored::Mapped),
-            Stored::Derived(making) => {
+            WeightSource::Mapped(region) => region.part(offset, bytes).map(WeightSource::Mapped),
+            WeightSource::Derived(derived_part) => {
                 let end = offset.checked_add(bytes)?;
-                let offset = making.offset.checked_add(offset)?;
-                (end <= making.bytes).then(|| Stored::Derived(Making { offset, bytes, ..making.clone() }))
+                let offset = derived_part.offset.checked_add(offset)?;
+                (end <= derived_part.bytes)
+                    .then(|| WeightSource::Derived(DerivedPart { offset, bytes, ..derived_part.clone() }))
             }
         }
     }
@@ -94,15 +98,15 @@ impl Stored {
     #[must_use]
     pub(crate) unsafe fn read(&self, offset: u64, out: &mut [u8]) -> bool {
         match self {
-            Stored::Mapped(region) => {
+            WeightSource::Mapped(region) => {
                 // SAFETY: the caller's promise.
                 unsafe { copy(*region, offset, out) }
             }
-            Stored::Derived(making) => {
-                let inside = offset.checked_add(out.len() as u64).is_some_and(|end| end <= making.bytes);
+            WeightSource::Derived(derived_part) => {
+                let inside = offset.checked_add(out.len() as u64).is_some_and(|end| end <= derived_part.bytes);
                 // SAFETY: the caller's promise.
-                let fetch = |file: u32, offset: u64, out: &mut [u8]| unsafe { making.fetch(file, offset, out) };
-                inside && making.derived.read(making.offset + offset, out, &fetch)
+                let fetch = |file: u32, offset: u64, out: &mut [u8]| unsafe { derived_part.fetch(file, offset, out) };
+                inside && derived_part.derived.read(derived_part.offset + offset, out, &fetch)
             }
         }
     }
@@ -112,10 +116,10 @@ impl Stored {
     /// whole blocks. Returns false if they are outside.
     ///
     /// # Safety
-    /// Same as [`Stored::read`].
+    /// Same as [`WeightSource::read`].
     #[must_use]
     pub(crate) unsafe fn read_rows(&self, offset: u64, row_bytes: u64, each: u64, out: &mut [u8]) -> bool {
-        let Stored::Derived(making) = self else {
+        let WeightSource::Derived(derived_part) = self else {
             let rows = out.chunks_exact_mut((each as usize).max(1));
             // SAFETY: the caller's promise.
             return (0u64..).zip(rows).all(|(row, out)| unsafe { self.read(offset + row * row_bytes, out) });
@@ -123,16 +127,16 @@ impl Stored {
         let last = (out.len() as u64).checked_div(each).unwrap_or(0).saturating_sub(1);
         let end = last.checked_mul(row_bytes).and_then(|last| last.checked_add(offset)?.checked_add(each));
         // SAFETY: the caller's promise.
-        let fetch = |file: u32, offset: u64, out: &mut [u8]| unsafe { making.fetch(file, offset, out) };
-        end.is_some_and(|end| end <= making.bytes)
-            && making.derived.read_rows(making.offset + offset, each, out, &fetch)
+        let fetch = |file: u32, offset: u64, out: &mut [u8]| unsafe { derived_part.fetch(file, offset, out) };
+        end.is_some_and(|end| end <= derived_part.bytes)
+            && derived_part.derived.read_rows(derived_part.offset + offset, each, out, &fetch)
     }
 
     /// Releases the file pages that a derived tensor's bytes are read from. Does nothing for mapped
     /// bytes.
     pub(crate) fn release(&self, files: &[Mapped]) {
-        let Stored::Derived(making) = self else { return };
-        for span in making.derived.spans(making.offset, making.bytes) {
+        let WeightSource::Derived(derived_part) = self else { return };
+        for span in derived_part.derived.spans(derived_part.offset, derived_part.bytes) {
             if let Some(file) = files.get(span.file as usize) {
                 file.release(span.offset, span.bytes);
             }

@@ -30,8 +30,8 @@ const GAIN: f64 = 0.03;
 
 /// The controller of the number of threads of a step.
 #[derive(Clone, Debug)]
-pub(crate) struct Crew {
-    most: usize,
+pub(crate) struct ThreadCount {
+    max: usize,
     /// Number of processors: more threads cannot run at once.
     processors: usize,
     /// The best number so far.
@@ -58,13 +58,13 @@ struct Window {
     late: Duration,
 }
 
-impl Crew {
-    /// Makes a controller for `most` threads on this many processors.
-    pub(crate) fn new(most: usize, processors: usize) -> Crew {
-        Crew {
-            most,
+impl ThreadCount {
+    /// Makes a controller for `max` threads on this many processors.
+    pub(crate) fn new(max: usize, processors: usize) -> ThreadCount {
+        ThreadCount {
+            max,
             processors,
-            threads: most,
+            threads: max,
             trial: None,
             window: Window::default(),
             late_step: None,
@@ -94,7 +94,7 @@ impl Crew {
     /// spinning.
     pub(crate) fn note(&mut self, wall: Duration, late: Duration) {
         let threads = self.threads();
-        self.reduced += u64::from(threads < self.most);
+        self.reduced += u64::from(threads < self.max);
         self.window.steps += 1;
         self.window.wall += wall;
         self.window.late += late;
@@ -127,7 +127,7 @@ impl Crew {
         }
         self.trial = match lasts {
             Some(before) => Some(((threads - 1).min(self.processors.max(1)), (before + step) / 2.0)),
-            None if threads < self.most => Some((threads + 1, step)),
+            None if threads < self.max => Some((threads + 1, step)),
             None => None,
         };
     }
@@ -139,11 +139,11 @@ mod tests {
 
     /// Runs steps on a machine that has, for each number of threads, a wall time and a wait of each
     /// thread, in microseconds.
-    fn steps(crew: &mut Crew, count: u32, machine: impl Fn(usize) -> (u64, u64)) -> Vec<usize> {
+    fn steps(thread_count: &mut ThreadCount, count: u32, machine: impl Fn(usize) -> (u64, u64)) -> Vec<usize> {
         let step = |_| {
-            let threads = crew.threads();
+            let threads = thread_count.threads();
             let (wall, late) = machine(threads);
-            crew.note(Duration::from_micros(wall), Duration::from_micros(late * (threads as u64 - 1)));
+            thread_count.note(Duration::from_micros(wall), Duration::from_micros(late * (threads as u64 - 1)));
             threads
         };
         (0..count).map(step).collect()
@@ -151,16 +151,16 @@ mod tests {
 
     #[test]
     fn who_is_alone_keeps_all_threads() {
-        let mut crew = Crew::new(16, 16);
+        let mut thread_count = ThreadCount::new(16, 16);
         // Short waits have other causes and are less than a thread's work. Long ones that are soon
         // over are ignored, too.
-        assert!(steps(&mut crew, 1000, |_| (10_000, 300)).into_iter().all(|threads| threads == 16));
+        assert!(steps(&mut thread_count, 1000, |_| (10_000, 300)).into_iter().all(|threads| threads == 16));
         for _ in 0..100 {
-            assert!(steps(&mut crew, 3 * WINDOW, |_| (10_000, 0)).into_iter().all(|threads| threads == 16));
-            assert!(steps(&mut crew, WINDOW, |_| (20_000, 9000)).into_iter().all(|threads| threads == 16));
+            assert!(steps(&mut thread_count, 3 * WINDOW, |_| (10_000, 0)).into_iter().all(|threads| threads == 16));
+            assert!(steps(&mut thread_count, WINDOW, |_| (20_000, 9000)).into_iter().all(|threads| threads == 16));
         }
-        assert_eq!((crew.take_reduced(), crew.is_crowded()), (0, false));
-        let mut single = Crew::new(1, 4);
+        assert_eq!((thread_count.take_reduced(), thread_count.is_crowded()), (0, false));
+        let mut single = ThreadCount::new(1, 4);
         assert!(steps(&mut single, 100, |_| (10_000, 9000)).into_iter().all(|threads| threads == 1));
         assert!(!single.is_crowded());
     }
@@ -171,32 +171,32 @@ mod tests {
             16 => (20_000, 9000),
             threads => (160_000 / threads as u64, 0),
         };
-        let mut crew = Crew::new(16, 16);
-        let found = steps(&mut crew, 1000, neighbour);
+        let mut thread_count = ThreadCount::new(16, 16);
+        let found = steps(&mut thread_count, 1000, neighbour);
         let first = 2 * WINDOW as usize;
         assert!(found[..first].iter().all(|threads| *threads == 16) && found[first] == 15);
         let with_all = found[first..].iter().filter(|threads| **threads == 16).count();
         assert!((8..=48).contains(&with_all) && found.iter().all(|threads| (15..=16).contains(threads)), "{with_all}");
-        assert_eq!(crew.take_reduced(), (1000 - first - with_all) as u64);
-        assert!(crew.take_reduced() == 0 && crew.is_crowded());
+        assert_eq!(thread_count.take_reduced(), (1000 - first - with_all) as u64);
+        assert!(thread_count.take_reduced() == 0 && thread_count.is_crowded());
         // After the neighbour has gone, all threads are soon back, and stay.
-        let found = steps(&mut crew, 2000, |threads| (160_000 / threads as u64, 0));
+        let found = steps(&mut thread_count, 2000, |threads| (160_000 / threads as u64, 0));
         let first = found.iter().position(|threads| *threads == 16).unwrap();
         assert!(first <= 8 * 65 && found[first..].iter().all(|threads| *threads == 16), "{first}");
     }
 
     #[test]
     fn waiting_that_fewer_threads_do_not_spare_costs_little() {
-        let mut crew = Crew::new(4, 4);
-        let found = steps(&mut crew, 8000, |threads| (40_000 / threads as u64 + 4000, 4000));
+        let mut thread_count = ThreadCount::new(4, 4);
+        let found = steps(&mut thread_count, 8000, |threads| (40_000 / threads as u64 + 4000, 4000));
         let tried = found.iter().filter(|threads| **threads < 4).count();
         assert!(tried <= 8000 / 32 && found.iter().all(|threads| *threads >= 3), "{tried}");
     }
 
     #[test]
     fn more_threads_than_processors_are_soon_as_many() {
-        let mut crew = Crew::new(16, 2);
-        let found = steps(&mut crew, 1000, |threads| {
+        let mut thread_count = ThreadCount::new(16, 2);
+        let found = steps(&mut thread_count, 1000, |threads| {
             (10_000 * threads as u64, if threads > 2 { 8000 * threads as u64 } else { 0 })
         });
         assert_eq!(found[16..24], [2; 8]);
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn several_neighbours_take_several_threads() {
-        let mut crew = Crew::new(8, 8);
-        let found = steps(&mut crew, 2000, |threads| match threads {
+        let mut thread_count = ThreadCount::new(8, 8);
+        let found = steps(&mut thread_count, 2000, |threads| match threads {
             6.. => (threads as u64 * 4000, 10_000),
             threads => (50_000 / threads as u64, 0),
         });
