@@ -12,8 +12,8 @@
 //! - no other process needs a processor when the plan is loaded.
 //!
 //! Later neighbours are detected by the time that steps wait for threads that do not run
-//! (`executor/thread_count.rs`). Threads are then unbound. The calling thread belongs to the embedder: it
-//! is bound while it runs a step, and then gets its former processors back.
+//! (`executor/thread_count.rs`). Threads are then unbound. The calling thread belongs to the
+//! embedder: it is bound while it runs a step, and then gets its former processors back.
 //!
 //! ```text
 //! cpu0 cpu4   cpu1 cpu5   cpu2 cpu6   cpu3 cpu7   4 cores with two processors each

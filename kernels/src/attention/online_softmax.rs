@@ -99,8 +99,8 @@ struct Scratch {
     buffer: BufferId,
     /// Scores, which weights later replace: a block for each query.
     p: i64,
-    /// Queries times the factor on scores. For keys in blocks they are rounded, with [`ROUNDED_QUERY_BYTES`]
-    /// bytes in addition to each block's codes.
+    /// Queries times the factor on scores. For keys in blocks they are rounded, with
+    /// [`ROUNDED_QUERY_BYTES`] bytes in addition to each block's codes.
     q: i64,
     /// Sums of weighted values: a value for each query.
     acc: i64,

@@ -62,8 +62,8 @@ pub(crate) struct LoadedPlan {
     pub(crate) pool: Pool,
     /// Number of the pool's threads that run a step.
     pub(crate) thread_count: ThreadCount,
-    /// Whether the options ask to bind threads to processors. `pinned_processors` has the processor of each
-    /// bound thread, or the reason why they are not bound.
+    /// Whether the options ask to bind threads to processors. `pinned_processors` has the processor
+    /// of each bound thread, or the reason why they are not bound.
     pub(crate) pin: Pin,
     pub(crate) pinned_processors: Result<Vec<usize>, PinRefusal>,
     /// Processors that threads could run on when the plan was loaded.

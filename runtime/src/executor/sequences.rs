@@ -164,8 +164,8 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// Makes room for at most `max_sequences` sequences of these states, each with `capacity` positions, and
-    /// adds the first one.
+    /// Makes room for at most `max_sequences` sequences of these states, each with `capacity`
+    /// positions, and adds the first one.
     ///
     /// # Errors
     /// Fails if the system refuses memory.

@@ -14,8 +14,8 @@
 //! | n + 12 i + 4 .. n + 12 i + 12 | seal of bytes 0..n - 8, the plan, `i`, and this CRC-32 |
 //!
 //! A seal is a SipHash-2-4 with a secret that only this user's programs read
-//! ([`ixc_files::private_files::secret`]). Other users may be able to write to the folder. A run therefore
-//! continues a file only under two conditions:
+//! ([`ixc_files::private_files::secret`]). Other users may be able to write to the folder. A run
+//! therefore continues a file only under two conditions:
 //!
 //! 1. The file is a regular one of this user, with one name, that no other user can write to. It is
 //!    opened without following a link or waiting for a pipe. It begins as our parts do, unless
