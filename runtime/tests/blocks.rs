@@ -476,7 +476,7 @@ fn plans_that_lie_about_their_blocks_are_refused() {
     let number = |name: &str| good.weights.iter().position(|weight| weight.name == name).unwrap();
     let [gate, up, down, q] = ["gate", "up", "down", "q"].map(number);
     type Change<'a> = &'a dyn Fn(&mut Plan<Kernel>);
-    let one_after_the_other = "one after the other, each from a page on";
+    let one_after_the_other = "weights in consecutive blocks that start at pages";
     let blocks = |stride: u64| WeightFile::Blocks { stride };
     let cases: [(&str, Change<'_>); 15] = [
         (one_after_the_other, &|p| p.weights[gate].offset += 64),
@@ -492,7 +492,7 @@ fn plans_that_lie_about_their_blocks_are_refused() {
         ("outside the weights of the plan", &|p| p.weights[up].file = blocks(u64::MAX / 7)),
         ("outside the weights of the plan", &|p| p.weights[up].offset = u64::MAX - 63),
         ("outside the weights of the plan", &|p| p.own_weight_bytes -= 4096),
-        ("of a group of experts to lie in blocks", &|p| p.weights[q].file = blocks(64)),
+        ("a group of experts for a weight in blocks", &|p| p.weights[q].file = blocks(64)),
         ("must be as kernels read them", &|p| p.weights[gate].stored = ixc_ir::format::Format::F16),
     ];
     for (expected, change) in cases {
@@ -506,6 +506,6 @@ fn plans_that_lie_about_their_blocks_are_refused() {
     plan.weights.push(plan.weights[down].clone());
     plan.expert_groups[0].weights.push(plan.weights.len() as u32 - 1);
     let error = Engine::load(plan, &made.folder, &options(0)).unwrap_err().to_string();
-    assert!(error.contains("of weights that fit a block"), "{error}");
+    assert!(error.contains("weights that fit a block"), "{error}");
     assert!(matches!(Engine::load(good, &made.folder, &options(0)), Err(LoadError::NoWeights)));
 }

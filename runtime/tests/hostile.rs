@@ -573,20 +573,22 @@ fn errors_say_what_is_wrong() {
         ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::full()),
         ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::Runs::of(4).lead),
         ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
-        ("in parts for tokens, one at a time", |p| task(p, "attention").variants[0].row_chunk = 2),
+        ("rows of tokens, one at a time, because the task has parts", |p| {
+            task(p, "attention").variants[0].row_chunk = 2
+        }),
         ("argument 9 does not exist", |p| split(p).argument = 9),
         ("kernel 99 does not exist", |p| split(p).combine = KernelId(99)),
-        ("made alone by a kernel with", |p| split(p).alone = Some(KernelId(0))),
+        ("a kernel for a single part with", |p| split(p).alone = Some(KernelId(0))),
         ("kernel 98 does not exist", |p| split(p).alone = Some(KernelId(98))),
         ("write parts of one size", |p| split(p).argument = 3),
-        ("combined by a kernel from parts", |p| split(p).combine = KernelId(0)),
+        ("a kernel that combines parts", |p| split(p).combine = KernelId(0)),
         ("bytes of parts is", |p| task(p, "attention").columns = 1 << 30),
         ("bands of a column is 0, must be in 2..=1024", |p| bands(p).count = 0),
         ("bands of a column is 1, must be in 2..=1024", |p| bands(p).count = 1),
         ("bands of a column is 4294967295, must be in 2..=1024", |p| bands(p).count = u32::MAX),
         ("has 3 strides of bands, must have 4", |p| bands(p).strides.truncate(3)),
-        ("in bands of which each writes another place", |p| bands(p).strides[2] = 0),
-        ("in bands or in parts, not in both", |p| {
+        ("bands that write different places", |p| bands(p).strides[2] = 0),
+        ("bands or parts, not both", |p| {
             let strides = vec![64; task(p, "attention").args.len()];
             let variant = &mut task(p, "attention").variants[0];
             let (kernel, dims) = (variant.kernel, variant.dims.clone());
@@ -614,28 +616,28 @@ fn errors_say_what_is_wrong() {
             bands(p).dims[1] = DimInput::Band.into();
         }),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
-        ("of all chosen places, from the first on", |p| chosen_argument(p).offset = 2),
-        ("of all chosen places, from the first on", |p| chosen_argument(p).row_stride = 64),
-        ("of all chosen places, from the first on", |p| chosen_argument(p).column_stride = 2),
-        ("with a bit of each column for each place of the context", |p| {
+        ("all chosen places, from the first", |p| chosen_argument(p).offset = 2),
+        ("all chosen places, from the first", |p| chosen_argument(p).row_stride = 64),
+        ("all chosen places, from the first", |p| chosen_argument(p).column_stride = 2),
+        ("a bit of each column for each place of the context", |p| {
             chosen_argument(p).column_stride = 64;
             task(p, "attention").columns = 2;
         }),
-        ("with choices of whole runs or blocks", |p| {
+        ("a choice of whole runs or blocks", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, .. } = arg.source else { panic!("{arg:?}") };
             let choice = Choice { top_k: 5, every: 4, of: Chosen::Blocks };
             arg.source = Source::Chosen { state, field, marks, choice };
         }),
-        ("of no other states, where positions are chosen", |p| {
+        ("no other states, because positions are chosen", |p| {
             chosen_argument(p).source = Source::State { state: 0, field: 0 };
         }),
-        ("of one choice, where places are chosen", |p| {
+        ("a single choice, because places are chosen", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
             arg.source = Source::Chosen { state, field, marks, choice: Choice { top_k: 6, ..choice } };
         }),
-        ("with an aligned bit of each token for each place", |p| {
+        ("an aligned bit of each token for each place", |p| {
             choose(p);
             p.buffers.last_mut().unwrap().row_bytes -= 4;
         }),
@@ -644,7 +646,7 @@ fn errors_say_what_is_wrong() {
             let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
             arg.source = Source::Chosen { state, field, marks, choice: Choice { top_k: 0, ..choice } };
         }),
-        ("behind the step that writes what places are chosen of", |p| {
+        ("a step after the one that writes the chosen places", |p| {
             choose(p);
             let own = task(p, "attention").clone();
             let is_append = |step: &&mut Step| matches!(step, Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == "append"));
@@ -653,12 +655,10 @@ fn errors_say_what_is_wrong() {
             }
         }),
         ("state 0, \"kv.0\": has 1 fields, must have 2", |p| p.states[0].fields.truncate(1)),
-        ("fields of the formats and with the positions that its kind has", |p| p.states[0].fields[0].positions = false),
-        ("a state that goes back as its kind can", |p| p.states[0].rollback = Rollback::Snapshot),
+        ("with the formats and positions of the state's kind", |p| p.states[0].fields[0].positions = false),
+        ("a rollback that the state's kind supports", |p| p.states[0].rollback = Rollback::Snapshot),
         ("state 0, \"kv.0\": a state's window is 0, must be in 1..=", |p| p.states[0].window = Some(0)),
-        ("for tokens, not in parts of positions, of one state, where that has a window", |p| {
-            p.states[0].window = Some(8)
-        }),
+        ("rows of tokens, no parts of positions, and one state", |p| p.states[0].window = Some(8)),
         ("field of a state", |p| {
             let state = |arg: &&mut Arg| matches!(arg.source, Source::State { .. });
             let arg = task(p, "append").args.iter_mut().find(state).unwrap();
@@ -680,11 +680,11 @@ fn errors_say_what_is_wrong() {
         }),
         ("routing 0 must be filled by one step, before any step that uses it", |p| p.steps.swap(9, 10)),
         ("has 0 routings that a step fills, must have 1", |p| drop(p.steps.remove(9))),
-        ("logits: must be", |p| p.logits = BufferId(0)),
-        ("softmax: must be", |p| p.output = Output::Logits { softmax: KernelId(0) }),
+        ("logits: expected", |p| p.logits = BufferId(0)),
+        ("softmax: expected", |p| p.output = Output::Logits { softmax: KernelId(0) }),
         ("softmax: kernel 4294967295 does not exist", |p| p.output = Output::Logits { softmax: KernelId(u32::MAX) }),
-        ("layers: must be all of the steps", |p| p.output = Output::Experts { width: 41 }),
-        ("logits: must be", |p| p.output = Output::Hidden { width: 41, pooling: None, unit: true }),
+        ("layers: expected all of the steps", |p| p.output = Output::Experts { width: 41 }),
+        ("logits: expected", |p| p.output = Output::Hidden { width: 41, pooling: None, unit: true }),
         ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: 0, pooling: None, unit: true }),
         ("logits: elements of a hidden state", |p| {
             p.output = Output::Hidden { width: u32::MAX, pooling: None, unit: true }
@@ -695,10 +695,10 @@ fn errors_say_what_is_wrong() {
         ("hidden states that are taken: elements of a hidden state", |p| {
             p.takes = Some(HiddenRows { buffer: BufferId(0), width: 0 });
         }),
-        ("hidden states that are given: must be an aligned buffer", |p| {
+        ("hidden states that are given: expected an aligned buffer", |p| {
             p.gives = Some(HiddenRows { buffer: BufferId(0), width: 4 });
         }),
-        ("hidden states that are given: must be an aligned buffer", |p| {
+        ("hidden states that are given: expected an aligned buffer", |p| {
             p.gives = Some(HiddenRows { buffer: p.logits, width: p.vocabulary });
         }),
     ];

@@ -613,12 +613,12 @@ fn groups_that_cannot_be_streamed_are_refused() {
             p.steps.retain(|step| !matches!(step, Step::Release { .. }));
             p.steps.push(Step::Release { group: 0 });
         }),
-        ("read by a task while it is requested", |p| {
+        ("a task that reads the experts between their request and release", |p| {
             let at = p.steps.iter().position(|step| matches!(step, Step::Release { .. })).unwrap();
             p.steps.swap(at, at - 1);
             p.steps.swap(at - 1, at - 2);
         }),
-        ("in it once and in no other", |p| p.expert_groups[0].weights[1] = p.expert_groups[0].weights[0]),
+        ("in one group only, and once", |p| p.expert_groups[0].weights[1] = p.expert_groups[0].weights[0]),
         ("one matrix for each expert", |p| p.expert_groups[0].weights[0] = 0),
         ("as many experts as the group has", |p| {
             p.expert_groups[0].experts -= 1;
@@ -628,12 +628,12 @@ fn groups_that_cannot_be_streamed_are_refused() {
                 weight.shape[0] -= 1;
             }
         }),
-        ("in memory of its own", |p| {
+        ("buffers that earlier stages and tasks over other rows do not use", |p| {
             // `down` writes the memory for some experts that `gate` and `up` read for others.
             let read = p.buffers.iter().find(|buffer| buffer.name == "g").unwrap().offset;
             p.buffers.iter_mut().find(|buffer| buffer.name == "e").unwrap().offset = read;
         }),
-        ("in memory of its own", |p| {
+        ("buffers that earlier stages and tasks over other rows do not use", |p| {
             // A norm in the step of `down` writes the memory that `gate` and `up` read for late
             // experts.
             let named = |name: &str| BufferId(p.buffers.iter().position(|buffer| buffer.name == name).unwrap() as u32);

@@ -178,7 +178,7 @@ fn plans_with_windows_that_are_wrong_are_refused() {
             let bucket = p.steps.remove(bucket);
             p.steps.insert(position(p, 0, |step| matches!(step, Step::Bucket { .. })) + 1, bucket);
         }),
-        ("read by a task while it is requested", |p| {
+        ("a task that reads the experts between their request and release", |p| {
             let at = position(p, 1, REQUEST);
             p.steps[at] = Step::Request { group: 2, bucket: BucketId(1) };
             let at = position(p, 1, RELEASE);

@@ -380,16 +380,16 @@ fn plans_whose_layers_do_not_go_together_are_refused() {
     let Output::Experts { width } = plan.output else { panic!("{:?}", plan.output) };
     type Change<'c> = &'c dyn Fn(&mut Plan<Kernel>);
     let rows: [(&str, Change<'_>); 12] = [
-        ("layers: must be parts of the steps", &|plan| plan.expert_layers[1].first += 1),
-        ("layers: must be parts of the steps", &|plan| plan.expert_layers[0].steps = 0),
-        ("layers: must be parts of the steps", &|plan| plan.expert_layers[0].steps = u32::MAX),
-        ("layers: must be all of the steps", &|plan| plan.expert_layers.truncate(1)),
+        ("layers: expected consecutive parts of the steps", &|plan| plan.expert_layers[1].first += 1),
+        ("layers: expected consecutive parts of the steps", &|plan| plan.expert_layers[0].steps = 0),
+        ("layers: expected consecutive parts of the steps", &|plan| plan.expert_layers[0].steps = u32::MAX),
+        ("layers: expected all of the steps", &|plan| plan.expert_layers.truncate(1)),
         ("layers: must be without states", &|plan| plan.states.push(State::paged("kv", 1, 32, 32))),
         ("expected expert layers", &|plan| plan.output = Output::Hidden { width: 32, pooling: None, unit: true }),
-        ("with a number and ids of its own", &|plan| plan.expert_layers[1].layer = plan.expert_layers[0].layer),
-        ("must be with a", &|plan| plan.expert_layers[1].ids = plan.expert_layers[0].ids),
-        ("must be of rows as wide", &|plan| plan.expert_layers[0].rows = plan.expert_layers[0].ids),
-        ("must be of rows as wide", &|plan| plan.output = Output::Experts { width: width + 1 }),
+        ("a number and ids that no other layer has", &|plan| plan.expert_layers[1].layer = plan.expert_layers[0].layer),
+        ("expected a number and ids", &|plan| plan.expert_layers[1].ids = plan.expert_layers[0].ids),
+        ("expected rows of the plan's width", &|plan| plan.expert_layers[0].rows = plan.expert_layers[0].ids),
+        ("expected rows of the plan's width", &|plan| plan.output = Output::Experts { width: width + 1 }),
         ("buffer 4294967295 does not exist", &|plan| plan.expert_layers[0].result = BufferId(u32::MAX)),
         ("routing 0 must be filled", &|plan| {
             let second = plan.expert_layers[1].first as usize;

@@ -58,7 +58,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWe
         WeightFile::Derived(number) => {
             let derived = id("derived tensor", number, &plan.derived)?;
             if derived.format != weight.stored {
-                let expected = "the format of the tensor that it is made as";
+                let expected = "expected the derived tensor's format";
                 return Err(Problem::Stored { format: weight.format, stored: weight.stored, expected });
             }
             if weight.shape.last() != Some(&derived.columns) {
@@ -73,7 +73,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWe
             return Err(Problem::Stored {
                 format,
                 stored,
-                expected: "both must be the same, or one packed or requantised from the other",
+                expected: "expected the same format, or one packed or requantised from the other",
             });
         }
         if !matches!(weight.file, WeightFile::Source(_) | WeightFile::Derived(_)) {
@@ -148,11 +148,11 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     };
     if !state.fields.iter().zip(row.fields).all(fits) {
         return Err(Problem::Shape {
-            expected: "a state with fields of the formats and with the positions that its kind has, and of whole blocks",
+            expected: "fields of whole blocks, with the formats and positions of the state's kind",
         });
     }
     if !row.rollbacks.contains(&state.rollback) {
-        return Err(Problem::Shape { expected: "a state that goes back as its kind can" });
+        return Err(Problem::Shape { expected: "a rollback that the state's kind supports" });
     }
     match state.every {
         1 => {}
@@ -160,18 +160,16 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
             range("positions of a state's place", every, 1, MAX_CONTEXT)?
         }
         _ => {
-            return Err(Problem::Shape {
-                expected: "a state with places of one position each, as its kind and its window",
-            });
+            return Err(Problem::Shape { expected: "places of one position, because of the state's kind or window" });
         }
     }
     match state.window {
-        Some(_) if !row.windowed => Err(Problem::Shape { expected: "a state without a window, as its kind" }),
+        Some(_) if !row.windowed => Err(Problem::Shape { expected: "no window in a state of this kind" }),
         Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK) => {
-            Err(Problem::Shape { expected: "chunks of a power of two, at least a block of attention" })
+            Err(Problem::Shape { expected: "chunks whose length is a power of two and at least an attention block" })
         }
         Some(window) => range("a state's window", window, 1, MAX_CONTEXT),
-        None if state.chunked => Err(Problem::Shape { expected: "a state without chunks, as it has no window" }),
+        None if state.chunked => Err(Problem::Shape { expected: "no chunks in a state without a window" }),
         None => Ok(()),
     }
 }
@@ -192,7 +190,7 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {
         return Err(Problem::Shape {
-            expected: "for tokens, not in parts of positions, of one state, where that has a window, or beside places that positions share",
+            expected: "rows of tokens, no parts of positions, and one state with a window or shared places",
         });
     }
     Ok(Some(sliding))
@@ -211,7 +209,9 @@ fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let needs_end = task.variants.iter().any(|variant| variant.dims.iter().any(uses_end));
     let reach = match (reaches.next(), needs_end) {
         (None, false) => return Ok(None),
-        (None, true) => return Err(Problem::Shape { expected: "of rows that see both ways, where their text ends" }),
+        (None, true) => {
+            return Err(Problem::Shape { expected: "rows that see both ways, because a dim uses the end of the text" });
+        }
         (Some(reach), _) => reach,
     };
     let of_all = task.args.iter().all(|arg| match arg.source {
@@ -224,7 +224,7 @@ fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     match of_all && task.rows == RowAxis::Tokens && reaches.all(|other| other == reach) {
         true => Ok(Some(reach)),
         false => Err(Problem::Shape {
-            expected: "for tokens, of states with all positions, where rows see all of their text",
+            expected: "rows of tokens and states with all positions, because rows see later positions",
         }),
     }
 }
@@ -267,7 +267,7 @@ fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<I
     let buffer = id("buffer", ids.0, &plan.buffers)?;
     let end = (u64::from(first) + u64::from(count)) * 4;
     if buffer.rows != RowCount::Tokens || !buffer.row_bytes.is_multiple_of(4) || end > buffer.row_bytes {
-        return Err(Problem::Shape { expected: "fed from a buffer with one i32 for each slot of a token" });
+        return Err(Problem::Shape { expected: "a buffer with one i32 for each slot of a token" });
     }
     Ok(Ids { buffer: ids, first, stride: buffer.row_bytes / 4 })
 }
@@ -353,7 +353,7 @@ impl Checker<'_> {
             }
             if layers.next_if(|layer| layer.end == i + 1).is_some() {
                 if open != 0 {
-                    let problem = Problem::Shape { expected: "released by the layer that requested them" };
+                    let problem = Problem::Shape { expected: "a release by the layer that requested the experts" };
                     return at(&format!("step {i}: experts"), Err(problem));
                 }
                 // After the last stage of a layer, no action runs, so an empty stage follows.
@@ -417,7 +417,7 @@ impl Checker<'_> {
         if routing.experts == group.experts {
             Ok(())
         } else {
-            Err(Problem::Shape { expected: "by a routing to as many experts as the group has" })
+            Err(Problem::Shape { expected: "a routing to as many experts as the group has" })
         }
     }
 
@@ -474,7 +474,7 @@ impl Checker<'_> {
         let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
         range("bands of a column", *count, 2, MAX_BANDS)?;
         if variant.split.is_some() {
-            return Err(Problem::Shape { expected: "in bands or in parts, not in both" });
+            return Err(Problem::Shape { expected: "bands or parts, not both" });
         }
         if strides.len() != task.args.len() {
             return Err(Problem::Count { what: "strides of bands", found: strides.len(), expected: task.args.len() });
@@ -487,10 +487,10 @@ impl Checker<'_> {
         }
         for ((buffer, arg), stride) in kernel.buffers.iter().zip(&task.args).zip(strides) {
             if matches!(arg.source, Source::Chosen { .. }) && *stride != 0 {
-                return Err(Problem::Shape { expected: "in bands that have the same chosen places" });
+                return Err(Problem::Shape { expected: "bands with the same chosen places" });
             }
             if matches!(buffer.access, Access::Write) && *stride == 0 && !is_numbered {
-                return Err(Problem::Shape { expected: "in bands of which each writes another place" });
+                return Err(Problem::Shape { expected: "bands that write different places" });
             }
             if matches!(buffer.access, Access::Index(_)) && !stride.is_multiple_of(4) {
                 return Err(Problem::IndexAlignment { buffer: buffer.name.clone() });
@@ -505,7 +505,7 @@ impl Checker<'_> {
         for variant in &task.variants {
             let Some(split) = variant.split else { continue };
             if task.rows != RowAxis::Tokens || variant.row_chunk != 1 {
-                return Err(Problem::Shape { expected: "in parts for tokens, one at a time" });
+                return Err(Problem::Shape { expected: "rows of tokens, one at a time, because the task has parts" });
             }
             range("parts", split.division.parts, 1, MAX_PARTS)?;
             range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
@@ -530,7 +530,7 @@ impl Checker<'_> {
             };
             let Some(part) = part.filter(|part| bytes.is_none_or(|bytes| bytes == *part)) else {
                 return Err(Problem::Shape {
-                    expected: "a task whose kernels write parts of one size, whatever the dims, or words of a part's blocks",
+                    expected: "kernels that write parts of one size for all dims, or words of a part's blocks",
                 });
             };
             bytes = Some(part);
@@ -542,7 +542,7 @@ impl Checker<'_> {
                 };
                 if alone.dims.len() != combine.dims.len() || kinds(alone) != kinds(combine) {
                     return Err(Problem::Shape {
-                        expected: "made alone by a kernel with the buffers and dims of the one that combines",
+                        expected: "a kernel for a single part with the buffers and dims of the combining kernel",
                     });
                 }
             }
@@ -556,7 +556,7 @@ impl Checker<'_> {
                 }
                 _ => {
                     return Err(Problem::Shape {
-                        expected: "combined by a kernel from parts, as many as its dim, to a result",
+                        expected: "a kernel that combines parts, whose number is its only dim, into a result",
                     });
                 }
             }
@@ -590,18 +590,18 @@ impl Checker<'_> {
                 let bytes = fields.first().and_then(|field| field.row_bytes()).filter(|_| fields.len() == 1);
                 let holds = fields.iter().all(|field| !field.positions && field.format == Format::F32);
                 if bytes != Some(4 * ngram::BEFORE as u64) || !holds || fields[0].columns != 1 {
-                    return Err(Problem::Shape { expected: "with a state of the ids before a step" });
+                    return Err(Problem::Shape { expected: "a state of the ids before a step" });
                 }
                 if hash.modulus == 0
                     || hash.rows() > i32::MAX as u64
                     || u64::from(self.plan.vocabulary) > ngram::MAX_IDS
                 {
-                    return Err(Problem::Shape { expected: "with rows of a table that ids can name" });
+                    return Err(Problem::Shape { expected: "an n-gram table with rows that ids can address" });
                 }
                 Ok(())
             }
             Source::Input(Input::Phase(0) | Input::Whole(0)) => {
-                Err(Problem::Shape { expected: "with inputs of at least one position" })
+                Err(Problem::Shape { expected: "inputs of at least one position" })
             }
             Source::Chosen { state, field, marks, choice } => self.chosen(state, field, marks, choice),
             Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => chosen::check(choice),
@@ -675,7 +675,7 @@ impl Checker<'_> {
             Ok(())
         } else {
             Err(Problem::Shape {
-                expected: "an aligned buffer with one f32 of each wanted output for each word, or element of a hidden state",
+                expected: "an aligned buffer of requested rows, with one f32 for each logit or element of a hidden state",
             })
         }
     }
@@ -688,7 +688,7 @@ impl Checker<'_> {
         match (fits && buffer.offset.is_multiple_of(4), self.plan.output) {
             (true, Output::Logits { .. }) => Ok(()),
             _ => Err(Problem::Shape {
-                expected: "an aligned buffer with one f32 of each token for each element, of a plan that gives logits",
+                expected: "an aligned buffer with one f32 for each element of each token, in a plan that returns logits",
             }),
         }
     }

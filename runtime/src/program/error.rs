@@ -147,7 +147,7 @@ pub enum Problem {
         bucket: u32,
     },
     /// Logits, ids of a routing, the softmax kernel or another part have the wrong form.
-    #[error("must be {expected}")]
+    #[error("expected {expected}")]
     Shape {
         /// The required form.
         expected: &'static str,

@@ -51,7 +51,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
             let place = format!("weight {:?}", shortened(&weight.name));
             return Err(PlanError {
                 place,
-                problem: Problem::Shape { expected: "of a group of experts to lie in blocks" },
+                problem: Problem::Shape { expected: "a group of experts for a weight in blocks" },
             });
         }
     }
@@ -63,7 +63,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         let Some(first) = readers.next() else {
             return Err(PlanError {
                 place,
-                problem: Problem::Shape { expected: "read by a task while it is requested" },
+                problem: Problem::Shape { expected: "a task that reads the experts between their request and release" },
             });
         };
         let last = readers.next_back().unwrap_or(first);
@@ -123,10 +123,10 @@ fn weights(
     for &weight in &group.weights {
         let facts = id("weight", weight, &plan.weights)?;
         if facts.shape.len() != 3 || facts.shape[0] != u64::from(group.experts) {
-            return Err(Problem::Shape { expected: "of weights with one matrix for each expert" });
+            return Err(Problem::Shape { expected: "weights with one matrix for each expert" });
         }
         if of_weight[weight as usize].replace(number).is_some() {
-            return Err(Problem::Shape { expected: "of weights that are in it once and in no other" });
+            return Err(Problem::Shape { expected: "weights that are in one group only, and once" });
         }
     }
     Ok(())
@@ -140,8 +140,8 @@ fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Opt
         return Ok(None);
     }
     let shape = BlockShape::new(weights.iter().copied());
-    let shape = shape.ok_or(Problem::Shape { expected: "of weights that fit a block" })?;
-    let wrong = Problem::Shape { expected: "of weights that lie in blocks one after the other, each from a page on" };
+    let shape = shape.ok_or(Problem::Shape { expected: "weights that fit a block" })?;
+    let wrong = Problem::Shape { expected: "weights in consecutive blocks that start at pages" };
     let header = weights.first().and_then(|weight| weight.offset.checked_sub(BLOCK_HEADER));
     let first = header.filter(|first| first.is_multiple_of(ALIGNMENT) && first >= end).ok_or(wrong.clone())?;
     for (weight, part) in weights.iter().zip(&shape.parts) {
@@ -234,7 +234,7 @@ fn reader(
         let bytes = facts.bytes_in(facts.format).and_then(|bytes| bytes.checked_div(facts.shape[0]));
         if group != number || task.rows != RowAxis::Routed(bucket) || Some(arg.expert_stride) != bytes {
             return Err(Problem::Shape {
-                expected: "one that reads its expert's matrix, over the rows of the group's routing",
+                expected: "a task that reads its expert's matrix, over the rows of the group's routing",
             });
         }
     }
@@ -259,7 +259,7 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
                 let written = checker.extent(written);
                 if again.overlap(&written) || routed(task) && taken.overlap(&written) {
                     return Err(Problem::Shape {
-                        expected: "computed with in memory of its own, apart from what is read before",
+                        expected: "buffers that earlier stages and tasks over other rows do not use",
                     });
                 }
             }

@@ -49,7 +49,7 @@ pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError>
     match plan.output {
         Output::Logits { .. } | Output::Hidden { .. } if plan.expert_layers.is_empty() => return Ok(Vec::new()),
         Output::Logits { .. } | Output::Hidden { .. } => {
-            return wrong("none, where a step gives logits or hidden states");
+            return wrong("no layers, because a step returns logits or hidden states");
         }
         Output::Experts { .. } => {}
     }
@@ -57,7 +57,7 @@ pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError>
     for layer in &plan.expert_layers {
         let end = next + layer.steps as usize;
         if layer.first as usize != next || layer.steps == 0 || end > plan.steps.len() {
-            return wrong("parts of the steps, one behind the other");
+            return wrong("consecutive parts of the steps");
         }
         all.push(next..end);
         next = end;
@@ -66,7 +66,7 @@ pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError>
         return wrong("all of the steps, each in one layer");
     }
     if !plan.states.is_empty() || !plan.ropes.is_empty() {
-        return wrong("without states and positions");
+        return wrong("no states and no rotary tables");
     }
     Ok(all)
 }
@@ -86,7 +86,7 @@ pub(super) fn check(
         // Each layer's own steps sort its ids.
         let numbers = [(0u8, layer.number), (1, layer.ids.0)];
         if numbers.into_iter().any(|number| !seen.insert(number)) {
-            let problem = Problem::Shape { expected: "with a number and ids of its own" };
+            let problem = Problem::Shape { expected: "a number and ids that no other layer has" };
             return at(&format!("layer {}", layer.number), Err(problem));
         }
         Ok(layer)
@@ -104,21 +104,23 @@ fn of(
     let words = |buffer: BufferId| {
         let buffer = id("buffer", buffer.0, &plan.buffers)?;
         if buffer.rows != RowCount::Tokens || !buffer.row_bytes.is_multiple_of(4) || !buffer.offset.is_multiple_of(4) {
-            return Err(Problem::Shape { expected: "of aligned buffers with words for each token" });
+            return Err(Problem::Shape { expected: "aligned buffers with 32-bit words for each token" });
         }
         Ok(buffer.row_bytes / 4)
     };
     if words(rows)? != u64::from(width) || words(result)? != u64::from(width) {
-        return Err(Problem::Shape { expected: "of rows as wide as the plan says" });
+        return Err(Problem::Shape { expected: "rows of the plan's width" });
     }
     let own: Vec<usize> = (0..routings.len()).filter(|&at| routings[at].ids.buffer == ids).collect();
     let Some(first) = own.first().map(|&at| routings[at]) else {
-        return Err(Problem::Shape { expected: "with a routing by the ids that come in" });
+        return Err(Problem::Shape { expected: "a routing by the layer's ids" });
     };
     let used = words(ids)?;
     range("experts of a row", used, 1, first.experts)?;
     if words(weights)? != used || own.iter().any(|&at| routings[at].experts != first.experts) {
-        return Err(Problem::Shape { expected: "with a weight for each id, all of as many experts" });
+        return Err(Problem::Shape {
+            expected: "one weight for each id, and routings over the same number of experts",
+        });
     }
     let (used, experts) = (used as u32, first.experts);
     Ok(Layer { number, stages, routings: own, width, used, experts, rows, ids, weights, result })

@@ -562,8 +562,7 @@ impl Program {
         // Each n-gram row keeps the ids before a step in a state of its own, so that they are
         // stored once.
         let states: BTreeSet<u32> = ngrams.iter().map(|ngram| ngram.state).collect();
-        let alone =
-            Problem::Shape { expected: "with a state of its own for each of the rows that tokens name together" };
+        let alone = Problem::Shape { expected: "a separate state for each n-gram row" };
         at(&"plan", if states.len() == ngrams.len() { Ok(()) } else { Err(alone) })?;
         Ok(Program {
             chosen_bytes,

@@ -13,7 +13,7 @@ pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
         Chosen::Positions | Chosen::Blocks => top_k.is_multiple_of(every),
         Chosen::Entries => true,
     };
-    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs or blocks" }) }
+    if ok { Ok(()) } else { Err(Problem::Shape { expected: "a choice of whole runs or blocks" }) }
 }
 
 /// Returns the index's choice of the positions that a task's rows see, if any.
@@ -25,15 +25,19 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
     let mut choices = task.args.iter().filter_map(chosen);
     let Some(choice) = choices.next() else { return Ok(None) };
     if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
-        return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
+        return Err(Problem::Shape { expected: "rows of tokens and a single choice, because places are chosen" });
     }
     // Entries are chosen in addition to positions.
     if choice.of == Chosen::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
-        return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
+        return if alone {
+            Ok(None)
+        } else {
+            Err(Problem::Shape { expected: "one row at a time, because entries are chosen" })
+        };
     }
     if task.args.iter().any(|arg| matches!(arg.source, Source::State { .. })) {
-        return Err(Problem::Shape { expected: "of no other states, where positions are chosen" });
+        return Err(Problem::Shape { expected: "no other states, because positions are chosen" });
     }
     Ok(Some(choice))
 }
@@ -45,13 +49,13 @@ impl Checker<'_> {
         let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
         let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
         if [offset, row_stride, expert_stride] != [0; 3] || !column_stride.is_multiple_of(4) {
-            return Err(Problem::Shape { expected: "of all chosen places, from the first on" });
+            return Err(Problem::Shape { expected: "all chosen places, from the first" });
         }
         let marks = id("buffer", marks.0, &self.plan.buffers)?;
         let last = column_stride.saturating_mul(u64::from(columns).saturating_sub(1));
         match last.saturating_add(self.bytes_of_bits(choice)) <= marks.row_bytes {
             true => Ok(()),
-            false => Err(Problem::Shape { expected: "with a bit of each column for each place of the context" }),
+            false => Err(Problem::Shape { expected: "a bit of each column for each place of the context" }),
         }
     }
 
@@ -71,13 +75,13 @@ impl Checker<'_> {
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
             return Err(Problem::Shape {
-                expected: "of places in f16 that a state has all of, as many as were chosen among",
+                expected: "an f16 state without a window, whose places have the choice's size",
             });
         }
         let marks = id("buffer", marks.0, &self.plan.buffers)?;
         let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
         if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < self.bytes_of_bits(choice) {
-            return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
+            return Err(Problem::Shape { expected: "an aligned bit of each token for each place of the context" });
         }
         Ok(())
     }
@@ -100,7 +104,7 @@ impl Checker<'_> {
                     _ => false,
                 };
                 if kernel.buffers.iter().zip(&task.args).any(writes) {
-                    return Err(Problem::Shape { expected: "behind the step that writes what places are chosen of" });
+                    return Err(Problem::Shape { expected: "a step after the one that writes the chosen places" });
                 }
             }
         }
