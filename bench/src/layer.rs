@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layer_computes_what_its_graph_says() {
+    fn layer_matches_its_graph() {
         let shape = Shape { width: 256, inner: 256, experts: 6, used: 2, ..SHAPE };
         let path = std::env::temp_dir().join(format!("ixc-bench-layer-{}.gguf", std::process::id()));
         std::fs::write(&path, shape.file()).unwrap();

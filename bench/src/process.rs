@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn output_time_and_memory_of_a_program() {
+    fn program_output_time_and_memory_are_recorded() {
         let finished = shell("echo out; echo err >&2").unwrap();
         assert_eq!(finished.stdout, "out\n");
         assert!(finished.taken.peak_memory > 100 << 10 && finished.taken.seconds > 0.0, "{finished:?}");
     }
 
     #[test]
-    fn failures_say_what_the_program_said() {
+    fn failure_contains_program_output_and_exit_status() {
         let error = format!("{:#}", shell("echo 'no such model' >&2; exit 3").unwrap_err());
         assert!(error.contains("exit status 3") && error.contains("no such model"), "{error}");
         let error = format!("{:#}", shell("kill -9 $$").unwrap_err());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_ended() {
+    fn hanging_program_is_killed_after_its_limit() {
         let launcher = Launcher { limit: Some(Duration::from_millis(50)), ..Launcher::default() };
         let hang = ["/bin/sh".into(), "-c".into(), "while :; do :; done".into()];
         let error = format!("{:#}", launcher.run(&hang).unwrap_err());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_time_leaves_idle_out() {
+    fn busy_ticks_exclude_idle_time() {
         assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 32 64 64\ncpu0 1"), Some(63));
         assert_eq!(busy_ticks("intr 5"), None);
     }

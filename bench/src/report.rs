@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_variant_and_the_ratios() {
+    fn report_marks_best_variant_and_computes_ratios() {
         let report = report();
         let best: Vec<bool> = report.rows[0].entries.iter().map(|entry| entry.best).collect();
         assert_eq!(best, [true, false, true, false]);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table() {
+    fn table_shows_all_columns_and_notes() {
         let expected = "\
 CPU, 2 processors
 memory is read at 26.0 GB/s by 2 threads
@@ -314,7 +314,7 @@ start to first token, ms         ixc                               100.000    10
     }
 
     #[test]
-    fn json_has_all_that_the_table_shows() {
+    fn report_survives_json_round_trip() {
         let report = report();
         let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(again, report);

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_say_how_many_times_better_we_are() {
+    fn ratios_above_one_mean_we_are_better() {
         let (ours, theirs) = ([vec![3.0], vec![4.0], vec![6.0]], [vec![2.0], vec![2.0], vec![2.0]]);
         let rates = Ratio::of(Unit::TokensPerSecond, &ours, &theirs).unwrap();
         assert_eq!((rates.of_medians, rates.min, rates.max), (2.0, 1.5, 3.0));

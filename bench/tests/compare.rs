@@ -60,7 +60,7 @@ fn setup(name: &str) -> PathBuf {
 }
 
 #[test]
-fn rounds_ratios_and_files() {
+fn compare_runs_rounds_and_writes_json_and_table() {
     let folder = setup("rounds");
     let (bin, json) = (folder.to_str().unwrap(), folder.join("out.json"));
     let arguments =
@@ -102,7 +102,7 @@ fn rounds_ratios_and_files() {
 }
 
 #[test]
-fn a_rival_that_fails_is_named_and_the_rest_goes_on() {
+fn failing_rival_is_reported_and_others_continue() {
     let folder = setup("fails");
     program(&folder, "llama-bench", "echo 'cannot load model' >&2; exit 1");
     let output = compare(&folder, &["--llama", folder.to_str().unwrap(), "--rounds", "2"]);
@@ -115,7 +115,7 @@ fn a_rival_that_fails_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
-fn output_that_lacks_a_work_is_a_failure() {
+fn missing_measurement_is_a_failure() {
     let folder = setup("lacks");
     program(&folder, "llama-bench", "echo '[]'");
     let output = compare(&folder, &["--llama", folder.to_str().unwrap(), "--rounds", "1"]);

@@ -17,7 +17,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn a_c_program_has_experts_computed() {
+fn c_program_computes_experts_through_c_api() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model = package.join("../examples/models/rustling-q4_k_m.gguf");
     let folder = tempfile::tempdir().unwrap();

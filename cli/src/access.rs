@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_are_no_keys_are_refused_by_number() {
+    fn invalid_key_lines_are_refused_with_line_number() {
         let of = |text: &str| keys_of(text, Path::new("keys.txt")).map_err(|error| error.to_string());
         assert_eq!(of("alpha\r\n  beta  \n\n"), Ok(vec!["alpha".to_owned(), "beta".to_owned()]));
         for (text, says) in [

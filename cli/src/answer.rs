@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thoughts_stand_between_lines() {
+    fn thoughts_are_printed_between_separator_lines() {
         let shown = |prompt: &str, pieces: &[&str]| {
             let mut shown = Shown::new(Some(Parser::new(format_of("<tool_call><think>"), prompt)));
             let mut text: String = pieces.iter().map(|piece| shown.push(piece)).collect();

@@ -245,7 +245,7 @@ mod tests {
     use super::Ranges;
 
     #[test]
-    fn numbers_are_said_as_ranges() {
+    fn numbers_are_printed_as_ranges() {
         assert_eq!(Ranges(&[0, 1, 2, 3, 8, 10, 11]).to_string(), "0-3,8,10-11");
         assert_eq!(Ranges(&[]).to_string(), "");
     }

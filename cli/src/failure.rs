@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrapped_errors_choose_the_status() {
+    fn wrapped_error_class_determines_exit_status() {
         let path = || PathBuf::from("model");
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let full = || io::Error::from(io::ErrorKind::StorageFull);

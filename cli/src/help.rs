@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn short_help_is_the_beginning() {
+    fn short_help_is_first_sentence_and_first_examples() {
         assert_eq!(first_sentence("Threads [default: 4]."), "Threads [default: 4]");
         assert_eq!(first_sentence("Say more; a lot."), "Say more");
         assert_eq!(

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_make_messages() {
+    fn input_lines_form_messages() {
         let line = |text: &str| Typed::Line(text.into());
         let text = |text: &str| Typed::Text(text.into());
         for (lines, expected) in [

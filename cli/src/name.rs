@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_registries_are_told_from_paths() {
+    fn registry_names_are_distinguished_from_paths() {
         let parse = |name: &str| ModelName::parse(OsStr::new(name));
         assert_eq!(parse("demo"), Ok(ModelName::Demo));
         for path in

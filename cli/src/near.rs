@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_third_of_the_letters_may_differ() {
+    fn near_names_differ_in_at_most_a_third() {
         assert_eq!([distance("kitten", "sitting"), distance("ab", "ba"), distance("", "abc")], [3, 1, 3]);
         for (typed, known, near) in
             [("promt", "prompt", true), ("nosuch", "no-chat", false), ("tmep", "temp", true), ("x", "y", false)]
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_near_by_stem_and_end() {
+    fn near_files_match_by_stem_and_extension() {
         for (typed, found, near) in [
             ("own.gguff", "own.gguf", true),
             ("own", "own.gguf", true),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_on_the_way_may_be_misspelled() {
+    fn misspelled_parent_folder_is_corrected() {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("models/own.gguf");
         fs::create_dir(model.parent().unwrap()).unwrap();

@@ -359,18 +359,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_steer_the_terminal() {
+    fn names_cannot_send_terminal_escapes() {
         assert_eq!(Printable("a\x1b[31m\u{202e}b\n").to_string(), "a\\u{1b}[31m\\u{202e}b\\n");
     }
 
     #[test]
-    fn parts_of_characters_are_shown() {
+    fn incomplete_utf8_is_printed_as_escapes() {
         assert_eq!(lossless("é\n".as_bytes()), "é\\n");
         assert_eq!(lossless(b"a\xe4\xb8b\xff"), "a\\xe4\\xb8b\\xff");
     }
 
     #[test]
-    fn a_rate_is_of_this_run_alone() {
+    fn rate_excludes_progress_of_earlier_runs() {
         let (mut rate, begin) = (Rate::default(), Instant::now());
         let mut at =
             |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20, Unit::Bytes);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_has_what_the_gauge_counts() {
+    fn progress_shows_gauge_activity_rate_and_time_left() {
         let (gauge, begin) = (Gauge::default(), Instant::now());
         let mut rate = Rate::default();
         let mut at = |seconds: u64| progress(&gauge.read(), &mut rate, begin + Duration::from_secs(seconds));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn repeated_causes_are_printed_once() {
         let error = anyhow::anyhow!("inner").context("outer: inner").context("top");
         assert_eq!(describe(&error), "error: top\n  because: outer: inner");
     }

@@ -447,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_are_called_as_their_files() {
+    fn served_model_is_named_after_its_file() {
         for (path, name) in [
             ("/a/Qwen3-30B-A3B.Q4_K_M.gguf", "Qwen3-30B-A3B.Q4_K_M"),
             ("big-00001-of-00009.gguf", "big"),

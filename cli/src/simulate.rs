@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_a_table_is_seen_when_its_step_is_done() {
+    fn simulation_table_prints_each_row_when_computed() {
         let Command { args } = Command::parse_from(["simulate", "--batch", "1,2,3"]);
         let simulated = args.open().unwrap();
         let mut reader = Reader::default();

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_several_letters_are_understood() {
+    fn single_dash_long_options_are_rewritten() {
         for (line, expected) in [
             ("ixc run m.gguf -cnv -sys Brief", "ixc run m.gguf --chat --system Brief"),
             ("ixc run -no-cnv -p Hello", "ixc run --no-chat -p Hello"),

@@ -249,7 +249,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn ops_of_all_layers_are_one_line_with_their_share_of_the_limits() {
+    fn time_table_sums_ops_of_layers_and_shows_shares() {
         let products = ixc_ir::kernel::products::Products { int8: 8_000_000_000, bf16: 0, f32: 1000 };
         let task = |label: &str, milliseconds, bytes, products| TaskTime {
             label: label.into(),

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_answer_took_is_not_what_those_before_took() {
+    fn answer_statistics_exclude_earlier_answers() {
         let group = |n: u64| GroupStats {
             hits: n,
             foreseen: 10 * n,

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_steers_gets_through_however_it_is_cut() {
+    fn control_characters_are_filtered_at_any_chunk_size() {
         let text = "a\x1b[2J\u{9b}31m\u{202e}é\r\n\t\u{7}漢\x08\u{2066}z".as_bytes();
         let bytes = [text, b"\xff\xc3", text, b"\xe6\xbc"].concat();
         let expected = "a[2J31mé\n\t漢z\u{fffd}\u{fffd}a[2J31mé\n\t漢z";

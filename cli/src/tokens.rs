@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_stand_between_commas_and_white_space() {
+    fn token_ids_are_separated_by_commas_or_whitespace() {
         assert_eq!(parse("1,2, 3\n4").unwrap(), [1, 2, 3, 4]);
         assert!(parse("").is_err());
         assert!(parse("1,-2").unwrap_err().to_string().contains("token 1 is \"-2\""));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_on_below_their_text() {
+    fn wrapped_lines_are_indented_below_their_text() {
         let text = "drive      a line that is longer than it may be\n  one two three four five six seven\nshort\n";
         let expected = "drive      a line that is longer\n           than it may be\n  one two three four five six\n    seven\nshort\n";
         for part in 1..=text.len() {

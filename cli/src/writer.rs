@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packing_is_worth_a_word_where_it_is_long_and_a_good_part() {
+    fn packing_is_reported_only_if_long_and_significant() {
         assert!(is_long(8.0, 9.3));
         assert!(!is_long(0.4, 0.5) && !is_long(8.0, 100.0) && !is_long(0.0, 0.0));
     }

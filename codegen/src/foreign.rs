@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_are_those_of_the_instructions() {
+    fn required_features_follow_from_the_instructions() {
         // vaddps ymm0, ymm0, ymm1; vpdpbusd zmm0, zmm1, zmm2; ret
         let code = [0xc5, 0xfc, 0x58, 0xc1, 0x62, 0xf2, 0x75, 0x48, 0x50, 0xc2, 0xc3];
         assert_eq!(features(&code[..4]), Features::of(&[Feature::Avx]));

@@ -44,14 +44,14 @@ pub fn map<T: Sync, R: Send>(items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<
 #[cfg(test)]
 mod tests {
     #[test]
-    fn results_stand_in_the_order_of_the_items() {
+    fn parallel_map_preserves_item_order() {
         let items: Vec<u64> = (0..1000).collect();
         assert_eq!(super::map(&items, |n| n * 3), items.iter().map(|n| n * 3).collect::<Vec<_>>());
         assert!(super::map(&[] as &[u64], |n| *n).is_empty());
     }
 
     #[test]
-    fn a_panic_is_not_lost() {
+    fn parallel_map_propagates_panics() {
         let caught = std::panic::catch_unwind(|| super::map(&[1, 2, 3, 4], |&n| assert!(n < 4, "four")));
         assert!(caught.is_err());
     }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_code_does_not_keep_is_found_and_put_right() {
+    fn thunk_detects_and_restores_clobbered_registers_and_flags() {
         // xor ebx, ebx; xor r15d, r15d; std; ret
         assert_eq!(
             changed_registers(&[0x31, 0xdb, 0x45, 0x31, 0xff, 0xfd, 0xc3]),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_is_aligned() {
+    fn stack_is_aligned_at_the_call() {
         // movaps [rsp - 24], xmm0; ret: faults if the stack is not aligned to 16 before the call.
         assert!(changed_registers(&[0x0f, 0x29, 0x44, 0x24, 0xe8, 0xc3]).is_empty());
     }

@@ -533,8 +533,8 @@ fn indices_of_entries() {
 
 /// Sums of heads, signed roots, and convolutions with dilated taps.
 #[test]
-fn what_rows_of_last_tokens_go_through() {
-    let mut group = Group::new("what_rows_of_last_tokens_go_through");
+fn ngram_row_kernels() {
+    let mut group = Group::new("ngram_row_kernels");
     for n in ODD {
         group.one(HeadsSum { n });
         group.one(Map { function: Elementwise::SignedRoot, n });

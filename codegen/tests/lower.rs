@@ -61,7 +61,7 @@ fn run(input: &str) -> Result<String, Box<dyn Error>> {
 }
 
 #[test]
-fn each_op_becomes_what_its_file_says() -> Result<(), Box<dyn Error>> {
+fn lowering_examples_match_recorded_output() -> Result<(), Box<dyn Error>> {
     becomes::check(&folder(), run)
 }
 

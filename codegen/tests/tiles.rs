@@ -145,7 +145,7 @@ const BYTES: f64 = 1.0 / 127.0;
 const TWICE: f64 = 1.0 / 16384.0;
 
 #[test]
-fn products_by_tiles_are_right_in_every_format() {
+fn tile_products_are_correct_in_every_format() {
     let mut checked = 0;
     for format in FORMATS.iter().map(|row| row.format) {
         let Some(x) = format.tile_activation() else { continue };
@@ -184,7 +184,7 @@ fn products_by_tiles_are_right_in_every_format() {
 /// allowed for quants on their way into mantissas. A `vpternlogd` overwrites one of its three
 /// operands, which are all needed again, and a move takes no port.
 #[test]
-fn code_by_tiles_is_tight() {
+fn tile_product_code_has_no_spills() {
     let spec: KernelSpec = Linear {
         format: Format::Q4KR16,
         x: Format::A8SuperTile,
@@ -321,7 +321,7 @@ fn attention([group, d, dv]: [u32; 3], key_heads: u32, rows: u32, exact: bool) -
 }
 
 #[test]
-fn attention_by_tiles_is_right_for_all_heads_and_rows() {
+fn tile_attention_is_correct_for_all_shapes() {
     for (sizes, heads) in [([1, 64, 64], 2), ([3, 80, 80], 1), ([8, 128, 128], 1), ([5, 33, 40], 2), ([2, 7, 5], 1)] {
         for exact in [false, true] {
             let sequence = Sequence::new(attention(sizes, heads, 70, exact), 260);
@@ -335,7 +335,7 @@ fn attention_by_tiles_is_right_for_all_heads_and_rows() {
 }
 
 #[test]
-fn attention_by_tiles_over_blocks_is_right() {
+fn tile_attention_over_quantised_cache_is_correct() {
     for (keys, values) in [(Format::Q8_0, Format::Q8_0), (Format::Q4_0, Format::Q8_0), (Format::F16, Format::Q4_0)] {
         for (sizes, window) in [([8, 64, 64], None), ([2, 32, 96], Some(40)), ([3, 96, 32], Some(290))] {
             for exact in [false, true] {
@@ -357,7 +357,7 @@ fn attention_by_tiles_over_blocks_is_right() {
 /// Windows shorter than a block, shorter than the rows of an item, and longer than both. Windows
 /// with and without full runs. Sequences shorter than the window.
 #[test]
-fn attention_over_windows_by_tiles_is_right() {
+fn tile_attention_over_windows_is_correct() {
     let mut seen = [false; 5];
     for (window, sizes) in
         [(1, [4, 32, 16]), (20, [3, 16, 24]), (40, [2, 7, 5]), (128, [8, 64, 64]), (290, [2, 32, 16])]
@@ -380,7 +380,7 @@ fn attention_over_windows_by_tiles_is_right() {
 /// Chunks as long as a run, shorter and longer, with rows of one and of two chunks, and capped
 /// scores.
 #[test]
-fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
+fn tile_attention_over_chunks_with_caps_is_correct() {
     for (chunk, sizes) in [(32, [3, 16, 24]), (128, [8, 64, 64]), (256, [2, 32, 16])] {
         for (exact, cap) in [(false, None), (true, Some(Bits::of(0.75))), (false, Some(Bits::of(0.75)))] {
             let of = attention(sizes, 2, 160, exact);
@@ -400,7 +400,7 @@ fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
 /// Scores that fall with distance: alone, capped, within windows and chunks, and over blocks. A
 /// row's result depends on no other row.
 #[test]
-fn attention_with_slopes_by_tiles_is_right() {
+fn tile_attention_with_slopes_is_correct() {
     let blocks = Cache { keys: Format::Q8_0, values: Format::Q4_0 };
     for (sizes, window, chunked, cap, cache) in [
         ([1, 64, 64], None, false, None, Cache::default()),
@@ -430,7 +430,7 @@ fn attention_with_slopes_by_tiles_is_right() {
 /// Checks that the result does not depend on the first row of the item, and so on the
 /// first block.
 #[test]
-fn a_row_of_a_window_attended_by_tiles_depends_on_no_other() {
+fn windowed_tile_attention_rows_are_independent() {
     for window in [30, 290] {
         let spec = AttentionTiles { window: Some(window), ..attention([2, 32, 16], 1, 160, false) };
         let sequence = Sequence::new(spec, 700);
@@ -446,7 +446,7 @@ fn a_row_of_a_window_attended_by_tiles_depends_on_no_other() {
 /// Checks that the result does not depend on the item's first row or number of rows: masked or
 /// whole, in a unit or left over.
 #[test]
-fn a_row_attended_by_tiles_depends_on_no_other() {
+fn tile_attention_rows_are_independent() {
     for exact in [false, true] {
         let sequence = Sequence::new(attention([2, 32, 16], 1, 80, exact), 300);
         let whole = sequence.attend(200, 80);
@@ -460,7 +460,7 @@ fn a_row_attended_by_tiles_depends_on_no_other() {
 
 /// Checks that nothing is spilled, as in products of weights.
 #[test]
-fn code_of_attention_by_tiles_is_tight() {
+fn tile_attention_code_has_no_spills() {
     for (exact, window) in [(false, None), (true, None), (false, Some(128)), (true, Some(1024))] {
         let spec = AttentionTiles { window, ..attention([8, 128, 128], 4, 32, exact) };
         let kernel = generate(&spec.into(), Target::AMX).unwrap();

@@ -91,7 +91,7 @@ mod tests {
     use crate::model::Model;
 
     #[test]
-    fn every_matrix_is_read_once_and_passes_change_nothing() {
+    fn passes_do_not_change_bytes_per_token() {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
         let traffic = Traffic::of(&model.arch.module);
         let hyper = &model.arch.hyper;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_count_as_often_as_they_are_used() {
+    fn expert_bytes_count_by_experts_used_per_token() {
         let text = "
 weight @table : f32[10, 256]
 weight @router : f32[4, 256]

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_comes_back_and_no_byte_of_it_may_change() {
+    fn sealed_text_round_trips_and_detects_changes() {
         let (text, of) = ("{\"a\":[1,2.5],\"b\":\"ä\"}", b"line 3");
         let line = sealed(of, text);
         assert!(line.starts_with("{\"a\":[1,2.5],\"b\":\"ä\",\"crc32\":\"") && line.ends_with("\"}"), "{line}");

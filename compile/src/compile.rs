@@ -523,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_longer_where_experts_would_get_few_rows() {
+    fn prompt_steps_are_longer_with_many_experts() {
         let steps =
             [(1, 1), (8, 2), (64, 8), (64, 6), (128, 8), (u64::MAX, 0)].map(|(count, used)| step_of(count, used));
         assert_eq!(steps, [512, 512, 1024, 1366, 2048, 2048]);

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_line_what_is_near_the_column_is_shown() {
+    fn excerpt_of_a_long_line_surrounds_the_column() {
         let text = format!("short\n{}X{}", "a".repeat(200), "\u{1b}".repeat(200));
         let shown = Excerpt::new(Path::new("k.ix"), &text, 2, 201, &"no X").to_string();
         let lines: Vec<&str> = shown.lines().collect();

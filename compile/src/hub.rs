@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_are_where_the_environment_says() {
+    fn cache_folders_follow_environment_variables() {
         let of = |set: &[(&str, &str)]| {
             let set = set.to_vec();
             let found =
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantisation_is_a_word_of_the_name() {
+    fn quantisation_must_be_a_whole_word_of_file_name() {
         for (name, quantisation, right) in [
             ("Qwen3-8B-Q4_K_M.gguf", "q4_k_m", true),
             ("Qwen3-8B-Q4_K_M.gguf", "Q4_K", false),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fetched_is_found() {
+    fn cached_hub_files_are_found() {
         let folder = std::env::temp_dir().join(format!("ixc-hub-{}", std::process::id()));
         let make = |path: &str, text: &str| {
             let path = folder.join(path);

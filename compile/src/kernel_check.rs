@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_constant_departs_and_another_order_is_close() {
+    fn check_rejects_wrong_constant_but_allows_reordering() {
         let (target, spec) = (Target::native(), "rms_norm n=64 eps=1e-6 out=f32".parse::<KernelSpec>().unwrap());
         let own = generate(&spec, target).unwrap();
         let edited = |from: &str, to: &str| {

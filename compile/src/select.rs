@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_nothing_says_what_there_is() {
+    fn empty_selection_lists_available_names() {
         assert_eq!(
             found(Some("ffn_gate_imp"), &[]).unwrap_err(),
             "nothing here is called \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_numbers_in_names_and_ranges_of_them() {
+    fn layers_are_parsed_from_names_and_ranges() {
         assert_eq!(
             ["blk.12.attn_q.weight", "kv.3", "token_embd.weight", "4.x"].map(layer_of),
             [Some(12), Some(3), None, None]

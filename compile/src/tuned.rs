@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_come_back_and_one_for_the_same_kernel_takes_the_place_of_another() {
+    fn tuned_choices_round_trip_and_new_ones_replace_old() {
         let path = written("back");
         let tuned = Tuned::named(&path).unwrap();
         assert_eq!(tuned.choices.text(), CHOICES.join("; "));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_was_written_is_refused() {
+    fn changed_tuned_file_is_refused() {
         let path = written("refused");
         let text = std::fs::read_to_string(&path).unwrap();
         let error = |text: &str| {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_first_carries_nothing() {
+    fn registers_written_first_carry_no_dependence() {
         let block = [node(ZMM0, &[(ZMM2, 7)]), node(ZMM1, &[(ZMM0, 5)])];
         assert_eq!(carried_chain(&block), CarriedChain::default());
         assert_eq!(critical_path(&block), 12);

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_parses_and_stands_once_per_table() {
+    fn every_model_row_parses_and_is_unique() {
         for model in MODELS {
             for table in model.tables {
                 for (i, row) in table.iter().enumerate() {

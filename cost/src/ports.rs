@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_only_some_need_is_left_to_them() {
+    fn flexible_uops_avoid_ports_that_others_need() {
         // Three on port 0 alone, three on port 0 or 1: the latter go to port 1.
         let p = pressure(&[(1, 3), (3, 3)]);
         assert_eq!((p.cycles, p.ports), (3.0, vec![3.0, 3.0, 0.0, 0.0]));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_union_of_sets_can_be_the_worst() {
+    fn union_of_port_sets_can_be_the_bottleneck() {
         // Each pair alone takes 2 cycles, the three together 8 / 3.
         let p = pressure(&[(0b011, 4), (0b110, 4), (0b1000, 1)]);
         assert_eq!(p.busiest, 0b0111);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_assignment_is_better_and_the_loads_are_one() {
+    fn port_assignment_is_optimal_and_sums_to_all_uops() {
         // All sets of four ports, with weights from a fixed sequence. The bound is computed by
         // brute force over all sets of ports.
         let mut state = 1u32;

@@ -154,7 +154,7 @@ mod tests {
     use crate::grids;
 
     #[test]
-    fn a_kernel_with_known_counts() {
+    fn kernel_counts_and_cycles_match_hand_calculation() {
         let text = "kernel k where %n in 0..=64 {
   buffer %x : read 32*%n
   buffer %y : write 4

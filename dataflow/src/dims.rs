@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_have_every_block_that_the_row_sees_once() {
+    fn attention_parts_cover_each_visible_block_once() {
         for position in 0..700 {
             let mut next = 0;
             for part in 0..=position / 256 {

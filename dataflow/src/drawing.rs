@@ -50,7 +50,7 @@ mod tests {
     use crate::simulate::tests::chain;
 
     #[test]
-    fn programs_are_boxes_and_streams_are_edges() {
+    fn dataflow_drawing_has_program_boxes_and_stream_edges() {
         let mut descriptor = chain("tiny", &[(1, 0), (6, 5), (2, 7)]);
         descriptor.programs[1].label = "hostile\" --> \u{1b}".to_owned();
         let expected = r##"flowchart TD
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_drawn() {
+    fn edges_to_missing_programs_are_not_drawn() {
         let mut descriptor = chain("tiny", &[(1, 0), (6, 5)]);
         descriptor.streams[0].tensor = 99;
         descriptor.streams[1].to = End::Program(99);

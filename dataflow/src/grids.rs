@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grids_are_named_as_their_files_and_say_what_is_not_public() {
+    fn grids_have_file_names_and_list_unpublished_fields() {
         for (name, text) in GRIDS {
             let grid = find(name).unwrap();
             assert_eq!(grid.name, *name);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_grid_is_an_error_that_says_what_would_be_right() {
+    fn invalid_grids_are_refused_with_valid_values() {
         let text = GRIDS[3].1;
         for (from, to, says) in [
             ("width = 8", "width = 0", "grid tiny: width is 0; it must be 1 to 16384"),

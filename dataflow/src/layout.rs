@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_that_want_bytes_are_those_whose_slices_meet_them() {
+    fn columns_for_a_byte_range_match_brute_force() {
         for stride in 0..5 {
             for bytes in 0..5 {
                 for (first, low, high) in

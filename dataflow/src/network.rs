@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_share_a_link_wait_for_each_other() {
+    fn messages_wait_for_shared_links() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         // 40 bytes are 10 flits. Both messages need the link from (2, 0) east.
         network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_before_is_filled() {
+    fn messages_fill_earlier_gaps_of_a_link() {
         let mut link = LinkUse::default();
         assert_eq!(link.take(100, 10), 100);
         assert_eq!(link.take(3, 10), 3);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_needs_nothing_else_and_its_data_cannot_break_out() {
+    fn dataflow_page_is_self_contained_and_escapes_data() {
         let (report, kernels) = simulated(8);
         let page = page(&report, &kernels);
         assert_eq!(ixc_testing::pages::forbidden(PAGE, "ixc"), [""; 0]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn squares_hold_the_fullest_memory_and_the_mean_of_the_rest() {
+    fn page_cells_show_maximum_memory_and_mean_traffic() {
         let report = simulated(600).0;
         let cells = Cells::new(&report);
         assert_eq!((cells.side, cells.width, cells.height), (3, 200, 3));

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_out_by_time_and_then_by_age() {
+    fn events_are_ordered_by_time_then_insertion() {
         let mut queue = Queue::default();
         let mut random = 7u64;
         let mut waiting: Vec<(u64, u64)> = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_now() {
+    fn past_events_are_queued_at_current_time() {
         let mut queue = Queue::default();
         queue.push(50, 'a');
         assert_eq!(queue.pop(), Some((50, 'a')));

@@ -72,13 +72,13 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn each_file_is_cut_as_it_says() -> Result<(), Box<dyn Error>> {
+fn cut_examples_match_recorded_output() -> Result<(), Box<dyn Error>> {
     becomes::check(&folder(), |input| run(input, None))
 }
 
 /// Checks that the pieces are the same however a product is divided into tiles for threads.
 #[test]
-fn tiles_of_threads_make_no_difference() -> Result<(), Box<dyn Error>> {
+fn thread_tiles_do_not_change_the_pieces() -> Result<(), Box<dyn Error>> {
     for Example { path, input, .. } in becomes::files(&folder())? {
         let Ok(plan) = run(&input, None) else { continue };
         // The first are whole blocks of SwiGLU's result; the last are rows that do not fill a

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_too_far_is_refused_on_both_sides_and_named() {
+    fn out_of_bounds_access_is_refused_on_both_sides() {
         let (mut a, b) = ([0u8; 8], [7u8; 8]);
         let mut memory = Memory::new();
         let at = memory.map(Slice::write("a", &mut a)).unwrap();

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn directed_roundings_enclose_the_nearest() {
+    fn directed_roundings_bracket_the_exact_result() {
         let mut random = Random::new(5);
         for _ in 0..100_000 {
             let [a, b] = [(); 2].map(|()| f32::from_bits(random.bits() as u32));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_agree_with_the_library() {
+    fn emulated_fma_matches_the_standard_library() {
         let mut state = 7_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_to_is_noticed_and_what_was_moved_is_not() {
+    fn file_identity_detects_writes_but_allows_renames() {
         let folder = std::env::temp_dir().join(format!("ixc-identity-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (path, other) = (folder.join("model"), folder.join("other"));

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_folder_is_whole_or_not_there() {
+    fn new_folder_is_complete_or_absent() {
         let scratch = tempfile::tempdir().unwrap();
         let place = scratch.path().join("export");
         let count = || fs::read_dir(scratch.path()).unwrap().count();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_folder_that_stays_empty_goes_away() {
+    fn empty_kept_folder_is_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("x.d");
         drop(OutputFolder::open(&path).unwrap());

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_taken_for_markup_or_a_mark() {
+    fn page_template_escapes_markup_and_placeholders() {
         let page =
             fill_page("<title>@TITLE@</title><script>@DATA@</script>", "@DATA@</title>&", r#"["<!--<script>@TITLE@"]"#);
         let data = r#"["\u003c!--\u003cscript>@TITLE@"]"#;

@@ -238,7 +238,7 @@ mod tests {
     use crate::is_not_regular;
 
     #[test]
-    fn what_is_made_anew_follows_no_link_and_takes_no_others_place() {
+    fn created_files_follow_no_links_and_replace_no_others() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
         let mut file = create_own(&at("perf.map")).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_this_user_with_one_name_are_gone_on_with() {
+    fn resumed_files_must_be_owned_and_have_one_link() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
         let why = |name: &str| *open_own(&at(name)).unwrap_err().get_ref().unwrap().downcast_ref::<NotOurs>().unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_made_once_and_only_ours_is_taken() {
+    fn secret_is_created_once_and_must_be_private() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("cache/ixc");
         let secret = secret_in(&folder).unwrap().unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_folder_is_nobody_elses() {
+    fn private_folder_must_be_inaccessible_to_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         private_folder(&path).unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_where_the_user_has_caches() {
+    fn cache_folder_follows_environment_variables() {
         let at = |cache: &str, home: &str| folder_from(Some(cache.into()), Some(home.into()));
         assert_eq!(at("/c", "/h"), Some("/c/ixc".into()));
         assert_eq!(at("relative", "/h"), Some("/h/.cache/ixc".into()));

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_the_longest_that_is_read() {
+    fn text_may_be_exactly_as_long_as_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         fs::write(&path, "12345").unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_a_text_where_the_user_names_it() {
+    fn pipe_is_read_only_as_command_line_argument() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();

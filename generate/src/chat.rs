@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_turns_are_dropped_than_it_takes() {
+    fn fewest_necessary_turns_are_dropped() {
         for turns in 1..20usize {
             // Each turn takes 10 tokens, and the last one 7.
             let tokens = |dropped: usize| 10 * (turns - 1 - dropped) + 7;

@@ -219,7 +219,7 @@ mod tests {
     use super::likeliest;
 
     #[test]
-    fn the_likeliest_token_and_how_likely_it_is() {
+    fn draft_model_returns_likeliest_token_and_probability() {
         let logits = [1.0f32, 3.0, 3.0, 9.0];
         let (token, probability) = likeliest(&logits, 3);
         // Next to a token that the larger model does not have, it is not likely.

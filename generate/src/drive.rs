@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_comes_back_until_it_is_old_or_of_another_drive() {
+    fn cached_drive_measurement_expires_and_is_per_drive() {
         let folder = folder("entry");
         let path = entry_path(&folder, &place());
         let entry = Entry::of(&place(), &probe());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_ignored_and_told() {
+    fn implausible_drive_cache_is_ignored_with_a_warning() {
         let folder = folder("hostile");
         let path = entry_path(&folder, &place());
         let entry = Entry::of(&place(), &probe());
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_is_no_measure_of_a_drive() {
+    fn small_files_do_not_measure_a_drive() {
         let folder = folder("small");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("a"), [0; 100]).unwrap();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn expert_use_record_reads_back() {
         let streamed = Some(vec![Streamed { hits: 1, bytes: 4096, ..Streamed::default() }]);
         let used = ExpertUse {
             schema: SCHEMA.into(),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_with_its_place() {
+    fn invalid_expert_use_record_is_refused_with_place() {
         for (text, expected) in [
             ("", "hot.json: is not a record of expert use: EOF while parsing a value at line 1 column 0"),
             ("[]", "hot.json: is not a record of expert use: invalid length 0, expected struct ExpertUse"),

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decisions_that_are_alike_are_said_once_with_their_layers() {
+    fn equal_decisions_are_printed_once_with_their_layers() {
         let of = |name: &str, rows: &str| {
             Decision::of("weight", name, "layout").chose("q4_k").over("q4_k_r16", format!("its {rows} rows"))
         };

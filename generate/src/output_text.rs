@@ -133,7 +133,7 @@ mod tests {
 
     /// Checks that the text before the first stop string does not depend on the pieces.
     #[test]
-    fn pieces_do_not_matter() {
+    fn stop_strings_match_at_any_chunk_size() {
         for (strings, text, expected) in [
             (&["aab"][..], "aaab", "a"),
             (&["aab"], "aaaa", "aaaa"),

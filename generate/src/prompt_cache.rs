@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_holds_no_more_than_it_may() {
+    fn prompt_cache_memory_stays_within_its_limit() {
         let mut model = LoadedModel::open(None, &LoadOptions::default()).unwrap();
         let long = text(&mut model, 3, 5);
         let page = page_bytes(&model, &long);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_memory_is_in_the_folder_and_what_cannot_be_written_is_kept_again() {
+    fn evicted_prompts_move_to_folder_or_stay_in_memory() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("prompts");
         let mut model = LoadedModel::open(None, &LoadOptions::default()).unwrap();
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_from_others() {
+    fn prompt_cache_file_names_are_recognised() {
         let is = |name: &str| is_ours(&Path::new("folder").join(name));
         assert!(is_ours(&path_of(Path::new("folder"), &Digest::default())));
         assert!(is("0123456789abcdef0123456789abcdef.ixs"));

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_keep_to_what_there_is_room_for() {
+    fn drafts_fit_the_available_room() {
         let options = Options { max: 4, always: true, ..Options::default() };
         let mut speculation = Speculation::new(Box::new(Counting(false)), options);
         assert_eq!(speculation.draft(vec![text(0, &[7], 9)], 100), [vec![8, 9, 10, 11]]);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_are_too_short_are_not_tried() {
+    fn drafts_below_the_minimum_are_dropped() {
         let options = Options { min: 3, always: true, ..Options::default() };
         let mut speculation = Speculation::new(Box::new(Counting(false)), options);
         assert_eq!(
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_not_asked_again() {
+    fn failed_drafter_is_not_called_again() {
         let options = Options { always: true, ..Options::default() };
         let mut speculation = Speculation::new(Box::new(Counting(true)), options);
         assert_eq!(speculation.draft(vec![text(0, &[7], 2)], 100), [Vec::<u32>::new()]);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_are_counted() {
+    fn drafts_and_accepted_tokens_are_counted() {
         let mut speculation = Speculation::new(Box::new(Counting(false)), Options::default());
         let before = speculation.tally();
         speculation.note_draft(0, 0, 0);

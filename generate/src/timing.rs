@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlap_is_of_the_time_with_reads_and_of_all_threads() {
+    fn overlap_covers_reading_time_of_all_threads() {
         let streamed = Streamed { busy: 3.0, stall: 1.5, ..Streamed::default() };
         let phase = Phase { tokens: 8, seconds: 4.0, packing: 0.0, streamed };
         assert_eq!(phase.overlap(2), Some(Overlap { reading: 0.75, hidden: 0.75 }));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_is_what_was_not_kept() {
+    fn missed_share_counts_experts_not_in_cache() {
         let streamed = Streamed { requested: 40, kept: 30, ..Streamed::default() };
         assert_eq!(streamed.missed(), Some(0.25));
         assert_eq!(Streamed::default().missed(), None);

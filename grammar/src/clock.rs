@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_thread_sees_the_time() {
+    fn thread_clock_is_readable_from_another_thread() {
         let (send, clock) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_from_other_texts() {
+    fn key_tracker_distinguishes_keys_from_other_text() {
         let begin = Begin::default;
         for (text, token, effect) in [
             (r#"{"a": 1, "a"#, "\"", Effect::Twice),

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_nests_as_deep_as_it_may_reaches_the_helper() {
+    fn deepest_allowed_schema_reaches_the_helper() {
         let (most, more) = (nested(MAX_SCHEMA_DEPTH), nested(MAX_SCHEMA_DEPTH + 1));
         assert_eq!(most.to_string().matches(['[', '{']).count(), MAX_SCHEMA_DEPTH);
         let frame = Frame { schemas: vec![most.clone(), json!(true)], ..Frame::default() };
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_of_many_places_is_searched() {
+    fn depth_check_finds_deep_places_in_wide_schemas() {
         let wide = json!({"a/b": [{}, [1, {"x": {}}]], "c": nested(MAX_SCHEMA_DEPTH - 1), "d": []});
         assert_eq!(too_deep(&wide), None);
         let deep = json!({"a": [[], {}], "b/c": {"d": [], "e": nested(MAX_SCHEMA_DEPTH - 1)}});

@@ -144,7 +144,7 @@ fn bytes() -> Vocabulary {
 }
 
 #[test]
-fn texts_are_those_of_the_grammar() {
+fn matcher_accepts_exactly_the_grammar_texts() {
     let vocabulary = bytes();
     let (mut yes, mut no, mut long) = (0, 0, 0);
     for seed in 0..400 {

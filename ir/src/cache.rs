@@ -167,7 +167,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn blocks_are_rounded_as_their_format_decodes() {
+    fn cached_blocks_round_as_their_format_decodes() {
         let mut random = Random::new(7);
         for name in ["q8_0", "q4_0"] {
             let format = Format::from_name(name).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn all_bytes_are_finite_and_what_is_no_number_too() {
+    fn cached_rows_are_finite_for_any_input() {
         let format = Format::from_name("q8_0").unwrap();
         for x in [f32::INFINITY, f32::NAN, 3e38, -3e38, 0.0, 1e-30] {
             let mut row = vec![x; 32];

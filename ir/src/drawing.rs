@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_end_no_string() {
+    fn hostile_labels_stay_inside_strings() {
         let expected = r#"digraph {
     0 [ label = "a\"] --> b;\l#quot; <script>`x` \\" shape = box ]
     1 [ label = "\\u{1b}[31m \\u{0}end" ]

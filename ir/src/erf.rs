@@ -28,7 +28,7 @@ mod tests {
 
     /// Checks values of Abramowitz and Stegun, table 7.1, and both ends.
     #[test]
-    fn values_are_those_of_tables() {
+    fn erf_matches_published_tables() {
         let values: [(f64, f64); 9] = [
             (0.0, 0.0),
             (0.1, 0.112_462_916_018_285),

@@ -658,7 +658,7 @@ mod tests {
     /// The first-level cache has 64 sets and takes the set from the line's number. An even distance
     /// puts a tile's rows into fewer than 16 sets.
     #[test]
-    fn rows_that_tiles_read_are_an_odd_number_of_lines_apart() {
+    fn tile_row_strides_are_odd_in_cache_lines() {
         let read: Vec<Format> = FORMATS.iter().filter_map(|row| row.tiles).collect();
         assert!(read.len() >= 4, "{read:?}");
         for format in read {
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_stand_in_the_order_of_the_enum_and_fields_cover_the_block() {
+    fn format_rows_match_the_enum_and_fields_fill_blocks() {
         for (i, row) in FORMATS.iter().enumerate() {
             assert_eq!(row.format as usize, i);
             let end = row.fields.iter().fold(0, |at, field| {

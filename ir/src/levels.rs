@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shorter_way_changes_nothing() {
+    fn shorter_path_does_not_lower_the_level() {
         let mut levels = Levels::default();
         for level in [2, 5, 1] {
             levels.reach('x', level);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_layers() {
+    fn layer_numbers_are_parsed_from_names() {
         assert_eq!(
             ["blk.12.attn_q.weight", "kv.3", "token_embd.weight", "4.x", "rope.append kv.3 second", "blk.3"]
                 .map(layer_of),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_an_op_and_names() {
+    fn labels_split_into_op_and_names() {
         let label = Label::of("expert.down blk.0.ffn_down_exps combine");
         assert_eq!((label.op, label.rest), ("expert.down", "blk.0.ffn_down_exps combine"));
         assert_eq!(label.names().collect::<Vec<_>>(), ["blk.0.ffn_down_exps", "combine"]);

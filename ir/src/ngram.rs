@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_depend_on_the_tokens_before_up_to_an_end() {
+    fn ngram_rows_depend_on_tokens_since_end_of_text() {
         let hash = Hash { end: 2, multipliers: [5, (1 << 40) | 7, 11, 0], modulus: 97, offset: 3 };
         let expected = |ids: [u64; 3]| ((ids[0] * 5) ^ (ids[1] * ((1 << 40) | 7)) ^ (ids[2] * 11)) % 97 + 3;
         let mut before = [0.0; BEFORE];

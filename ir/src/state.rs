@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stand_in_the_order_of_the_enum_and_say_how_to_get_back() {
+    fn state_table_matches_the_enum_and_has_rollbacks() {
         for (i, row) in STATES.iter().enumerate() {
             assert_eq!((row.kind as usize, StateKind::from_name(row.name)), (i, Some(row.kind)));
             assert!(!row.fields.is_empty() && !row.rollbacks.is_empty());

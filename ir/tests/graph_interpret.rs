@@ -202,7 +202,7 @@ fn rope_text(style: &str, factors: &str) -> String {
 }
 
 #[test]
-fn rope_turns_pairs_by_the_position_and_copies_the_rest() {
+fn rope_rotates_pairs_by_position_and_copies_the_rest() {
     let x = f32s(&[1, 1, 4], &[1.0, 0.0, 3.0, 4.0]);
     let (sin, cos) = (2f64.sin() as f32, 2f64.cos() as f32);
     for style in ["norm", "neox"] {
@@ -250,7 +250,7 @@ fn scaled_rope_follows_the_formulas() {
 
 /// Tests a ramp with ends between pairs: 20.94 and 45.03.
 #[test]
-fn a_ramp_that_is_not_truncated_begins_and_ends_between_pairs() {
+fn untruncated_yarn_ramp_has_fractional_ends() {
     let plain = RopeAttrs::plain(10_000.0, 128, RopeStyle::Neox);
     let rope = RopeAttrs { factor: 4.0, scaling: RopeScaling::YarnUntruncated, original_context: 4096, ..plain };
     let ((plain, _), (yarn, magnitude)) = (rope_angles(&plain, None), rope_angles(&rope, None));
@@ -279,7 +279,7 @@ fn long_contexts_have_factors_of_their_own() {
 }
 
 #[test]
-fn temperatures_grow_in_steps_and_means_are_taken_away() {
+fn temperature_grows_in_steps_and_centre_subtracts_means() {
     let text = "func @f(%x: f32[T, 2], %p: i32[T]) -> (f32[T, 2]) {
         %y = temperature %x, %p {scale = 0.5, length = 4, offset = 1} return %y }";
     let y = run(text, &[], &[f32s(&[3, 2], &[2.0, -4.0, 2.0, -4.0, 2.0, -4.0]), i32s(&[3], &[2, 3, 7])]).unwrap();
@@ -303,7 +303,7 @@ fn temperatures_of_heads() {
 /// Positions 0 and 1 are in one chunk of 32, position 32 in the next. Scores of 4 are bent to 2
 /// tanh 2.
 #[test]
-fn attention_in_chunks_and_within_a_cap() {
+fn chunked_attention_with_capped_scores() {
     let text = ATTEND
         .replace("f16[1, S, 2]\n", "f16[1, S, 2] {window = 32, chunked = true}\n")
         .replace("cap = 0.0", "cap = 2.0");
@@ -393,7 +393,7 @@ fn centre_takes_the_mean_away() {
 }
 
 #[test]
-fn an_index_chooses_the_best_of_equals_the_first_and_attention_sees_no_others() {
+fn indexer_selects_top_scores_and_attention_sees_only_those() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
         state @kv : paged f16[1, S, 1], f16[1, S, 1]
         func @f(%index: token<@index>, %kv: token<@kv>, %q: f32[T, 2, 1], %w: f32[T, 2], %k: f32[T, 1, 1], %p: i32[T])
@@ -485,7 +485,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
 
 /// Places that do not exist take no columns, for any `top_k`.
 #[test]
-fn an_index_of_few_positions_has_few_columns() {
+fn indexer_has_no_columns_beyond_the_positions() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
         func @f(%index: token<@index>, %q: f32[T, 1, 1], %w: f32[T, 1], %k: f32[T, 1, 1], %p: i32[T])
         -> (i32[T, 4294967295], token<@index>) {
@@ -532,7 +532,7 @@ fn logarithms_of_decays_stay_above_a_bound() {
 
 /// A rate of 2 removes the state's value twice, so its sign changes.
 #[test]
-fn rates_go_up_to_what_is_said() {
+fn delta_rule_rates_may_reach_the_stated_maximum() {
     let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
         func @f(%s: token<@s>, %q: f32[T, 1, 1], %v: f32[T, 1, 1], %alpha: f32[T, 1], %beta: f32[T, 1])
         -> (f32[T, 1, 1], token<@s>) {
@@ -553,7 +553,7 @@ fn rates_go_up_to_what_is_said() {
 /// A token and those before it select a row of a table, back to an end of text. The state lasts
 /// from step to step.
 #[test]
-fn tokens_name_rows_with_those_before_them() {
+fn ngram_rows_hash_a_token_with_earlier_tokens() {
     let text = "state @s : recurrent f32[1, 3]
         func @f(%s: token<@s>, %i: i32[T]) -> (i32[T], token<@s>) {
         %y, %n = ngram %s, %i {eos = 2, m0 = 1, m1 = 1099511627776, m2 = 10, m3 = 0, modulus = 1000, offset = 5}
@@ -572,7 +572,7 @@ fn tokens_name_rows_with_those_before_them() {
 }
 
 #[test]
-fn heads_are_summed_and_taps_lie_apart() {
+fn head_sums_and_dilated_convolutions() {
     check(
         "func @f(%x: f32[T, 2, 2]) -> (f32[T, 2]) { %y = heads.sum %x return %y }",
         &[],
@@ -594,7 +594,7 @@ fn heads_are_summed_and_taps_lie_apart() {
 /// Tests removal of the value at `find`, read before the decay, along another key. Also tests
 /// results from the state before the row, and keys scaled by one minus the decay.
 #[test]
-fn states_decay_by_the_token_and_what_is_found_is_taken_away() {
+fn wkv_states_decay_per_token_and_subtract_found_values() {
     let wkv = |find: &str, attrs: &str| {
         format!(
             "state @s : recurrent f32[1, 2, 1]
@@ -645,7 +645,7 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
 /// The first choice is 2: 1.99 is near it, and 1 is not. Among the rest, only 1.99 itself is near
 /// 1.99.
 #[test]
-fn a_mixer_weighs_by_what_is_left_and_near() {
+fn sparse_mixer_weights_only_near_choices() {
     let mixer = "{top_k = 2, score = sparse_mixer, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
     let (ids, p) = route(mixer, &[1.0, 2.0, 1.99, -3.0]);
     assert_eq!(ids, [1, 2]);
@@ -678,7 +678,7 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
 /// The two highest of the second group have the larger sum, but the first group has the highest
 /// expert.
 #[test]
-fn groups_count_for_their_two_best_or_for_their_best() {
+fn expert_groups_rank_by_two_best_or_by_best() {
     let logits = [3.0, -9.0, -9.0, 2.5, 2.25, -9.0];
     let attrs = |last: &str| {
         format!("{{top_k = 2, score = softmax, groups = 2, groups_kept = 1, normalise = true, scale = 1{last}}}")
@@ -694,7 +694,7 @@ fn groups_count_for_their_two_best_or_for_their_best() {
 /// Experts 0 to 2 have matrices, and later ones do not. A slot of a later expert becomes another of
 /// its row's experts with weight 0, or the first expert.
 #[test]
-fn identities_leave_the_sum_of_their_weights() {
+fn identity_experts_return_the_sum_of_their_weights() {
     let text = "func @f(%i: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 3], f32[T, 3], f32[T, 1]) {
         %ids, %own, %passed = route.identities %i, %p {experts = 3} return %ids, %own, %passed }";
     let ids = i32s(&[3, 3], &[3, 1, 4, 0, 2, 1, 5, 3, 4]);
@@ -783,7 +783,7 @@ fn rounded(dims: &[usize], format: Format, seed: u64) -> (Value, Value) {
 }
 
 #[test]
-fn linear_is_dequantise_matmul_bias_and_add_of_quantised_activations() {
+fn linear_equals_its_unfused_ops() {
     for (w, format) in [
         ("q4k", Format::A8Super),
         ("q5k", Format::A8Super),
@@ -806,7 +806,7 @@ fn linear_is_dequantise_matmul_bias_and_add_of_quantised_activations() {
 }
 
 #[test]
-fn rms_norm_quantise_is_both() {
+fn rms_norm_quantise_equals_its_unfused_ops() {
     for format in ["f32", "a8_super", "a8_small"] {
         same(
             "%x: f32[T, 256]",
@@ -832,7 +832,7 @@ fn linear_qkv_is_three_linears() {
 }
 
 #[test]
-fn linear_swiglu_is_two_linears_silu_mul_and_quantise() {
+fn linear_swiglu_equals_its_unfused_ops() {
     let (x, _) = rounded(&[2, 256], Format::A8Super, 5);
     same(
         "%x: a8_super[T, 256]",
@@ -845,7 +845,7 @@ fn linear_swiglu_is_two_linears_silu_mul_and_quantise() {
 }
 
 #[test]
-fn expert_swiglu_and_down_are_their_parts() {
+fn expert_swiglu_and_down_equal_their_unfused_ops() {
     let (blocks, x) = rounded(&[3, 256], Format::A8Super, 6);
     let ids = i32s(&[3, 2], &[0, 3, 3, 1, 1, 0]);
     same(
@@ -867,7 +867,7 @@ fn expert_swiglu_and_down_are_their_parts() {
 }
 
 #[test]
-fn rope_heads_and_append_are_their_parts() {
+fn rope_heads_and_append_equal_their_unfused_ops() {
     let rope = "base = 1e4, dims = 8, style = neox, scaling = none, factor = 1, original_context = 0, beta_fast = 32,
         beta_slow = 1, attn_factor = 1";
     let pos = i32s(&[3], &[0, 1, 2]);
@@ -900,7 +900,7 @@ fn rope_heads_and_append_are_their_parts() {
 }
 
 #[test]
-fn experts_may_come_without_a_residual_and_be_waited_for() {
+fn expert_down_works_without_residual_after_waiting() {
     let text = "
 weight @gate : f32[2, 1, 1]
 weight @down : f32[2, 1, 1]
@@ -919,7 +919,7 @@ func @f(%x: f32[T, 1], %ids: i32[T, 1], %p: f32[T, 1], %a: f32[T, 1, 1]) -> (i32
 }
 
 #[test]
-fn a_split_gives_the_first_slots_and_the_others() {
+fn expert_split_separates_the_first_slots() {
     let text = "
 func @f(%ids: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 2], f32[T, 2], i32[T, 1], f32[T, 1]) {
   %a, %b, %c, %d = expert.split %ids, %p {now = 2}
@@ -959,7 +959,7 @@ fn compressed_rows_are_means_of_their_positions() {
 }
 
 #[test]
-fn attention_over_entries_sees_those_that_are_whole() {
+fn entry_attention_sees_only_complete_entries() {
     let text = "state @kv : paged f16[1, S, 1], f16[1, S, 1] {window = 1}
         state @e : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
         func @f(%q: f32[T, 1, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 1], %e: f32[T, 1, 1], %pos: i32[T]) -> (f32[T, 1, 1]) {
@@ -982,7 +982,7 @@ fn attention_over_entries_sees_those_that_are_whole() {
 /// Two positions share an entry. The index chooses complete entries with the highest keys; of equal
 /// ones, the first.
 #[test]
-fn an_index_chooses_entries_beside_a_window() {
+fn indexer_selects_entries_in_addition_to_a_window() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
         state @kv : paged f16[1, S, 1], f16[1, S, 1] {window = 1}
         state @e : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
@@ -1016,7 +1016,7 @@ fn an_index_chooses_entries_beside_a_window() {
 }
 
 #[test]
-fn positions_are_rounded_down_and_turned_back() {
+fn positions_are_rounded_down_or_negated() {
     let text = "func @f(%pos: i32[T]) -> (i32[T], i32[T]) {
         %a = positions %pos {every = 4, back = false} %b = positions %pos {every = 1, back = true} return %a, %b }";
     let pos = i32s(&[4], &[0, 3, 4, 9]);
@@ -1038,7 +1038,7 @@ fn listed_experts_are_weighted_by_their_scores() {
 /// Zero queries and keys give equal weights to all visible positions. The values are 1, 2, 4, 8,
 /// 16.
 #[test]
-fn rows_see_all_of_their_text_or_as_far_as_they_reach() {
+fn attention_reaches_the_text_end_or_a_stated_distance() {
     let attention = |pos: &str, attrs: &str| {
         let text = format!(
             "state @kv : paged f16[1, S, 1], f16[1, S, 1]

@@ -20,7 +20,7 @@ fn modules() -> impl Iterator<Item = (u64, RandomModule)> {
 }
 
 #[test]
-fn what_is_printed_reads_back_to_the_same_module() {
+fn printed_modules_read_back_equal() {
     for (seed, m) in modules() {
         verify(&m.module).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", m.module));
         assert_eq!(canonical(&m.module), m.module, "seed {seed}");
@@ -32,7 +32,7 @@ fn what_is_printed_reads_back_to_the_same_module() {
 }
 
 #[test]
-fn every_op_comes_up() {
+fn random_modules_cover_every_op() {
     let ops = |m: &RandomModule| m.module.functions[0].ops.iter().map(|op| op.kind).collect::<Vec<_>>();
     let seen: BTreeSet<_> = (0..20).flat_map(|seed| ops(&random_module(seed, Formats::All))).collect();
     assert_eq!(seen.len(), OPS.len());

@@ -8,6 +8,6 @@ use ixc_ir::graph::parse::parse;
 use ixc_testing::becomes;
 
 #[test]
-fn text_prints_and_fails_as_expected() -> Result<(), Box<dyn std::error::Error>> {
+fn text_examples_match_their_recorded_result() -> Result<(), Box<dyn std::error::Error>> {
     becomes::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graph"), |text| Ok(parse(text)?.to_string()))
 }

@@ -503,7 +503,7 @@ fn memory_ops_touch_exactly_their_bytes() {
 }
 
 #[test]
-fn accesses_outside_or_against_the_kind_are_errors() {
+fn out_of_bounds_or_forbidden_accesses_are_errors() {
     let run = |kind: BufferKind, size: i64, access: fn(&mut KernelBuilder, ixc_ir::kernel::BufferId)| {
         let mut b = KernelBuilder::new("access");
         let buffer = b.buffer("x", kind, size);
@@ -544,14 +544,14 @@ fn accesses_outside_or_against_the_kind_are_errors() {
 }
 
 #[test]
-fn a_mask_that_is_no_mask_is_an_error() {
+fn invalid_select_mask_is_an_error() {
     let operands = [(Elem::I32, i32s(&[-1, 1])), (Elem::F32, f32s(&[0.0; 2])), (Elem::F32, f32s(&[0.0; 2]))];
     let found = compute(Op::Select, Type::f32(2), &operands, Imm::None);
     assert_eq!(found, Err(InterpretError::Mask { lane: 1, found: 1 }));
 }
 
 #[test]
-fn carried_values_move_all_at_once() {
+fn carried_values_update_simultaneously() {
     let mut b = KernelBuilder::new("fibonacci");
     let n = b.dim("n", 0, 50);
     let y = b.write("y", 8);

@@ -13,7 +13,7 @@ use ixc_testing::becomes;
 use proptest::prelude::*;
 
 #[test]
-fn text_prints_and_fails_as_expected() -> Result<(), Box<dyn std::error::Error>> {
+fn text_examples_match_their_recorded_result() -> Result<(), Box<dyn std::error::Error>> {
     becomes::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel"), |text| Ok(parse(text)?.to_string()))
 }
 

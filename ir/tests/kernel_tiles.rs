@@ -37,7 +37,7 @@ fn dot_one(op: Op, acc: [u8; 4], a: [u8; 4], b: [u8; 4]) -> [u8; 4] {
 }
 
 #[test]
-fn the_letters_say_which_bytes_are_signed() {
+fn tile_dot_suffixes_determine_signedness() {
     // 200 is -56 as a signed byte, 129 is -127, 255 is -1.
     let (a, b) = ([200, 3, 255, 1], [129, 250, 2, 128]);
     let (sa, sb) = ([-56, 3, -1, 1], [-127, -6, 2, -128]);
@@ -62,7 +62,7 @@ fn the_letters_say_which_bytes_are_signed() {
 /// All sizes differ. The expected places in rows and columns come from other loops than the
 /// interpreter's.
 #[test]
-fn rows_and_columns_are_where_they_belong() {
+fn tile_dot_uses_correct_rows_and_columns() {
     let (m, n, k) = (3usize, 5usize, 2usize);
     let a: Vec<u8> = (0..m * 4 * k).map(|i| (i * 37 + 11) as u8).collect();
     let b: Vec<u8> = (0..k * 4 * n).map(|i| (i * 59 + 101) as u8).collect();
@@ -86,7 +86,7 @@ fn rows_and_columns_are_where_they_belong() {
 }
 
 #[test]
-fn floats_have_rows_and_columns_too() {
+fn bf16_tile_dot_uses_correct_rows_and_columns() {
     let (m, n, k) = (2usize, 3usize, 4usize);
     // Small integers are exact in bf16 and in every sum.
     let bf16 = |x: i32| ((x as f32).to_bits() >> 16) as u16;
@@ -116,7 +116,7 @@ fn bf16_dot_one(acc: u32, a: (u16, u16), b: (u16, u16)) -> u32 {
 }
 
 #[test]
-fn float_sums_have_their_order_and_round_and_flush() {
+fn bf16_tile_dot_sums_in_order_and_flushes_denormals() {
     const ONE: u16 = 0x3f80;
     let bits = f32::to_bits;
     // (even + odd) is rounded before `acc` is added: 2^24 + 1 is 2^24. From the left it would be 1.
@@ -145,7 +145,7 @@ fn float_sums_have_their_order_and_round_and_flush() {
 /// Tests two steps of k: a fused multiply-add rounds once, and even and odd products have separate
 /// sums.
 #[test]
-fn even_and_odd_products_are_summed_apart_without_rounding_the_product() {
+fn bf16_tile_dot_sums_even_and_odd_products_separately() {
     let (a_ty, b_ty) = (Type::tile(Elem::Bf16, 1, 4), Type::tile(Elem::Bf16, 2, 2));
     let ty = Type::tile(Elem::F32, 1, 1);
     let tile = |x: [u16; 4]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
@@ -182,7 +182,7 @@ fn strided_accesses_touch_exactly_their_rows() {
 }
 
 #[test]
-fn the_whole_extent_is_proven() {
+fn verifier_checks_the_whole_extent_of_tile_accesses() {
     let kernel = |load: bool, size: i64, offset: i64, stride: i64| {
         let ty = Type::tile(Elem::Bf16, 16, 32);
         let mut k = KernelBuilder::new("k");
@@ -420,7 +420,7 @@ fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most
 }
 
 #[test]
-fn random_kernels_keep_their_promise_of_few_tiles() {
+fn random_kernels_limit_live_tiles_and_shapes() {
     let (mut most, mut total) = (0, 0);
     for seed in 0..400 {
         // Tile ops alone, then all ops.

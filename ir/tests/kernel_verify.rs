@@ -56,7 +56,7 @@ fn random_kernels_verify_and_run_and_have_every_op() {
 /// Changes random kernels at random. The verifier must not panic, and must not accept a kernel that
 /// then breaks a bound or a kind in the interpreter.
 #[test]
-fn what_verifies_never_leaves_its_buffers() {
+fn verified_kernels_never_leave_their_buffers() {
     let (mut accepted, mut rejected) = (0, 0);
     for seed in 0..3 * SEEDS {
         let options = Options { widest: 32, tiles: seed % 3 == 0, has: |_| true };
@@ -192,7 +192,7 @@ fn an_access_must_be_inside_for_all_dims() {
 }
 
 #[test]
-fn a_body_runs_only_where_its_trip_is_positive() {
+fn loop_body_assumes_a_positive_trip_count() {
     let exact = |n: DimId| n * 32;
     let outside = with_n(0, 9, exact, |b, _, x| load_at(b, x, 0));
     assert_eq!(problem(&outside), Some(Problem::AfterEnd { buffer: "x".into(), excess: 32 }));
@@ -226,7 +226,7 @@ fn a_body_runs_only_where_its_trip_is_positive() {
 }
 
 #[test]
-fn index_values_are_as_good_as_their_limit() {
+fn index_values_are_bounded_by_their_stated_limit() {
     let kernel = |below: fn(DimId) -> Affine, at: i64| {
         let mut b = KernelBuilder::new("k");
         let n = b.dim("n", 0, 9);
@@ -244,7 +244,7 @@ fn index_values_are_as_good_as_their_limit() {
 }
 
 #[test]
-fn kinds_forbid_accesses() {
+fn buffer_kinds_forbid_wrong_accesses() {
     let access = |kind: BufferKind, access: fn(&mut KernelBuilder, BufferId)| {
         let mut b = KernelBuilder::new("k");
         let buffer = b.buffer("x", kind, 64);
@@ -311,7 +311,7 @@ fn inst(statement: &mut Stmt) -> &mut Inst {
 }
 
 #[test]
-fn the_structure_must_be_sound() {
+fn malformed_kernel_structure_is_refused() {
     assert_eq!(verify(&whole()), Ok(()));
     let store = |k: &mut Kernel| k.body.len() - 1;
     use Problem::*;
@@ -436,7 +436,7 @@ fn strided(coefficient: i64, most: i64) -> Kernel {
 }
 
 #[test]
-fn coefficients_are_limited_by_what_addresses_reach_and_no_real_stride_is() {
+fn coefficient_limit_follows_from_reach_and_admits_real_strides() {
     // 32 rows of logits over the vocabulary of Qwen3: the first stride of a real model that an
     // earlier limit rejected.
     assert_eq!(verify(&strided(151_936 * 4 * 32, 1 << 20)), Ok(()));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_whole_where_every_row_sees_them() {
+    fn blocks_are_full_only_where_every_row_sees_them() {
         let blocks = |first, last| {
             let item = Item { first, last, ..Item::default() };
             [full(), masked(), super::first()].map(|expression| item.value(&expression))
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_begin_where_they_would_for_a_row_alone() {
+    fn runs_do_not_depend_on_other_rows() {
         let runs = |first, last| Item { first, last, ..Item::default() }.runs();
         assert_eq!(runs(0, 0), [0, 0, 0, 0, 1]);
         assert_eq!(runs(127, 127), [0, 0, 1, 0, 0]);
@@ -156,7 +156,7 @@ mod tests {
     /// Runs begin at positions that depend neither on other rows nor on the memory's first
     /// position.
     #[test]
-    fn runs_of_a_window_have_what_its_rows_see() {
+    fn window_runs_cover_exactly_the_visible_positions() {
         let mut full_runs = 0;
         for window in [1, 20, 128, 200, 1024] {
             for (own, rows) in (0..1500).step_by(13).flat_map(|own| [1, 7, 64, 300].map(|rows| (own, rows))) {

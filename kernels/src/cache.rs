@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_read_back_and_others_are_none() {
+    fn cache_formats_read_back_and_invalid_text_is_refused() {
         let cache = |text: &str| Cache::read(Some(text));
         assert_eq!(cache("f16/f16"), Some(Cache::default()));
         assert_eq!(cache("q8_0/q4_0").unwrap().to_string(), "q8_0/q4_0");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_stand_where_the_plane_says() {
+    fn cached_elements_are_placed_as_the_plane_states() {
         for format in ["q8_0", "q4_0"].map(|name| Format::from_name(name).unwrap()) {
             let codes = Codes::of(format).unwrap();
             let blocks = Blocks { codes, count: 1 };

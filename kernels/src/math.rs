@@ -259,7 +259,7 @@ mod tests {
 
     /// Covers all magnitudes down to the clamp, and values around every change of the integer part.
     #[test]
-    fn powers_of_two_are_as_near_as_they_say() {
+    fn exp2_meets_its_stated_error() {
         const VALUES: i64 = 1 << 16;
         let mut b = KernelBuilder::new("powers".to_string());
         let (x, y) = (b.read("x", VALUES * 4), b.write("y", VALUES * 4));

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn dims_are_the_kernels_or_the_tasks() {
+    fn dims_come_from_the_kernel_or_the_task() {
         let dims = |text: &str, of_task: &[(&'static str, DimExpr)]| {
             let spec: KernelSpec = text.parse().unwrap();
             spec.signature().dim_values(&spec.name(), of_task).map_err(|error| error.to_string())
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn dims_of_the_catalogue_read_back_and_have_values_for_all_items() {
+    fn catalogue_dims_read_back_and_have_ranges() {
         for row in &*crate::catalogue::ROWS {
             let spec: KernelSpec = row.text.parse().unwrap();
             for dim in spec.signature().dims.iter().filter_map(|dim| dim.value.as_ref()) {

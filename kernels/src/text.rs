@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_would_be_right() {
+    fn usage_errors_state_the_valid_values() {
         let error = |text: &str| text.parse::<KernelSpec>().unwrap_err().to_string();
         assert!(error("").starts_with("there is no kind of kernel \"\"; the kinds are embed, rms_norm"));
         assert_eq!(error("gather rows=3"), "gather has no field \"rows\"; its fields are bytes");

@@ -82,7 +82,7 @@ mod tests {
     use ixc_targets::Target;
 
     #[test]
-    fn products_count_their_weights_and_multiply_adds() {
+    fn work_counts_weight_bytes_and_multiply_adds() {
         let of = |text: &str, rows: u32| {
             let spec: KernelSpec = text.parse().unwrap();
             work(&generate(&spec, Target::AVX2).unwrap(), Some(&spec), &spec.dims_of_rows(rows))

@@ -119,7 +119,7 @@ fn the_first_candidate_that_accepts_gets_the_request() {
 
 /// Accepted kernels can be generated.
 #[test]
-fn kernels_that_accept_are_generated() {
+fn accepted_attention_kernels_can_be_generated() {
     for (name, request) in requests() {
         let target = if request.tiles { ixc_targets::Target::AMX } else { ixc_targets::Target::AVX2 };
         for (rows, candidate) in ROW_COUNTS.into_iter().flat_map(|rows| CANDIDATES.iter().map(move |each| (rows, each)))

@@ -81,7 +81,7 @@ fn bands_of_a_block_make_the_block_and_write_each_byte_once() {
 }
 
 #[test]
-fn a_band_is_of_whole_sub_blocks_and_divides_the_block() {
+fn bands_consist_of_sub_blocks_and_divide_the_block() {
     let error = |tile: u32, out: &str| {
         let spec = format!("swiglu gate=q4_k up=q4_k k=256 tile={tile} n=512 out={out} rows=5 shape=gemv");
         generate(&spec.parse().unwrap(), Target::AVX2).map(drop).map_err(|error| error.to_string())

@@ -148,7 +148,7 @@ fn six_rows_of_floats_have_the_bits_of_four() {
 }
 
 #[test]
-fn six_rows_at_a_time_are_floats_alone() {
+fn gemm6_supports_only_floats() {
     let (k, n, strategy, target) = (256, STRIP as u32, MatmulStrategy::Gemm6, targets()[0]);
     for (format, x) in [(Format::Q4KR16, Format::A8Super), (Format::F16R16, Format::Bf16x2)] {
         let (bias, residual, pace) = (false, false, Pace::default());

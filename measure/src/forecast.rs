@@ -423,7 +423,7 @@ mod tests {
     const COSTS: Costs = Costs { dense: 0.02, experts: 0.03, prompt: 5.0, packing: 0.0, drive: 1e9, alone: 2.6e-3 };
 
     #[test]
-    fn more_memory_is_never_slower_and_all_of_it_is_the_cores_alone() {
+    fn forecast_improves_with_memory_up_to_core_speed() {
         let all = SHAPE.all();
         let rows: Vec<Forecast> =
             (0..=16).map(|part| forecast(&SHAPE, &COSTS, all * part / 16, &Routing::default())).collect();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_hits_counts_and_packing_costs() {
+    fn forecast_uses_measured_hits_and_packing_costs() {
         // A quarter of the experts is in memory, and a tenth of the needed experts is read.
         let evenness = Routing::evenness_of(0.25, 0.1);
         let routing = Routing { evenness, prompt: Some(0.5) };

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_logits_do_not_diverge_however_large_they_are() {
+    fn divergence_of_equal_logits_is_zero_at_any_size() {
         let logits = [1e4f32, -1e4, 3.0, 2.0, 2.0, 1.0];
         let shifted: Vec<f32> = logits.iter().map(|logit| logit + 16.0).collect();
         let found = divergence(&logits, &shifted, 3).unwrap();
@@ -81,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certain_word_is_no_surprise() {
+    fn certain_token_has_zero_surprise() {
         assert_eq!(surprise(&[0.0, 1e4], 1), Some(0.0));
         assert!((surprise(&[2.0; 8], 3).unwrap() - 8f64.ln()).abs() < 1e-12);
         assert_eq!((surprise(&[0.0], 1), surprise(&[0.0, f32::INFINITY], 0)), (None, None));
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused() {
+    fn incomparable_logits_are_refused() {
         assert_eq!(divergence(&[], &[], 4), None);
         assert_eq!(divergence(&[1.0; 4], &[1.0; 8], 4), None);
         assert_eq!(divergence(&[1.0; 6], &[1.0; 6], 4), None);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_is_aligned_and_says_the_shape() {
+    fn npy_header_is_aligned_and_states_the_shape() {
         for shape in [[0, 4096], [1, 1], [123_456, 7]] {
             let mut bytes = Vec::new();
             write(&mut bytes, shape, &[]).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_of_its_kind() {
+    fn written_npy_is_recognised_as_npy() {
         let mut bytes = Vec::new();
         write(&mut bytes, [1, 2], &[1.0, 2.0]).unwrap();
         assert!((KIND.is)(&bytes) && !(KIND.is)(b"GGUF"));

@@ -121,7 +121,7 @@ mod tests {
     use std::cmp::Ordering;
 
     #[test]
-    fn places_of_ends_are_those_of_tables() {
+    fn confidence_ranks_match_mann_whitney_tables() {
         // Critical values of U for two sides of 0.05 (Mann and Whitney 1947): 5 and 5: 2; 8 and 8:
         // 13; 10 and 7: 14.
         assert_eq!([(5, 5), (8, 8), (10, 7), (4, 4)].map(|(n, m)| left_out(n, m).0), [2, 13, 14, 0]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_noise_is_told_from_what_is_not() {
+    fn change_is_reported_only_beyond_noise() {
         let changed = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().changed(0.01);
         let base = [100.0, 103.0, 98.0, 101.0, 99.0];
         assert_eq!(changed(&base, &base), None);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_get_formats_of_their_own_and_other_states_stay() {
+    fn cache_pass_sets_key_and_value_formats_only() {
         let read = |text: &str| Cached::read(text).unwrap();
         let asked = Options { keys: read("q8_0"), values: read("q4_0") };
         let expected = [
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_no_whole_blocks_are_refused() {
+    fn heads_of_partial_cache_blocks_are_refused() {
         let asked = Options { keys: Cached::read("q8_0").unwrap(), values: Cached::default() };
         let error = states(module(80), asked).unwrap_err().to_string();
         assert_eq!(

@@ -301,7 +301,7 @@ mod tests {
     /// Checks that a value made by one layer and used by all others forbids no cut among those.
     /// Their regions are the same as without the value, and equal to each other.
     #[test]
-    fn what_all_layers_use_is_in_the_way_of_no_cut() {
+    fn values_used_by_all_layers_forbid_no_cut() {
         let text = |layers: usize| {
             let mut text =
                 "weight @w : f32[8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n  %v = mul %x0, %x0\n".to_owned();
@@ -332,7 +332,7 @@ mod tests {
     /// Checks that a region without a place for a cut is cut anyway: the nodes of an e-graph stay
     /// bounded.
     #[test]
-    fn a_long_region_is_cut_where_it_must_be() {
+    fn region_without_cut_points_is_cut_at_its_limit() {
         let mut text = "weight @w : f32[8, 8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n".to_owned();
         for i in 0..5000 {
             // Rules look into products, so no place allows a cut.

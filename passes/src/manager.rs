@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_pass_is_refused_with_the_names_there_are() {
+    fn unknown_pass_error_lists_the_passes() {
         let error = run_pipeline(Module::default(), &["fuze"], &Context::new(Target::AVX2));
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_says_what_it_takes() {
+    fn pass_error_states_the_expected_input() {
         let error = run(Ir::Graph(Module::default()), &["steps"], &Context::new(Target::AVX2));
         let error = error.err().map(|e| e.to_string());
         assert_eq!(error.as_deref(), Some("pass steps: expected tasks, found a graph"));
@@ -428,7 +428,7 @@ mod tests {
     /// Checks that passes record their choices and alternatives, and that recording does not change
     /// their output.
     #[test]
-    fn passes_tell_what_they_decide() {
+    fn passes_record_decisions_without_changing_output() {
         use crate::decision::{Decision, Decisions};
         let text = "
 weight @n : f32[256]
@@ -484,7 +484,7 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
     }
 
     #[test]
-    fn a_stop_says_which_pass_it_is_behind_and_what_follows() {
+    fn stop_text_names_its_pass_and_refuses_wrong_ir() {
         let context = Context::new(Target::AVX2);
         let ir = run(Ir::Graph(Module::default()), &["canonicalise", "fuse"], &context).unwrap();
         let stop = Stop { ir, after: Some("fuse") };
@@ -501,7 +501,7 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
     }
 
     #[test]
-    fn options_are_set_by_text_and_wrong_ones_say_what_is_right() {
+    fn pass_options_are_parsed_and_errors_state_valid_values() {
         let mut options = OptionSet::default();
         let mut error = |text: &str| set(&mut options, text).unwrap_err().to_string();
         assert_eq!(

@@ -288,7 +288,7 @@ mod tests {
     /// Checks the measured thresholds: unpacking pays from 6 rows, tiles from a block of 16, and
     /// rows of activations stay in L2.
     #[test]
-    fn kernels_take_over_where_they_were_measured_to() {
+    fn kernels_switch_at_measured_row_counts() {
         for target in Target::all() {
             let tiles = target.isa().tile_registers > 0;
             let vectors = candidates::Weight { x: Format::A8Super, ..WEIGHT };
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_are_as_large_as_makes_enough_of_them() {
+    fn bands_are_the_largest_that_give_enough_items() {
         let banded = |weight: candidates::Weight| decided(weight, Target::AVX512, Target::AVX512.row().caches());
         // 256 items without bands, and then fewer.
         assert_eq!(banded(candidates::Weight { n: 8192, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");

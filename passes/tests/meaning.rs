@@ -65,7 +65,7 @@ fn models_of_floats_keep_their_logits() {
 }
 
 #[test]
-fn any_ops_of_floats_keep_their_results() {
+fn passes_keep_results_of_random_float_modules() {
     for seed in 100..200 {
         assert_near(seed, &random_module(seed, Formats::F32), ROUNDING);
     }
@@ -79,7 +79,7 @@ fn any_ops_of_floats_keep_their_results() {
 const QUANTISED: f64 = 9.0 * 5e-4;
 
 #[test]
-fn models_of_all_formats_keep_their_logits_but_for_quantised_rows() {
+fn passes_keep_logits_of_quantised_models_within_rounding() {
     for seed in 300..312 {
         let mut m = random_model(seed, Formats::All);
         // Noise decides between two experts with nearly equal scores, so every token goes to all
@@ -109,7 +109,7 @@ fn every_projection_of_a_model_is_fused() {
 }
 
 #[test]
-fn running_the_pipeline_again_changes_nothing() {
+fn pipeline_is_idempotent() {
     for seed in 0..20 {
         let m = random_model(seed, Formats::F32);
         let once = run_pipeline(m.module, &graph_passes(), &context()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -195,7 +195,7 @@ func @f(%kv: token<@kv.0>, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f3
 }
 
 #[test]
-fn deferral_is_refused_where_nothing_can_be_deferred() {
+fn deferral_without_deferrable_experts_is_refused() {
     let mut refused = [0; 2];
     for seed in 0..20 {
         let m = random_model(seed, Formats::F32);
@@ -211,7 +211,7 @@ fn deferral_is_refused_where_nothing_can_be_deferred() {
 /// Checks that all layers with experts but the last defer some, and that loading names the deferred
 /// experts too.
 #[test]
-fn the_last_layer_defers_nothing() {
+fn last_layer_does_not_defer_experts() {
     let mut layers = 0;
     for seed in 0..90 {
         let m = random_model(seed, if seed.is_multiple_of(4) { Formats::All } else { Formats::F32 });
@@ -249,7 +249,7 @@ fn the_last_layer_defers_nothing() {
 
 /// Checks that a cut across a rule's match loses a fusion but does not change results.
 #[test]
-fn regions_that_are_cut_anywhere_keep_their_results() {
+fn arbitrary_region_cuts_keep_results() {
     let mut unlike = 0;
     for seed in 0..40 {
         let m = random_model(seed, Formats::F32);

@@ -146,7 +146,7 @@ fn check(seed: u64, plan: &Plan<KernelSpec>) {
 }
 
 #[test]
-fn data_are_written_before_they_are_read_and_buffers_in_use_never_overlap() {
+fn buffers_are_written_first_and_never_overlap_in_use() {
     for seed in 0..40 {
         for target in TARGETS {
             check(seed, &plan_for(seed, &graph_passes(), target).0);
@@ -158,7 +158,7 @@ fn data_are_written_before_they_are_read_and_buffers_in_use_never_overlap() {
 /// Checks that the formats that products' kernels read and write fit the target, and that kernels
 /// read their weights' formats.
 #[test]
-fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
+fn kernel_formats_match_their_packed_or_plain_weights() {
     let (mut packed, mut floats) = (0, 0);
     for seed in 0..60 {
         for target in TARGETS {
@@ -336,7 +336,7 @@ fn readers(plan: &Plan<KernelSpec>, group: usize) -> Vec<usize> {
 }
 
 #[test]
-fn experts_are_requested_and_released_around_what_reads_them_and_no_barrier_is_added() {
+fn expert_requests_enclose_their_readers_without_extra_barriers() {
     let all = &graph_passes()[..];
     let residency = |predict| OptionSet::default().with(&residency::Options { memory: Some(0), predict });
     let runs = |plan: &Plan<KernelSpec>| plan.steps.iter().filter(|step| matches!(step, Step::Run { .. })).count();

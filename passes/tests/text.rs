@@ -102,6 +102,6 @@ fn text(decision: &Decision) -> String {
 }
 
 #[test]
-fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Error>> {
+fn pass_examples_match_their_recorded_output() -> Result<(), Box<dyn std::error::Error>> {
     check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ir"), run)
 }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_files_give_mean_squares() {
+    fn imatrix_files_of_both_kinds_give_mean_squares() {
         let found = of_binary(&binary(1, "a.weight", 4, &[8.0, 2.0])).unwrap();
         assert_eq!(found["a.weight"], [2.0, 0.5]);
         let file = GgufWriter::new()
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_importance_files_are_refused() {
         let whole = binary(1, "a.weight", 1, &[1.0, 2.0]);
         for end in 0..whole.len() {
             assert!(of_binary(&whole[..end]).is_err(), "{end}");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn another_models_is_told() {
+    fn importance_of_another_model_is_refused() {
         let path = PathBuf::from("i.dat");
         let importance = Importance { path, means: HashMap::from([("a".to_owned(), vec![1.0; 6])]) };
         assert!(importance.of("a", 6, 1).unwrap().is_some() && importance.of("a", 3, 2).unwrap().is_some());

@@ -518,7 +518,7 @@ mod tests {
     /// Covers a part that only every second layer has, experts with a shared expert, and one
     /// dimension.
     #[test]
-    fn tensors_are_counted_among_those_of_their_part() {
+    fn tensors_are_counted_within_their_kind() {
         let names = ["blk.1.attn_v.weight", "blk.3.attn_qkv.weight", "blk.10.attn_v.weight", "output.weight"];
         let of_experts = ["blk.3.ffn_down_shexp.weight", "blk.3.ffn_down_exps.weight", "blk.2.ffn_down.weight"];
         let tensors = names.iter().chain(&of_experts).map(|name| (*name, true));
@@ -536,7 +536,7 @@ mod tests {
 
     /// Checks the rules of llama-quantize's low-bit mixes for models unlike the demo model.
     #[test]
-    fn places_make_the_difference() {
+    fn tensor_formats_depend_on_layer_position() {
         let dense = Place {
             layer: 9,
             layers: 32,

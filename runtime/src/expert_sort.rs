@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_are_sorted_and_slots_lead_back(top_k in 1usize..5, ids in prop::collection::vec(0u32..7, 0..200)) {
+        fn routed_rows_are_sorted_by_expert_with_slot_indices(top_k in 1usize..5, ids in prop::collection::vec(0u32..7, 0..200)) {
             let ids = &ids[..ids.len() / top_k * top_k];
             let mut bucket = Bucket::default();
             bucket.sort(ids, top_k as u32, 7, &mut vec![9; 3])?;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_nobody_have_no_rows() {
+    fn unassigned_slots_have_no_rows() {
         let nobody = NOBODY.cast_unsigned();
         let mut bucket = Bucket::default();
         let ids = [nobody, 2, nobody, nobody, 1, 2];

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_for_some_threads_leaves_the_others_asleep() {
+    fn partial_job_runs_on_the_requested_threads_only() {
         let mut pool = Pool::new(4).unwrap();
         for threads in [4, 2, 1, 3, 9, 0, 4, 2] {
             let ran = Mutex::new(Vec::new());
@@ -431,7 +431,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn workers_are_bound_until_they_are_let_go_and_the_caller_as_long_as_it_works() {
+    fn workers_stay_bound_and_caller_only_during_jobs() {
         // The masks that the system reports for this process's threads.
         let mask = |thread: ThreadId| {
             let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", thread.number())).unwrap();

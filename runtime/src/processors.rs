@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_cpus() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(parse_list("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
         assert_eq!(parse_list("5"), Some(vec![5]));
         assert_eq!(parse_list(""), Some(vec![]));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_come_before_their_second_threads_and_large_ones_before_small_ones() {
+    fn cpu_order_is_cores_then_siblings_and_large_first() {
         let some = |cores: &[u64]| cores.iter().map(|&core| Some(core)).collect::<Vec<_>>();
         // Siblings with distant numbers, as most firmware assigns them; with adjacent numbers; no
         // siblings.
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_own_the_machine_are_bound_and_others_only_where_told() {
+    fn auto_pinning_needs_an_idle_machine() {
         let four: Vec<_> = (0..4).map(Some).collect();
         let owned = machine(&four);
         assert_eq!(owned.pinned_processors(Pin::Auto, 4), Ok(vec![0, 1, 2, 3]));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_read_from_what_the_system_says() {
+    fn machine_topology_is_read_from_sysfs() {
         let root = std::env::temp_dir().join(format!("ixc-processors-{}", std::process::id()));
         let cpus = root.join("system/cpu");
         for (number, package, core) in [(0, "0", "0"), (1, "0", "4"), (2, "0", "0"), (5, "-1", "7")] {
@@ -413,7 +413,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_thread_is_bound_to_a_cpu_that_is_there_and_no_other() {
+    fn thread_can_be_bound_only_to_available_cpus() {
         // Runs on its own thread, which then ends. On any machine, one of the first CPUs is
         // allowed.
         std::thread::spawn(|| {

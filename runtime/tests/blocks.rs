@@ -230,7 +230,7 @@ fn parts(path: &Path) -> [PathBuf; 2] {
 }
 
 #[test]
-fn a_run_that_stops_anywhere_is_gone_on_with() {
+fn interrupted_write_is_resumed_from_any_point() {
     let made = Made::new();
     let path = made.path();
     made.write(|_, _| ()).unwrap();
@@ -258,7 +258,7 @@ fn a_run_that_stops_anywhere_is_gone_on_with() {
 }
 
 #[test]
-fn a_model_that_is_written_to_while_it_is_packed_is_refused_and_begun_anew() {
+fn model_changed_during_packing_is_refused_and_restarted() {
     let made = Made::new();
     let (path, model) = (made.path(), made.model());
     let right = fs::read(&model).unwrap();
@@ -295,7 +295,7 @@ fn a_model_that_is_written_to_while_it_is_packed_is_refused_and_begun_anew() {
 }
 
 #[test]
-fn links_beside_the_plan_are_not_written_through() {
+fn links_at_temporary_names_are_not_followed() {
     for number in [0, 1] {
         let made = Made::new();
         let other = made.folder.join("other");
@@ -308,7 +308,7 @@ fn links_beside_the_plan_are_not_written_through() {
 }
 
 #[test]
-fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
+fn finished_parts_are_reused_only_for_the_same_model() {
     let made = Made::new();
     let (path, model) = (made.path(), made.model());
     made.write(|_, _| ()).unwrap();
@@ -398,7 +398,7 @@ fn child(test: &str, made: &Made) -> Child {
 }
 
 #[test]
-fn a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on() {
+fn killed_writer_leaves_no_plan_and_is_resumed() {
     if let Some(made) = Made::given() {
         let mut calls = 0;
         let wait = |_, _| {
@@ -418,7 +418,7 @@ fn a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on() {
     made.write(|_, _| ()).unwrap();
     let right = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    let mut killed = child("a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on", &made);
+    let mut killed = child("killed_writer_leaves_no_plan_and_is_resumed", &made);
     let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "kill me"));
     killed.kill().unwrap();
@@ -433,7 +433,7 @@ fn a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
+fn full_disk_error_states_needed_space_and_resumes() {
     // The file has room for all but its last three blocks.
     let room = |made: &Made| fs::read(made.folder.join("right")).unwrap().len() as u64 - 3 * STRIDE as u64;
     if let Some(made) = Made::given() {
@@ -454,7 +454,7 @@ fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
     made.write(|_, _| ()).unwrap();
     let right = fs::read(&path).unwrap();
     fs::rename(&path, made.folder.join("right")).unwrap();
-    let mut limited = child("without_room_it_says_how_much_is_needed_and_goes_on_when_there_is", &made);
+    let mut limited = child("full_disk_error_states_needed_space_and_resumes", &made);
     let lines = BufReader::new(limited.stdout.take().unwrap()).lines().map(Result::unwrap);
     let said = lines.filter_map(|line| line.strip_prefix("space ").map(str::to_string)).collect::<Vec<_>>();
     assert!(limited.wait().unwrap().success());
@@ -470,7 +470,7 @@ fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
 }
 
 #[test]
-fn plans_that_lie_about_their_blocks_are_refused() {
+fn plans_with_inconsistent_blocks_are_refused() {
     let made = Made::new();
     let good = made.write(|_, _| ()).unwrap();
     let number = |name: &str| good.weights.iter().position(|weight| weight.name == name).unwrap();

@@ -114,7 +114,7 @@ fn threads_do_not_change_a_bit() {
 /// bits with any number of threads and in the interpreter. Compared with undivided attention, only
 /// the order of sums differs.
 #[test]
-fn a_long_context_in_parts_is_the_same_for_all_threads_and_close_to_the_whole() {
+fn partitioned_long_attention_is_deterministic_and_accurate() {
     let folder = Folder::new();
     let mut plan = tiny::plan(&folder.0);
     plan.context_length = 1200;
@@ -142,7 +142,7 @@ fn a_long_context_in_parts_is_the_same_for_all_threads_and_close_to_the_whole() 
 }
 
 #[test]
-fn steps_may_be_split_anywhere() {
+fn prompt_can_be_split_into_any_steps() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let mut engine = native(&folder, &plan, 2);
@@ -171,7 +171,7 @@ fn steps_may_be_split_anywhere() {
 }
 
 #[test]
-fn outputs_are_those_wanted() {
+fn only_requested_outputs_are_computed() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let mut engine = native(&folder, &plan, 2);
@@ -190,7 +190,7 @@ fn outputs_are_those_wanted() {
 }
 
 #[test]
-fn going_back_is_as_if_it_had_not_been() {
+fn truncation_restores_the_earlier_state() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let mut engine = native(&folder, &plan, 2);
@@ -278,7 +278,7 @@ fn statistics_name_every_task() {
 }
 
 #[test]
-fn steps_that_one_thread_does_alone_give_the_bits_of_shared_ones_and_take_no_barrier() {
+fn single_thread_steps_give_equal_bits_without_barriers() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let tokens = prompt(60);
@@ -314,7 +314,7 @@ fn steps_that_one_thread_does_alone_give_the_bits_of_shared_ones_and_take_no_bar
 }
 
 #[test]
-fn without_wanted_outputs_nothing_is_met_for_behind_the_last_token() {
+fn steps_without_outputs_have_fewer_barriers() {
     let folder = Folder::new();
     let options = Options { stats: true, ..options(2, BackendKind::Native) };
     let mut engine = Engine::load(tiny::plan(&folder.0), &folder.0, &options).unwrap();
@@ -327,7 +327,7 @@ fn without_wanted_outputs_nothing_is_met_for_behind_the_last_token() {
 }
 
 #[test]
-fn columns_are_divided_where_they_are_few_for_the_threads() {
+fn columns_are_split_when_items_are_few_per_thread() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let items = |threads: usize, tokens: u32, label: &str| {
@@ -349,7 +349,7 @@ fn columns_are_divided_where_they_are_few_for_the_threads() {
 }
 
 #[test]
-fn a_plan_goes_through_its_file() {
+fn plan_file_round_trips() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let path = folder.0.join("tiny.ixp");
@@ -365,7 +365,7 @@ fn a_plan_goes_through_its_file() {
 }
 
 #[test]
-fn what_does_not_fit_the_machine_or_the_model_is_an_error() {
+fn plans_not_fitting_machine_or_model_are_errors() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let load = |plan: &Plan<Kernel>, options: Options| Engine::load(plan.clone(), &folder.0, &options).map(drop);
@@ -398,7 +398,7 @@ fn what_does_not_fit_the_machine_or_the_model_is_an_error() {
 
 /// Another division into kernels may number them differently.
 #[test]
-fn a_plan_of_the_same_model_takes_the_place_of_another() {
+fn plan_variant_of_the_same_model_replaces_another() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let mut other = plan.clone();
@@ -423,7 +423,7 @@ fn a_plan_of_the_same_model_takes_the_place_of_another() {
 
 /// The activations of another plan may take more memory.
 #[test]
-fn a_plan_that_takes_the_place_of_another_stays_in_the_budget() {
+fn plan_variant_stays_within_the_budget() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let with = |memory| Options { memory: Some(memory), ..options(1, BackendKind::Native) };

@@ -64,7 +64,7 @@ fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
 }
 
 #[test]
-fn every_damaged_byte_and_every_wrong_length_is_noticed() {
+fn damaged_bytes_and_wrong_lengths_are_detected() {
     let folder = Folder::new();
     let mut plan = tiny::plan(&folder.0);
     // Most kernels are removed for speed, which the file format does not notice.
@@ -219,7 +219,7 @@ fn kernels_with_wrong_bytes_are_refused_or_compile() {
 }
 
 #[test]
-fn loops_nested_without_end_are_refused_while_they_are_read() {
+fn deeply_nested_loops_are_refused_while_decoding() {
     let folder = Folder::new();
     let mut plan = tiny::plan(&folder.0);
     plan.kernels.truncate(1);
@@ -519,7 +519,7 @@ fn plans_with_wrong_numbers_do_no_harm() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn plan_errors_name_the_invalid_field() {
     type Change = fn(&mut Plan<Kernel>);
     let refused: &[(&str, Change)] = &[
         ("plan: max_tokens is 0, must be in 1..=1048576", |p| p.max_tokens = 0),

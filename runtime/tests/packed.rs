@@ -64,7 +64,7 @@ fn packed_when_loaded_is_the_same_as_not_packed() {
 }
 
 #[test]
-fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
+fn packing_on_demand_matches_packing_at_load() {
     let folder = Folder::new();
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
@@ -162,7 +162,7 @@ fn weights_written_into_the_plan_are_mapped_and_the_same() {
 }
 
 #[test]
-fn a_plan_with_nothing_to_pack_is_written_without_weights() {
+fn plan_without_packable_weights_is_written_without_weights() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let path = folder.0.join("tiny.ixp");
@@ -226,7 +226,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
 }
 
 #[test]
-fn a_model_file_that_is_another_is_not_packed() {
+fn packing_another_model_file_is_refused() {
     let folder = Folder::new();
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let model = folder.0.join("tiny.weights");
@@ -241,7 +241,7 @@ fn a_model_file_that_is_another_is_not_packed() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_regular_file_is_not_replaced() {
+fn non_regular_file_is_not_replaced() {
     let folder = Folder::new();
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("socket");

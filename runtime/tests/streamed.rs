@@ -92,7 +92,7 @@ fn rising(layers: usize) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn experts_that_stay_change_no_bit_and_every_choice_is_counted() {
+fn pinned_experts_change_no_bits_and_choices_are_counted() {
     const LAYERS: u32 = 3;
     let folder = Folder::new();
     let plan = tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS);
@@ -168,7 +168,7 @@ fn counts_of_another_model_are_refused() {
 
 /// Stages that one thread runs alone are shared if they run again for late experts, and only then.
 #[test]
-fn streamed_experts_give_the_bits_of_resident_ones_where_one_thread_works_alone() {
+fn streamed_experts_match_resident_bits_on_single_thread_stages() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
@@ -264,7 +264,7 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
 }
 
 #[test]
-fn what_is_predicted_for_many_tokens_and_layers_changes_no_bit() {
+fn predictions_across_tokens_and_layers_change_no_bits() {
     const LAYERS: u32 = 3;
     let folder = Folder::new();
     let plan = predicted(&tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS));
@@ -464,7 +464,7 @@ fn with_fates(options: Options, patience: u64, fate: impl FnMut(u64) -> Result<u
 }
 
 #[test]
-fn a_drive_that_is_a_hundred_times_slower_changes_nothing_but_time() {
+fn slow_drive_changes_only_the_time() {
     let folder = Folder::new();
     let plan = predicted(&tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), 3));
     let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
@@ -506,7 +506,7 @@ fn short_and_interrupted_reads_change_nothing() {
 }
 
 #[test]
-fn an_expert_that_cannot_be_read_fails_the_steps_that_need_it_and_no_other() {
+fn unreadable_expert_fails_only_steps_that_need_it() {
     const EIO: i32 = 5;
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
@@ -577,7 +577,7 @@ fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
 }
 
 #[test]
-fn blocks_of_a_plan_whose_file_is_not_at_hand_are_told_so() {
+fn missing_plan_file_of_streamed_blocks_is_an_error() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("tiny.ixp");
@@ -589,7 +589,7 @@ fn blocks_of_a_plan_whose_file_is_not_at_hand_are_told_so() {
 }
 
 #[test]
-fn a_budget_for_everything_is_kept_or_refused() {
+fn total_memory_budget_is_met_or_refused() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let load = |memory| {
@@ -679,7 +679,7 @@ fn groups_that_cannot_be_streamed_are_refused() {
 }
 
 #[test]
-fn mapped_experts_give_the_same_bits_and_are_said_to_be_needed() {
+fn mapped_experts_match_resident_bits_with_read_ahead_advice() {
     let folder = Folder::new();
     let load = |factors, experts| {
         let plan = plan_of(&folder.0, Target::PORTABLE, factors);

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_numbered_as_they_stand_and_bounded() {
+    fn batch_lines_are_numbered_by_position_and_limited() {
         let found = lines(b"{}\n\n  \n{\"a\": 1}\r\nlast");
         let shown: Vec<_> = found.iter().map(|line| (line.number, line.bytes.as_deref().unwrap())).collect();
         assert_eq!(shown, [(1, &b"{}"[..]), (4, b"{\"a\": 1}\r"), (5, b"last")]);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_asks_for() {
+    fn batch_lines_become_requests_with_defaults() {
         let fields = json!({"temperature": 0.5}).as_object().unwrap().clone();
         let defaults = Defaults { fields, limit: Some(7), text_limit: Some(9), ..Defaults::default() };
         let chats = Defaults { chats: true, system: Some("s".into()), ..defaults.clone() };

@@ -374,7 +374,7 @@ mod tests {
 
     /// Checks that prompts of clients that left still count: their processes go on.
     #[tokio::test]
-    async fn few_prompts_are_made_at_once() {
+    async fn concurrent_prompt_rendering_is_limited() {
         let (app, begins, end) = slow(Options::default());
         let ask = || {
             let app = app.clone();
@@ -407,7 +407,7 @@ mod tests {
 
     /// Checks that several grammars compile at once, up to a limit, while prompts are tokenised.
     #[tokio::test]
-    async fn few_grammars_are_compiled_at_once_and_no_prompt_waits_for_them() {
+    async fn concurrent_grammar_compilation_is_limited_and_blocks_no_prompt() {
         let (app, begins, end) = slow(Options::default());
         let app = Arc::new(app.of_name(None).await.unwrap_or_else(|_| panic!("no model")));
         let any = || Some(Constraint::Json(serde_json::json!({})));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_addresses_are_unescaped() {
+    fn query_parameters_are_unescaped() {
         let of = |address: &'static str| query(&Uri::from_static(address), "model");
         assert_eq!(of("/slots?action=save&model=a%20b+c%2fd%"), Some("a b c/d%".to_owned()));
         assert_eq!(of("/slots?model=%ff%C3%A4%4"), Some("\u{fffd}\u{e4}%4".to_owned()));

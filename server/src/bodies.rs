@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_have_come_share_a_room() {
+    async fn received_bodies_share_a_memory_limit() {
         let bodies = Bodies::new(MIB, 2 * MIB, Duration::from_millis(1));
         let read = async |length: usize| bodies.read(Body::from(vec![b' '; length]), None).await;
         let (one, two) = (read(MIB).await.unwrap(), read(MIB).await.unwrap());
@@ -144,7 +144,7 @@ mod tests {
 
     /// Slow bodies take budget for their received bytes only, however long they may become.
     #[tokio::test]
-    async fn a_slow_body_keeps_no_other_waiting() {
+    async fn slow_body_blocks_no_other_body() {
         let bodies = Bodies::new(MIB, 2 * MIB, Duration::MAX);
         let mut slow: Vec<_> = (0..64).map(|_| Box::pin(bodies.read(chunks(&[100, 1], false), None))).collect();
         for one in &mut slow {

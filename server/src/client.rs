@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_sees_that_its_client_has_gone() {
+    async fn work_detects_a_disconnected_client() {
         let seen = serve((), async { Client::current() }).await.unwrap();
         assert_eq!((seen.is_there(), seen.check()), (false, Err(Refusal::Gone)));
         let there = serve((), async { Client::current().is_there() }).await;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_one_requests() {
+    async fn panic_ends_only_its_own_request() {
         assert_eq!(serve((), async { panic!("of a test") as u32 }).await, None);
     }
 }

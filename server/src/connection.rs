@@ -239,7 +239,7 @@ mod tests {
     /// Checks that the server ends although an endless answer has the only place, after the time
     /// for answers in progress.
     #[tokio::test]
-    async fn it_ends_while_no_place_is_free() {
+    async fn server_stops_while_an_endless_answer_runs() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
@@ -312,7 +312,7 @@ mod tests {
     /// Checks that the server notices a closed connection although the client has sent further
     /// requests, more than hyper's buffer holds.
     #[tokio::test]
-    async fn further_requests_do_not_hide_that_the_client_has_gone() {
+    async fn disconnect_is_detected_despite_pipelined_requests() {
         for further in [0, 1, 3000] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();

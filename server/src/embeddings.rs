@@ -145,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn numbers_are_as_others_read_them() {
+    fn embeddings_encode_as_base64_little_endian_floats() {
         // From Python's `base64.b64encode(struct.pack("<3f", 1.0, -0.5, 3e-3))`, and the same with
         // the first number and the first two.
         assert_eq!(base64(&[1.0, -0.5, 3e-3]), "AACAPwAAAL+mm0Q7");

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_this_machine_are_no_part_of_answers() {
+    fn server_paths_are_removed_from_messages() {
         for (message, expected) in [
             ("/srv/models/a.gguf: cannot read", "a.gguf: cannot read"),
             ("cannot open \"/home/u/x y.gguf\" (/proc/self/exe)", "cannot open \"x y.gguf\" (exe)"),

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read_by_each_of_their_names() {
+    fn token_limit_is_read_under_each_field_name() {
         let limit = |body: &str| Fields::of(body.as_bytes()).unwrap().limit();
         assert_eq!(limit("{}"), Ok(None));
         for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
@@ -369,7 +369,7 @@ mod tests {
     /// Checks that bodies with too many values are refused before they are parsed. A long text is
     /// one value.
     #[test]
-    fn values_take_memory_in_proportion() {
+    fn body_value_count_is_limited_by_its_memory() {
         let (number, text) = (VALUE_BYTES, VALUE_BYTES + TEXT_BYTES);
         let all = [br#"{"a": [1, "x\",,[{", 3], "b": {}}"#.as_slice(), b"1"].map(memory_of_values);
         let object = VALUE_BYTES + OBJECT_BYTES;

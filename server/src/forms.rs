@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_have_many_words() {
+    fn all_output_format_fields_become_constraints() {
         let schema = || json!({"type": "integer"});
         let json = || Some(Constraint::Json(schema()));
         let regex = |regex: &str| Some(Constraint::Regex(regex.to_owned()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn output_of_messages_has_a_form() {
+    fn anthropic_output_formats_become_constraints() {
         let format = json!({"type": "json_schema", "schema": {"type": "object"}});
         let expected = Some(Constraint::Json(json!({"type": "object"})));
         for request in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_counts_what_is_no_larger() {
+    fn histogram_bucket_counts_values_up_to_its_bound() {
         let mut histogram = Histogram::new(&[1.0, 2.0]);
         [0.0, 1.0, 1.5, 2.0, 2.5, 9.0].into_iter().for_each(|value| histogram.add(value));
         let buckets: Vec<_> = histogram.buckets().collect();

@@ -38,7 +38,7 @@ mod tests {
     use axum::body::Body;
 
     #[test]
-    fn names_that_lead_here_are_told_from_others() {
+    fn foreign_host_names_are_refused() {
         let hosts = ["models.example".to_owned()];
         let asked = |uri: &str, host: Option<&str>| {
             let request = axum::http::Request::builder().uri(uri);

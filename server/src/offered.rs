@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_items_as_clients_know_them() {
+    fn tool_calls_become_response_items_of_their_type() {
         let offered = of(json!([
             {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "grammar", "definition": "start: x"}},
             {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "read", "parameters": {}}]},

@@ -649,7 +649,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_on_is_what_is_asked_for() {
+    fn last_message_is_continued_or_answered_as_requested() {
         let user = || Message::new("user", "x");
         let said = |content: &str, reasoning: &str| Message {
             reasoning: Some(reasoning.to_owned()),
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_left_out_for_its_role() {
+    fn roles_missing_in_the_template_are_mapped_or_refused() {
         let of = |role: &str, template: &str| role_for(role.to_owned(), template);
         let all = "{% for m in messages %}{{ m.role }}{% endfor %}";
         let some = "{% if m.role == 'user' or m.role == \"assistant\" %}";

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_this_machine_and_the_servers_own_are_admitted() {
+    fn local_and_own_origins_are_admitted() {
         let hosts = ["models.example".to_owned()];
         let refused = |host: &str, origin: &str| refused(&[], &hosts, &request(host, origin));
         for origin in [
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn preflights_are_told_what_they_ask_for() {
+    fn preflights_allow_the_requested_method_and_headers() {
         let mut asked = request("localhost", "http://localhost:5173");
         assert!(preflight(&asked).is_none());
         *asked.method_mut() = Method::OPTIONS;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_json_are_told_from_others() {
+    fn json_content_types_are_recognised() {
         let of = |said: &str| says_json(&HeaderMap::from_iter([(header::CONTENT_TYPE, said.parse().unwrap())]));
         for said in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"] {
             assert!(of(said), "{said}");

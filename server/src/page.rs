@@ -46,7 +46,7 @@ mod tests {
     /// Checks that the page has nothing that the policy would silently block, and never makes
     /// markup of a model's text.
     #[test]
-    fn the_page_has_nothing_that_its_policy_refuses() {
+    fn page_has_no_content_forbidden_by_its_policy() {
         assert_eq!(PAGE.matches("NONCE").count(), 2);
         assert_eq!(ixc_testing::pages::forbidden(PAGE, "NONCE"), [""; 0]);
     }

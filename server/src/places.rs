@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_longest_idle_connection_gives_its_place_up() {
+    async fn longest_idle_connection_is_closed_first() {
         let places = Arc::new(Places::new(4));
         let mut seats = Vec::new();
         for last in 0..4 {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_keeps_its_place_until_it_is_sent() {
+    async fn connection_stays_open_until_its_answer_is_sent() {
         let places = Arc::new(Places::new(1));
         let seat = places.take(address(1)).await.unwrap();
         let request = InRequest::new(Arc::clone(seat.place()));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_comes_in_time_takes_the_place_back() {
+    async fn request_in_time_keeps_its_connection_open() {
         let places = Arc::new(Places::new(2));
         let (first, second) = (places.take(address(1)).await.unwrap(), places.take(address(2)).await.unwrap());
         let (found, ()) = tokio::join!(places.take(address(3)), async {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_leaves_places_to_others() {
+    async fn one_client_cannot_take_all_connections() {
         let places = Arc::new(Places::new(8));
         let mut seats = Vec::new();
         for _ in 0..6 {

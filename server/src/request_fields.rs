@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_field_stands_once_in_each_interface() {
+    fn each_field_is_listed_once_per_interface() {
         for interface in Interface::ALL {
             let mut names: Vec<&str> = fields_of(interface).map(|field| field.name).collect();
             names.sort_unstable();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_what_they_are_for() {
+    fn field_examples_are_valid_or_refused_as_stated() {
         for field in FIELDS {
             let example: Value = serde_json::from_str(field.example).unwrap();
             let fields = || Fields::of(json!({field.name: example}).to_string().as_bytes()).unwrap();

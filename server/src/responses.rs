@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_behind_each_other_are_one_message() {
+    fn adjacent_function_calls_form_one_message() {
         let call =
             |i: usize| json!({"type": "function_call", "call_id": format!("c{i}"), "name": "f", "arguments": "{}"});
         let said = json!({"role": "user", "content": "x"});
@@ -453,14 +453,14 @@ mod tests {
     }
 
     #[test]
-    fn many_items_are_refused_before_they_are_looked_at() {
+    fn item_count_is_limited_before_items_are_checked() {
         // None of them is a valid item, but the error does not mention it.
         let error = chat(vec![json!(1); MOST_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
         assert!(error.contains("at most"), "{error}");
     }
 
     #[test]
-    fn what_is_cut_off_is_not_whole() {
+    fn truncated_response_items_are_marked_incomplete() {
         let ended = |end: End| {
             let mut items = Items::default();
             items.add(Delta::Reasoning("Hm.".to_owned()));

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_nowhere() {
+    fn slot_file_names_cannot_contain_paths() {
         let of = |name: &str| file_name(&Fields::of(json!({"filename": name}).to_string().as_bytes()).unwrap());
         assert_eq!(of("a b-1.ixs").unwrap(), "a b-1.ixs");
         for name in ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "..\\x", "c:x", "a\nb", "a\0", &"x".repeat(256)] {

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_say_what_is_told_and_called() {
+    fn tool_choice_determines_offered_and_required_tools() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let both = || names(&["a", "b"]);
         let allowed = |mode: &str| json!({"mode": mode, "tools": [{"type": "function", "function": {"name": "b"}}]});

@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn agrees_with_the_standard_library_where_that_knows() {
+    fn cpu_features_match_the_standard_library() {
         use std::arch::is_x86_feature_detected as has;
         let known = [
             (Feature::Avx, has!("avx")),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_which_of_the_three_it_is() {
+    fn missing_feature_messages_distinguish_their_cause() {
         let texts = [
             Missing::Cpu(Feature::AmxTile),
             Missing::State { feature: Feature::AmxTile, bits: 0x60000 },

@@ -190,7 +190,7 @@ mod tests {
     use crate::target::TARGETS;
 
     #[test]
-    fn shapes_are_whole_and_grow_with_their_level() {
+    fn cache_shapes_are_valid_and_grow_with_level() {
         for row in TARGETS {
             let Memory { l1, l2, l3, .. } = row.memory();
             for cache in [l1, l2, l3] {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn farther_costs_more() {
+    fn farther_memory_levels_cost_more_cycles() {
         for figure in [tile_load, line_load] {
             let cycles: Vec<f64> = Level::ALL.into_iter().filter_map(figure).map(|figure| figure.cycles).collect();
             assert!(cycles.len() == 3 && cycles.is_sorted(), "{cycles:?}");

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instruction_sets_are_what_the_features_allow() {
+    fn instruction_sets_match_the_features() {
         for target in Target::all().filter(|target| target.isa().lowering == Lowering::X64) {
             let isa = target.isa();
             let is_evex = isa.vector_bytes > 32 || isa.vector_registers > 16;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_natively_lacks_nothing_and_nothing_better_does() {
+    fn native_target_is_the_best_runnable_one() {
         let native = Target::native();
         assert!(native.missing().is_empty());
         for target in Target::all().filter(|t| t.missing().is_empty()) {

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_named() {
+    fn checksum_differences_are_named() {
         let mut table = Table::new(Path::new("none"));
         table.add("same", [b"a".as_slice(), b"b"]);
         table.add("other", [b"a".as_slice()]);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "twice is there twice")]
-    fn a_name_stands_once() {
+    fn duplicate_checksum_names_panic() {
         let mut table = Table::new(Path::new("none"));
         table.add("twice", [b"a".as_slice()]);
         table.add("twice", [b"a".as_slice()]);

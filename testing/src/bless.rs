@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_variable_asks_for_nothing() {
+    fn empty_bless_variable_means_unset() {
         assert!(!is_set(None) && !is_set(Some(OsStr::new(""))));
         assert!(is_set(Some(OsStr::new("1"))));
     }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_leads_to_the_file_with_the_item() {
+    fn paths_resolve_to_the_file_of_the_item() {
         let edges = graph_of(&[
             ("lib.rs", "mod a; pub mod b; pub use b::deep::Deep; #[cfg(test)] mod tests;"),
             ("a.rs", "use crate::Deep; use crate::b; fn f() { b::other::g(); }"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn exports_are_no_use_and_inline_modules_belong_to_their_file() {
+    fn reexports_are_ignored_and_inline_modules_belong_to_files() {
         let edges = graph_of(&[
             ("lib.rs", "mod a; mod b; pub use a::A; mod inner { use super::b::B; fn f() { super::own(); } }"),
             ("a.rs", "use super::*; use crate::inner::x;"),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_of_declarations_end() {
+    fn circular_use_declarations_terminate() {
         assert_eq!(
             graph_of(&[("lib.rs", "mod a;"), ("a.rs", "use self::x::y; use self::x as x; use self::x::z as y;")]),
             [""; 0]

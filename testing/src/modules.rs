@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_from_the_root_are_found() {
+    fn crate_paths_are_found() {
         assert_eq!(found(1, "use crate::a::{b, c}; fn f(x: super::d::E) { crate::g!(); }"), ["a", "d", "g"]);
         assert_eq!(found(1, "use super::{h::{i, j}, k}; use crate::{l, m::n};"), ["h", "k", "l", "m"]);
         // One `super` in a module two below the root is its parent. One `super` in an inline module
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_followed_and_exports_resolved() {
+    fn module_files_are_followed_and_reexports_resolved() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_found() {
+    fn forbidden_page_content_is_found() {
         let page = "<script nonce=\"a\">1</script><style nonce=\"a\"></style>";
         assert_eq!(forbidden(page, "a"), [""; 0]);
         assert_eq!(forbidden(page, "b"), ["<script", "<style"]);

@@ -108,7 +108,7 @@ fn recorded(table: &str) -> BTreeMap<&str, [usize; 3]> {
 }
 
 #[test]
-fn texts_that_break_a_rule_become_fewer() {
+fn prose_violations_never_increase() {
     let path = workspace().join("testing/tests/prose.txt");
     let (counts, findings) = counts();
     let text = fs::read_to_string(&path).unwrap();

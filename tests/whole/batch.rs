@@ -39,7 +39,7 @@ fn folder_with(name: &str, lines: &[String]) -> PathBuf {
 
 /// Each answer has the text that `ixc run` gives for its request alone, in any form of request.
 #[test]
-fn answers_are_those_of_single_runs() {
+fn batch_answers_equal_single_runs() {
     let prompts = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {", "Lifetimes"];
     let mut lines: Vec<String> =
         prompts.iter().enumerate().map(|(i, prompt)| json!({"id": i, "prompt": prompt}).to_string()).collect();
@@ -80,7 +80,7 @@ fn answers_are_those_of_single_runs() {
 
 /// User messages are formatted with the template and the system message of the command line.
 #[test]
-fn prompts_are_turns_where_that_is_asked_for() {
+fn batch_prompts_become_chat_turns_on_request() {
     let lines = [json!({"prompt": "Hi", "max_tokens": 4}), json!({"prompt": [1, 2]})].map(|line| line.to_string());
     let folder = folder_with("batch_chat", &lines);
     let output = batch(&folder, &["--chat-template", "chatml", "--system", "Be brief."]).output().unwrap();
@@ -100,7 +100,7 @@ fn prompts_are_turns_where_that_is_asked_for() {
 
 /// Each invalid line gets one answer, with the problem and its place.
 #[test]
-fn lines_that_are_no_requests_have_errors_for_answers() {
+fn invalid_batch_lines_get_error_answers() {
     let mut input = Vec::new();
     let long = "x".repeat((32 << 20) + 1);
     for line in [
@@ -148,7 +148,7 @@ fn lines_that_are_no_requests_have_errors_for_answers() {
 /// A batch keeps its complete answers, cuts off a partial one, and answers the rest. It refuses
 /// another input.
 #[test]
-fn a_batch_goes_on_where_it_was() {
+fn batch_resumes_after_its_complete_answers() {
     let lines: Vec<String> =
         (0..12).map(|i| json!({"prompt": format!("{i} is"), "max_tokens": 3}).to_string()).collect();
     let folder = folder_with("batch_goes_on", &lines);
@@ -207,7 +207,7 @@ fn a_batch_goes_on_where_it_was() {
 /// After Ctrl-C or a kill, no answer is lost, and no request is answered twice.
 #[cfg(unix)]
 #[test]
-fn an_interrupted_batch_goes_on() {
+fn interrupted_batch_resumes_without_loss() {
     let lines: Vec<String> = (0..40)
         .map(|i| json!({"prompt": format!("{i} is"), "max_tokens": 60, "ignore_eos": true}).to_string())
         .collect();
@@ -235,7 +235,7 @@ fn an_interrupted_batch_goes_on() {
 
 /// Requests may come from a pipe.
 #[test]
-fn requests_come_from_standard_input() {
+fn batch_reads_standard_input() {
     let folder = scratch("batch_pipe");
     let mut command = ixc(["run", "demo", "-t", "2", "-c", "64", "--batch", "-", "-n", "2", "-o"]);
     command.arg(folder.join("out.jsonl"));

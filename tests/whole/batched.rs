@@ -85,7 +85,7 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
 
 /// Random mixes of parts of prompts and single tokens, with a cover of the golden models.
 #[test]
-fn a_sequence_beside_others_has_the_bits_that_it_has_alone() {
+fn batched_sequences_have_the_bits_of_single_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut random = Random::new(20);
     let folders = [Some(own), shared("golden")].into_iter().flatten();
@@ -105,7 +105,7 @@ fn a_sequence_beside_others_has_the_bits_that_it_has_alone() {
 
 /// With tiles, a sequence keeps its bits if the option for exact batches is set.
 #[test]
-fn tiles_keep_a_sequences_bits_where_one_asks_for_it() {
+fn tiles_keep_sequence_bits_with_exact_batches() {
     let target = Target::AMX;
     println!("amx: {}", if target.missing().is_empty() { "native" } else { "emulated" });
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -121,7 +121,7 @@ fn tiles_keep_a_sequences_bits_where_one_asks_for_it() {
 
 /// A copied sequence continues as the original does, and neither changes the other.
 #[test]
-fn a_copied_prefix_goes_on_as_the_original_did() {
+fn copied_prefix_continues_like_the_original() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let target = Target::native();
     let goldens = Golden::all(&own);
@@ -151,7 +151,7 @@ const CUT: [&str; 4] = ["llama-q4_k", "gemma3-q8_0", "mixtral-q4_k_m", "qwen3moe
 
 /// The last logits of a prompt do not depend on where the generator cuts it.
 #[test]
-fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
+fn prompt_logits_are_independent_of_its_partition() {
     let mut random = Random::new(22);
     let goldens = shared("golden").into_iter().flat_map(|folder| Golden::all(&folder));
     for golden in goldens.filter(|golden| CUT.iter().any(|name| golden.name().contains(name))) {
@@ -184,7 +184,7 @@ fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
 }
 
 #[test]
-fn what_cannot_be_a_step_of_several_says_so() {
+fn invalid_batched_steps_are_refused() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let model = Model::open(&Golden::all(&own)[0].model).unwrap();
     let target = Target::native();
@@ -212,7 +212,7 @@ fn what_cannot_be_a_step_of_several_says_so() {
 /// In steps shorter than parts of prompts, or with fewer tokens than sequences, each request gets
 /// its first token before another gets its last.
 #[test]
-fn no_request_waits_for_the_end_of_others_in_short_steps() {
+fn short_steps_serve_every_request_promptly() {
     for most in [2, 8] {
         let compile = Options { max_tokens: Some(most), ..Options::default() };
         let run = engine::Options { sequences: 3, threads: Some(2), ..engine::Options::default() };

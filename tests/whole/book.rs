@@ -98,7 +98,7 @@ fn every_page_is_in_the_summary_once() {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_in_pages_are_valid() {
     let more = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", "tests/golden/README.md"];
     let pages: Vec<PathBuf> = pages().into_iter().chain(more.map(|page| root().join(page))).collect();
     let broken: Vec<String> = pages.iter().flat_map(|page| broken(page)).collect();
@@ -119,7 +119,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn files_that_pages_name_are_there() {
+fn files_named_in_pages_exist() {
     let more = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "editors/README.md"];
     let pages = pages().into_iter().chain(more.map(|page| root().join(page)));
     let mut count = 0;
@@ -135,7 +135,7 @@ fn files_that_pages_name_are_there() {
 }
 
 #[test]
-fn counts_are_those_of_the_tables() {
+fn changelog_counts_match_the_tables() {
     let formats = FORMATS.iter().filter(|row| row.gguf_id.is_some()).count();
     let changes = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
     let said = format!("of {} architectures in {formats} block formats;", ARCHITECTURES.len());

@@ -30,7 +30,7 @@ fn peak(command: Command) -> u64 {
 
 /// Experts of some 100 MiB: if a run kept them in addition to its budget, the test would notice.
 #[test]
-fn what_does_not_fit_is_not_kept() {
+fn excess_experts_are_not_kept_in_memory() {
     let model = Made {
         seed: 0xb0d6e7,
         context: 64,
@@ -101,7 +101,7 @@ fn the_demo_model_takes_no_more_than_80_mib() {
 
 /// `ixc plan` and all commands that run a model compute the least budget with one function.
 #[test]
-fn what_plan_says_is_the_least_is_enough_for_every_run() {
+fn planned_minimum_budget_suffices_for_every_run() {
     let folder = scratch("budget_plan");
     let trace = folder.join("trace.json");
     let runs: [(&[&str], &[&str]); 4] = [
@@ -163,7 +163,7 @@ fn statistics_stay_within_the_budget() {
 /// A model with experts in a file streams with every budget from the least on, whatever else uses
 /// memory.
 #[test]
-fn no_budget_above_the_least_is_refused() {
+fn every_budget_above_the_minimum_is_accepted() {
     let folder = scratch("budget_trace");
     let expected = stdout(ixc(RUN));
     for trace in [false, true] {

@@ -46,7 +46,7 @@ fn options(target: Target, kv: &str) -> Options {
 /// The interpreter's error from the exact model comes from rounding keys and values. Kernels may
 /// add the same error again: they round queries to bytes, and their inputs differ by rounding.
 #[test]
-fn compiled_code_computes_what_the_graph_says() {
+fn compiled_code_with_quantised_cache_matches_the_graph() {
     let keys = vec![("rope.dimension_count", crate::support::made::Key::U32(32))];
     let made = Made { seed: 0xcace, context: 64, layers: 2, keys, formats: &[("", F32)], ..BASE };
     let (path, model, all) = open("bits", &made);
@@ -82,7 +82,7 @@ fn compiled_code_computes_what_the_graph_says() {
 
 /// Streaming experts, other numbers of threads, and a reset change no bits.
 #[test]
-fn bits_depend_on_no_experts_threads_or_what_was_dropped() {
+fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
     let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
     let formats: &[(&str, Format)] = &[("token_embd", F16), ("ffn_gate_inp", F32), ("attn_v", Q8_0), ("", Q4K)];
     let (path, model, tokens) =
@@ -134,7 +134,7 @@ const GOLDEN: [(&str, f64, f64); 7] = [
 ];
 
 #[test]
-fn golden_models_lose_no_more_than_llama_cpp() {
+fn quantised_cache_loses_no_more_than_llama_cpp() {
     let Some(golden) = shared("golden") else { return };
     let folder = scratch("cached_golden");
     for (name, bytes, four_bits) in GOLDEN {
@@ -153,7 +153,7 @@ fn golden_models_lose_no_more_than_llama_cpp() {
 }
 
 #[test]
-fn the_program_says_what_it_keeps_and_refuses_what_it_cannot() {
+fn program_reports_cache_formats_and_refuses_unsupported_ones() {
     let folder = scratch("cached_program");
     let [plan, odd, out] = ["model.ixp", "odd.gguf", "out.npy"].map(|name| folder.join(name));
     let made = Made { key_length: 48, value_length: 64, ..BASE };

@@ -47,7 +47,7 @@ fn logits(model: &Path, tokens: &[u32], out: &Path, arguments: &[&str]) -> Vec<f
 }
 
 #[test]
-fn a_folder_has_the_bits_of_the_file_that_is_converted_from_it() {
+fn checkpoint_folder_matches_the_bits_of_its_conversion() {
     let scratch = scratch("checkpoints_bits");
     for (name, limit) in CHECKPOINTS {
         let (from, gguf) = (folder().join(name), folder().join(format!("gguf/{name}.gguf")));
@@ -72,7 +72,7 @@ fn a_folder_has_the_bits_of_the_file_that_is_converted_from_it() {
 /// Models that are another architecture under a different name, with added or missing parts, as
 /// transformers saves them (`make/kin.py`).
 #[test]
-fn kin_under_other_names_compute_what_transformers_computes() {
+fn related_architectures_match_transformers() {
     let scratch = scratch("checkpoints_kin");
     let mut names: Vec<_> =
         fs::read_dir(folder().join("kin")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -98,7 +98,7 @@ fn kin_under_other_names_compute_what_transformers_computes() {
 /// Plans and quantised files of a folder give the bits of those of the GGUF file: plans that refer
 /// to the folder or hold all weights, requantised weights, GGUF files.
 #[test]
-fn plans_and_quantised_files_are_those_of_the_converted_file() {
+fn plans_and_quantised_files_match_the_converted_file() {
     let scratch = scratch("checkpoints_made");
     let makes: [(&str, &[&str], &str); 4] = [
         ("compile", &["--target", "avx2"], "a.ixp"),
@@ -131,7 +131,7 @@ fn plans_and_quantised_files_are_those_of_the_converted_file() {
 /// Experts whose bytes in the shards can be packed directly are streamed from there. Converted
 /// experts can only be streamed from a plan.
 #[test]
-fn experts_of_a_folder_are_streamed_where_they_lie() {
+fn folder_experts_stream_directly_from_their_shards() {
     let target = Target::AVX2;
     let ids = tokens("qwen3moe");
     let options = Options { target: Some(target), ..Options::default() };
@@ -161,7 +161,7 @@ fn experts_of_a_folder_are_streamed_where_they_lie() {
 }
 
 #[test]
-fn vocabulary_and_template_are_those_of_the_folder() {
+fn folder_vocabulary_and_template_are_used() {
     let run = |words: &[&str], name: &str| {
         stdout({
             let mut command = ixc([words[0], "-q"]);
@@ -407,7 +407,7 @@ fn damaged_bytes_never_panic() {
 
 /// Names in Hugging Face's cache, as its tools give them.
 #[test]
-fn a_model_of_the_hubs_cache_is_found_by_its_name() {
+fn cached_hub_model_is_found_by_name() {
     let cache = scratch("checkpoints_hub");
     let snapshot = cache.join("hub/models--org--tiny/snapshots/abc");
     fs::create_dir_all(cache.join("hub/models--org--tiny/refs")).unwrap();

@@ -73,7 +73,7 @@ fn beyond(name: &str, top_k: u32) -> usize {
 }
 
 #[test]
-fn what_is_left_out_changes_what_is_behind_alone() {
+fn unselected_positions_affect_only_later_rows() {
     for (name, top_k) in MODELS {
         let (few, all, tokens) = (choosing(name, top_k), choosing(name, all(name)), tokens(name));
         let target = Target::AVX2;
@@ -134,7 +134,7 @@ fn targets_agree_on_chosen_places() {
 /// Chosen places are consecutive: kernels do not know their distance, so a plan with such scores is
 /// refused.
 #[test]
-fn scores_that_fall_over_a_choice_are_refused() {
+fn distance_slopes_with_selected_positions_are_refused() {
     let mut model = choosing("deepseek32", 20);
     let text = model.arch.module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}");
     model.arch.module = parse(&text).unwrap();
@@ -145,7 +145,7 @@ fn scores_that_fall_over_a_choice_are_refused() {
 /// Streaming experts changes no bits, also after going back to positions with chosen blocks, and to
 /// positions without left-out blocks.
 #[test]
-fn chosen_blocks_depend_on_no_experts_or_what_was_dropped() {
+fn selected_blocks_are_independent_of_streaming_and_truncation() {
     let (model, tokens) = (choosing(BLOCKS, 2), tokens(BLOCKS));
     for target in [Target::AVX2, Target::PORTABLE] {
         let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };

@@ -86,7 +86,7 @@ fn doctor_measures_a_drive_and_remembers_it() {
 }
 
 #[test]
-fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
+fn plan_predicts_speed_and_runs_report_the_error() {
     let folder = crate::support::scratch("plan");
     let with = |arguments: &[&str]| {
         let mut command = ixc([arguments, &["-t", "2"]].concat());
@@ -172,7 +172,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
 }
 
 #[test]
-fn text_comes_back_from_its_ids() {
+fn detokenize_restores_the_tokenized_text() {
     let model = demo_model();
     let text = "The borrow checker\n– naïve 🦀";
     let mut command = ixc(["tokenize"]);
@@ -186,7 +186,7 @@ fn text_comes_back_from_its_ids() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_standard_output_is_no_error() {
     let mut command = ixc(["inspect", "--tensors"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -208,7 +208,7 @@ fn a_vocabulary_without_a_model_is_inspected() {
 
 /// A closed standard error makes neither messages nor log warnings fail.
 #[test]
-fn a_standard_error_that_is_closed_is_no_error() {
+fn closed_standard_error_is_no_error() {
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--stats"]);
     let mut child = command.env("IXC_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
@@ -218,7 +218,7 @@ fn a_standard_error_that_is_closed_is_no_error() {
 }
 
 #[test]
-fn tokens_that_are_parts_of_characters_are_shown() {
+fn partial_character_tokens_are_printed_as_bytes() {
     let mut command = ixc(["tokenize"]);
     command.arg(demo_model()).arg("界");
     let text = stdout(command);
@@ -226,7 +226,7 @@ fn tokens_that_are_parts_of_characters_are_shown() {
 }
 
 #[test]
-fn kernels_are_chosen_only_where_there_are_kernels() {
+fn kernel_option_applies_only_to_kernel_stages() {
     assert_eq!(ixc(["dump", "--stage", "graph", "--kernel", "embed"]).output().unwrap().status.code(), Some(2));
     let kernels = stdout(ixc(["dump", "--stage", "kernel", "--kernel", "embed"]));
     assert_eq!(kernels.lines().filter(|line| line.starts_with("kernel ")).count(), 1, "{kernels}");
@@ -256,7 +256,7 @@ fn graphs_and_tasks_are_drawn() {
 }
 
 #[test]
-fn wrong_usage_says_what_would_be_right() {
+fn usage_error_shows_the_correct_usage() {
     let output = ixc(["tokenize"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("ixc tokenize MODEL TEXT"), "{}", stderr(&output));
@@ -292,7 +292,7 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
 
 /// The output of a pass is text that the next pass can read; tile sizes can be set.
 #[test]
-fn passes_go_on_from_what_another_left() {
+fn passes_resume_from_dumped_text() {
     let file = crate::support::scratch("passes").join("left");
     let opt = |text: &str, more: &[&str]| {
         std::fs::write(&file, text).unwrap();
@@ -330,7 +330,7 @@ fn passes_go_on_from_what_another_left() {
 
 /// The README names every command and no others, and the options that it shows exist.
 #[test]
-fn the_readme_names_what_there_is() {
+fn readme_names_existing_commands_and_options() {
     let readme = include_str!("../../README.md");
     let commands = commands();
     for command in &commands {
@@ -362,7 +362,7 @@ fn the_readme_names_what_there_is() {
 }
 
 #[test]
-fn ways_to_stream_are_named_where_one_is_wrong() {
+fn invalid_streaming_option_lists_valid_values() {
     for (flag, wrong, right) in [
         ("--prefetch", "given", "expected off, previous, frequency, router or auto"),
         ("--cache", "mru", "expected one of lru, slru, s3-fifo"),

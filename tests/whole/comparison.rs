@@ -23,7 +23,7 @@ fn compared(a: &Path, b: &Path, more: &[&str]) -> (Option<i32>, String, String) 
 }
 
 #[test]
-fn what_changed_beyond_noise_is_said_and_is_the_status() {
+fn significant_changes_are_reported_and_set_exit_status() {
     let folder = scratch("comparison");
     let (a, mut document) = measured(&folder);
     // Each document describes its own model, options and machine.
@@ -129,7 +129,7 @@ fn options_and_threads_that_differ_are_named() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_is_written() {
+fn impossible_bench_is_refused_before_output() {
     for format in ["text", "csv", "md", "json"] {
         let output = ixc(["bench", "-p", "100000", "--format", format]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -139,7 +139,7 @@ fn what_cannot_be_measured_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn what_is_no_measurement_is_refused() {
+fn invalid_bench_files_are_refused() {
     let folder = scratch("comparison-refused");
     let file = |name: &str, text: &str| {
         let file = folder.join(name);

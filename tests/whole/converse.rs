@@ -66,7 +66,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
 }
 
 #[test]
-fn one_message_that_does_not_fit_is_an_error_that_says_what_would_help() {
+fn oversized_message_error_suggests_a_larger_context() {
     let long = "and so on ".repeat(80);
     for arguments in [&["--chat"][..], &["--no-chat"]] {
         let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
@@ -78,7 +78,7 @@ fn one_message_that_does_not_fit_is_an_error_that_says_what_would_help() {
 }
 
 #[test]
-fn an_answer_that_fills_the_context_ends_and_the_next_message_makes_room() {
+fn full_context_ends_the_answer_and_next_message_continues() {
     let mut terminal = Terminal::start(&mut chat(&["-c", "32", "-n", "-1", "--ignore-eos"]), None);
     terminal.asked();
     let said = terminal.say("Hello");
@@ -90,7 +90,7 @@ fn an_answer_that_fills_the_context_ends_and_the_next_message_makes_room() {
 }
 
 #[test]
-fn lines_are_edited_and_what_is_pasted_is_one_message() {
+fn input_is_editable_and_pasted_text_is_one_message() {
     let folder = scratch("converse_lines");
     let (file, history) = (folder.join("talk.json"), folder.join("state/history"));
     let start = || Terminal::start(chat(&[]).env("IXC_HISTORY", &history), None);
@@ -196,7 +196,7 @@ fn ctrl_c_clears_a_line_and_stops_an_answer() {
 }
 
 #[test]
-fn standard_output_is_the_models_alone() {
+fn standard_output_has_only_the_answer() {
     let folder = scratch("converse_stdout");
     let file = folder.join("answers.txt");
     let answers = fs::File::create(&file).unwrap();
@@ -211,7 +211,7 @@ fn standard_output_is_the_models_alone() {
 }
 
 #[test]
-fn without_a_terminal_that_edits_lines_are_read_as_they_come() {
+fn dumb_terminal_reads_plain_lines() {
     let mut command = chat(&[]);
     command.env("TERM", "dumb");
     let mut terminal = Terminal::start(&mut command, None);
@@ -227,7 +227,7 @@ fn without_a_terminal_that_edits_lines_are_read_as_they_come() {
 
 /// A model without a template reports that before the first question, and accepts a named one.
 #[test]
-fn a_template_can_be_given_where_the_model_has_none() {
+fn template_option_replaces_a_missing_template() {
     let folder = scratch("converse_template");
     // A key of another length would move all later bytes.
     let mut bytes = fs::read(demo_model()).unwrap();
@@ -288,7 +288,7 @@ fn a_template_can_be_given_where_the_model_has_none() {
 /// The program prints a model's thoughts between two lines. The prompt is the same for both
 /// templates, but only the second template's source names the marker.
 #[test]
-fn thoughts_stand_apart() {
+fn thoughts_are_printed_separately() {
     let folder = scratch("converse_thoughts");
     let answer = |marker: &str| {
         let file = folder.join("think.jinja");
@@ -306,7 +306,7 @@ fn thoughts_stand_apart() {
 /// appears at once and ten times a second. No machine is too fast for that: the emulator takes a
 /// second for this prompt.
 #[test]
-fn a_long_prompt_says_how_far_it_is() {
+fn long_prompt_shows_progress() {
     let prompt = "the borrow checker ".repeat(40);
     let run = || ixc(["run", "--no-chat", "-p", &prompt, "-n", "1", "--temp", "0", "--target", "avx2", "--emulate"]);
     let mut terminal = Terminal::start(run().env("IXC_PROGRESS_DELAY", "0"), None);
@@ -325,7 +325,7 @@ fn a_long_prompt_says_how_far_it_is() {
 /// A dim line after each answer has its length and how full the context is. Tab completes commands,
 /// and settings can be changed.
 #[test]
-fn an_answer_is_followed_by_its_pace_and_settings_can_be_changed() {
+fn answer_statistics_are_shown_and_settings_can_change() {
     let mut terminal = Terminal::start(&mut chat(&["-c", "512"]), None);
     terminal.asked();
     let said = terminal.say("What is a trait?");

@@ -344,7 +344,7 @@ fn models_fit_grids_of_all_kinds() {
 }
 
 #[test]
-fn a_grid_that_is_too_small_says_what_does_not_fit() {
+fn too_small_grid_error_names_the_oversized_part() {
     let model = made("too_small", &made_model());
     let error = |grid: &Grid| match place(&model, grid, &Options::default()) {
         Err(ixc::CompileError::Place(error)) => error,
@@ -412,7 +412,7 @@ fn a_row_longer_than_a_memory_is_normed_in_pieces() {
 }
 
 #[test]
-fn the_demo_model_has_a_place() {
+fn demo_model_fits_a_small_grid() {
     let model = Model::open(&demo_model()).unwrap();
     let placed = place(&model, &grid(16, 16, 512 << 10, Routing::Packets), &Options::default()).unwrap();
     println!("{:#?}", placed.descriptor.reasons);
@@ -422,7 +422,7 @@ fn the_demo_model_has_a_place() {
 /// Random models on random grids give a descriptor that keeps the rules, or an error that names the
 /// part without room.
 #[test]
-fn random_models_on_random_grids_fit_or_say_why_not() {
+fn random_models_fit_random_grids_or_are_refused() {
     let (mut fitted, mut refused) = (0, 0);
     for seed in 0..16u64 {
         let made = Made::random(seed);

@@ -54,7 +54,7 @@ const TARGETS: [(Target, bool); 4] =
     [(Target::AVX2, true), (Target::AVX2, false), (Target::AVX512, true), (Target::AMX, true)];
 
 #[test]
-fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_bit() {
+fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
     let (path, model, all) = open("bits");
     let exact = model.exact_logits(&all).unwrap();
     for (target, pack) in TARGETS {
@@ -124,7 +124,7 @@ fn announced(plan: &Plan<Kernel>, target: Target, tokens: &[u32], how: &str) {
 }
 
 #[test]
-fn without_deferral_the_plan_is_what_it_was() {
+fn plan_without_deferral_is_unchanged() {
     let (path, model, _) = open("off");
     for expert_memory in [None, Some(BUDGET)] {
         let plan = |defer| {
@@ -215,7 +215,7 @@ fn plans_with_windows_that_are_wrong_are_refused() {
 }
 
 #[test]
-fn the_program_defers_where_it_is_told_and_says_what_it_does() {
+fn program_defers_on_request_and_reports_it() {
     let (path, _, _) = open("program");
     let model = path.to_str().unwrap();
     let dump = |more: &[&str]| stdout(ixc([&["dump", model, "--stage", "fused"], more].concat()));

@@ -11,7 +11,7 @@ fn both(before: &[&str], after: &[&str]) -> [String; 2] {
 }
 
 #[test]
-fn every_command_takes_the_demo_model_by_name_or_by_none() {
+fn every_command_accepts_demo_or_no_model() {
     for (before, after) in [
         (&["run"][..], &["-p", "The borrow checker", "-n", "4", "--temp", "0"][..]),
         (&["inspect"], &["--json"]),
@@ -34,7 +34,7 @@ fn every_command_takes_the_demo_model_by_name_or_by_none() {
 }
 
 #[test]
-fn the_demo_model_is_compiled_and_its_logits_written_without_a_name() {
+fn compile_and_logits_default_to_the_demo_model() {
     let folder = scratch("demo_compile");
     for (name, model) in [("named", &["demo"][..]), ("left_out", &[])] {
         let plan = folder.join(format!("{name}.ixp"));
@@ -60,7 +60,7 @@ fn the_demo_model_is_compiled_and_its_logits_written_without_a_name() {
 /// A regression: the command reported that the demo model, with its 16 experts in each layer, has
 /// no experts.
 #[test]
-fn the_demo_model_is_planned_for_from_a_file_in_the_cache() {
+fn demo_model_is_planned_from_a_cached_file() {
     let folder = scratch("demo_plan");
     let plan = |more: &[&str]| {
         let mut command = ixc([&["plan", "-t", "1", "--json"], more].concat());
@@ -82,7 +82,7 @@ fn the_demo_model_is_planned_for_from_a_file_in_the_cache() {
 }
 
 #[test]
-fn text_is_told_from_models() {
+fn single_text_argument_is_not_taken_as_a_model() {
     let refused = |arguments: &[&str]| {
         let output = ixc(arguments).output().unwrap();
         (output.status.code(), stderr(&output))
@@ -97,7 +97,7 @@ fn text_is_told_from_models() {
 /// If the user's own folder cannot be written, a command that needs the demo model as a file uses a
 /// temporary one.
 #[test]
-fn the_demo_model_becomes_a_temporary_file_where_there_is_no_home() {
+fn demo_model_uses_a_temporary_file_without_home() {
     let temporary = scratch("demo_no_home");
     let file = temporary.join("file");
     std::fs::write(&file, "").unwrap();

@@ -211,7 +211,7 @@ fn follow(page: &Path, model: &Path) -> Done {
 }
 
 #[test]
-fn every_command_of_a_page_gives_what_the_page_shows() {
+fn documented_commands_print_the_documented_output() {
     if !ixc::targets::Target::AVX2.missing().is_empty() {
         println!("NOT RUN: the commands of the pages: they are for avx2, which this machine has not");
         return;
@@ -293,7 +293,7 @@ END
 }
 
 #[test]
-fn what_is_printed_is_compared() {
+fn printed_output_is_compared_with_wildcards() {
     let same = |printed: &str, shown: &str| {
         let shown: Vec<String> = shown.lines().map(ToOwned::to_owned).collect();
         are_lines(&printed.lines().collect::<Vec<_>>(), &shown)

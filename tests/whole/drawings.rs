@@ -169,7 +169,7 @@ fn draws(dot: &str) {
 }
 
 #[test]
-fn graphs_plans_and_programs_are_drawn_in_both_languages() {
+fn all_stages_are_drawn_in_dot_and_mermaid() {
     let labels = |read: &Read, part: &str| read.nodes.values().filter(|label| label.starts_with(part)).count();
     let graph = both(&["dump", "--stage", "graph"], "--format");
     let text = stdout(ixc(["dump", "--stage", "graph"]));
@@ -220,7 +220,7 @@ fn functions_are_parts_of_one_flowchart() {
 }
 
 #[test]
-fn what_is_no_drawing_is_not_read() {
+fn invalid_drawings_are_rejected() {
     for wrong in
         ["digraph {\n", "digraph {\n    0 [ label = \"a\"b\" ]\n}\n", "digraph {\n    a -> 1 [ label = \"\" ]\n}\n"]
     {

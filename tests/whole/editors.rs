@@ -87,7 +87,7 @@ fn check(path: &Path, text: &str) {
 }
 
 #[test]
-fn names_are_those_of_the_tables() {
+fn editor_grammars_match_the_op_tables() {
     let tables = tables();
     check(&folder().join("tree-sitter-ix/ops.json"), &format!("{tables:#}\n"));
     let path = folder().join("textmate/ix.tmLanguage.json");
@@ -178,7 +178,7 @@ fn texts() -> Vec<String> {
 }
 
 #[test]
-fn textmate_leaves_nothing_over() {
+fn textmate_grammar_covers_all_text() {
     let (grammar, texts) = (Grammar::read(), texts());
     for text in &texts {
         for line in text.lines() {
@@ -204,7 +204,7 @@ fn textmate_leaves_nothing_over() {
 }
 
 #[test]
-fn tree_sitter_reads_what_the_parsers_read() {
+fn tree_sitter_grammar_accepts_all_ir_examples() {
     if Command::new("tree-sitter").arg("--version").output().is_err() {
         println!("NOT RUN: tree-sitter is not installed; its grammar's names were compared with the tables");
         return;

@@ -109,7 +109,7 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
 
 /// Steps with fewer tokens than the usual parts of texts.
 #[test]
-fn short_steps_come_to_an_end() {
+fn embedding_with_short_steps_terminates() {
     let compile = Options { max_tokens: Some(5), target: Some(target()), ..Options::default() };
     let run = engine::Options { threads: Some(1), sequences: 2, ..engine::Options::default() };
     let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
@@ -124,7 +124,7 @@ fn short_steps_come_to_an_end() {
 }
 
 #[test]
-fn the_command_gives_vectors_of_texts() {
+fn embed_command_prints_embeddings_of_texts() {
     let folder = scratch("embed");
     let texts = ["-p", "The borrow checker", "-p", "A trait"];
     let json = |more: &[&str]| -> Value {
@@ -165,7 +165,7 @@ fn the_command_gives_vectors_of_texts() {
 }
 
 #[test]
-fn a_server_makes_embeddings_and_no_text() {
+fn embedding_server_serves_only_embeddings() {
     let server = Server::start(&["--embeddings", "--parallel", "3", "--alias", "vectors", "--api-key", "one"]);
     let post = |path: &str, body: &Value| {
         let (status, text) = server.ask("POST", path, "x-api-key: one\r\n", &body.to_string());
@@ -249,7 +249,7 @@ fn a_server_makes_embeddings_and_no_text() {
 /// A file's `pooling_type` names the pooling of a text's rows, by llama.cpp's numbers. The default
 /// of text models is the last row.
 #[test]
-fn files_say_how_rows_become_one() {
+fn pooling_type_is_read_from_the_file() {
     let folder = scratch("embed_pooling");
     let made = |key: Option<u32>, tied: bool| {
         let keys = key.map(|number| ("pooling_type", Key::U32(number))).into_iter().collect();

@@ -145,7 +145,7 @@ fn folders_of_encoders_are_read_as_sentence_transformers_reads_them() {
 
 /// A plan of a folder, and a GGUF file made of it, give the folder's vectors.
 #[test]
-fn plans_and_files_of_folders_of_encoders_give_their_vectors() {
+fn encoder_plans_and_gguf_files_match_their_folder() {
     let scratch = scratch("encoders_made");
     let text = ["-p", "The borrow checker said that.", "-t", "1"];
     let vectors = |model: &Path| {
@@ -169,7 +169,7 @@ fn plans_and_files_of_folders_of_encoders_give_their_vectors() {
 
 /// Texts of different lengths, more than a step has room for, give the bits that each gives alone.
 #[test]
-fn texts_together_are_texts_alone() {
+fn batched_encoder_texts_match_single_texts() {
     for of in Encoder::all() {
         for target in [Target::AVX2, Target::AVX512, Target::PORTABLE] {
             if !target.missing().is_empty() {
@@ -193,7 +193,7 @@ fn texts_together_are_texts_alone() {
 /// Texts and windows begin and end at every place in blocks and runs of positions. The results
 /// agree with the interpreter.
 #[test]
-fn texts_of_all_lengths_are_as_the_interpreter_has_them() {
+fn encoder_texts_of_all_lengths_match_the_interpreter() {
     for of in Encoder::all() {
         let model = Model::open_parts(&of.path, HEADLESS).unwrap();
         let most = u64::from(model.arch.hyper.context_length.min(250) as u32);
@@ -227,7 +227,7 @@ fn a_token_sees_all_of_its_text() {
 }
 
 #[test]
-fn a_text_is_never_cut() {
+fn long_encoder_text_is_refused_instead_of_truncated() {
     let of = Encoder::bert();
     let mut embedder = Embedder::new(of.open(Target::PORTABLE, 2, Some(50)), None).unwrap();
     let error = embedder.embed(vec![of.tokens[..51].to_vec()]).unwrap_err().to_string();
@@ -242,7 +242,7 @@ fn a_text_is_never_cut() {
 }
 
 #[test]
-fn commands_that_want_logits_name_the_one_for_vectors() {
+fn logit_commands_refer_encoders_to_embed() {
     let of = Encoder::bert();
     let (path, folder) = (of.path.to_str().unwrap(), scratch("encoders"));
     let [out, text] = ["out", "text.txt"].map(|name| folder.join(name));
@@ -278,7 +278,7 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
 /// Texts of simultaneous requests have the vectors that they have alone, and a text that is too
 /// long is refused before it waits.
 #[test]
-fn a_server_reads_texts_of_several_requests_whole() {
+fn server_embeds_whole_texts_of_concurrent_requests() {
     let of = Encoder::bert();
     let server = Server::of(of.path.to_str().unwrap(), &["--embeddings", "--parallel", "3"]);
     let text = |n: usize| of.tokens.iter().rev().cycle().take(n).copied().collect::<Vec<u32>>();

@@ -22,7 +22,7 @@ fn step(engine: &mut Engine, length: u32) {
 }
 
 #[test]
-fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
+fn trace_shows_every_block_read_in_its_lanes() {
     let folder = Folder::new();
     for (target, factors) in [(Target::PORTABLE, Factors::F32), (Target::AVX512, Factors::Packed)] {
         let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
@@ -94,7 +94,7 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
 }
 
 #[test]
-fn all_items_of_resident_models_are_there_and_labels_are_only_text() {
+fn trace_of_resident_model_is_complete_with_escaped_labels() {
     let folder = Folder::new();
     let mut plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let label = "\"}],\\ \n\u{1b}[31m\u{202e}\u{0}é";
@@ -119,7 +119,7 @@ fn all_items_of_resident_models_are_there_and_labels_are_only_text() {
 }
 
 #[test]
-fn experts_that_are_there_are_done_with_while_others_are_read() {
+fn resident_experts_finish_while_others_are_read() {
     let folder = Folder::new();
     let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let recorder = Arc::new(Recorder::new());

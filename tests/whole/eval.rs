@@ -44,7 +44,7 @@ fn probabilities(folder: &Path, tokens: &[u32], arguments: &[&str]) -> Vec<Vec<f
 }
 
 #[test]
-fn figures_are_those_of_the_logits() {
+fn evaluation_figures_match_the_logits() {
     let folder = scratch("eval_figures");
     let changed = ["--weights", "i4_row"];
     let found = eval(&[&changed[..], &["--pieces", "3", "--against", "demo"]].concat());
@@ -117,7 +117,7 @@ fn an_interrupted_run_goes_on_and_gives_the_same() {
 }
 
 #[test]
-fn what_cannot_be_scored_is_refused() {
+fn invalid_evaluations_are_refused() {
     let folder = scratch("eval_refused");
     let refused = |arguments: &[&str], status: i32, words: &[&str]| {
         let output = ixc([&["eval", "demo", "--target", "portable"], arguments].concat()).output().unwrap();
@@ -169,7 +169,7 @@ fn what_cannot_be_scored_is_refused() {
 /// The first layer's rows are the normed rows of the embedding table. The test sums their squares
 /// in f64, and counts the use of their experts. Streamed experts give the same file.
 #[test]
-fn an_importance_matrix_is_of_what_matrices_are_multiplied_with() {
+fn importance_matrix_sums_squares_of_multiplied_rows() {
     let folder = scratch("eval_imatrix");
     let path = folder.join("imatrix.gguf");
     let model = demo_model();

@@ -34,7 +34,7 @@ fn run(more: &[&str], record: &Path) -> (String, Value) {
 }
 
 #[test]
-fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
+fn expert_counts_are_independent_of_residency_and_pin_experts() {
     let folder = scratch("experts_counted");
     let (hot, other) = (folder.join("hot.json"), folder.join("other.json"));
     let (expected, resident) = run(&["-t", "2"], &hot);
@@ -92,7 +92,7 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
 /// The JSON of `--stats=json` and of `bench` has the figures of expert prediction, and no such part
 /// if no experts are streamed.
 #[test]
-fn what_predicting_did_is_said_as_json() {
+fn prediction_statistics_are_reported_as_json() {
     let memory = budget(3);
     let run = |more: &[&str]| -> Value {
         let words = ["run", "--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "--stats=json"];
@@ -131,7 +131,7 @@ fn what_predicting_did_is_said_as_json() {
 }
 
 #[test]
-fn what_is_no_record_of_this_model_is_refused() {
+fn invalid_expert_use_records_are_refused() {
     let folder = scratch("experts_refused");
     let (hot, wrong) = (folder.join("hot.json"), folder.join("wrong.json"));
     let (_, right) = run(&[], &hot);
@@ -167,7 +167,7 @@ fn what_is_no_record_of_this_model_is_refused() {
 }
 
 #[test]
-fn a_server_tells_which_experts_are_used_and_gives_them_up() {
+fn server_reports_expert_use_and_evicts_experts() {
     let folder = scratch("experts_served");
     let record = folder.join("hot.json");
     let (demo, memory) = (demo_model(), budget(3));

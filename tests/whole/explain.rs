@@ -50,7 +50,7 @@ fn every_stage_shows_one_op_of_one_layer() {
 }
 
 #[test]
-fn what_finds_nothing_says_what_there_is() {
+fn empty_selection_lists_available_names() {
     let dump = |more: &[&str]| refused(&[&["dump", "--target", "avx2", "--stage", "plan"], more].concat());
     assert!(
         dump(&["--op", "ffn_don"]).contains("similar names: blk.*.ffn_down_exps"),
@@ -67,7 +67,7 @@ fn what_finds_nothing_says_what_there_is() {
 }
 
 #[test]
-fn kernels_of_a_model_are_listed_with_what_uses_them_and_shown_by_op() {
+fn model_kernels_are_listed_with_users_and_by_op() {
     let list = |more: &[&str]| said(&[&["kernel", "list", "--model", "demo", "--target", "avx2"], more].concat());
     let all = list(&[]);
     assert!(all.contains("used     linear blk.*.attn_output, layers 0-3, up to 5 rows"), "{all}");
@@ -95,7 +95,7 @@ fn kernels_of_a_model_are_listed_with_what_uses_them_and_shown_by_op() {
 }
 
 #[test]
-fn every_decision_has_what_lost_and_why() {
+fn every_decision_lists_rejected_alternatives_with_reasons() {
     let explain = |more: &[&str]| json(&[&["explain", "--target", "avx2", "--json"], more].concat());
     let facts = explain(&[]);
     assert_eq!((&facts["schema"], &facts["target"]), (&"ixc.explain.v1".into(), &"avx2".into()));
@@ -173,7 +173,7 @@ fn every_decision_has_what_lost_and_why() {
 /// The decisions of placement on a grid, with reasons: how elements hold instances, the sizes of
 /// pieces, and the shape of each program's area.
 #[test]
-fn placement_tells_what_lost() {
+fn placement_decisions_list_rejected_alternatives() {
     let explain = |grid: &str| json(&["explain", "--target", &format!("dataflow:{grid}"), "--pass", "place", "--json"]);
     for (grid, placement, shape) in [
         ("small", "several instances on a PE, all at once", "instances on a PE"),
@@ -199,13 +199,13 @@ fn placement_tells_what_lost() {
 
 /// The demo model's decisions, in the text for developers.
 #[test]
-fn decisions_of_equal_layers_are_said_once() {
+fn decisions_of_equal_layers_are_printed_once() {
     insta::assert_snapshot!("explain", said(&["explain", "--target", "avx2"]));
 }
 
 /// Recording decisions does not change the plan.
 #[test]
-fn a_plan_is_the_same_whoever_is_told() {
+fn recording_decisions_does_not_change_the_plan() {
     use ixc::compile::{Options, specs};
     use ixc::model::Model;
     use ixc::passes::decision::Decisions;

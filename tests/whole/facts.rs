@@ -42,7 +42,7 @@ fn every_json_output_names_its_schema() {
 }
 
 #[test]
-fn a_measurement_says_what_was_measured_on_what() {
+fn bench_json_describes_program_machine_and_model() {
     let bench = json(ixc(["bench", "-p", "4", "-n", "3", "-t", "1", "-r", "3", "--target", "portable", "--json"]));
     assert_eq!(bench["ixc"]["version"], env!("CARGO_PKG_VERSION"));
     let time = bench["time"].as_str().unwrap();
@@ -125,7 +125,7 @@ fn the_version_names_commit_and_targets() {
 
 /// `--stats=json` prints the times of a run as one document for a text, on standard error.
 #[test]
-fn stats_are_json_where_that_is_asked_for() {
+fn stats_are_printed_as_json_on_request() {
     let run = |more: &[&str]| {
         let words = ["run", "--raw", "-p", "The borrow checker", "-n", "4", "-t", "2", "--temp", "0"];
         let output = ixc([&words[..], more].concat()).output().unwrap();
@@ -158,7 +158,7 @@ fn stats_are_json_where_that_is_asked_for() {
 }
 
 #[test]
-fn doctor_fits_a_terminal_and_says_more_when_asked() {
+fn doctor_fits_a_terminal_and_verbose_shows_more() {
     let short = stdout(ixc(["doctor", "--no-bandwidth"]));
     for line in short.lines() {
         assert!(line.chars().count() <= 100, "{line}");
@@ -172,7 +172,7 @@ fn doctor_fits_a_terminal_and_says_more_when_asked() {
 /// Text goes to standard output and the report to standard error. On one terminal they must not
 /// share a line.
 #[test]
-fn what_simulate_checks_is_on_a_line_of_its_own() {
+fn simulate_check_result_has_its_own_line() {
     let mut command = Command::new("sh");
     let simulate = r#""$0" simulate -p "The borrow checker" -n 2 --check 2>&1"#;
     command.args(["-c", simulate, env!("CARGO_BIN_EXE_ixc")]).stdin(Stdio::null());
@@ -181,7 +181,7 @@ fn what_simulate_checks_is_on_a_line_of_its_own() {
 }
 
 #[test]
-fn simulated_steps_have_the_units_of_everything_else() {
+fn simulation_report_uses_the_common_units() {
     let one = stdout(ixc(["simulate"]));
     assert!(one.contains("step       1 token at position 0\n"), "{one}");
     let four = stdout(ixc(["simulate", "--batch", "4"]));

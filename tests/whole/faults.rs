@@ -58,7 +58,7 @@ fn model(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_mapped_model_that_is_cut_short_ends_with_an_error_and_no_signal() {
+fn truncated_mapped_model_is_an_error_without_a_signal() {
     let folder = scratch("faults_mapped");
     let path = model(&folder);
     // Kernels of this target read weights in the mapped file during the whole run.
@@ -77,7 +77,7 @@ fn a_mapped_model_that_is_cut_short_ends_with_an_error_and_no_signal() {
 
 /// The weights are packed at first use, read from the file, or left to the page cache.
 #[test]
-fn a_model_that_is_overwritten_in_place_ends_with_an_error_wherever_its_weights_are() {
+fn model_overwritten_in_place_is_an_error() {
     let right = undisturbed(&[]);
     let folder = scratch("faults_overwritten");
     let plan = folder.join("plan.ixp");
@@ -116,7 +116,7 @@ fn a_model_that_is_overwritten_in_place_ends_with_an_error_wherever_its_weights_
 /// A limit on file sizes ends a command with an error and without an output. A part of a plan
 /// remains, since compiling again continues it.
 #[test]
-fn a_limit_of_file_sizes_is_an_error() {
+fn file_size_limit_is_an_error_without_output() {
     let folder = scratch("faults_file_size");
     let (plan, state) = (folder.join("plan.ixp"), folder.join("state"));
     let mut compile = ixc(["compile", "-o"]);
@@ -169,7 +169,7 @@ impl Damage {
 }
 
 #[test]
-fn a_streamed_model_that_is_cut_short_overwritten_or_replaced_ends_with_an_error() {
+fn changed_streamed_model_is_an_error() {
     let right = undisturbed(&[]);
     for damage in Damage::ALL {
         let folder = scratch(&format!("faults_streamed_{damage:?}"));
@@ -186,7 +186,7 @@ fn a_streamed_model_that_is_cut_short_overwritten_or_replaced_ends_with_an_error
 }
 
 #[test]
-fn a_streamed_plan_with_blocks_that_is_cut_short_overwritten_or_replaced_ends_with_an_error() {
+fn changed_streamed_plan_with_blocks_is_an_error() {
     let right = undisturbed(&[]);
     for damage in Damage::ALL {
         let folder = scratch(&format!("faults_packed_{damage:?}"));

@@ -50,7 +50,7 @@ fn files_of_other_kinds_are_named() {
 }
 
 #[test]
-fn a_descriptor_is_sent_to_simulate() {
+fn descriptor_error_suggests_simulate() {
     let path = scratch("foreign_descriptor").join("demo.json");
     let mut command = ixc(["compile", "--target", "dataflow:small", "-o"]);
     crate::support::stdout({
@@ -62,7 +62,7 @@ fn a_descriptor_is_sent_to_simulate() {
 }
 
 #[test]
-fn folders_are_told_apart_and_a_model_in_one_is_named() {
+fn model_folders_are_distinguished_and_contained_models_named() {
     let folder = scratch("foreign_folders");
     assert!(said(&folder).1.contains("is a folder without a GGUF file"), "{:?}", said(&folder));
     fs::write(folder.join("config.json"), "{}").unwrap();
@@ -76,7 +76,7 @@ fn folders_are_told_apart_and_a_model_in_one_is_named() {
 
 /// A regression: `-hf` was once read as `-h` and printed the help with exit status 0.
 #[test]
-fn names_of_registries_are_no_paths_and_nothing_is_downloaded() {
+fn registry_names_suggest_a_download_command() {
     for (arguments, says) in [
         (
             &["run", "-hf", "Qwen/Qwen3-30B-A3B-GGUF", "-p", "hi"][..],

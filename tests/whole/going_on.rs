@@ -10,7 +10,7 @@ use crate::serve::Server;
 /// the prompt from the template, without the earlier part, in every interface. A requested format
 /// applies to both parts together.
 #[test]
-fn an_answer_goes_on_with_the_last_message() {
+fn answer_continues_the_last_assistant_message() {
     let server = Server::start(&["--chat-template", "chatml"]);
     let user = json!({"role": "user", "content": "Hi"});
     let with = |said: &str, more: Value| {
@@ -122,7 +122,7 @@ fn an_answer_goes_on_with_the_last_message() {
 
 /// Continued reasoning stays reasoning. Text before a call stays before the call.
 #[test]
-fn reasoning_and_calls_follow_what_was_said() {
+fn reasoning_and_calls_continue_the_earlier_text() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_prefill.jinja");
     let said = "{% for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}\n{% endfor %}";
     std::fs::write(&template, format!("{{# <tool_call> #}}{said}")).unwrap();
@@ -154,7 +154,7 @@ fn reasoning_and_calls_follow_what_was_said() {
 /// If a template has no form for calls, required calls use a form of the server, which the prompt
 /// describes.
 #[test]
-fn calls_are_demanded_of_templates_without_any() {
+fn required_calls_work_without_template_support() {
     let server = Server::start(&["--chat-template", "chatml"]);
     let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let function = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": none}});

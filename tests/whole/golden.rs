@@ -34,7 +34,7 @@ fn exact(model: &Golden, folder: &Path) -> Vec<f32> {
 }
 
 #[test]
-fn the_interpreter_is_exact() {
+fn interpreter_meets_its_error_limits() {
     let Some(golden) = shared("golden") else { return };
     let folder = scratch("golden_interpreter");
     let models = Golden::all(&golden);

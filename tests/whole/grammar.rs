@@ -204,7 +204,7 @@ fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64)
 }
 
 #[test]
-fn answers_are_what_schemas_say() {
+fn answers_match_their_schemas() {
     let session = Session::open(None, &LoadOptions::default()).unwrap();
     let vocabulary = Vocabulary::new(session.model().tokenizer().unwrap()).unwrap();
     let count = std::env::var("IXC_SCHEMAS").map_or(SCHEMAS, |count| count.parse().unwrap());
@@ -228,7 +228,7 @@ fn answers_are_what_schemas_say() {
 
 /// Tests the validity check of this file.
 #[test]
-fn what_no_schema_says_is_not_valid() {
+fn validity_check_rejects_invalid_values() {
     for (value, schema) in [
         (json!(3), json!({"type": "string"})),
         (json!(3), json!({"type": "integer", "maximum": 2})),
@@ -246,7 +246,7 @@ fn what_no_schema_says_is_not_valid() {
 }
 
 #[test]
-fn a_grammar_ends_a_text() {
+fn grammar_ends_the_text() {
     let mut session = Session::open(None, &LoadOptions::default()).unwrap();
     let vocabulary = Vocabulary::new(session.model().tokenizer().unwrap()).unwrap();
     let tokens = session.model().encode_prompt("The borrow checker").unwrap();

@@ -92,7 +92,7 @@ fn lines_that_were_wrapped_by_hand_are_found() {
 }
 
 #[test]
-fn help_is_as_it_was_accepted() {
+fn help_matches_its_snapshot() {
     for width in [80, 100] {
         let texts = all(width).into_iter().map(|(name, text)| format!("$ {name} --help\n{text}"));
         insta::assert_snapshot!(format!("{width}_columns"), texts.collect::<Vec<_>>().join("\n"));

@@ -181,7 +181,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
 ];
 
 #[test]
-fn a_refusal_takes_a_second_and_little_memory() {
+fn hostile_plan_is_refused_quickly_with_little_memory() {
     let folder = scratch("hostile-plans");
     let good = plan(&folder, &[]);
     let path = folder.join("hostile.ixp");

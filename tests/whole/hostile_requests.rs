@@ -41,7 +41,7 @@ fn lists(bytes: usize) -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn no_body_takes_more_than_twenty_times_its_bytes() {
+fn request_memory_is_at_most_twenty_times_its_size() {
     let server = Server::start(&["-c", "512", "--chat-template", "chatml"]);
     let text = json!([{"role": "user", "content": "Hi"}]).to_string();
     let fields: [(&str, &[&str]); 8] = [
@@ -80,7 +80,7 @@ fn no_body_takes_more_than_twenty_times_its_bytes() {
 
 /// A body with many prompts and the longest settings is refused before any prompt is copied.
 #[test]
-fn prompts_are_counted_before_anything_is_copied() {
+fn prompt_count_is_checked_before_copying() {
     let server = Server::start(&["-c", "512"]);
     let biases: Vec<Value> = (0..1024).map(|token| json!([token % 500, 1])).collect();
     for path in ["/v1/completions", "/completion"] {
@@ -164,7 +164,7 @@ fn hostile_grammars_end_their_requests_alone() {
 }
 
 #[test]
-fn a_slot_keeps_what_it_holds_where_a_file_cannot_be_restored() {
+fn slot_is_unchanged_after_a_failed_restore() {
     let folder = scratch("hostile-slots");
     let server = Server::start(&["-c", "256", "--parallel", "1", "--slot-save-path", folder.to_str().unwrap()]);
     let request = json!({"prompt": "The borrow checker ".repeat(8), "n_predict": 4, "temperature": 0});

@@ -15,7 +15,7 @@ use ixc_testing::nmse::nmse;
 const BUDGET: u64 = 96 << 10;
 
 #[test]
-fn streamed_experts_between_identities_have_the_bits_of_those_in_memory() {
+fn streamed_experts_with_identities_match_resident_bits() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/expect/longcat-flash.json");
     let golden = Golden::read(&golden);
     let (model, tokens) = (Model::open(&golden.model).unwrap(), golden.tokens("prompt_tokens"));

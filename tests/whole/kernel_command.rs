@@ -125,7 +125,7 @@ fn kernels_come_from_files_and_models() {
 }
 
 #[test]
-fn errors_say_what_would_be_right() {
+fn usage_errors_state_the_valid_values() {
     let fails = |arguments: &[&str], status: i32, part: &str| {
         let output = kernel(arguments.iter().copied());
         let said = stderr(&output);
@@ -205,7 +205,7 @@ fn code_for_other_machines_is_emulated() {
 }
 
 #[test]
-fn cost_counts_loops_for_machines_that_are_not_here() {
+fn kernel_cost_works_for_foreign_targets() {
     let facts = json(["cost", "gemm_q4_k", "--target", "zen4", "--rows", "96", "--json"]);
     assert!(facts["whole"]["cycles"].as_f64().unwrap() > 1e4, "{facts}");
     assert!(!facts["report"]["loops"].as_array().unwrap().is_empty());

@@ -219,7 +219,7 @@ fn index_values_beyond_their_bound_are_refused() {
 }
 
 #[test]
-fn other_results_are_told_by_element() {
+fn differing_results_are_reported_by_element() {
     let folder = add("replay-differs");
     let mut y = fs::read(folder.join("out_2_y.bin")).unwrap();
     y[4 * 20 + 3] ^= 0x80;

@@ -64,7 +64,7 @@ const RULES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn an_edit_that_breaks_a_rule_is_shown_where_it_does() {
+fn rule_violations_in_edited_kernels_show_their_position() {
     let folder = scratch("kernel-rules");
     let file = folder.join("k.ix");
     let path = file.to_str().unwrap();
@@ -98,7 +98,7 @@ fn an_edit_that_breaks_a_rule_is_shown_where_it_does() {
 }
 
 #[test]
-fn every_command_that_reads_a_kernel_shows_where_it_is_wrong() {
+fn every_kernel_command_shows_the_error_position() {
     let folder = scratch("kernel-rules-commands");
     let (file, kernels) = (folder.join("k.ix"), folder.join("kernels"));
     fs::create_dir(&kernels).unwrap();
@@ -134,7 +134,7 @@ fn every_command_that_reads_a_kernel_shows_where_it_is_wrong() {
 
 /// An invalid spec line of a kernel is shown with its position.
 #[test]
-fn a_spec_that_is_none_is_shown_where_it_stands() {
+fn invalid_kernel_spec_is_shown_with_its_position() {
     let file = scratch("kernel-rules-spec").join("k.ix");
     fs::write(&file, format!("; made by hand\n; spec: linear format=q4\n{KERNEL}")).unwrap();
     let output = ixc(["kernel", "run", file.to_str().unwrap()]).output().unwrap();
@@ -145,7 +145,7 @@ fn a_spec_that_is_none_is_shown_where_it_stands() {
 
 /// A signature that differs from the spec's is shown with its position.
 #[test]
-fn a_kernel_that_is_called_otherwise_is_shown_where() {
+fn signature_mismatch_is_shown_with_its_position() {
     let file = scratch("kernel-rules-signature").join("k.ix");
     let shown = crate::support::stdout(ixc(["kernel", "show", "add", "--stage", "ir", "--target", "avx2"]));
     let said = |text: &str| {

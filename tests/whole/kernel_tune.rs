@@ -29,7 +29,7 @@ fn spec_of_demo(target: Target, strategy: MatmulStrategy) -> (KernelSpec, Cut) {
 }
 
 #[test]
-fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
+fn tuning_lists_candidates_and_writes_a_valid_winner() {
     let folder = scratch("kernel-tune");
     let file = folder.join("tuned.json");
     let tune = ["kernel", "tune", "linear", "format=q4_k_r16", "k=256", "tile=32", "n=512", "shape=gemv"];
@@ -83,7 +83,7 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
 /// A model is tuned in its own steps: first each product that takes time, then whole steps, which
 /// decide what is kept.
 #[test]
-fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
+fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     let folder = scratch("kernel-tune-model");
     let (file, model) = (folder.join("tuned.json"), demo_model());
     let model = model.to_str().unwrap();
@@ -125,7 +125,7 @@ fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
 /// The pass finds and reports tuned choices, which change no bits. An unknown candidate, or a
 /// choice tuned elsewhere, is refused.
 #[test]
-fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
+fn tuned_model_runs_with_equal_bits() {
     let folder = scratch("kernel-tuned");
     let (file, model) = (folder.join("tuned.json"), demo_model());
     let (spec, cut) = spec_of_demo(target_without_tiles(), MatmulStrategy::Gemm);
@@ -206,7 +206,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
 /// A tuned file in the user's folder applies to this machine. If it is invalid, it is ignored
 /// without an error.
 #[test]
-fn the_users_own_file_is_found_and_never_in_the_way() {
+fn user_tuned_file_is_found_and_ignored_if_invalid() {
     let folder = scratch("kernel-tuned-own");
     // The user's own file is for this machine, with or without tiles.
     let target = Target::native();
@@ -242,7 +242,7 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
 }
 
 #[test]
-fn a_failing_kernel_becomes_small() {
+fn failing_kernel_is_reduced() {
     let folder = scratch("kernel-reduce");
     let (kernel, small) = (folder.join("k.ix"), folder.join("small.ix"));
     let [from, to] = [&kernel, &small].map(|path| path.to_str().unwrap());
@@ -295,7 +295,7 @@ fn folder_of(folder: &Path) -> Vec<String> {
 
 /// Kernels with different dims do not get each other's inputs.
 #[test]
-fn kernels_that_are_called_otherwise_are_told_apart_before_they_run() {
+fn kernels_with_different_signatures_are_not_compared() {
     let output = ixc(["kernel", "diff", "gemv_q4_k", "gemm_q4_k", "--target", "avx2"]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(65), "{said}");

@@ -211,7 +211,7 @@ fn target(target: Target) -> Vec<&'static str> {
 /// Packed experts, of one node or several, give the logits of the same numbers as floats. Plans and
 /// GGUF files made of them do so too.
 #[test]
-fn packed_experts_are_their_numbers() {
+fn ktransformers_experts_decode_to_their_numbers() {
     let scratch = scratch("ktransformers");
     let out = scratch.join("logits.npy");
     for (bits_of, nodes) in [(8, 1), (8, 2), (8, 4), (4, 1), (4, 2)] {

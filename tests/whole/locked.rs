@@ -52,7 +52,7 @@ fn may_lock() -> Option<u64> {
 const CAP_IPC_LOCK: u32 = 14;
 
 #[test]
-fn weights_are_locked_wherever_they_lie() {
+fn mlock_locks_weights_in_every_storage() {
     if let Some(limit) = may_lock().filter(|limit| *limit < 32 << 20) {
         println!("NOT RUN: {limit} bytes may be locked");
         return;
@@ -77,7 +77,7 @@ fn run_for_text(arguments: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn a_limit_that_is_too_small_is_told_with_what_to_do() {
+fn too_small_mlock_limit_error_suggests_a_remedy() {
     let limit = libc::rlimit { rlim_cur: 64 << 10, rlim_max: 64 << 10 };
     let mut run = run_for_text(&["--mlock"]);
     // SAFETY: the child makes only system calls that are allowed between fork and exec.

@@ -70,7 +70,7 @@ fn commands(file: &Path, out: &Path) -> [Command; 3] {
 }
 
 #[test]
-fn every_case_of_the_manifest_gets_what_it_must() {
+fn every_malformed_file_has_its_expected_result() {
     let Some(bad) = shared("bad-gguf") else { return };
     let folder = scratch("malformed");
     let (out, base) = (folder.join("out.npy"), baseline(&folder));
@@ -104,7 +104,7 @@ fn every_case_of_the_manifest_gets_what_it_must() {
 
 /// Valid files that are designed to be expensive, for the commands that read their keys.
 #[test]
-fn hostile_vocabularies_and_headers_are_cheap() {
+fn hostile_vocabularies_and_headers_use_few_resources() {
     let folder = scratch("hostile-headers");
     let base = baseline(&folder);
     let (path, text) = (folder.join("hostile.gguf"), folder.join("text"));
@@ -184,7 +184,7 @@ fn damaged_headers_are_refused_or_read() {
 }
 
 #[test]
-fn what_is_missing_is_no_malformed_file() {
+fn missing_file_is_distinguished_from_malformed_file() {
     let output = ixc(["inspect", "no/such/file.gguf"]).output().unwrap();
     assert_eq!(output.status.code(), Some(66));
     let output = ixc(["inspect", env!("CARGO_MANIFEST_DIR")]).output().unwrap();
@@ -205,7 +205,7 @@ fn token_ids_are_checked() {
 
 /// Logits that are not finite are an error in each command that computes logits.
 #[test]
-fn logits_that_are_no_numbers_are_refused() {
+fn logits_that_are_not_finite_are_refused() {
     let folder = scratch("not-finite");
     let (path, out) = (folder.join("model.gguf"), folder.join("out.npy"));
     let mut bytes = fs::read(crate::support::demo_model()).unwrap();
@@ -226,7 +226,7 @@ fn logits_that_are_no_numbers_are_refused() {
 /// The errors for a file that is not a model and for a cut model say so, and do not mention bytes
 /// or tables.
 #[test]
-fn files_that_are_no_models_and_cut_ones_are_told() {
+fn foreign_and_truncated_files_are_named_in_errors() {
     let folder = scratch("no-models");
     let whole = fs::read(crate::support::demo_model()).unwrap();
     let half = whole[..whole.len() / 2].to_vec();
@@ -252,7 +252,7 @@ fn files_that_are_no_models_and_cut_ones_are_told() {
 
 /// A special file of the kernel in place of a tokenizer is refused, since reading it may never end.
 #[test]
-fn a_folder_with_a_link_to_the_system_is_refused() {
+fn folder_linking_to_a_system_file_is_refused() {
     let folder = scratch("system-link");
     fs::write(folder.join("config.json"), "{}").unwrap();
     for name in ["tokenizer.json", "config.json"] {

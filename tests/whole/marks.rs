@@ -17,7 +17,7 @@ fn utf16(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_mark_is_no_part_of_a_text() {
+fn byte_order_mark_is_not_part_of_the_text() {
     let folder = scratch("marks");
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -81,7 +81,7 @@ fn other_encodings_are_refused_by_name() {
 
 /// Comments, and keys that no client can send, are refused with their line numbers.
 #[test]
-fn lines_that_are_no_keys_are_refused() {
+fn invalid_api_keys_are_refused() {
     let path = scratch("marks_keys").join("keys.txt");
     for (text, says) in
         [("alpha\n\n# comment\n", "line 3: begins with #"), ("alpha\ng\u{e4}mma\n", "line 2: the key has")]

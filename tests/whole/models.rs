@@ -41,7 +41,7 @@ fn resident(pid: u32) -> u64 {
 }
 
 #[test]
-fn models_are_loaded_when_they_are_asked_for() {
+fn models_are_loaded_on_request() {
     let folder = folder("models_by_name", &["a.gguf", "b-00001-of-00001.gguf"]);
     let server = Server::start_with(&["--models-dir", folder.to_str().unwrap(), "-c", "256"]);
     let names: Vec<Value> = listed(&server).into_iter().map(|model| model["id"].clone()).collect();
@@ -131,7 +131,7 @@ fn models_share_a_budget() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_said() {
+fn unloadable_models_are_reported() {
     let folder = folder("models_wrong", &["a.gguf"]);
     fs::write(folder.join("b.gguf"), "GGUF, or not").unwrap();
     fs::write(folder.join("notes.txt"), "no model").unwrap();
@@ -163,7 +163,7 @@ fn what_cannot_be_loaded_is_said() {
 /// A chat model and an encoder: each answers requests of its kind, with or without a name, in
 /// either order.
 #[test]
-fn an_encoder_embeds_beside_a_model_that_talks() {
+fn server_offers_encoder_and_chat_model_together() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders/models/bert.gguf");
     let encoder = encoder.to_str().unwrap();
     let alone = Server::of(encoder, &[]);

@@ -125,7 +125,7 @@ fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
 
 /// The operator, with the inputs of a layer in the model's own step, gives the sums of that step.
 #[test]
-fn a_layer_gives_what_the_models_own_does() {
+fn expert_layer_matches_the_model() {
     let mut count = 0;
     for (golden, model) in models() {
         let tokens = &golden.tokens("prompt_tokens")[..9];
@@ -201,7 +201,7 @@ fn parts_of_two_machines_add_up() {
 /// A row's bits do not depend on other rows; for quantised weights, that holds without exception.
 /// They do not depend on the number of submitted rows, on threads, or on the target.
 #[test]
-fn a_row_has_its_bits_beside_any_others() {
+fn row_bits_are_independent_of_other_rows() {
     let mut random = Random::new(31);
     let model = || Model::new(ixc::demo::open().unwrap()).unwrap();
     let moe = Moe::of_model(model(), &options(Target::AVX2)).unwrap();
@@ -251,11 +251,11 @@ const ALONE: &str = "IXC_TEST_ALONE";
 
 /// Within a memory budget, the bits are the same, and no expert is read that was not requested.
 #[test]
-fn streamed_experts_give_the_bits_of_those_in_memory() {
+fn streamed_expert_layers_match_resident_bits() {
     // A budget applies to the whole process. The test therefore runs in a separate process, in
     // which no other test takes memory.
     if std::env::var_os(ALONE).is_none() {
-        let test = "moe::streamed_experts_give_the_bits_of_those_in_memory";
+        let test = "moe::streamed_expert_layers_match_resident_bits";
         let mut alone = Command::new(std::env::current_exe().unwrap());
         let output = alone.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
@@ -291,7 +291,7 @@ fn streamed_experts_give_the_bits_of_those_in_memory() {
 }
 
 #[test]
-fn what_cannot_be_computed_says_so() {
+fn invalid_expert_calls_are_refused() {
     let moe = Moe::open(None, &options(Target::native())).unwrap();
     let layer = moe.layers()[0].clone();
     let call = Call::random(&layer, 2, &mut Random::new(33));
@@ -372,7 +372,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
 
 /// Plans of layers that ixc never makes; each is refused before it runs.
 #[test]
-fn plans_whose_layers_do_not_go_together_are_refused() {
+fn inconsistent_expert_plans_are_refused() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap().into_expert_layers().unwrap();
     let options = options(Target::AVX2);
     let plan = compile(&model, &options.compile).unwrap().plan;

@@ -56,7 +56,7 @@ fn same(found: &[f32], expected: &[f32]) -> bool {
 }
 
 #[test]
-fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
+fn plan_finds_its_model_nearby_or_at_given_path() {
     let moved = Moved::new("moved_beside", &["--no-weights"]);
     let plan = moved.path("model.ixp");
     assert!(same(&logits(&plan, &[]), &moved.expected), "beside the plan");
@@ -95,7 +95,7 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
 }
 
 #[test]
-fn the_file_that_a_plan_names_is_passed_over_where_the_one_beside_it_is_the_right_one() {
+fn matching_model_near_the_plan_replaces_a_changed_one() {
     let folder = scratch("moved_both");
     let (model, plan) = (folder.join("model.gguf"), folder.join("plans/model.ixp"));
     fs::create_dir(folder.join("plans")).unwrap();

@@ -103,7 +103,7 @@ fn interpret(interpreter: &mut Interpreter<'_>, first: u32, tokens: &[u32], hidd
 }
 
 #[test]
-fn the_interpreter_computes_what_layers_guess() {
+fn interpreter_matches_recorded_draft_layer_results() {
     for name in NAMES {
         let known = Known::of(name);
         let (of_model, of_layer) =
@@ -139,7 +139,7 @@ fn engine(name: &str, nextn: Nextn, target: Target) -> Engine {
 /// All targets compute the known results, in steps of several lengths. Returning hidden states
 /// changes no bits of the logits.
 #[test]
-fn plans_compute_what_layers_guess() {
+fn plans_match_recorded_draft_layer_results() {
     for target in [Target::AVX2, Target::PORTABLE, Target::AVX512, Target::AMX] {
         for name in NAMES {
             // Emulated code is slow.
@@ -217,7 +217,7 @@ fn own_layer(name: &str, how: How, model: &LoadedModel, least: f32) -> Box<OwnLa
 }
 
 #[test]
-fn texts_are_the_same_with_guesses_of_the_layer() {
+fn draft_layer_changes_no_texts() {
     for name in NAMES {
         let known = Known::of(name);
         for (number, sampling) in settings().into_iter().enumerate() {
@@ -252,7 +252,7 @@ fn texts_are_the_same_with_guesses_of_the_layer() {
 
 /// Predictions end at the first token below the layer's min probability.
 #[test]
-fn guesses_end_where_the_layer_is_not_sure() {
+fn draft_layer_stops_below_its_minimum_probability() {
     let (name, known) = ("own", Known::of("own"));
     let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
     let layer = own_layer(name, ALONE, guessing.model(), 0.99);
@@ -266,7 +266,7 @@ fn guesses_end_where_the_layer_is_not_sure() {
 /// If the context becomes full during predictions, the text ends or continues as it does without
 /// them.
 #[test]
-fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
+fn draft_layer_changes_no_context_end() {
     for shift in [None, Some(ContextShift { keep: 4 })] {
         let (name, how) = ("shared", How { context: Some(64), ..ALONE });
         let known = Known::of(name);
@@ -302,7 +302,7 @@ fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
 
 /// The experts of the model, and those of the layer, come from the drive.
 #[test]
-fn texts_of_streamed_models_are_the_same_with_guesses_of_the_layer() {
+fn draft_layer_changes_no_texts_of_streamed_models() {
     for name in NAMES {
         let known = Known::of(name);
         let request = Request { limit: Some(24), ..Request::new(&known.tokens[..], Settings::greedy()) };
@@ -331,7 +331,7 @@ fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
 /// of the text, and earlier predictions change nothing: a layer that gets the text at once predicts
 /// the same.
 #[test]
-fn layers_guess_from_the_text_and_nothing_else() {
+fn draft_layer_predictions_depend_only_on_the_text() {
     let (name, how) = ("own", ALONE);
     let known = Known::of(name);
     let mut text: Vec<u32> = known.tokens.iter().copied().cycle().take(120).collect();
@@ -381,7 +381,7 @@ fn layers_guess_from_the_text_and_nothing_else() {
 
 /// Many simultaneous requests; some begin with a text that another one has computed.
 #[test]
-fn layers_guess_for_many_requests() {
+fn draft_layer_serves_concurrent_requests() {
     for name in NAMES {
         let known = Known::of(name);
         let how = How { guesses: 29, sequences: 3, context: None };
@@ -413,7 +413,7 @@ fn layers_guess_for_many_requests() {
 }
 
 #[test]
-fn what_is_no_layer_of_the_model_does_not_guess() {
+fn foreign_draft_layer_is_refused() {
     let fed = open("own", ALONE, Nextn::Fed);
     let options = draft_model::Options::default();
     let refused = |layer: LoadedModel, model: &LoadedModel| match OwnLayer::new(layer, model, options) {
@@ -437,7 +437,7 @@ fn what_is_no_layer_of_the_model_does_not_guess() {
 
 /// The program: texts, the lines of `--stats`, saved states, and refused options.
 #[test]
-fn layers_guess_on_the_command_line() {
+fn draft_layer_works_on_the_command_line() {
     let folder = scratch("nextn");
     let shared = model("shared");
     let run = |more: &[&str]| {
@@ -503,7 +503,7 @@ fn layers_guess_on_the_command_line() {
 
 /// The server: several simultaneous clients, and its metrics.
 #[test]
-fn layers_guess_in_a_server() {
+fn draft_layer_works_in_a_server() {
     let shared = model("shared");
     let (shared, body) = (
         shared.to_str().unwrap(),
@@ -593,7 +593,7 @@ fn longer<T: Clone>(of: &[T]) -> Vec<T> {
 /// latent attention, chosen positions, windows, sinks and gates. The models' own results are those
 /// without the layers.
 #[test]
-fn layers_of_all_architectures_guess() {
+fn draft_layers_of_all_architectures_match_the_interpreter() {
     /// Max error for weights in floats: keys and values are f16, 2^-11 / sqrt(3) of each
     /// (`made_models.rs`).
     const FLOATS: f64 = 1e-6;

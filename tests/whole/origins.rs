@@ -34,7 +34,7 @@ fn preflight(server: &Server, host: &str, origin: &str) -> (u16, String) {
 }
 
 #[test]
-fn pages_of_admitted_origins_may_ask() {
+fn pages_of_admitted_origins_may_send_requests() {
     let open = Server::start(&["--allowed-host", "chat.example"]);
     let keyed = Server::start(&[
         "--api-key",
@@ -104,7 +104,7 @@ fn pages_of_admitted_origins_may_ask() {
 
 /// A page may send bodies of other types without a preflight. Programs may leave the type out.
 #[test]
-fn bodies_of_pages_are_json_by_name() {
+fn page_bodies_must_be_declared_as_json() {
     let server = Server::start(&[]);
     let form = "Content-Type: application/x-www-form-urlencoded\r\n";
     let text = "Content-Type: text/plain\r\n";
@@ -129,7 +129,7 @@ fn bodies_of_pages_are_json_by_name() {
 
 /// On an address that others can reach, without a key, host names are checked as well.
 #[test]
-fn names_are_looked_at_on_all_addresses() {
+fn host_names_are_checked_on_public_addresses() {
     let server = Server::start(&["--host", "0.0.0.0", "--no-api-key"]);
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     for (headers, status) in [
@@ -145,7 +145,7 @@ fn names_are_looked_at_on_all_addresses() {
 
 /// One client's connections leave places to others, and are closed for new ones of the same client.
 #[test]
-fn idle_connections_give_way() {
+fn idle_connections_yield_to_new_ones() {
     let server = Server::start(&[]);
     let mut idle = Vec::new();
     for i in 0..450 {

@@ -83,7 +83,7 @@ fn an_output_is_never_the_model() {
 }
 
 #[test]
-fn an_output_is_never_a_plan_that_is_read_nor_its_model() {
+fn output_is_never_a_loaded_plan_or_its_model() {
     let folder = scratch("outputs-plan");
     let model = folder.join("m.gguf");
     fs::copy(demo_model(), &model).unwrap();
@@ -109,7 +109,7 @@ fn an_output_is_never_a_plan_that_is_read_nor_its_model() {
 }
 
 #[test]
-fn an_output_is_no_other_input_either() {
+fn output_is_never_another_input() {
     let folder = scratch("outputs-inputs");
     let model = folder.join("m.gguf");
     fs::copy(demo_model(), &model).unwrap();
@@ -166,7 +166,7 @@ fn an_output_is_no_part_of_a_split_model() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_replaced_by_force_alone() {
+fn foreign_file_is_replaced_only_with_force() {
     let folder = scratch("outputs-foreign");
     let path = folder.join("out");
     for (line, begins) in COMMANDS {
@@ -186,7 +186,7 @@ fn a_file_of_another_kind_is_replaced_by_force_alone() {
 }
 
 #[test]
-fn stages_are_written_over_stages_alone() {
+fn emitted_stages_replace_only_stage_files() {
     let folder = scratch("outputs-stages");
     let line = "compile M --target portable --emit fused,plan -o O";
     let (plan, stages) = (folder.join("p.ixp"), folder.join("p.d"));
@@ -221,7 +221,7 @@ fn stages_are_written_over_stages_alone() {
 
 /// The model is invalid, which the work would find first.
 #[test]
-fn a_place_that_cannot_be_written_is_found_before_the_work() {
+fn unwritable_output_is_refused_before_the_work() {
     let folder = scratch("outputs-early");
     let model = folder.join("m.gguf");
     fs::write(&model, "no model").unwrap();
@@ -286,7 +286,7 @@ fn a_dash_is_standard_output() {
 }
 
 #[test]
-fn a_link_stays_and_devices_are_written_as_they_are() {
+fn output_link_is_kept_and_devices_are_written_directly() {
     let folder = scratch("outputs-links");
     let line = "logits M --tokens 1 --target portable -o O";
     let (target, link) = (folder.join("target.npy"), folder.join("link.npy"));
@@ -313,7 +313,7 @@ fn a_link_stays_and_devices_are_written_as_they_are() {
 
 /// Guessable names of a temporary file are links to a file that must not be overwritten.
 #[test]
-fn no_link_in_the_place_of_a_temporary_file_is_written_through() {
+fn links_at_temporary_file_names_are_not_followed() {
     let folder = scratch("outputs-guessed");
     let victim = folder.join("victim");
     fs::write(&victim, "precious").unwrap();
@@ -332,7 +332,7 @@ fn no_link_in_the_place_of_a_temporary_file_is_written_through() {
 /// Other files in the place of a plan's temporary file stay unchanged, and no command waits for
 /// them.
 #[test]
-fn what_is_not_ours_in_the_place_of_a_part_is_refused() {
+fn foreign_file_at_the_temporary_name_is_refused() {
     let folder = scratch("outputs-part");
     let victim = folder.join("victim");
     fs::write(&victim, "precious").unwrap();
@@ -372,7 +372,7 @@ fn what_is_not_ours_in_the_place_of_a_part_is_refused() {
 /// Unfinished files of ixc are replaced. Other files stay unless `--force` is given, and inputs
 /// stay even then.
 #[test]
-fn a_part_that_is_something_else_stays() {
+fn foreign_part_file_is_replaced_only_with_force() {
     let folder = scratch("outputs-other-part");
     let (line, plan) = ("compile M --target avx2 -o O", folder.join("h.ixp"));
     for (name, contents) in [(".h.ixp.part", "precious"), (".h.ixp.part.journal", "precious")] {
@@ -402,7 +402,7 @@ fn a_part_that_is_something_else_stays() {
 
 /// A part by another program, with other weights and a matching journal, is not continued.
 #[test]
-fn a_part_that_ixc_did_not_write_is_begun_anew() {
+fn foreign_part_file_is_not_resumed() {
     let folder = scratch("outputs-poisoned");
     let model = folder.join("m.gguf");
     fs::copy(demo_model(), &model).unwrap();
@@ -447,7 +447,7 @@ fn a_part_that_ixc_did_not_write_is_begun_anew() {
 }
 
 #[test]
-fn every_text_has_a_bound() {
+fn every_text_input_is_limited_in_length() {
     let folder = scratch("outputs-endless");
     for line in [
         "opt /dev/zero",
@@ -469,7 +469,7 @@ fn every_text_has_a_bound() {
 }
 
 #[test]
-fn pipes_and_devices_are_no_files() {
+fn pipes_and_devices_are_refused_as_model_files() {
     let folder = scratch("outputs-pipes");
     for name in ["p.json", "p.toml", "p.ix", "p.gguf"] {
         assert!(Command::new("mkfifo").arg(folder.join(name)).status().unwrap().success());
@@ -509,7 +509,7 @@ fn pipes_and_devices_are_no_files() {
 }
 
 #[test]
-fn where_there_is_nothing_it_is_said() {
+fn empty_ir_and_unmatched_kernel_filters_are_refused() {
     let folder = scratch("outputs-nothing");
     let empty = folder.join("empty.ix");
     for text in ["", "\n", "// a comment\n"] {

@@ -65,7 +65,7 @@ const ANSWERS: &str = "Array.from(document.querySelectorAll('article.assistant .
 /// The browser shows the answers of the interface. Conversations persist, and can be edited,
 /// repeated and deleted.
 #[test]
-fn it_talks() {
+fn page_shows_answers_and_edits_conversations() {
     let Some(mut browser) = browser("it_talks") else { return };
     let server = Server::start(&["--chat-template", "chatml", "--parallel", "2", "-c", "1024"]);
     let ask = |messages: Value| {
@@ -137,8 +137,8 @@ fn it_talks() {
 /// A conversation that is too long for the context continues without its oldest turns. A note
 /// mentions this, also after the page is opened again.
 #[test]
-fn it_drops_old_turns() {
-    let Some(mut browser) = browser("it_drops_old_turns") else { return };
+fn page_drops_old_turns_with_a_note() {
+    let Some(mut browser) = browser("page_drops_old_turns_with_a_note") else { return };
     let server = Server::start(&["--chat-template", "chatml", "--parallel", "1", "-c", "96"]);
     browser.open(&format!("http://{}/", server.address()));
     browser.until("document.getElementById('model').value === 'demo'");
@@ -167,7 +167,7 @@ fn it_drops_old_turns() {
 
 /// The stop button stops the engine, not only the page.
 #[test]
-fn it_stops() {
+fn page_stop_button_stops_the_engine() {
     let Some(mut browser) = browser("it_stops") else { return };
     let server = Server::start(&["--chat-template", "chatml", "--parallel", "1"]);
     browser.open(&format!("http://{}/", server.address()));
@@ -192,8 +192,8 @@ fn it_stops() {
 /// A model's text is shown as text, even if it looks like markup, a script or a dangerous address.
 /// Reasoning is folded.
 #[test]
-fn what_a_model_says_is_no_markup() {
-    let Some(mut browser) = browser("what_a_model_says_is_no_markup") else { return };
+fn page_shows_model_text_without_markup() {
+    let Some(mut browser) = browser("page_shows_model_text_without_markup") else { return };
     let server = Server::start(&["--chat-template", "chatml"]);
     browser.open(&format!("http://{}/", server.address()));
     browser.until("document.getElementById('model').value === 'demo'");
@@ -278,8 +278,8 @@ fn what_a_model_says_is_no_markup() {
 
 /// A phone's screen, dark colours, a key, and the engine's activity.
 #[test]
-fn it_is_usable_by_all() {
-    let Some(mut browser) = browser("it_is_usable_by_all") else { return };
+fn page_supports_phones_dark_mode_and_keys() {
+    let Some(mut browser) = browser("page_supports_phones_dark_mode_and_keys") else { return };
     let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
     browser.resize(360, 740, "dark");
     browser.open(&format!("http://{}/", server.address()));
@@ -342,7 +342,7 @@ fn it_is_usable_by_all() {
 
 /// Without a browser: the page is complete, needs no key, and has a policy.
 #[test]
-fn it_is_served_under_a_policy() {
+fn page_is_served_with_a_security_policy() {
     let server = Server::start(&["--api-key", "one"]);
     let text = server.raw("GET", "/");
     let (head, page) = text.split_once("\r\n\r\n").unwrap();

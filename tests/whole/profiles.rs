@@ -70,7 +70,7 @@ fn ending(folder: &Path, ending: &str) -> PathBuf {
 const BENCH: [&str; 7] = ["kernel", "bench", "gemv_q4_k", "-r", "2", "--perf", "map,jitdump,gdb"];
 
 #[test]
-fn maps_and_dumps_name_kernels_and_lines() {
+fn perf_map_and_jitdump_name_kernels_and_lines() {
     let folder = scratch("profiles");
     let child = ixc(BENCH).env("JITDUMPDIR", &folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
@@ -134,7 +134,7 @@ fn maps_and_dumps_name_kernels_and_lines() {
 
 /// perf makes shared objects, and a report with names, of its own record of a run.
 #[test]
-fn perf_itself_reads_the_dump() {
+fn perf_reads_the_jitdump() {
     let Some(Found { program, .. }) = PERF.find("jitdumps through perf") else { return };
     let folder = scratch("profiles-perf");
     let perf = |arguments: &[&str]| {
@@ -168,7 +168,7 @@ fn perf_itself_reads_the_dump() {
 
 /// gdb shows the kernel's name and the lines of its IR, and finds its callers.
 #[test]
-fn gdb_names_kernels_and_who_called_them() {
+fn gdb_names_kernels_and_their_callers() {
     let Some(Found { program, .. }) = GDB.find("gdb's JIT interface") else { return };
     let name = {
         let shown = crate::support::stdout(ixc(["kernel", "show", "gemv_q4_k", "--stage", "ir"]));
@@ -218,7 +218,7 @@ fn gdb_names_kernels_and_who_called_them() {
 }
 
 #[test]
-fn a_profile_that_has_no_place_is_refused() {
+fn unwritable_jitdump_is_refused() {
     let nowhere = scratch("profiles-nowhere").join("no/folder");
     let output = ixc(["kernel", "bench", "silu", "-r", "2", "--perf", "jitdump"]).env("JITDUMPDIR", &nowhere).output();
     let output = output.unwrap();

@@ -18,7 +18,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn a_prompt_may_stand_behind_the_model() {
+fn prompt_may_follow_the_model_argument() {
     let model = demo_model();
     let model = model.to_str().unwrap();
     let expected = text(&run(&["-p", PROMPT]));
@@ -42,7 +42,7 @@ fn options_are_understood_as_llama_cli_spells_them() {
 /// A model with a chat template answers a prompt from any source, and `--raw` continues it. Only
 /// the text is printed.
 #[test]
-fn a_model_with_a_chat_template_answers() {
+fn chat_template_applies_unless_raw_is_given() {
     let answer = text(&run(&["--chat", "-p", PROMPT]));
     let continued = text(&run(&["--raw", "-p", PROMPT]));
     assert_ne!(answer, continued);
@@ -69,7 +69,7 @@ fn a_model_with_a_chat_template_answers() {
 
 /// A model without a template continues a prompt. A saved text is continued with any model.
 #[test]
-fn a_prompt_is_continued_where_there_is_no_template_and_behind_a_saved_text() {
+fn prompt_is_continued_without_template_or_after_saved_text() {
     let folder = scratch("prompting_base");
     let mut bytes = std::fs::read(demo_model()).unwrap();
     // A key of another length would move all bytes after it.
@@ -106,7 +106,7 @@ fn text_ends_before_a_stop_string() {
 }
 
 #[test]
-fn the_end_may_be_ignored() {
+fn end_tokens_can_be_ignored() {
     let count = |more: &[&str]| {
         let output =
             ixc(["run", "--chat", "-p", "Hello", "-n", "400", "--temp", "0", "--stats"]).args(more).output().unwrap();
@@ -121,7 +121,7 @@ fn the_end_may_be_ignored() {
 /// Packing weights at first use counts neither as waiting nor as computing. A plan with packed
 /// weights needs no packing.
 #[test]
-fn packing_has_a_line_of_its_own() {
+fn packing_time_is_reported_separately() {
     let folder = scratch("prompting_packing");
     let plan = folder.join("demo.ixp");
     let mut compile = ixc(["compile", "--target", "avx2"]);

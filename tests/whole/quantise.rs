@@ -75,7 +75,7 @@ const MIXES: [(&str, [Four; 3]); 19] = [
 ];
 
 #[test]
-fn mixes_are_llama_quantizes() {
+fn quantisation_mixes_match_llama_quantize() {
     for (mix, [values, downs, [head, embedding, query, output]]) in MIXES {
         let formats = formats(&quantise(exact(), mix, &["--dry-run"]));
         let of = |name: &str| &*formats.iter().find(|(tensor, _)| tensor == name).unwrap().1;
@@ -96,7 +96,7 @@ fn mixes_are_llama_quantizes() {
 /// Formats that `llama-quantize --dry-run` prints, for tensors that not every layer has, and for
 /// architectures with separate rules.
 #[test]
-fn places_are_counted_as_by_llama_quantize() {
+fn layer_positions_are_counted_like_llama_quantize() {
     for (model, mix, tensor, format) in [
         ("granitehybrid", "Q4_K_M", "blk.1.attn_v.weight", "Q8_0"),
         ("kimi-k3", "Q4_K_M", "blk.3.attn_v.weight", "Q8_0"),
@@ -146,7 +146,7 @@ fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
 /// The demo's weights lie on the lattice of its own formats, which favours these. For all other
 /// mixes, more bits bring predictions closer.
 #[test]
-fn more_bits_are_nearer() {
+fn more_bits_reduce_the_divergence() {
     let found = ["Q8_0", "Q5_K_M", "Q4_K_S", "Q3_K_M", "Q2_K_S"].map(|mix| (mix, divergence(mix, &[])));
     for pair in found.windows(2) {
         let ((more, (near, large)), (fewer, (far, small))) = (pair[0], pair[1]);
@@ -159,7 +159,7 @@ fn more_bits_are_nearer() {
 /// Mixes with grid formats, with importance measured on the demo's own predictions: the results
 /// run, and predict.
 #[test]
-fn mixes_of_few_bits_run() {
+fn low_bit_mixes_run_and_predict() {
     let imatrix = scratch("quantise_few_bits").join("imatrix.gguf");
     let (path, exact) = (imatrix.to_str().unwrap(), exact().to_str().unwrap());
     let text = ["eval", exact, "--text", TEXT, "--ctx", "128", "--pieces", "8", "--target", "portable"];
@@ -184,7 +184,7 @@ const FEW_BITS: [&str; 10] =
     ["IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
 #[test]
-fn so_few_bits_without_importance_are_told() {
+fn low_bit_mix_without_importance_is_warned_about() {
     for (mix, told) in [("IQ2_XXS", true), ("IQ3_S", false)] {
         let output = ixc(["quantise", exact().to_str().unwrap(), mix, "--dry-run"]).output().unwrap();
         let said = stderr(&output);
@@ -193,7 +193,7 @@ fn so_few_bits_without_importance_are_told() {
 }
 
 #[test]
-fn threads_change_nothing_and_one_tensor_can_be_another() {
+fn quantise_is_independent_of_threads_and_allows_tensor_overrides() {
     let folder = scratch("quantise_threads");
     let paths = ["1", "3"].map(|threads| {
         let path = folder.join(format!("{threads}.gguf"));
@@ -219,7 +219,7 @@ fn threads_change_nothing_and_one_tensor_can_be_another() {
 }
 
 #[test]
-fn an_importance_matrix_is_heeded() {
+fn importance_matrix_improves_important_columns() {
     let folder = scratch("quantise_importance");
     let source = Gguf::open(exact()).unwrap();
     // One column of each matrix matters; the others hardly do.
@@ -251,7 +251,7 @@ fn an_importance_matrix_is_heeded() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused() {
+fn unsupported_quantisations_are_refused() {
     let folder = scratch("quantise_refused");
     let path = folder.join("out.gguf");
     let out = path.to_str().unwrap();
@@ -297,7 +297,7 @@ fn what_cannot_be_made_is_refused() {
 /// one matrix (`attn_kv_b`, `attn_output_a`), there is importance for each head, which no code
 /// reads yet.
 #[test]
-fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
+fn importance_covers_every_multiplied_matrix() {
     let folder = scratch("quantise_observed");
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
     let files = [Some(models), shared("golden/models")].into_iter().flatten().flat_map(|folder| {
@@ -354,7 +354,7 @@ fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
 /// Tensors that are made from others when a file is opened, for the graph alone, are not written:
 /// llama.cpp does not know them.
 #[test]
-fn what_was_made_for_a_graph_is_not_written() {
+fn tensors_derived_for_the_graph_are_not_written() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
     let folder = scratch("quantise_made");
     let names = |gguf: &Gguf| gguf.tensors().map(|tensor| tensor.name().to_owned()).collect::<Vec<_>>();

@@ -559,28 +559,28 @@ fn check(name: &str, model: &Model) {
 }
 
 #[test]
-fn linear_attention_is_the_interpreters_on_every_target() {
+fn linear_attention_matches_the_interpreter_on_every_target() {
     check("delta", &model("targets", in_floats(Text::module(&LAYERS, 8))));
 }
 
 #[test]
-fn state_spaces_are_the_interpreters_on_every_target() {
+fn state_spaces_match_the_interpreter_on_every_target() {
     check("scan", &model("scans", in_floats(Text::module(&SCANS, 8))));
 }
 
 #[test]
-fn entries_are_the_interpreters_on_every_target() {
+fn compressed_entries_match_the_interpreter_on_every_target() {
     check("entries", &model("entries", in_floats(Text::module(&ENTRIES, 8))));
 }
 
 #[test]
-fn chosen_entries_are_the_interpreters_on_every_target() {
+fn selected_entries_match_the_interpreter_on_every_target() {
     check("chosen", &model("chosen", in_floats(Text::module(&CHOSEN, 8))));
 }
 
 /// Positions that share entries take memory for whole blocks of entries.
 #[test]
-fn of_shared_places_no_more_are_held_than_there_are() {
+fn shared_entries_take_memory_for_whole_blocks_only() {
     let model = model("places", Text::module(&ENTRIES, 2));
     let states = compile(&model, &options(Target::AVX2)).unwrap().plan.states;
     let of = |name: &str| states.iter().find(|state| state.name == name).unwrap();
@@ -591,13 +591,13 @@ fn of_shared_places_no_more_are_held_than_there_are() {
 }
 
 #[test]
-fn windows_are_the_interpreters_on_every_target() {
+fn windows_match_the_interpreter_on_every_target() {
     check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
 }
 
 /// Attention over all positions, in which the attention of one token has parts, and over windows.
 #[test]
-fn scores_that_fall_are_the_interpreters_on_every_target() {
+fn attention_slopes_match_the_interpreter_on_every_target() {
     let model = model("falling", falling(&in_floats(Text::module(&WINDOWS, 8))));
     let plan = compile(&model, &options(Target::AVX2)).unwrap().plan;
     let slopes: Vec<_> = plan.weights.iter().filter(|weight| weight.name.starts_with("slopes.")).collect();
@@ -608,7 +608,7 @@ fn scores_that_fall_are_the_interpreters_on_every_target() {
 /// Prompts with many rows use attention by tiles within windows. Between steps, memory moves to
 /// positions at which no run of tiles begins. Each row still has the bits that it has in one step.
 #[test]
-fn prompts_longer_than_a_window_go_by_tiles() {
+fn prompts_longer_than_a_window_use_tiles() {
     let plain = in_floats(Text::module(&LONG_WINDOWS, 0));
     by_tiles(&model("prompts-falling", falling(&plain)));
     by_tiles(&model("prompts", plain));
@@ -643,7 +643,7 @@ fn by_tiles(model: &Model) {
 /// Memory holds only the last positions of a window, for any context. Dropped positions change no
 /// bits, and going back to them is impossible.
 #[test]
-fn of_a_window_no_more_is_held_than_it_needs() {
+fn window_memory_holds_only_the_last_positions() {
     let model = model("held", Text::module(&WINDOWS, 2));
     let tokens = tokens(TOKENS);
     let compiled = |max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(Target::AVX2) };
@@ -702,7 +702,7 @@ fn streamed_experts_change_no_bit() {
 
 /// A sequence that was cut and computed again has the bits of one that was never cut.
 #[test]
-fn a_sequence_goes_back_to_what_was_saved() {
+fn truncated_sequence_recomputes_equal_bits() {
     for (name, layers) in RECURRENT {
         goes_back(&model(&format!("truncated_{name}"), Text::module(&layers, 2)));
     }

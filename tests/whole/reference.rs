@@ -209,7 +209,7 @@ fn descriptor_schema() -> String {
 }
 
 #[test]
-fn references_are_what_the_tables_say() {
+fn reference_pages_match_the_tables() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     for (name, text) in [
         ("graph-ops.md", graph_ops()),

@@ -59,7 +59,7 @@ const VIEWS: [&str; 8] = ["summary", "graph", "passes", "tensors", "memory", "ke
 
 /// The demo model with a trace.
 #[test]
-fn all_views_are_clicked_through() {
+fn all_report_views_work_in_a_browser() {
     let folder = scratch("report_views");
     let (trace, page) = (folder.join("trace.json"), folder.join("page.html"));
     let mut run = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "6", "--temp", "0", "-t", "2", "--trace"]);
@@ -78,7 +78,7 @@ fn all_views_are_clicked_through() {
         assert_eq!(graph["folded"]["places"].as_array().unwrap().len(), 6);
         assert!(graph["folded"]["bodies"].as_array().unwrap().len() <= 5);
     }
-    let Some(mut browser) = browser("all_views_are_clicked_through") else { return };
+    let Some(mut browser) = browser("all_report_views_work_in_a_browser") else { return };
     open(&mut browser, &page);
     for view in VIEWS {
         tab(&mut browser, view);
@@ -184,7 +184,7 @@ fn all_views_are_clicked_through() {
 
 /// A model with 48 layers of 128 experts, which do not all fit in memory.
 #[test]
-fn a_large_model_is_one_small_page() {
+fn report_of_a_large_model_is_one_small_page() {
     let folder = scratch("report_large");
     let shape = REAL_SHAPES.iter().find(|shape| shape.experts.is_some_and(|experts| experts.count == 128)).unwrap();
     let (model, page) = (folder.join("large.gguf"), folder.join("large.html"));
@@ -203,7 +203,7 @@ fn a_large_model_is_one_small_page() {
         assert!(bodies <= 8, "{bodies}: {}", graph["after"]);
     }
     assert_eq!(facts["plan"]["groups"].as_array().unwrap().len(), 48);
-    let Some(mut browser) = browser("a_large_model_is_one_small_page") else { return };
+    let Some(mut browser) = browser("report_of_a_large_model_is_one_small_page") else { return };
     open(&mut browser, &page);
     for view in VIEWS {
         tab(&mut browser, view);
@@ -227,7 +227,7 @@ fn a_large_model_is_one_small_page() {
 /// A page is made for the target that the environment names, as in other commands. The code of
 /// `portable` also has its statements.
 #[test]
-fn a_page_is_for_the_target_of_the_environment() {
+fn report_target_follows_the_environment() {
     let page = scratch("report_target").join("page.html");
     let inspect = |html: bool, target: &str| {
         let mut command = ixc(["inspect"]);
@@ -280,7 +280,7 @@ fn a_page_is_for_the_target_of_the_environment() {
 /// Names of tensors, tasks and kernels are shown as text, whatever they contain. A plan has no
 /// records of passes, and the page states this.
 #[test]
-fn a_plan_with_hostile_names_is_text() {
+fn report_shows_hostile_names_as_text() {
     let folder = scratch("report_hostile");
     let (path, page) = (folder.join("<img src=x>.ixp"), folder.join("page.html"));
     let hostile =
@@ -305,7 +305,7 @@ fn a_plan_with_hostile_names_is_text() {
     let text = fs::read_to_string(&page).unwrap();
     assert_eq!((text.matches("</script>").count(), text.matches("<!--").count()), (2, 0));
     assert_eq!(data(&page)["tensors"][3]["name"], format!("3.{hostile}"));
-    let Some(mut browser) = browser("a_plan_with_hostile_names_is_text") else { return };
+    let Some(mut browser) = browser("report_shows_hostile_names_as_text") else { return };
     open(&mut browser, &page);
     for view in VIEWS {
         tab(&mut browser, view);
@@ -358,7 +358,7 @@ fn a_page_is_written_whole_or_not_at_all() {
 
 /// The page of a simulation: names over time, zoom, and programs that link to their IR.
 #[test]
-fn the_page_of_a_simulation_leads_to_the_ir_of_its_programs() {
+fn simulation_page_links_to_program_ir() {
     let page = scratch("report_simulated").join("grid.html");
     let mut simulate = ixc(["simulate", "--target", "dataflow:small", "--batch", "4", "--html"]);
     simulate.arg(&page);
@@ -366,7 +366,7 @@ fn the_page_of_a_simulation_leads_to_the_ir_of_its_programs() {
     let facts = data(&page);
     let programs = facts["programs"].as_array().unwrap();
     assert!(programs.iter().all(|program| !facts["kernels"][program["kernel"].to_string()].is_null()));
-    let Some(mut browser) = browser("the_page_of_a_simulation_leads_to_the_ir_of_its_programs") else { return };
+    let Some(mut browser) = browser("simulation_page_links_to_program_ir") else { return };
     open(&mut browser, &page);
     let drawn = "[...document.getElementById('time').getContext('2d').getImageData(0, 0, 400, 200).data].reduce((a, b) => a + b, 0)";
     let ends = "[document.getElementById('begin').innerText, document.getElementById('end').innerText]";

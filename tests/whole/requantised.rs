@@ -74,7 +74,7 @@ fn options(target: Target, weights: &str) -> Options {
 }
 
 #[test]
-fn compiled_code_computes_what_the_graph_says_and_errors_are_those_of_the_format() {
+fn requantised_code_matches_the_graph_within_format_error() {
     for (i, made) in models().into_iter().enumerate() {
         let (path, model, all) = open(&format!("bits_{i}"), &made);
         let exact = model.exact_logits(&all).unwrap();
@@ -124,7 +124,7 @@ fn streamed_experts_have_the_bits_of_resident_ones() {
 
 /// Golden models: the additional error of requantising compared with their own rounding.
 #[test]
-fn golden_models_lose_what_the_format_says() {
+fn requantising_golden_models_meets_the_error_bounds() {
     let Some(golden) = shared("golden") else { return };
     let folder = scratch("requantised_golden");
     for name in ["expect/qwen3moe-q4_k_m.json", "expect/llama-q8_0.json", "expect/llama-bf16.json"] {
@@ -140,7 +140,7 @@ fn golden_models_lose_what_the_format_says() {
 }
 
 #[test]
-fn the_program_requantises_says_what_it_cost_and_saves_it() {
+fn program_requantises_reports_the_error_and_saves() {
     let folder = scratch("requantised_program");
     let [plan, text, out] = ["model.ixp", "text.txt", "out.npy"].map(|name| folder.join(name));
     std::fs::write(&text, "The quick brown fox jumps over the lazy dog, and the dog does not mind it.").unwrap();
@@ -181,7 +181,7 @@ fn the_program_requantises_says_what_it_cost_and_saves_it() {
 
 /// Plans whose weights cannot be made of the stored format, which the runtime must refuse.
 #[test]
-fn plans_with_formats_that_nothing_is_made_of_are_refused() {
+fn plans_with_impossible_requantisation_are_refused() {
     let [_, made] = models();
     let (path, model, _) = open("hostile", &made);
     let plan = compile(&model, &options(Target::AVX2, "i8_row")).unwrap().plan;

@@ -34,7 +34,7 @@ fn send(server: &Server, bytes: &[u8]) {
 const KEY: &str = "Authorization: Bearer one\r\n";
 
 #[test]
-fn each_request_has_a_line() {
+fn each_request_is_logged_as_a_line() {
     let (server, file) = logging("log_text", &["--parallel", "1"]);
     let prompt = "The borrow checker ".repeat(16);
     let body = json!({"prompt": prompt, "max_tokens": 5, "temperature": 0, "ignore_eos": true}).to_string();
@@ -97,7 +97,7 @@ fn each_request_has_a_line() {
 /// Lines as objects. Clients leave during an answer, and before an answer begins. A log is appended
 /// to.
 #[test]
-fn lines_may_be_objects() {
+fn request_log_can_be_json() {
     let (server, file) = logging("log_json", &["--log-format", "json", "--parallel", "1"]);
     let endless = |stream: bool| {
         let body =

@@ -162,7 +162,7 @@ fn values_at_the_edges_are_taken_or_refused_by_name() {
 
 /// Required calls have an object as arguments, whatever the tool's schema allows.
 #[test]
-fn arguments_of_demanded_calls_are_objects() {
+fn required_call_arguments_are_objects() {
     let server = Server::start(&["--chat-template", "chatml"]);
     let properties = json!({"tz": {"type": "string", "maxLength": 3}});
     let mut whole = 0;
@@ -231,7 +231,7 @@ fn no_text_becomes_a_call_without_tools() {
 
 /// An answer is a tool call or follows the form, whichever the model begins.
 #[test]
-fn a_form_is_followed_beside_tools() {
+fn answer_with_tools_is_a_call_or_the_format() {
     let tools = json!([function(
         "f",
         json!({"type": "object", "properties": {"id": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["id"], "additionalProperties": false})
@@ -282,7 +282,7 @@ fn a_form_is_followed_beside_tools() {
 /// If a template leaves tools out, the prompt describes them as text, and calls in that form are
 /// read.
 #[test]
-fn tools_that_a_template_leaves_out_are_told() {
+fn tools_omitted_by_the_template_are_described() {
     let tools = json!([function("look_up", json!({"type": "object", "properties": {"id": {"type": "integer"}}}))]);
     let call = "{\"tool_call\":\n{\"name\": \"look_up\", \"arguments\": {\"id\": 1}}\n\n}";
     let history = json!([
@@ -322,7 +322,7 @@ fn tools_that_a_template_leaves_out_are_told() {
 
 /// Earlier calls of the conversation enter the prompt in the form that the template needs.
 #[test]
-fn arguments_come_into_the_prompt_as_the_template_takes_them() {
+fn call_arguments_enter_the_prompt_as_the_template_expects() {
     let history = |arguments: Value| {
         json!({"messages": [
             {"role": "user", "content": "Hi"},
@@ -389,7 +389,7 @@ fn seeds_are_of_64_bits() {
 
 /// Stop tokens, stop texts, and the least number of tokens.
 #[test]
-fn answers_end_at_tokens_and_not_before_the_least() {
+fn answers_end_at_stops_after_the_minimum_length() {
     let server = Server::start(&[]);
     let ask = |more: Value| {
         let mut request =
@@ -419,7 +419,7 @@ fn answers_end_at_tokens_and_not_before_the_least() {
 
 /// vLLM's fields for guided answers, in chats and completions.
 #[test]
-fn guided_answers_are_of_their_form() {
+fn guided_answers_follow_their_constraint() {
     let server = Server::start(&["--chat-template", "chatml"]);
     let number = json!({"type": "integer", "minimum": 10, "maximum": 99});
     let is_number = |text: &str| text.trim().parse::<u64>().is_ok_and(|number| (10..100).contains(&number));

@@ -30,7 +30,7 @@ fn plan(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
 }
 
 #[test]
-fn greedy_text_is_what_the_model_says() {
+fn greedy_text_matches_the_golden_model() {
     let Some(golden) = shared("golden/demo") else { return };
     let model = Golden::read(&golden.join("expect/rustling-q4_k_m.json"));
     let greedy = model.tokens("greedy_tokens_f32");
@@ -47,7 +47,7 @@ fn greedy_text_is_what_the_model_says() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn where_threads_run_changes_no_text_and_is_said() {
+fn thread_pinning_changes_no_text_and_is_reported() {
     let arguments = ["run", "--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "3"];
     let expected = stdout(ixc(arguments));
     let run = |pin: &str| {
@@ -70,7 +70,7 @@ fn where_threads_run_changes_no_text_and_is_said() {
 }
 
 #[test]
-fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
+fn greedy_text_is_equal_on_every_x86_target() {
     let arguments = ["run", "--raw", "-p", "The borrow checker", "-n", "16", "--temp", "0"];
     let native = stdout(ixc(arguments));
     for target in [Target::AVX2, Target::AVX512, Target::AMX] {
@@ -95,7 +95,7 @@ fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
 /// A plan with packed weights, one without them, and one that does not pack. The first two give the
 /// same text.
 #[test]
-fn plans_have_their_packed_weights_or_not() {
+fn plans_with_or_without_packed_weights_give_equal_text() {
     let mut sizes = Vec::new();
     for target in ["avx512", "amx"] {
         let mut texts = Vec::new();
@@ -125,7 +125,7 @@ fn plans_have_their_packed_weights_or_not() {
 }
 
 #[test]
-fn a_plan_with_damaged_weights_is_refused_unless_told_otherwise() {
+fn damaged_plan_weights_are_refused_unless_unchecked() {
     let folder = scratch("run_damaged_weights");
     let plan = plan(&folder, &["--target", "avx512"]);
     let mut bytes = fs::read(&plan).unwrap();
@@ -144,7 +144,7 @@ fn a_plan_with_damaged_weights_is_refused_unless_told_otherwise() {
 }
 
 #[test]
-fn the_prompt_may_come_from_anywhere_and_the_model_too() {
+fn prompt_and_model_may_come_from_any_source() {
     let folder = scratch("run_sources");
     let greedy = ["--temp", "0", "-n", "12"];
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker"]);
@@ -186,7 +186,7 @@ fn a_seed_makes_text_repeatable() {
 }
 
 #[test]
-fn a_question_gets_an_answer() {
+fn chat_reads_a_question_from_standard_input() {
     let mut command = ixc(["run", "--chat", "--system", "Be brief.", "-n", "8", "--temp", "0"]);
     command.stderr(Stdio::piped());
     let output = piped(command, "What is a trait?\n");
@@ -195,7 +195,7 @@ fn a_question_gets_an_answer() {
 
 /// Templates that attack their renderer give text or a typed error, and nothing else.
 #[test]
-fn hostile_templates_are_held() {
+fn hostile_templates_are_contained() {
     use ixc::model_files::gguf::Gguf;
     use ixc::text::template::{ChatTemplate, Conversation, Message};
     let Some(bad) = shared("bad-gguf") else { return };
@@ -212,7 +212,7 @@ fn hostile_templates_are_held() {
 }
 
 #[test]
-fn what_cannot_be_run_says_why() {
+fn invalid_runs_are_refused_with_a_reason() {
     let folder = scratch("run_errors");
     for (arguments, status, says) in [
         (&["-p", "x", "no-such.gguf"][..], 66, "no-such.gguf"),
@@ -289,7 +289,7 @@ fn plans_are_inspected_and_every_stage_is_written() {
 
 /// `inspect` does not report a plan as supported that `run` refuses.
 #[test]
-fn a_plan_that_cannot_be_loaded_is_inspected_and_said_to_be_so() {
+fn unloadable_plan_is_inspected_as_unsupported() {
     let folder = scratch("inspect-refused");
     let good = file::read(&plan(&folder, &["--no-weights"])).unwrap();
     let path = folder.join("bad.ixp");
@@ -342,7 +342,7 @@ fn bench_takes_lists_and_depths() {
 }
 
 #[test]
-fn bench_of_deferral_says_what_was_read() {
+fn bench_with_deferral_reports_bytes_read() {
     let refused = ixc(["bench", "--text", "x"]).output().unwrap();
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("it needs --defer"), "{}", stderr(&refused));
     let model = demo_model();
@@ -371,7 +371,7 @@ fn bench_of_deferral_says_what_was_read() {
 }
 
 #[test]
-fn options_that_have_no_effect_are_said_to_have_none() {
+fn options_without_effect_are_reported() {
     let folder = scratch("options_without_effect");
     let plain = plan(&folder, &[]);
     let mapped = ixc(["run", "--raw", "-p", "x", "--experts", "map"]).arg(&plain).output().unwrap();
@@ -436,7 +436,7 @@ fn interrupted_text_ends_cleanly() {
 }
 
 #[test]
-fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
+fn experts_that_do_not_fit_are_streamed() {
     let folder = scratch("experts_that_do_not_fit");
     let arguments = ["--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
     let expected = stdout(ixc(["run"].into_iter().chain(arguments)));
@@ -508,7 +508,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
 }
 
 #[test]
-fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
+fn mapped_experts_give_equal_text_without_budget() {
     let folder = scratch("experts_in_mapped_files");
     let arguments = ["--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
     let run = |model: &Path, more: &[&str]| {
@@ -533,7 +533,7 @@ fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
 /// User input is text, from every source. Control tokens in it are split like ordinary words: the
 /// number of tokens is about that of a misspelled control token.
 #[test]
-fn what_is_said_in_a_chat_holds_no_control_tokens() {
+fn chat_input_never_becomes_control_tokens() {
     let folder = scratch("said_in_a_chat");
     let counted = |output: Output| {
         let said = stderr(&output);

@@ -132,7 +132,7 @@ fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Eng
 
 /// A cover of the golden models: whole states, and pages with points.
 #[test]
-fn what_was_saved_of_any_model_goes_on_with_the_same_bits() {
+fn saved_states_of_golden_models_continue_with_equal_bits() {
     let mut points = 0;
     let goldens = goldens();
     for golden in cover(&goldens, Target::native()) {
@@ -228,7 +228,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
 
 /// The sampler's state also continues.
 #[test]
-fn draws_go_on_where_they_were() {
+fn saved_sampler_continues_its_sequence() {
     let golden = golden("granite");
     let plan = plan(&golden, Options::default());
     let (mut engine, mut other) = (load(plan.clone(), None), load(plan, None));
@@ -255,7 +255,7 @@ fn draws_go_on_where_they_were() {
 }
 
 #[test]
-fn what_is_no_saved_state_of_this_model_is_refused() {
+fn invalid_saved_states_are_refused() {
     let (golden, hybrid) = (&golden("granite"), &golden("qwen3next-ssm_in"));
     let mut engine = load(plan(golden, Options::default()), None);
     let tokens = long(golden, 50);
@@ -355,7 +355,7 @@ fn facts_end(bytes: &[u8]) -> usize {
 /// first, up to the last position that its states can restore. The kept part is in memory, and then
 /// in a folder.
 #[test]
-fn what_is_kept_of_prompts_is_found_as_far_as_states_allow() {
+fn cached_prompts_are_reused_to_the_last_restorable_position() {
     let mut found_points = 0;
     for name in KINDS {
         let golden = golden(name);

@@ -51,7 +51,7 @@ fn rescaled(model: &Gguf) -> (GgufWriter, usize) {
 }
 
 #[test]
-fn factors_beside_weights_undo_what_weights_are_multiplied_with() {
+fn scale_tensors_undo_the_scaling_of_weights() {
     let folder = scratch("scaled");
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for name in MODELS {

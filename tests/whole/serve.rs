@@ -175,7 +175,7 @@ const PROMPTS: [&str; 4] = ["The borrow checker", "A trait is", "Once upon a tim
 
 /// Greedy texts of many simultaneous requests are those of `ixc run`.
 #[test]
-fn texts_of_many_clients_are_those_of_one() {
+fn concurrent_texts_equal_single_runs() {
     let server = Server::start(&["--parallel", "3"]);
     let alone = |prompt: &str| {
         let text = stdout(ixc(["run", "demo", "--raw", "-p", prompt, "-n", "12", "--temp", "0", "-t", "2"]));
@@ -210,7 +210,7 @@ fn texts_of_many_clients_are_those_of_one() {
 }
 
 #[test]
-fn an_answer_in_parts_is_the_whole_one() {
+fn streamed_answer_equals_the_whole_one() {
     let server = Server::start(&["--chat-template", "chatml"]);
     let mut request = json!({
         "model": "any", "max_tokens": 20, "temperature": 0,
@@ -367,7 +367,7 @@ fn messages_are_answered_as_chat_completions_are() {
 }
 
 #[test]
-fn text_to_stop_at_is_no_part_of_an_answer() {
+fn stop_text_is_excluded_from_the_answer() {
     let server = Server::start(&[]);
     let (_, whole) = server.post("/completion", &json!({"prompt": PROMPTS[0], "n_predict": 20, "temperature": 0}));
     let text = whole["content"].as_str().unwrap();
@@ -380,7 +380,7 @@ fn text_to_stop_at_is_no_part_of_an_answer() {
 }
 
 #[test]
-fn what_is_wrong_is_said_by_name() {
+fn invalid_requests_are_refused_by_field_name() {
     let server = Server::start(&["--chat-template", "chatml", "-c", "64"]);
     let chat = |more: Value| {
         let mut request = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
@@ -540,7 +540,7 @@ fn answer_status(stream: TcpStream) -> u16 {
 
 /// Answers follow a schema, a grammar, or the form of tool calls, whatever the model would write.
 #[test]
-fn answers_are_of_the_form_that_is_asked_for() {
+fn answers_follow_the_requested_format() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_template.jinja");
     let said = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
     std::fs::write(&template, format!("{{# <tool_call> <think> #}}{said}")).unwrap();
@@ -620,7 +620,7 @@ fn answers_are_of_the_form_that_is_asked_for() {
 }
 
 #[test]
-fn how_likely_tokens_were_is_told() {
+fn log_probabilities_are_returned() {
     let server = Server::start(&["--chat-template", "chatml"]);
     let mut request = completion(PROMPTS[0], 6);
     request["logprobs"] = 3.into();
@@ -686,7 +686,7 @@ fn how_likely_tokens_were_is_told() {
 
 /// Several answers to a request: each has the text of a separate request with its seed.
 #[test]
-fn several_answers_are_those_of_several_requests() {
+fn several_answers_equal_separate_requests() {
     let server = Server::start(&["--parallel", "3"]);
     let request = |n: u32, seed: u32, stream: bool| json!({"prompt": PROMPTS[2], "max_tokens": 10, "n": n, "seed": seed, "stream": stream});
     let text = |choice: &Value| choice["text"].as_str().unwrap().to_owned();
@@ -713,7 +713,7 @@ fn several_answers_are_those_of_several_requests() {
 /// Several prompts in a request, as texts, as tokens and mixed, each with several answers: they are
 /// the answers to separate requests.
 #[test]
-fn answers_to_several_prompts_are_those_of_several_requests() {
+fn several_prompts_equal_separate_requests() {
     let server = Server::start(&["--parallel", "3"]);
     let (_, tokens) = server.post("/tokenize", &json!({"content": PROMPTS[1], "add_special": true}));
     let tokens = tokens["tokens"].clone();
@@ -749,7 +749,7 @@ fn answers_to_several_prompts_are_those_of_several_requests() {
 
 /// Additional fields of llama-server: the prompt, settings, tokens, and a selection of fields.
 #[test]
-fn completions_tell_what_they_are_asked_for() {
+fn completions_return_requested_additional_fields() {
     let server =
         Server::start(&["--seed", "5", "--temp", "0.5", "-n", "4", "--stop", "zzz", "--chat-template", "chatml"]);
     let (_, whole) = server.post("/completion", &json!({"prompt": PROMPTS[0], "return_tokens": true}));
@@ -875,7 +875,7 @@ fn draws_are_the_same_alone_and_among_others() {
 }
 
 #[test]
-fn facts_and_tokens() {
+fn server_answers_health_models_props_and_token_requests() {
     let server = Server::start(&["--alias", "tiny", "--chat-template", "chatml"]);
     assert_eq!(server.get("/health"), (200, json!({"status": "ok"}).to_string()));
     let models: Value = serde_json::from_str(&server.get("/v1/models").1).unwrap();
@@ -894,7 +894,7 @@ fn facts_and_tokens() {
 
 /// Metrics match the work, whatever the model's name.
 #[test]
-fn metrics_say_what_was_done() {
+fn metrics_match_the_work_done() {
     let server = Server::start(&["--alias", "a \"b\" \\c", "--parallel", "2"]);
     let empty = server.metrics();
     assert_eq!(empty.sum("ixc:time_to_first_token_seconds_count", &[]), 0.0);
@@ -932,7 +932,7 @@ fn metrics_say_what_was_done() {
 }
 
 #[test]
-fn who_has_no_key_is_told_so() {
+fn requests_without_a_key_are_refused() {
     let server = Server::start(&["--api-key", "one", "--api-key", "two"]);
     for (headers, expected) in [
         ("", 401),
@@ -958,7 +958,7 @@ fn who_has_no_key_is_told_so() {
 /// Without keys, the server refuses a host name that was made to point at it, and pages of other
 /// origins. With keys, names do not matter.
 #[test]
-fn who_calls_a_server_by_another_name_is_refused() {
+fn foreign_host_names_and_origins_are_refused() {
     let ask = |server: &Server, host: &str, more: &str| {
         let head = format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
         answer(server.send(head.as_bytes()))
@@ -1009,7 +1009,7 @@ fn clients_that_go_away_free_their_places() {
 /// After SIGTERM, running answers are completed.
 #[cfg(unix)]
 #[test]
-fn answers_that_are_being_made_end() {
+fn running_answers_complete_after_sigterm() {
     let mut server = Server::start(&[]);
     let request = json!({"prompt": "Hi", "max_tokens": 300, "temperature": 0, "ignore_eos": true, "stream": true});
     let stream = server.begin("POST", "/v1/completions", "", &request.to_string());

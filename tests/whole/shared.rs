@@ -164,7 +164,7 @@ fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut
 
 /// A cover of the golden models, half of them with keys and values in blocks.
 #[test]
-fn sequences_that_share_have_the_bits_of_those_that_do_not() {
+fn sharing_sequences_have_the_bits_of_separate_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut random = Random::new(30);
     let (mut models, mut shares) = (0, 0);

@@ -82,7 +82,7 @@ fn a_golden_model_has_the_bits_of_the_interpreter() {
 }
 
 #[test]
-fn the_demo_model_goes_on_with_a_prompt() {
+fn simulated_demo_model_continues_a_prompt() {
     let arguments =
         ["simulate", "--target", "dataflow:small", "-p", "The borrow checker", "-n", "6", "--check", "--json"];
     let facts: serde_json::Value = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
@@ -94,7 +94,7 @@ fn the_demo_model_goes_on_with_a_prompt() {
 }
 
 #[test]
-fn batches_are_a_table_and_a_page_is_drawn() {
+fn simulated_batches_print_a_table_and_draw_a_page() {
     let page = scratch("simulate").join("grid.html");
     let mut command =
         ixc(["simulate", "--target", "dataflow:small", "--batch", "1,4,16", "--position", "30", "--html"]);
@@ -114,7 +114,7 @@ fn batches_are_a_table_and_a_page_is_drawn() {
 }
 
 #[test]
-fn wrong_arguments_say_what_would_be_right() {
+fn invalid_simulate_arguments_show_valid_values() {
     for (arguments, status, says) in [
         (vec!["simulate", "--target", "wse3"], 2, "dataflow:wse3"),
         (vec!["simulate", "--target", "dataflow:wse9"], 2, "wse3, wse2"),
@@ -209,7 +209,7 @@ fn random_models_on_random_grids_have_the_bits_of_the_engine() {
 }
 
 #[test]
-fn what_is_planted_in_a_placed_model_is_caught() {
+fn faults_planted_in_a_placed_model_are_detected() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap();
     let grid = grids::find("small").unwrap();
     let sound = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;

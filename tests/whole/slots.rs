@@ -21,7 +21,7 @@ fn ask(server: &Server, prompt: &str, tokens: usize) -> Value {
 }
 
 #[test]
-fn a_slot_that_is_restored_holds_what_was_saved() {
+fn restored_slot_has_the_saved_contents() {
     let folder = scratch("slots-saved");
     let path = folder.to_str().unwrap();
     let arguments = ["--parallel", "2", "-c", "2048", "--slot-save-path", path];
@@ -74,7 +74,7 @@ fn cached(server: &Server) -> u64 {
 }
 
 #[test]
-fn what_prompts_begin_with_outlasts_other_requests_and_a_restart() {
+fn cached_prompt_prefix_survives_requests_and_restart() {
     let folder = scratch("slots-prompts");
     let path = folder.join("prompts");
     let arguments = ["--parallel", "1", "-c", "2048", "--prompt-cache", path.to_str().unwrap()];
@@ -137,7 +137,7 @@ fn what_prompts_begin_with_outlasts_other_requests_and_a_restart() {
 }
 
 #[test]
-fn requests_go_on_where_a_context_is_full_if_they_are_to() {
+fn context_shift_continues_requests_only_on_request() {
     let arguments = ["--parallel", "1", "-c", "64"];
     let server = Server::start(&arguments);
     let answer = ask(&server, "The borrow checker", 100);
@@ -169,7 +169,7 @@ fn requests_go_on_where_a_context_is_full_if_they_are_to() {
 }
 
 #[test]
-fn the_oldest_turns_are_left_out_where_that_is_asked_for() {
+fn oldest_turns_are_dropped_on_request() {
     let arguments = ["--parallel", "1", "-c", "128", "--chat-template", "chatml"];
     let turn = |role: &str| json!({"role": role, "content": "What is a trait, and what is it good for in a language?"});
     let mut messages = vec![json!({"role": "system", "content": "Be brief."})];
@@ -187,7 +187,7 @@ fn the_oldest_turns_are_left_out_where_that_is_asked_for() {
 
 /// A text in two runs is the text of one run, with the same random numbers.
 #[test]
-fn a_run_goes_on_where_another_one_ended() {
+fn saved_run_continues_like_one_run() {
     let folder = scratch("slots-run");
     let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let (state, later) = (at("state"), at("later"));

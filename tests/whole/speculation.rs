@@ -131,7 +131,7 @@ fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
 }
 
 #[test]
-fn rows_of_guesses_have_the_bits_of_steps_of_their_own() {
+fn draft_rows_match_the_bits_of_single_steps() {
     let mut random = Random::new(31);
     let goldens = goldens();
     for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
@@ -145,13 +145,13 @@ fn rows_of_guesses_have_the_bits_of_steps_of_their_own() {
 /// Tiles round the rows of an addition together. Each addition still has its own bits if that is
 /// requested.
 #[test]
-fn rows_of_guesses_have_the_bits_of_steps_of_their_own_with_tiles() {
+fn draft_rows_match_single_step_bits_with_tiles() {
     println!("amx: {}", if Target::AMX.missing().is_empty() { "native" } else { "emulated" });
     rows_are_steps(&golden("granite"), Target::AMX, &mut Random::new(32));
 }
 
 #[test]
-fn what_cannot_be_a_step_with_guesses_says_so() {
+fn invalid_draft_steps_are_refused() {
     let options = engine::Options { more_additions: 1, sequences: 2, ..engine::Options::default() };
     let options = session_without_tiles(options);
     let model = Model::open(&golden("granite").model).unwrap();
@@ -225,7 +225,7 @@ pub fn same(session: &mut Session, request: &Request, expected: &Generation, wha
 }
 
 #[test]
-fn texts_are_the_same_with_guesses() {
+fn drafts_change_no_texts() {
     let mut sums = [(0, 0); 2];
     for name in KINDS {
         let golden = golden(name);
@@ -257,7 +257,7 @@ fn texts_are_the_same_with_guesses() {
 }
 
 #[test]
-fn texts_of_streamed_models_are_the_same_with_guesses() {
+fn drafts_change_no_texts_of_streamed_models() {
     let golden = golden("qwen3vlmoe");
     let prompt = golden.tokens("prompt_tokens");
     let request = Request { limit: Some(24), ..Request::new(&prompt[..], Settings::greedy()) };
@@ -296,7 +296,7 @@ fn json_matcher(model: &LoadedModel) -> Matcher {
 /// Drafts that a grammar forbids are rejected; the grammar's state is that after the last sampled
 /// token.
 #[test]
-fn answers_of_a_form_are_the_same_with_guesses() {
+fn drafts_change_no_grammar_constrained_answers() {
     let mut plain = session(None, 0);
     let prompt = plain.model().encode_prompt("Numbers: [1, 2, 3, 4] and again: [1, 2, 3, 4] and again: ").unwrap();
     let matcher = json_matcher(plain.model());
@@ -322,7 +322,7 @@ fn answers_of_a_form_are_the_same_with_guesses() {
 
 /// A text that the caller stops ends there, and the next request uses what the session holds.
 #[test]
-fn a_text_that_is_stopped_among_guesses_holds_what_was_told() {
+fn stopping_during_a_draft_keeps_only_returned_tokens() {
     let mut plain = session(None, 9);
     let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
     let request = Request { limit: Some(30), ..Request::new(&prompt[..], Settings::greedy()) };
@@ -346,7 +346,7 @@ fn a_text_that_is_stopped_among_guesses_holds_what_was_told() {
 
 /// If a context becomes full during a draft, the text ends or continues as it does without drafts.
 #[test]
-fn contexts_are_full_where_they_are_without_guesses() {
+fn drafts_change_no_context_end() {
     let open = |max: usize| {
         let run = engine::Options {
             threads: Some(2),
@@ -407,7 +407,7 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
 
 /// Requests of all kinds together, in random mixtures.
 #[test]
-fn requests_among_others_are_the_same_with_guesses() {
+fn drafts_change_no_concurrent_requests() {
     let open = |more: u32| {
         let run =
             engine::Options { threads: Some(2), sequences: 3, more_additions: more, ..engine::Options::default() };
@@ -448,7 +448,7 @@ fn requests_among_others_are_the_same_with_guesses() {
 }
 
 #[test]
-fn models_whose_states_cannot_be_cut_have_no_guesses() {
+fn models_without_state_truncation_refuse_drafts() {
     for name in ["mamba2", "qwen3next-ssm_in", "lfm2"] {
         let mut session = session(Some(&golden(name).model), 9);
         let refused = session.speculate(Speculation::new(Box::new(Ngram::default()), always(9)));
@@ -463,7 +463,7 @@ fn models_whose_states_cannot_be_cut_have_no_guesses() {
 /// A draft model with the same weights drafts every likely token. Its state stays in step with the
 /// large model's.
 #[test]
-fn a_small_model_guesses_for_a_large_one() {
+fn draft_model_predicts_for_a_large_model() {
     let mut plain = session(None, 0);
     let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
     for (sampling, least) in
@@ -485,7 +485,7 @@ fn a_small_model_guesses_for_a_large_one() {
 }
 
 #[test]
-fn small_models_guess_for_many_requests() {
+fn draft_model_serves_concurrent_requests() {
     let open = |more: u32, sequences: u32| {
         let run = engine::Options { threads: Some(2), sequences, more_additions: more, ..engine::Options::default() };
         LoadedModel::open(None, &session_without_tiles(run)).unwrap()
@@ -511,7 +511,7 @@ fn small_models_guess_for_many_requests() {
 }
 
 #[test]
-fn a_model_of_another_vocabulary_does_not_guess() {
+fn draft_model_of_another_vocabulary_is_refused() {
     let large = model(None, 5);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/qwen3moe");
     let small = model(Some(&path), 0);
@@ -526,7 +526,7 @@ fn a_model_of_another_vocabulary_does_not_guess() {
 
 /// The program: the text, the lines of `--stats`, and refused options.
 #[test]
-fn guesses_on_the_command_line() {
+fn drafts_work_on_the_command_line() {
     let folder = scratch("speculation");
     let prompt = folder.join("prompt.txt");
     std::fs::write(&prompt, "one two three four five, one two three four five, ".repeat(4)).unwrap();
@@ -566,7 +566,7 @@ fn guesses_on_the_command_line() {
 
 /// The server reports drafts to each client and to Prometheus.
 #[test]
-fn guesses_of_a_server_are_told() {
+fn server_reports_draft_statistics() {
     let body = json!({
         "prompt": "one two three four five, one two three four five, one two three four five, ",
         "n_predict": 40, "temperature": 0, "ignore_eos": true,

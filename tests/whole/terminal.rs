@@ -71,7 +71,7 @@ fn hostile_model(path: &Path) {
 }
 
 #[test]
-fn a_terminal_is_not_steered() {
+fn hostile_names_send_no_terminal_escapes() {
     let folder = scratch("terminal");
     let model = folder.join("model.gguf");
     hostile_model(&model);

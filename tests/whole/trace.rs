@@ -43,7 +43,7 @@ fn a_run_writes_its_timeline_and_the_same_text() {
 }
 
 #[test]
-fn a_trace_that_has_no_place_is_refused() {
+fn unwritable_trace_is_refused() {
     let output = ixc(GREEDY).args(["--trace", "/dev/null"]).output().unwrap();
     assert!(output.stdout.is_empty());
     let message = stderr(&output);

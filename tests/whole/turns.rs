@@ -84,7 +84,7 @@ fn held_before(turn: &Turn) -> usize {
 }
 
 #[test]
-fn agents_in_turn_compute_their_own_new_tokens_alone() {
+fn alternating_agents_compute_only_their_new_tokens() {
     for agents in [2, 3] {
         let mut generator = generator(agents);
         let mut alone: Vec<Generator> = (0..agents).map(|_| self::generator(1)).collect();
@@ -111,7 +111,7 @@ fn agents_in_turn_compute_their_own_new_tokens_alone() {
 /// With more texts than slots, the least recently used text is dropped, except for the parts that
 /// other slots share.
 #[test]
-fn what_was_not_used_for_longest_is_given_away() {
+fn least_recently_used_slot_is_reused_first() {
     let mut generator = generator(2);
     let [mut a, mut b, mut c] = [0, 1, 2].map(Agent::new);
     let reused = |agent: &mut Agent, generator: &mut Generator| {
@@ -135,7 +135,7 @@ fn what_was_not_used_for_longest_is_given_away() {
 
 /// A short changed end is cut off in the same slot; a larger change copies the slot and keeps it.
 #[test]
-fn little_is_cut_and_much_is_copied() {
+fn short_changes_truncate_and_large_ones_copy_the_slot() {
     let mut generator = generator(3);
     let held = |generator: &Generator| -> Vec<usize> {
         let mut held: Vec<usize> = generator.slots().map(|(held, _)| held).collect();
@@ -177,7 +177,7 @@ fn little_is_cut_and_much_is_copied() {
 /// While another request decodes, a step reads at most the set number of prompt rows. The texts are
 /// the same.
 #[test]
-fn prompts_beside_answers_are_read_in_parts_as_long_as_was_said() {
+fn prompt_rows_per_step_are_limited_while_decoding() {
     let run = |rows: Option<usize>| {
         let mut generator = generator(2);
         rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));

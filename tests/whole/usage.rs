@@ -34,7 +34,7 @@ fn wrong_usage_has_one_exit_status() {
 }
 
 #[test]
-fn help_is_a_command_and_other_programs_commands_are_answered() {
+fn help_is_a_command_and_foreign_commands_are_explained() {
     assert_eq!(stdout(ixc(["help"])), stdout(ixc(["--help"])));
     assert_eq!(stdout(ixc(["help", "run"])), stdout(ixc(["run", "--help"])));
     for (command, says) in [
@@ -64,7 +64,7 @@ fn dump_without_a_stage_lists_them() {
 }
 
 #[test]
-fn options_come_from_the_environment_where_they_are_not_given() {
+fn options_default_to_environment_variables() {
     let with = |variables: &[(&str, &str)], more: &[&str]| {
         let mut command = ixc(["run", "-p", "The", "-n", "2", "--stats"]);
         let output = command.args(more).envs(variables.iter().copied()).output().unwrap();
@@ -88,7 +88,7 @@ fn options_come_from_the_environment_where_they_are_not_given() {
 }
 
 #[test]
-fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
+fn log_filter_selects_messages_and_must_be_valid() {
     let run = |arguments: &[&str], filter: &str| {
         let mut command = ixc([&["run", "--no-chat", "-p", "The", "-n", "1"], arguments].concat());
         let output = command.env("IXC_LOG", filter).output().unwrap();
@@ -111,7 +111,7 @@ fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
 }
 
 #[test]
-fn the_log_goes_to_a_file_that_is_a_log() {
+fn log_file_is_appended_and_other_files_are_refused() {
     let folder = scratch("log_file");
     let log = folder.join("ixc.log");
     let run = |log: &std::path::Path| {
@@ -137,7 +137,7 @@ fn the_log_goes_to_a_file_that_is_a_log() {
 /// Without memory the program prints one line and ends with a status: no signal, no backtrace, no
 /// hang.
 #[test]
-fn no_memory_is_an_error() {
+fn memory_exhaustion_is_an_error() {
     for mebibytes in [60, 80, 100, 110, 120, 150, 180, 220] {
         let taken = measured(
             &ixc(["run", "--raw", "-p", "The", "-n", "2", "-t", "2", "--temp", "0"]),
@@ -156,7 +156,7 @@ fn no_memory_is_an_error() {
 
 /// The error for a misspelled file or option names the right one, and no unlike name.
 #[test]
-fn misspelled_names_are_told() {
+fn misspelled_names_get_suggestions() {
     let folder = scratch("misspelled");
     fs::copy(demo_model(), folder.join("own.gguf")).unwrap();
     fs::create_dir(folder.join("models")).unwrap();
@@ -184,7 +184,7 @@ fn misspelled_names_are_told() {
 
 /// All errors look alike, clap's and ours, and one option controls their colours.
 #[test]
-fn errors_are_coloured_where_that_is_asked_for() {
+fn error_colours_follow_one_option() {
     let red = |text: &str| text.contains("\u{1b}[") && text.contains("error:");
     for (arguments, expected) in [
         (&["run", "no-such.gguf", "--color", "always"][..], true),
@@ -203,7 +203,7 @@ fn errors_are_coloured_where_that_is_asked_for() {
 
 /// The error for a weight's name in place of a kernel's has the right options, and few kernels.
 #[test]
-fn a_weight_is_told_from_a_kernel() {
+fn weight_name_given_as_kernel_suggests_op_options() {
     let output = ixc(["dump", "demo", "--stage", "asm", "--kernel", "blk.1.ffn_down"]).output().unwrap();
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");

@@ -30,7 +30,7 @@ fn json(path: &Path) -> Json {
 }
 
 #[test]
-fn compiling_goes_on_from_what_each_pass_left_and_makes_the_same_plan() {
+fn compiling_resumes_after_each_pass_with_equal_plan() {
     let folder = scratch("workbench-resume");
     for memory in [&[][..], &["--memory", "6MiB"]] {
         let dump = folder.join(format!("dump{}", memory.len()));
@@ -60,7 +60,7 @@ fn compiling_goes_on_from_what_each_pass_left_and_makes_the_same_plan() {
 }
 
 #[test]
-fn a_dump_says_which_kernels_compute_an_op_and_holds_no_weights() {
+fn dump_names_the_kernels_of_ops_without_weights() {
     let (folder, plan) = (scratch("workbench-dump").join("d"), scratch("workbench-dump-plan").join("plan.ixp"));
     let compile =
         ["compile", "--target", "avx2", "--no-weights", "--force", "-o", plan.to_str().unwrap(), "--dump-dir"];
@@ -101,7 +101,7 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn text_that_says_nowhere_to_go_on_from_is_refused_with_what_is_wrong() {
+fn dump_without_resume_point_is_refused() {
     let folder = scratch("workbench-refused");
     let file = folder.join("left.ix");
     let refused = |text: &str, code: i32, says: &str| {
@@ -222,7 +222,7 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
 }
 
 #[test]
-fn only_a_kernel_that_is_called_alike_takes_the_place_of_another() {
+fn replacement_kernel_must_have_the_same_signature() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap();
     let options = Options { target: Some(Target::PORTABLE), ..Options::default() };
     let mut plan = compile(&model, &options).unwrap().plan;

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_have_labels_and_targets() {
+    fn rival_specs_have_labels_and_targets() {
         let parts = |choice| {
             let ixc = Ixc::new(choice);
             (ixc.name, ixc.program, ixc.target)
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_its_rows() {
+    fn ixc_bench_rows_are_parsed() {
         let text = r#"[
           {"threads": 2, "target": "avx2", "test": "prefill", "tokens": 32, "depth": 0, "bytes_per_token": null,
            "peak_memory": 1, "median": 2.0, "min": 1.0, "max": 3.0, "all": [1.0, 3.0, 2.0]},

@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn ik_has_a_prompt_before_what_is_generated() {
+    fn ik_llama_prompt_length_becomes_decode_depth() {
         let samples = read_bench(r#"[{"n_prompt": 64, "n_gen": 4, "samples_ts": [3.0]}]"#).unwrap();
         assert_eq!(samples[0].work, Work::Decode { tokens: 4, depth: 64 });
     }
 
     #[test]
-    fn refuses_what_is_something_else() {
+    fn malformed_bench_output_is_refused() {
         assert!(read_bench("error: failed to load model").is_err());
         assert!(read_bench(r#"[{"n_prompt": 0, "n_gen": 0, "samples_ts": []}]"#).is_err());
     }

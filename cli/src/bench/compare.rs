@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_compared_with_those_of_the_same_work() {
+    fn rows_are_compared_by_equal_work() {
         let a = measured(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
         let b = measured(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
         let (rows, missing) = rows(&a, &b, &[]).unwrap();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_other_threads_are_paired_where_that_is_all_that_differs() {
+    fn rows_that_differ_only_in_threads_are_paired() {
         let with = |threads: &[u64]| {
             let rows: Vec<Json> = (threads.iter())
                 .flat_map(|threads| [8, 16].map(|tokens| (threads, tokens)))
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_version_did_not_say_is_no_difference_where_nothing_was_given() {
+    fn options_missing_in_older_output_are_no_difference() {
         let differ = |a: &Json, b: &Json| {
             let mut differences = Vec::new();
             super::differ("options", a, b, &mut differences);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_differ_leaf_by_leaf_but_for_names_of_files() {
+    fn settings_are_compared_by_field_except_file_names() {
         let mut differences = Vec::new();
         let a = json!({ "file": "a", "bytes": 1, "formats": { "q4_k": 1 } });
         let b = json!({ "file": "b", "bytes": 2, "formats": { "q4_k": 1, "f32": 3 } });

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn all_options_are_recorded_but_those_that_are_said_elsewhere() {
+    fn bench_records_all_given_options_not_shown_elsewhere() {
         let command = Cli::command();
         let bench = command.find_subcommand("bench").unwrap();
         let mut ids: Vec<&str> = bench.get_arguments().map(|arg| arg.get_id().as_str()).collect();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_by_what_is_in_them() {
+    fn file_options_are_compared_by_content() {
         let folder = std::env::temp_dir().join(format!("ixc-given-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("k.ix");

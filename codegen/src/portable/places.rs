@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_ends_before_its_constants() {
+    fn code_size_excludes_constants() {
         // vmovaps xmm0, [rip + 8]; ret; padding, and a constant that is a `ret`, too.
         let code = [&[0xc5, 0xf8, 0x28, 0x05, 0x08, 0, 0, 0, 0xc3][..], &[0; 7], &[0xc3; 16]].concat();
         let line = |offset, origin| Line { offset, origin };

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_what_is_registered_in_whatever_order_it_goes() {
+    fn gdb_list_holds_registered_files_in_any_drop_order() {
         let [a, b, c] = [1, 2, 3].map(|bytes| GdbRegistration::new(vec![0; bytes]));
         assert_eq!(files(), [3, 2, 1]);
         drop(b);

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pushes_and_pops_move_the_frame() {
+    fn unwind_program_follows_pushes_and_pops() {
         // push rbx; push r12; sub rsp, 32; add rsp, 32; pop r12; pop rbx; ret
         let code = [0x53, 0x41, 0x54, 0x48, 0x83, 0xec, 0x20, 0x48, 0x83, 0xc4, 0x20, 0x41, 0x5c, 0x5b, 0xc3];
         let step = |bytes: u8, rules: &[u8]| [&[ADVANCE_LOC4, bytes, 0, 0, 0][..], rules].concat();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_whole_words() {
+    fn unwind_entries_are_padded_to_words() {
         for bytes in 0..20 {
             let entry = entry(7, &vec![1; bytes]);
             assert!(entry.len().is_multiple_of(8));

@@ -220,7 +220,7 @@ const SPILLS_OF_GRIDS: usize = 4;
 /// registers, and products of four bytes. In grid formats, the looked-up values of a sub-block take
 /// extra registers, so a few values are spilled.
 #[test]
-fn packed_products_keep_their_registers() {
+fn packed_product_loops_have_no_spills_or_moves() {
     let pace = Pace::default();
     let mut others = Vec::new();
     for (target, format) in
@@ -341,7 +341,7 @@ fn factors_of_experts() {
 /// A slot of weight 0, of either sign, ignores its row. The other slots give the same result as
 /// without it.
 #[test]
-fn slots_of_no_weight_add_nothing() {
+fn slots_with_zero_weight_add_zero() {
     let floats =
         |bytes: &[u8]| -> Vec<f32> { bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect() };
     for (n, residual) in ODD.into_iter().flat_map(|n| [(n, false), (n, true)]) {

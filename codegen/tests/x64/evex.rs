@@ -47,14 +47,14 @@ fn fma_tile() -> Kernel {
 }
 
 #[test]
-fn a_tile_of_28_sums_reads_its_lanes_from_memory() {
+fn fma_tile_uses_embedded_broadcasts() {
     let text = clean(&fma_tile(), Target::AVX512);
     assert_eq!(lines(&text, &["vfmadd231ps zmm", "{1to16}"]), 28, "{text}");
     assert_eq!(lines(&text, &["vbroadcast"]), 0, "{text}");
 }
 
 #[test]
-fn operands_of_equal_lanes_are_read_from_memory_once_or_twice_and_held_if_oftener() {
+fn broadcasts_are_folded_for_at_most_two_uses() {
     let kernel = |uses: usize| {
         let mut b = KernelBuilder::new("equal_lanes");
         let (n, ty) = (b.dim("n", 0, 64), Type::i32(16));
@@ -79,7 +79,7 @@ fn operands_of_equal_lanes_are_read_from_memory_once_or_twice_and_held_if_oftene
 }
 
 #[test]
-fn a_store_between_a_load_of_equal_lanes_and_its_use_keeps_them_in_order() {
+fn store_prevents_folding_of_an_earlier_broadcast() {
     let mut b = KernelBuilder::new("store_between");
     let (n, ty) = (b.dim("n", 0, 64), Type::i32(16));
     let (x, y) = (b.read("x", 64), b.buffer("y", ixc_ir::kernel::BufferKind::ReadWrite, n * 4 + 64));
@@ -109,7 +109,7 @@ fn map(name: &str, ty: Type, f: impl Fn(&mut KernelBuilder, [ValueId; 3]) -> Val
 }
 
 #[test]
-fn two_bitwise_ops_are_one() {
+fn bitwise_op_pairs_become_vpternlog() {
     for lanes in [16, 32, 64] {
         let kernel = map("field", Type::i8(lanes), |b, [p, q, r]| {
             let mask = b.splat_int(Type::i8(lanes), 0x30);
@@ -124,7 +124,7 @@ fn two_bitwise_ops_are_one() {
 }
 
 #[test]
-fn a_comparison_is_a_mask_and_a_choice_is_masked() {
+fn comparisons_become_masks_and_selects_are_masked() {
     for lanes in [4, 8, 16] {
         let kernel = map("positive", Type::f32(lanes), |b, [p, q, r]| {
             let mask = b.op(Op::CmpLtF, Type::i32(lanes), &[p, q]);
@@ -147,7 +147,7 @@ fn a_comparison_is_a_mask_and_a_choice_is_masked() {
 }
 
 #[test]
-fn word_products_are_added_where_there_is_vnni() {
+fn vnni_targets_accumulate_word_products_directly() {
     let mut b = KernelBuilder::new("words");
     let n = b.dim("n", 0, 64);
     let (x, w, y) = (b.read("x", n * 4), b.read("w", n * 64), b.write("y", 64));
@@ -195,7 +195,7 @@ fn dot4_tile(lanes: u16, tokens: i64) -> Kernel {
 }
 
 #[test]
-fn a_product_of_bytes_is_one_instruction_with_a_broadcast_operand() {
+fn byte_products_use_one_instruction_with_broadcast() {
     for tokens in [6, 8, 12] {
         for name in ["icelake", "zen4", "zen5", "sapphire-rapids"] {
             for (lanes, operand) in [(16, "{1to16}"), (8, "{1to8}")] {
@@ -218,7 +218,7 @@ fn a_product_of_bytes_is_one_instruction_with_a_broadcast_operand() {
 }
 
 #[test]
-fn weights_used_by_two_columns_leave_lanes_in_memory() {
+fn weights_shared_by_columns_keep_embedded_broadcasts() {
     // Two vectors of rows by 12 tokens: 24 sums, and no register for activations.
     let mut b = KernelBuilder::new("dot4_two");
     let (ty, n) = (Type::i32(16), b.dim("n", 0, 64));
@@ -244,7 +244,7 @@ fn weights_used_by_two_columns_leave_lanes_in_memory() {
 }
 
 #[test]
-fn bf16_takes_one_instruction_or_two() {
+fn bf16_conversion_uses_native_instruction_if_present() {
     let mut b = KernelBuilder::new("bf16");
     let (n, ty) = (b.dim("n", 0, 64), Type::f32(16));
     let (x, y) = (b.read("x", n * 64), b.write("y", n * 160));

@@ -95,7 +95,7 @@ fn strides_and_constants_up_to_the_limit_are_computed_exactly() {
 
 /// Reads rows that are really this far apart, by a loop variable and by an index value.
 #[test]
-fn rows_more_than_31_bits_apart_are_read_where_they_are() {
+fn rows_beyond_31_bit_offsets_are_read_correctly() {
     let stride = (1i64 << 31) + 64;
     let mut b = KernelBuilder::new("apart");
     let n = b.dim("n", 1, 1 << 20);

@@ -132,7 +132,7 @@ fn buffers(kernel: &Kernel, dims: &[i64], random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn generated_kernels_compute_what_portable_computes() {
+fn x64_kernels_match_portable_code() {
     ixc_codegen::parallel::map(&targets(), |target| compare(*target));
 }
 

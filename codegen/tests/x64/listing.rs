@@ -44,7 +44,7 @@ fn decoded(code: &[u8]) -> Vec<Instruction> {
 }
 
 #[test]
-fn listings_assemble_to_what_they_list() {
+fn assembled_listings_contain_the_listed_instructions() {
     let Some(Found { program, .. }) = GNU_AS.find("listings through GNU as") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings");
     std::fs::create_dir_all(&folder).unwrap();
@@ -179,7 +179,7 @@ fn every_listing_assembles_to_its_bytes() {
 
 /// Checks that llvm-mca accepts listings unchanged, if it knows the instructions.
 #[test]
-fn llvm_mca_takes_listings_as_they_are() {
+fn llvm_mca_accepts_unchanged_listings() {
     // Any version will do: it only has to read the listing.
     const ANY: Tool = Tool { wanted: "any", suits: |_| true, ..LLVM_MCA };
     let Some(Found { program, .. }) = ANY.find("listings through llvm-mca") else { return };
@@ -204,7 +204,7 @@ fn llvm_mca_takes_listings_as_they_are() {
 /// options, and decodes its code section. With `-iacaMarkers` it keeps the instructions between
 /// these bytes, which must be exactly the body of a loop.
 #[test]
-fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
+fn uica_reads_marked_loops_of_listings() {
     const MARKS: [&str; 2] = ["mov ebx, 111\n.byte 0x64, 0x67, 0x90", "mov ebx, 222\n.byte 0x64, 0x67, 0x90"];
     const BYTES: [&[u8]; 2] = [&[0xbb, 0x6f, 0, 0, 0, 0x64, 0x67, 0x90], &[0xbb, 0xde, 0, 0, 0, 0x64, 0x67, 0x90]];
     let Some(Found { program, .. }) = GNU_AS.find("listings with IACA's markers through GNU as") else { return };

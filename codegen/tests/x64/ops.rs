@@ -243,7 +243,7 @@ fn compare(target: Target) {
 }
 
 #[test]
-fn every_op_computes_what_the_interpreter_computes_on_every_type() {
+fn x64_ops_match_the_interpreter_on_every_type() {
     ixc_codegen::parallel::map(&targets(), |target| {
         println!("{}", target.name());
         compare(*target);

@@ -85,7 +85,7 @@ fn fma_tile() -> Kernel {
 }
 
 #[test]
-fn a_register_tile_of_fused_multiply_adds_fills_the_registers_exactly() {
+fn fma_tile_uses_all_registers_without_spills() {
     let kernel = fma_tile();
     let compiled = compile(&kernel);
     let stats = compiled.stats;

@@ -13,7 +13,7 @@ const SEED: u64 = 0x71e5;
 /// Number of seeds.
 const KERNELS: u64 = 300;
 #[test]
-fn random_kernels_compute_what_the_interpreter_computes() {
+fn random_x64_kernels_match_the_interpreter() {
     for target in targets() {
         println!("{}", target.name());
         compare(target);

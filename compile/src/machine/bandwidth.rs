@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ways_sum_all_words() {
+    fn all_summing_functions_agree() {
         let words: Vec<u64> = (0..1003).collect();
         for way in ways() {
             assert_eq!(way(&words), 1002 * 1003 / 2);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_lasts_from_the_first_begin_to_the_last_end() {
+    fn round_time_spans_first_start_to_last_end() {
         let begin = Instant::now();
         let at = |seconds: f64| begin + std::time::Duration::from_secs_f64(seconds);
         // In the first round, the second thread began when the first was done.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_positive() {
+    fn measured_bandwidth_is_positive() {
         assert!(measure_rounds(2, 1 << 20, 1) > 0.0);
         assert!(measure(1, 0) > 0.0);
     }

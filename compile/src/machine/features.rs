@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_target_is_chosen_and_it_lacks_nothing() {
+    fn selected_target_lacks_no_features() {
         let chosen: Vec<_> = targets().into_iter().filter(|target| target.chosen).collect();
         assert_eq!(chosen.len(), 1);
         assert!(chosen[0].missing.is_empty());

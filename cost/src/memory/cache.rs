@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_where_it_was_left() {
+    fn cache_line_is_found_at_its_level() {
         for third in [ThirdLevel::Victims, ThirdLevel::Inclusive] {
             let mut caches = small(third);
             assert_eq!(caches.access(5, false), Level::Memory);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn victims_and_what_they_left_hold_more_than_an_inclusive_cache() {
+    fn victim_cache_holds_more_lines_than_inclusive_cache() {
         let again = |third, lines: u64| {
             let mut caches = small(third);
             (0..lines).for_each(|line| {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn written_lines_go_back_and_lines_that_are_read_do_not() {
+    fn only_dirty_lines_are_written_back() {
         let mut cache = Cache::new(CacheShape { bytes: 4096, ways: 1 }, Index::InPage);
         assert_eq!(cache.put(Line { number: 3, dirty: false }), None);
         assert!(cache.touch(3, true) && !cache.touch(4, true));

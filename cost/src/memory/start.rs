@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starts_are_read_and_errors_say_what_there_is() {
+    fn start_levels_are_parsed_and_errors_list_valid_names() {
         let start = |level| Ok(Start { buffer: "w".into(), level });
         assert_eq!("w=memory".parse(), start(Level::Memory));
         assert_eq!("%w=L3".parse(), start(Level::L3));

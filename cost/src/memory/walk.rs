@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_are_told_in_order_line_by_line() {
+    fn memory_walk_reports_accesses_in_order_by_line() {
         let mut b = KernelBuilder::new("k");
         let n = b.dim("n", 0, 9);
         let (x, y) = (b.read("x", n * 4096), b.write("y", 4096));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_is_its_rows_and_an_index_is_below_its_bound() {
+    fn walk_covers_tile_rows_and_bounded_indices() {
         let mut b = KernelBuilder::new("k");
         let ids = b.buffer("ids", BufferKind::Index { below: 4.into() }, 8);
         let x = b.read("x", 65536);

@@ -125,7 +125,7 @@ fn own_kernels() -> String {
 }
 
 #[test]
-fn the_tables_in_the_docs_are_those_of_the_code() {
+fn cost_tables_in_docs_match_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cost-model.md");
     let doc = std::fs::read_to_string(path).expect("docs/cost-model.md");
     let (before, section) = doc.split_once(HEADING).expect("a heading for the tables");
@@ -147,7 +147,7 @@ fn the_tables_in_the_docs_are_those_of_the_code() {
 }
 
 #[test]
-fn a_class_that_a_model_lacks_is_one_that_its_cpu_lacks() {
+fn models_lack_only_classes_that_their_cpu_lacks() {
     use Class::*;
     let new = [PermuteBytes, PermuteTwoBytes, Multishift, DotInt];
     let bf16 = [DotBf16, FloatToBf16, FloatToBf16Two];

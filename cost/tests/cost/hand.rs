@@ -137,7 +137,7 @@ fn loads_as_operands_take_load_ports_and_no_slot() {
 }
 
 #[test]
-fn stores_of_64_bytes_halve_on_zen4_and_take_both_ports_on_golden_cove() {
+fn store_throughput_of_64_bytes_matches_each_cpu() {
     let body = || -> Vec<Instruction> {
         let store =
             |i: i64| Instruction::with2(Code::EVEX_Vmovdqu64_zmmm512_k1z_zmm, at(Register::RAX, 64 * i), zmm(0));
@@ -149,7 +149,7 @@ fn stores_of_64_bytes_halve_on_zen4_and_take_both_ports_on_golden_cove() {
 }
 
 #[test]
-fn four_bytes_broadcast_are_one_load_where_64_are_two() {
+fn broadcast_load_counts_once_and_64_byte_load_twice() {
     let at = |displacement| MemoryOperand::with_base_displ(Register::RAX, displacement);
     let sum =
         |i: u32| Instruction::with3(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, zmm(i), zmm(20), at(64 * i64::from(i)));
@@ -161,7 +161,7 @@ fn four_bytes_broadcast_are_one_load_where_64_are_two() {
 }
 
 #[test]
-fn moves_cost_a_slot_alone_on_zen() {
+fn register_moves_cost_only_a_slot_on_zen() {
     let body = vec![Instruction::with2(Code::Mov_r64_rm64, Register::RAX, Register::RBX).unwrap(); 17];
     let block = one_loop(body, "zen4");
     assert_eq!((block.cycles, block.bound, block.slots), (3.0, Bound::FrontEnd, 18));
@@ -221,7 +221,7 @@ pub fn tiles(m: u32, n: u32, scalar: usize) -> Vec<Instruction> {
 }
 
 #[test]
-fn the_2x2_loop_of_kt_kernel_is_bound_by_the_tile_unit() {
+fn kt_kernel_2x2_loop_is_tile_bound() {
     // FACTS.md: 4 loads, 4 products, 6 to 30 scalar instructions. Products 4 * 16 = 64, loads 4 * 8
     // = 32, chains 52.
     for scalar in [6, 30] {
@@ -233,7 +233,7 @@ fn the_2x2_loop_of_kt_kernel_is_bound_by_the_tile_unit() {
 }
 
 #[test]
-fn smaller_tile_blockings_wait_for_their_accumulators() {
+fn small_tile_blockings_are_latency_bound() {
     let one = one_loop(tiles(1, 1, 4), "sapphire-rapids");
     assert_eq!((one.cycles, one.bound, one.tile_share), (52.0, Bound::Chain, 16.0 / 52.0));
     let two = one_loop(tiles(1, 2, 4), "sapphire-rapids");
@@ -255,7 +255,7 @@ fn smaller_tile_blockings_wait_for_their_accumulators() {
 }
 
 #[test]
-fn a_whole_kernel_is_its_loops_times_their_trips() {
+fn kernel_cost_is_sum_of_loops_times_trips() {
     let zero = Instruction::with1(Code::VEX_Tilezero_tmm, tmm(0)).unwrap();
     let memory = MemoryOperand::with_base_index(Register::RBX, Register::R8);
     let store = Instruction::with2(Code::VEX_Tilestored_sibmem_tmm, memory, tmm(0)).unwrap();
@@ -290,7 +290,7 @@ fn a_whole_kernel_is_its_loops_times_their_trips() {
 }
 
 #[test]
-fn code_behind_a_test_counts_as_often_as_its_loop_runs() {
+fn guarded_code_counts_only_if_its_loop_runs() {
     // The inner loop has a guard of its own, which is no code that runs once.
     let inner = Part::Loop(2, vec![Part::Code(fmas(12))]);
     let parts = [
@@ -306,7 +306,7 @@ fn code_behind_a_test_counts_as_often_as_its_loop_runs() {
 }
 
 #[test]
-fn what_a_model_does_not_know_is_listed() {
+fn unknown_instructions_are_listed() {
     let wide = three(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, zmm(0), zmm(1), zmm(2));
     let body = vec![Instruction::with(Code::Cpuid), wide];
     let report = analyse(&[Part::Loop(0, vec![Part::Code(body.clone())])], "haswell");

@@ -110,7 +110,7 @@ fn tiles(target: Target) -> Vec<KernelSpec> {
 }
 
 #[test]
-fn no_instruction_of_any_kernel_is_unknown_and_every_loop_is_found() {
+fn every_kernel_instruction_and_loop_is_modelled() {
     for target in Target::all().filter(|t| cost::model(*t).is_some()) {
         for spec in all().into_iter().chain(packed()).chain(tiles(target)) {
             let report = report(&spec, target);

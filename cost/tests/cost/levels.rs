@@ -40,7 +40,7 @@ fn x_lines(levels: &Levels) -> [u64; 4] {
 }
 
 #[test]
-fn what_is_walked_again_comes_from_the_level_that_holds_it() {
+fn repeated_walk_reads_from_the_level_that_fits() {
     // Sapphire Rapids has 48 KiB, 2 MiB, and 1.875 MiB of victims. The cases use 32 KiB, 512 KiB, 3
     // MiB and 32 MiB.
     for (lines, level) in [(512, Level::L1), (8192, Level::L2), (49152, Level::L3), (1 << 19, Level::Memory)] {
@@ -58,7 +58,7 @@ fn what_is_walked_again_comes_from_the_level_that_holds_it() {
 }
 
 #[test]
-fn a_stride_of_a_page_has_a_set_of_the_first_level_alone() {
+fn page_stride_uses_a_single_l1_set() {
     // 12 ways hold 11 lines and the stored one, but not 13. With a stride that is one line longer,
     // the cache holds all of them.
     let twice = |stride, lines| x_lines(&counted(&copy(stride), "sapphire-rapids", &[lines], &[]).unwrap());
@@ -78,7 +78,7 @@ fn a_stride_of_a_page_has_a_set_of_the_first_level_alone() {
 }
 
 #[test]
-fn a_store_moves_its_line_twice() {
+fn stores_transfer_their_line_twice() {
     let kernel = |store: bool| {
         let mut b = KernelBuilder::new("fill");
         let (x, y) = (b.read("x", 1 << 19), b.write("y", 1 << 19));
@@ -98,7 +98,7 @@ fn a_store_moves_its_line_twice() {
 }
 
 #[test]
-fn buffers_start_where_it_is_said() {
+fn buffers_start_at_the_given_level() {
     for level in Level::ALL {
         let start = Start { buffer: "x".into(), level };
         let from = x_lines(&counted(&copy(64), "sapphire-rapids", &[100], &[start]).unwrap());
@@ -109,7 +109,7 @@ fn buffers_start_where_it_is_said() {
 }
 
 #[test]
-fn what_cannot_be_counted_says_why() {
+fn uncountable_kernels_are_refused_with_a_reason() {
     let of = |dims: &[i64], starts: &[Start]| counted(&copy(64), "zen4", dims, starts).unwrap_err().to_string();
     assert_eq!(
         of(&[1], &[Start { buffer: "w".into(), level: Level::L2 }]),

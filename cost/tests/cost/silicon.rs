@@ -202,7 +202,7 @@ pub fn table() -> String {
 }
 
 #[test]
-fn products_by_layout_and_order_take_what_silicon_measured() {
+fn product_layouts_match_measured_times() {
     for (what, order, layout, measured) in MEASURED {
         for (rows, measured) in ROWS.into_iter().zip(measured) {
             let ours = ratio(order, layout, rows);
@@ -229,7 +229,7 @@ fn loads_from(bytes: i64) -> Kernel {
 }
 
 #[test]
-fn tiles_take_what_was_measured_from_each_level() {
+fn tile_products_match_measured_cycles_per_level() {
     // Measured cycles per product: 16.2 from L1, 17 to 40 from L2 (512 KiB to 1.5 MiB), 107 to 127
     // from L3.
     for (kib, cycles, level) in [

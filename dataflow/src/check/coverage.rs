@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_say_what_every_byte_says() {
+    fn byte_ranges_match_a_check_of_every_byte() {
         let mut state = 1u64;
         let mut below = |n: u64| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_counted_before_there_is_memory_for_it() {
+    fn range_count_is_limited_before_allocation() {
         let d = crate::simulate::tests::chain("tiny", &[(1, 0), (3, 0)]);
         let mut check = Check { d: &d, joined: HashMap::new(), count: MAX_RANGES - 1 };
         assert_eq!(check.sent_ranges(&d.programs[0], 1).unwrap().len(), 1);

@@ -69,7 +69,7 @@ fn send(d: &mut Descriptor, program: usize, port: usize) -> &mut Slice {
 }
 
 #[test]
-fn bytes_that_do_not_come_once_are_named() {
+fn bytes_missing_or_sent_twice_are_reported() {
     Machine::new(halves()).unwrap();
     let mut d = halves();
     send(&mut d, 0, 1).column_stride = 0;
@@ -100,7 +100,7 @@ fn bytes_that_do_not_come_once_are_named() {
 }
 
 #[test]
-fn what_waits_for_a_later_wave_is_whole() {
+fn tensors_for_later_waves_must_be_complete() {
     Machine::new(two_waves()).unwrap();
     let mut d = two_waves();
     d.kernels.push(kernel("half", HALF));
@@ -115,7 +115,7 @@ fn what_waits_for_a_later_wave_is_whole() {
 }
 
 #[test]
-fn a_part_that_sees_nothing_yet_sends_nothing() {
+fn attention_part_without_visible_positions_does_not_send() {
     // Two parts of 32 positions. Each makes half of a row that a program without parts always
     // needs.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
@@ -135,7 +135,7 @@ fn a_part_that_sees_nothing_yet_sends_nothing() {
 }
 
 #[test]
-fn streams_are_not_there_twice() {
+fn duplicate_streams_are_refused() {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     let again = Stream { route: crate::descriptor::Route::YThenX, ..d.streams[1] };
     d.streams.push(again);
@@ -146,7 +146,7 @@ fn streams_are_not_there_twice() {
 }
 
 #[test]
-fn ids_are_made_before_they_are_needed() {
+fn expert_ids_must_be_computed_before_use() {
     let mut d = two_waves();
     d.tensors.push(Tensor { name: "ids".to_owned(), row_bytes: 4, axis: Axis::Tokens, source: TensorSource::Programs });
     d.routings.push(Routing { ids: 4, top_k: 1, experts: 1 });
@@ -157,7 +157,7 @@ fn ids_are_made_before_they_are_needed() {
 }
 
 #[test]
-fn code_and_traffic_are_counted_again() {
+fn stated_code_size_and_traffic_are_verified() {
     for bytes in [0, 79, 81, u64::MAX] {
         let mut d = chain("tiny", &[(1, 0)]);
         d.kernels[1].code_bytes = bytes;
@@ -223,7 +223,7 @@ const ROTATE: &str = "kernel rotate where %blocks in 1..=4096 {
 ";
 
 #[test]
-fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
+fn rope_table_buffer_must_have_the_exact_size() {
     let rotate = |size: &str, kind: &str| {
         let mut d = chain("tiny", &[(1, 0), (3, 0)]);
         d.kernels.push(kernel("rotate", &ROTATE.replace("SIZE", size).replace("%table : read", kind)));
@@ -274,7 +274,7 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
 }
 
 #[test]
-fn ports_for_a_routings_ids_are_counted() {
+fn expert_id_ports_count_towards_the_range_limit() {
     // They need no stream, but each part of each port is a range.
     let count = 20;
     let outputs: String = (0..count).map(|i| format!("  buffer %y{i} : write 32\n")).collect();

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_that_no_state_holds_is_refused() {
+    fn context_beyond_the_limit_is_refused() {
         let operations = Operations { int8: 1.0, int: 1.0, f32: 1.0, special: 1.0 };
         let grid = Grid {
             name: "some".to_string(),

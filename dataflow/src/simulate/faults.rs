@@ -47,7 +47,7 @@ fn state_in_waves() -> Descriptor {
 }
 
 #[test]
-fn states_that_are_not_there_yet_are_not_loaded() {
+fn empty_states_are_not_loaded() {
     let d = state_in_waves();
     let bytes = d.states[0].part_bytes();
     assert_eq!(d.waves[0], Wave { load_bytes: bytes, store_bytes: bytes });
@@ -59,7 +59,7 @@ fn states_that_are_not_there_yet_are_not_loaded() {
 }
 
 #[test]
-fn what_takes_too_long_to_count_is_an_error() {
+fn simulation_with_excessive_cycle_count_is_an_error() {
     let slow = |change: fn(&mut Descriptor)| {
         let mut d = two_waves();
         let divide = d.kernels[1]
@@ -101,7 +101,7 @@ fn the_hosts_links_are_shared_in_the_order_of_time() {
 }
 
 #[test]
-fn the_simulator_keeps_watch_over_its_own_layout() {
+fn simulator_detects_corrupt_layout() {
     // The check of descriptors would refuse both changes.
     let mut machine = Machine::new(chain("tiny", &[(1, 0), (3, 0)])).unwrap();
     let consumers = &mut machine.layout.units[0].outlets[0].consumers;
@@ -115,7 +115,7 @@ fn the_simulator_keeps_watch_over_its_own_layout() {
 }
 
 #[test]
-fn an_expert_that_there_is_not_is_named() {
+fn expert_id_out_of_range_is_reported() {
     let mut d = experts(2);
     d.kernels[3] = kernel("route", &d.kernels[3].text.replace("= and", "= or"));
     d.routings[0].experts = 3;
@@ -128,7 +128,7 @@ fn an_expert_that_there_is_not_is_named() {
 }
 
 #[test]
-fn tokens_with_more_experts_than_can_be_counted_are_refused() {
+fn tokens_exceeding_the_routing_limit_are_refused() {
     let mut d = experts(2);
     d.context = u32::MAX;
     let machine = Machine::new(d).unwrap();
@@ -138,7 +138,7 @@ fn tokens_with_more_experts_than_can_be_counted_are_refused() {
 }
 
 #[test]
-fn work_grows_with_messages_and_no_faster() {
+fn simulator_work_is_linear_in_messages() {
     let mut before = 0;
     for side in [8, 16, 32] {
         // One row for a program on every PE; the results go to the host.
@@ -205,7 +205,7 @@ fn logits(descriptor: Descriptor) -> Option<Vec<Vec<u32>>> {
 /// Changes one number of a valid descriptor at a time. The result must be a refusal, an error, or
 /// only other times.
 #[test]
-fn no_number_of_a_descriptor_changes_results_silently() {
+fn descriptor_changes_never_alter_results_silently() {
     let (mut same, mut refused) = (0, 0);
     let sound = [
         ("chain", chain("tiny-colours", &[(1, 0), (6, 5)])),

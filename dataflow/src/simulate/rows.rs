@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experts_that_are_drawn_differ() {
+    fn drawn_expert_ids_are_distinct() {
         for seed in 0..200 {
             for (experts, top_k) in [(8, 2), (4, 4), (1, 1), (128, 8)] {
                 let mut ids = draw(seed, experts, top_k);

@@ -154,7 +154,7 @@ fn timed(descriptor: Descriptor, tokens: usize) -> Result<Step, SimulateError> {
 const HOST: f64 = 100.32;
 
 #[test]
-fn one_program_takes_its_kernel_its_hops_and_the_hosts_way() {
+fn single_program_latency_includes_kernel_hops_and_host() {
     // Enters at (0, 2), takes three hops; leaves at (0, 2) again.
     let step = timed(chain("tiny", &[(3, 2)]), 1).unwrap();
     let there = HOST.ceil() as u64 + 3 + FLITS + FIRING + 3 + FLITS;
@@ -183,7 +183,7 @@ fn two_programs_fill_a_pipeline() {
 }
 
 #[test]
-fn what_runs_gives_the_embedding_back() {
+fn copy_chain_returns_the_embedding_rows() {
     let machine = Machine::new(chain("tiny", &[(1, 0), (6, 5), (2, 7)])).unwrap();
     for runner in [Runner::Compiled, Runner::Interpreter] {
         let mut simulator = Simulator::with_weights(&machine, &Table, runner).unwrap();
@@ -203,7 +203,7 @@ fn the_same_step_takes_the_same_cycles() {
 }
 
 #[test]
-fn a_byte_too_much_is_named() {
+fn memory_overflow_by_one_byte_is_reported() {
     let places = [(1, 0), (1, 0)];
     // Two instructions and the set-up of `copy8`.
     let held: u64 = 2 * (2 * 32 + 2 * 32) + 80;
@@ -222,7 +222,7 @@ fn a_byte_too_much_is_named() {
 }
 
 #[test]
-fn two_streams_of_one_colour_are_named() {
+fn streams_with_the_same_colour_are_refused() {
     // The host's stream from (0, 0) to (3, 0), and one from (1, 0) to (3, 0).
     let mut descriptor = chain("tiny-colours", &[(3, 0), (1, 0), (5, 0)]);
     for (colour, stream) in (0..).zip(&mut descriptor.streams) {
@@ -240,7 +240,7 @@ fn two_streams_of_one_colour_are_named() {
 }
 
 #[test]
-fn a_missing_receive_and_a_missing_stream_are_named() {
+fn missing_receives_and_streams_are_reported() {
     let mut descriptor = chain("tiny", &[(1, 0), (3, 0)]);
     descriptor.streams.push(stream(0, End::Host, End::Program(1)));
     let error = Machine::new(descriptor).unwrap_err();
@@ -282,7 +282,7 @@ fn circle() -> Descriptor {
 }
 
 #[test]
-fn a_cyclic_wait_is_told_link_by_link() {
+fn deadlock_is_reported_link_by_link() {
     let error = timed(circle(), 2).unwrap_err();
     let SimulateError::Deadlock { wave: 0, waiting: 3, chain, cyclic: true, .. } = &error else { panic!("{error}") };
     assert_eq!(chain.len(), 2, "{error}");
@@ -297,7 +297,7 @@ fn a_cyclic_wait_is_told_link_by_link() {
 }
 
 #[test]
-fn bytes_that_nobody_sends_are_named() {
+fn unsent_bytes_are_reported() {
     // Only half of the row is made.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.tensors[1].row_bytes = 64;
@@ -309,7 +309,7 @@ fn bytes_that_nobody_sends_are_named() {
 }
 
 #[test]
-fn a_residual_needs_room_for_what_is_on_the_way_beside_it() {
+fn residual_needs_buffers_for_rows_in_flight() {
     // x passes through four copies, and is added to their result.
     let around = |rows: u32, tokens: usize| {
         let mut d = chain("tiny", &[(1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1)]);
@@ -374,7 +374,7 @@ pub(crate) fn experts(top_k: u32) -> Descriptor {
 }
 
 #[test]
-fn only_experts_that_are_named_fire() {
+fn only_routed_experts_fire() {
     let report = timed(experts(2), 6).unwrap().report;
     // Six firings of the first copy, of the router and of the last program; two experts for each
     // token.
@@ -454,7 +454,7 @@ pub(crate) fn attended() -> Descriptor {
 }
 
 #[test]
-fn a_state_keeps_positions_over_steps_and_programs_fire_in_their_order() {
+fn state_accumulates_positions_across_steps_in_order() {
     let machine = Machine::new(attended()).unwrap();
     let mut simulator = Simulator::with_weights(&machine, &Table, Runner::Compiled).unwrap();
     let mut sum = [0.0; 8];
@@ -467,7 +467,7 @@ fn a_state_keeps_positions_over_steps_and_programs_fire_in_their_order() {
 }
 
 #[test]
-fn tokens_that_make_no_step_are_refused() {
+fn invalid_token_lists_are_refused() {
     let machine = Machine::new(chain("tiny", &[(1, 0)])).unwrap();
     let mut simulator = Simulator::timed(&machine, 1);
     for (tokens, wanted) in
@@ -481,7 +481,7 @@ fn tokens_that_make_no_step_are_refused() {
 }
 
 #[test]
-fn descriptors_that_name_what_is_not_there_are_refused() {
+fn descriptors_with_dangling_references_are_refused() {
     type Change = Box<dyn Fn(&mut Descriptor)>;
     let mut changes: Vec<(&str, Change)> = Vec::new();
     let mut change = |says, f: Box<dyn Fn(&mut Descriptor)>| changes.push((says, f));

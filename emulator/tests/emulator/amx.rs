@@ -185,7 +185,7 @@ fn load_rows(tiles: &mut Tiles, model: &mut Model, tile: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn products_of_every_shape_are_those_of_the_manual() {
+fn tile_products_of_every_shape_match_the_manual() {
     let mut random = Random::new(0x0061_6d78);
     for rows in 1..=16 {
         for inner in 1..=16 {
@@ -216,7 +216,7 @@ fn products_of_every_shape_are_those_of_the_manual() {
 /// Tests products of one doubleword each, with every pair of bytes in every place and all
 /// signednesses.
 #[test]
-fn every_pair_of_bytes_multiplies_as_its_signedness_says() {
+fn all_byte_pairs_multiply_with_correct_signedness() {
     let value = |byte: usize, signed: bool| if signed { byte as u8 as i8 as i32 } else { byte as i32 };
     let cases = [
         (TileProduct::SignedSigned, true, true),
@@ -282,7 +282,7 @@ fn loads_and_stores_follow_base_and_stride() {
 }
 
 #[test]
-fn a_row_that_is_not_in_memory_stops_there_and_can_be_taken_up_again() {
+fn faulting_tile_load_records_row_and_can_resume() {
     let mut model = Model::new([(8, 64); 8]);
     let mut tiles = configured(&model);
     let bytes: Vec<u8> = (0..64 * 8).map(|i| (i / 64 + 1) as u8).collect();
@@ -375,7 +375,7 @@ fn refused(change: impl Fn(&mut [u8; 64])) -> TileFault {
 }
 
 #[test]
-fn every_check_of_a_configuration_refuses() {
+fn invalid_tile_configurations_are_refused() {
     for palette in 2..=255 {
         assert_eq!(refused(|c| c[0] = palette), TileFault::Palette { palette });
     }
@@ -509,7 +509,7 @@ fn tile_memory(base: Register, index: Register, scale: u32, displacement: i64) -
 /// Tests the encodings of the instructions: the order of operands, strides with every scale, a
 /// displacement, and no index.
 #[test]
-fn encoded_tile_instructions_are_those_of_the_manual() {
+fn encoded_tile_instructions_match_the_manual() {
     use Register::{R8, R9, RAX, RCX, RDX, TMM1, TMM3, TMM6};
     let codes = [
         Code::VEX_Tdpbssd_tmm_tmm_tmm,

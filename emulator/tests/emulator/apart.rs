@@ -92,7 +92,7 @@ impl Function {
 }
 
 #[test]
-fn a_function_apart_gives_what_it_wrote_or_its_signal() {
+fn isolated_call_returns_output_or_signal() {
     let mut shared = Shared::new(64);
     let call = |code: &[u8], shared: &mut Shared| {
         let pointers = [shared.bytes().as_mut_ptr()];

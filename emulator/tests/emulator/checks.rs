@@ -96,14 +96,14 @@ fn mask(bits: u32) -> [Instruction; 2] {
 }
 
 #[test]
-fn code_without_bugs_runs() {
+fn correct_code_runs_without_a_fault() {
     let y = run(&[load(LOAD, YMM0, at(RAX, 32)), store(STORE, at(RCX, 0), YMM0), clean()]).unwrap();
     assert_eq!(y[..32], std::array::from_fn::<u8, 32, _>(|i| 32 + i as u8));
     assert_eq!(y[32..], [0xee; 32]);
 }
 
 #[test]
-fn a_load_one_byte_too_far_is_named() {
+fn out_of_bounds_load_is_reported() {
     for displacement in [33, -1] {
         let fault = run(&[load(LOAD, YMM0, at(RAX, displacement)), clean()]).unwrap_err();
         let expected =
@@ -122,7 +122,7 @@ fn a_load_one_byte_too_far_is_named() {
 }
 
 #[test]
-fn stores_to_what_may_only_be_read_are_refused() {
+fn stores_to_read_only_memory_are_refused() {
     let x = fault(&[load(LOAD, YMM0, at(RAX, 0)), store(STORE, at(RAX, 8), YMM0), clean()]);
     assert_eq!(x, FaultKind::ReadOnly { buffer: "x".into(), offset: 8, bytes: 32 });
     let code = fault(&[store(Code::Mov_rm32_r32, at(RIP, 0), EAX)]);
@@ -132,7 +132,7 @@ fn stores_to_what_may_only_be_read_are_refused() {
 }
 
 #[test]
-fn a_mask_with_one_bit_too_many_is_a_store_too_far() {
+fn excess_mask_bit_is_an_out_of_bounds_store() {
     let tail = |bits| {
         let code = [load(LOAD_512, ZMM0, at(RAX, 0)), masked(store(STORE_512, at(RCX, 32), ZMM0), K1), clean()];
         run(&[&mask(bits)[..], &code].concat())
@@ -165,7 +165,7 @@ fn elements_that_are_masked_away_are_not_loaded() {
 }
 
 #[test]
-fn what_belongs_to_the_caller_is_restored() {
+fn clobbered_callee_saved_state_is_a_fault() {
     for (register, name) in [(RBX, "rbx"), (RBP, "rbp"), (R12, "r12"), (R13, "r13"), (R14, "r14"), (R15, "r15")] {
         let clobber = Instruction::with2(Code::Mov_r64_imm64, register, 5u64).unwrap();
         let kind = fault(&[clobber]);
@@ -183,7 +183,7 @@ fn what_belongs_to_the_caller_is_restored() {
 }
 
 #[test]
-fn upper_halves_are_clear_at_return() {
+fn dirty_upper_halves_at_return_are_a_fault() {
     let low = Instruction::with2(Code::VEX_Vmovups_xmm_xmmm128, XMM1, at(RAX, 0)).unwrap();
     run(&[low]).unwrap();
     assert_eq!(fault(&[load(LOAD, YMM1, at(RAX, 0))]), FaultKind::DirtyUpper);
@@ -193,7 +193,7 @@ fn upper_halves_are_clear_at_return() {
 }
 
 #[test]
-fn tiles_are_released() {
+fn unreleased_tiles_are_a_fault() {
     // The configuration is on the stack: palette 1, tile 0 with 16 rows of 64 bytes.
     let immediate = |place: i64, value: u32| Instruction::with2(Code::Mov_rm32_imm32, at(RSP, place), value).unwrap();
     let mut code = vec![Instruction::with2(Code::Sub_rm64_imm8, RSP, 72).unwrap()];
@@ -275,7 +275,7 @@ fn undefined_registers_are_not_read() {
 }
 
 #[test]
-fn aligned_accesses_are_aligned() {
+fn misaligned_aligned_accesses_are_a_fault() {
     let aligned = Code::VEX_Vmovaps_xmm_xmmm128;
     let kind = fault(&[load(aligned, XMM0, at(RSP, 0)), clean()]);
     assert!(matches!(kind, FaultKind::Misaligned { bytes: 16, alignment: 16, .. }), "{kind}");
@@ -294,7 +294,7 @@ fn the_stack_is_used_down_to_the_red_zone() {
 }
 
 #[test]
-fn control_stays_in_the_code() {
+fn jumps_outside_the_code_are_a_fault() {
     // The loop has no end.
     let mut label = op(Code::Nopd);
     label.set_ip(0x100);

@@ -85,16 +85,16 @@ fn random_kernels(target: Target) {
 }
 
 #[test]
-fn random_kernels_for_avx2_compute_what_the_interpreter_computes() {
+fn random_avx2_kernels_match_the_interpreter() {
     random_kernels(Target::AVX2);
 }
 
 #[test]
-fn random_kernels_for_avx512_compute_what_the_interpreter_computes() {
+fn random_avx512_kernels_match_the_interpreter() {
     random_kernels(Target::AVX512);
 }
 
 #[test]
-fn random_kernels_for_amx_compute_what_the_interpreter_computes() {
+fn random_amx_kernels_match_the_interpreter() {
     random_kernels(Target::AMX);
 }

@@ -363,13 +363,13 @@ fn check_all(feature: CpuidFeature) -> (usize, Vec<String>) {
 }
 
 #[test]
-fn encoded_half_instructions_are_those_of_the_manual() {
+fn encoded_half_instructions_match_the_manual() {
     let (checked, unknown) = check_all(CpuidFeature::AVX512_FP16);
     assert_eq!(unknown, NOT_EMULATED);
     assert_eq!(checked, FP16_CODES);
 }
 
 #[test]
-fn encoded_avx_vnni_instructions_are_those_of_the_manual() {
+fn encoded_avx_vnni_instructions_match_the_manual() {
     assert_eq!(check_all(CpuidFeature::AVX_VNNI), (VNNI_CODES, Vec::new()));
 }

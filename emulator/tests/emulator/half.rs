@@ -247,7 +247,7 @@ fn check_half(a: u16, b: u16, c: u16, rounding: Rounding) {
 }
 
 #[test]
-fn half_arithmetic_is_that_of_the_manual() {
+fn half_arithmetic_matches_the_manual() {
     for rounding in ROUNDINGS {
         for a in SPECIAL_HALVES {
             for b in SPECIAL_HALVES {
@@ -262,7 +262,7 @@ fn half_arithmetic_is_that_of_the_manual() {
 }
 
 #[test]
-fn half_comparisons_are_those_of_the_manual() {
+fn half_comparisons_match_the_manual() {
     for a in SPECIAL_HALVES {
         for b in SPECIAL_HALVES {
             for predicate in 0..32u8 {
@@ -328,7 +328,7 @@ fn half_rounds_floats_as_the_manual_does() {
 }
 
 #[test]
-fn half_and_integers_convert_as_the_manual_says() {
+fn half_integer_conversions_match_the_manual() {
     let mut random = Random::new(0x0069_6e74_3136);
     for rounding in ROUNDINGS {
         for x in 0..=0xffffu16 {
@@ -355,7 +355,7 @@ fn half_and_integers_convert_as_the_manual_says() {
 }
 
 #[test]
-fn half_rounds_to_a_scale() {
+fn half_round_scale_matches_the_manual() {
     for x in 0..=0xffffu16 {
         for imm in (0..=255u8).filter(|imm| imm & 8 == 0) {
             assert_eq!(half_ops::round_scale(x, imm), reference_round_scale(x, imm), "{x:04x} {imm:02x}");

@@ -112,7 +112,7 @@ fn edges() -> Vec<[u32; 3]> {
 }
 
 #[test]
-fn fused_sums_are_those_of_the_manual() {
+fn fused_sums_match_the_manual() {
     let check = |[x, y, z]: [u32; 3]| {
         let (found, right) = (dot::fma_flushed(x, y, z), fma32(x, y, z));
         assert_eq!(found, right, "{x:08x} · {y:08x} + {z:08x} = {right:08x}, not {found:08x}");
@@ -147,7 +147,7 @@ pub fn reference_vnni(sum: u32, a: u32, b: u32) -> [u32; 4] {
 }
 
 #[test]
-fn vnni_lanes_are_those_of_the_manual() {
+fn vnni_lanes_match_the_manual() {
     let check = |sum: u32, a: u32, b: u32| {
         let found =
             [dot::pdpbusd(sum, a, b), dot::pdpbusds(sum, a, b), dot::pdpwssd(sum, a, b), dot::pdpwssds(sum, a, b)];
@@ -172,7 +172,7 @@ fn vnni_lanes_are_those_of_the_manual() {
 }
 
 #[test]
-fn bf16_lanes_are_those_of_the_manual() {
+fn bf16_lanes_match_the_manual() {
     let mut random = Random::new(0x6266_3136);
     for _ in 0..300_000 {
         let [sum, a, b] = std::array::from_fn(|_| single(&mut random));
@@ -186,7 +186,7 @@ fn bf16_lanes_are_those_of_the_manual() {
 }
 
 #[test]
-fn bf16_conversion_is_that_of_the_manual() {
+fn bf16_conversion_matches_the_manual() {
     let check = |x: u32| {
         let right = match x & 0x7fff_ffff {
             0..=0x007f_ffff => x >> 16 & 0x8000,

@@ -537,7 +537,7 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Gener
 }
 
 #[test]
-fn instructions_do_what_this_cpu_does() {
+fn emulated_instructions_match_this_cpu() {
     let present = cpu::present();
     let width = Width::of(present);
     let only = std::env::var("IXC_MNEMONIC").ok();

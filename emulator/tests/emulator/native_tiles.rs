@@ -229,7 +229,7 @@ fn product_case(name: String, product: TileProduct, model: &Model, tiles: [usize
 }
 
 #[test]
-fn tile_products_are_those_of_this_cpu() {
+fn emulated_tile_products_match_this_cpu() {
     for product in PRODUCTS {
         let code = code_of(product);
         let what: &'static str = match product {
@@ -269,7 +269,7 @@ fn tile_products_are_those_of_this_cpu() {
 /// Tests each pair of bytes in one place of four, for all signednesses, so that both may be above
 /// 127.
 #[test]
-fn pairs_of_bytes_multiply_as_on_this_cpu() {
+fn emulated_byte_products_match_this_cpu() {
     let mut comparison = Comparison::new("products of all pairs of bytes", &[Feature::AmxInt8]);
     let model = Model::new([(16, 64), (16, 4), (1, 64), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
     for product in PRODUCTS.into_iter().filter(|product| !is_float(*product)) {
@@ -288,7 +288,7 @@ fn pairs_of_bytes_multiply_as_on_this_cpu() {
 }
 
 #[test]
-fn tile_loads_and_stores_are_those_of_this_cpu() {
+fn emulated_tile_loads_and_stores_match_this_cpu() {
     let mut comparison = Comparison::new("tile loads and stores", &[]);
     let mut random = Random::new(0x6c6f_6164);
     let bytes: Vec<u8> = (0..2 * 4096).map(|_| random.bits() as u8).collect();
@@ -328,7 +328,7 @@ fn tile_loads_and_stores_are_those_of_this_cpu() {
 }
 
 #[test]
-fn tile_configurations_are_those_of_this_cpu() {
+fn emulated_tile_configurations_match_this_cpu() {
     let mut comparison = Comparison::new("tile configurations", &[]);
     let mut random = Random::new(0x636f_6e66);
     let empty = || [vec![], vec![], vec![]];
@@ -357,7 +357,7 @@ fn tile_configurations_are_those_of_this_cpu() {
 
 /// Tests each kind of error that the manual lists.
 #[test]
-fn tile_faults_are_those_of_this_cpu() {
+fn emulated_tile_faults_match_this_cpu() {
     let mut comparison = Comparison::new("faults of tile instructions", &[Feature::AmxInt8, Feature::AmxBf16]);
     let good = || Model::new([(16, 64); 8]).config();
     let mut refuse = |name: String, config: [u8; 64], body: &[Instruction]| {

@@ -48,7 +48,7 @@ fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn generated_kernels_are_emulated_fast() {
+fn emulation_speed_of_generated_kernels_is_printed() {
     let specs = [
         (linear(Format::Q4K, MatmulStrategy::Gemv), vec![0, 1]),
         (linear(Format::Q4K, MatmulStrategy::Gemm), vec![2, 0, 0]),

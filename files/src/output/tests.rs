@@ -39,7 +39,7 @@ fn save(path: &Path, guard: &Guard) -> Result<u64, OutputError> {
 const OURS: Guard<'static> = Guard { kind: Some(&GREETING), force: false, inputs: &[] };
 
 #[test]
-fn a_file_of_another_kind_is_replaced_by_force_alone() {
+fn foreign_file_is_replaced_only_with_force() {
     let scratch = Scratch::new();
     let new = scratch.at("new");
     assert_eq!(save(&new, &OURS).unwrap(), 11);
@@ -73,7 +73,7 @@ fn a_file_that_is_replaced_keeps_its_mode() {
 }
 
 #[test]
-fn an_input_is_never_replaced_by_whatever_name() {
+fn input_is_never_replaced_under_any_name() {
     let scratch = Scratch::new();
     let input = scratch.with("input", "hello, I am read");
     fs::hard_link(&input, scratch.at("hard")).unwrap();
@@ -97,7 +97,7 @@ fn an_input_is_never_replaced_by_whatever_name() {
 }
 
 #[test]
-fn an_input_is_told_before_its_kind() {
+fn input_error_precedes_file_kind_error() {
     let scratch = Scratch::new();
     let model = scratch.with("model", "GGUF");
     let error = Output::open(&model, &Guard { inputs: &[&model], ..OURS }).unwrap_err();
@@ -105,7 +105,7 @@ fn an_input_is_told_before_its_kind() {
 }
 
 #[test]
-fn what_comes_into_the_place_during_the_work_is_not_replaced_either() {
+fn output_changed_during_work_is_not_replaced() {
     let scratch = Scratch::new();
     let input = scratch.with("input", "hello");
     let place = scratch.at("out");
@@ -122,7 +122,7 @@ fn what_comes_into_the_place_during_the_work_is_not_replaced_either() {
 }
 
 #[test]
-fn a_link_stays_and_what_it_leads_to_is_replaced() {
+fn link_is_kept_and_its_target_is_replaced() {
     let scratch = Scratch::new();
     let target = scratch.with("target", "hello");
     symlink("target", scratch.at("link")).unwrap();
@@ -136,7 +136,7 @@ fn a_link_stays_and_what_it_leads_to_is_replaced() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_found_before_the_work() {
+fn unwritable_output_is_refused_before_the_work() {
     let scratch = Scratch::new();
     let file = scratch.with("file", "");
     let folder = scratch.0.path();
@@ -157,7 +157,7 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
 }
 
 #[test]
-fn devices_and_pipes_are_written_as_they_are() {
+fn devices_and_pipes_are_written_directly() {
     assert_eq!(save("/dev/null".as_ref(), &OURS).unwrap(), 11);
     let placed = Guard { kind: Some(&PLACED), ..OURS };
     assert!(matches!(
@@ -181,7 +181,7 @@ fn devices_and_pipes_are_written_as_they_are() {
 }
 
 #[test]
-fn what_fails_leaves_nothing_and_keeps_what_was_there() {
+fn failed_write_leaves_no_file_and_keeps_the_old() {
     let scratch = Scratch::new();
     let path = scratch.with("out", "hello");
     let failed = Output::open(&path, &OURS).unwrap().write(|out| {
@@ -194,7 +194,7 @@ fn what_fails_leaves_nothing_and_keeps_what_was_there() {
 }
 
 #[test]
-fn both_ways_of_writing_give_the_same_file() {
+fn named_and_unnamed_temporary_files_give_equal_output() {
     let scratch = Scratch::new();
     let expected = scratch.with("as others write it", "");
     for (name, named) in [("nameless", false), ("named", true)] {
@@ -214,7 +214,7 @@ fn both_ways_of_writing_give_the_same_file() {
 }
 
 #[test]
-fn a_place_takes_the_file_that_was_written_and_no_other() {
+fn output_accepts_only_the_written_temporary_file() {
     let scratch = Scratch::new();
     let (path, part) = (scratch.at("plan"), scratch.at(".plan.part"));
     let place = || Output::open(&path, &OURS).unwrap().into_place().unwrap();
@@ -230,7 +230,7 @@ fn a_place_takes_the_file_that_was_written_and_no_other() {
 }
 
 #[test]
-fn long_names_have_room_beside_them() {
+fn longest_file_names_can_be_written() {
     let scratch = Scratch::new();
     let path = scratch.at(&"n".repeat(255));
     save(&path, &OURS).unwrap();
@@ -239,7 +239,7 @@ fn long_names_have_room_beside_them() {
 }
 
 #[test]
-fn what_is_private_is_made_for_its_user_alone() {
+fn private_output_is_readable_only_by_its_user() {
     let folder = tempfile::tempdir().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let [open, private] = ["open", "private"].map(|name| folder.path().join(name));

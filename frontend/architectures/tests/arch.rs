@@ -68,7 +68,7 @@ fn a_small_model_builds_and_ties_its_output() {
 }
 
 #[test]
-fn errors_name_what_is_wrong_and_what_would_be_right() {
+fn architecture_errors_name_value_and_expectation() {
     let cases = [
         (small().key("general.architecture", "mamba\n"), "key \"general.architecture\" is \"mamba\\n\", which is not"),
         (small().without("general.architecture"), "key \"general.architecture\" is missing; expected string"),
@@ -214,7 +214,7 @@ fn golden_models_build_or_are_refused_by_name() {
 
 /// Properties without a key in files, and switches that change a model.
 #[test]
-fn what_no_key_says_is_known_of_the_architecture() {
+fn architecture_defaults_replace_missing_keys() {
     let gemma = |layers: u32| {
         let keys = [("block_count", layers.into()), ("attention.sliding_window", 4u32.into())];
         let keys =
@@ -294,7 +294,7 @@ fn what_no_key_says_is_known_of_the_architecture() {
 /// `feed_forward_length` of Qwen 1 is the sum of gate and up. Its files may have the epsilon key of
 /// layer norms, unlike other models with RMS norms.
 #[test]
-fn gates_and_up_may_count_together() {
+fn feed_forward_length_of_qwen_counts_gate_and_up() {
     let qwen = |length: u32| {
         let mut model = as_architecture("qwen", &[("feed_forward_length", length.into())]);
         for layer in 0..2 {
@@ -319,7 +319,7 @@ fn gates_and_up_may_count_together() {
 
 /// ALiBi by a key or by a property of the architecture; RoPE is then off.
 #[test]
-fn what_scores_fall_by_is_a_key_or_known() {
+fn alibi_slopes_come_from_key_or_architecture() {
     let of = |model: Small| {
         let model = model.build().unwrap();
         let ops = &model.module.functions[0].ops;
@@ -360,7 +360,7 @@ fn what_scores_fall_by_is_a_key_or_known() {
 /// The error for an unknown architecture has some similar names and the number of all, in a
 /// readable line.
 #[test]
-fn an_unknown_architecture_is_told_those_that_begin_like_it() {
+fn unknown_architecture_error_lists_similar_names() {
     let count = ixc_architectures::ARCHITECTURES.len();
     for (name, near) in
         [("qwen9-moe", ", among them qwen"), ("Mistral-Large5", ", among them mistral-large4, mistral3"), ("zzz", "")]
@@ -434,7 +434,7 @@ fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value
 
 /// Gemma 2's first files have no keys for its caps; in other files 0 means none.
 #[test]
-fn caps_that_files_do_not_state_are_those_of_the_released_models() {
+fn missing_softcap_keys_default_to_released_values() {
     let caps = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let scales = between_norms("gemma2", keys).build().unwrap().hyper.scales;
         (scales.attention_softcap, scales.softcap)
@@ -446,7 +446,7 @@ fn caps_that_files_do_not_state_are_those_of_the_released_models() {
 
 /// The converter of models with latent attention omits keys that are false.
 #[test]
-fn weights_of_experts_are_normalised_where_files_say_so() {
+fn expert_weight_normalisation_follows_the_file_key() {
     let normalised = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let sizes = [
             ("attention.head_count_kv", 1u32),
@@ -502,7 +502,7 @@ fn weights_of_experts_are_normalised_where_files_say_so() {
 
 /// Layer norms use their own epsilon if a file has both.
 #[test]
-fn layer_norms_add_their_own_number() {
+fn layer_norms_use_their_own_epsilon() {
     let eps = |name: &'static str| {
         let keys =
             [("attention.layer_norm_epsilon", 0.25f32.into()), ("attention.layer_norm_rms_epsilon", 0.5f32.into())];

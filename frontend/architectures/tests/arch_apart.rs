@@ -42,7 +42,7 @@ fn layers_differ_in_heads_and_widths() {
 
 /// DeepSeek-OCR's decoder rotates whole heads and has no window, whatever its files state.
 #[test]
-fn what_a_decoder_has_nothing_of_is_passed_by() {
+fn deepseek_ocr_ignores_keys_it_does_not_use() {
     let hyper = built("deepseek2-ocr", &[]).hyper;
     assert_eq!((hyper.rope.dims, hyper.layers[0].key_length), (16, 16));
     assert!(hyper.layers.iter().all(|layer| layer.window.is_none()));
@@ -50,7 +50,7 @@ fn what_a_decoder_has_nothing_of_is_passed_by() {
 
 /// The base of RoPE grows by an alpha, depending on the length of heads.
 #[test]
-fn a_base_grows_by_its_alpha() {
+fn rope_base_is_scaled_by_alpha() {
     let base = |alpha: f32| built("hunyuan_vl", &[("hunyuan_vl.rope.scaling.alpha", alpha.into())]).hyper.rope.base;
     assert_eq!(base(0.0), 10_000.0);
     assert_eq!(base(1000.0), 10_000.0 * 1000f64.powf(16.0 / 14.0));
@@ -63,7 +63,7 @@ fn a_base_grows_by_its_alpha() {
 /// Layers of two stacks are counted each time that they are computed, with separate keys and
 /// values.
 #[test]
-fn stacks_follow_each_other() {
+fn hrm_stacks_have_separate_states_per_pass() {
     let Model { hyper, module, .. } = built("hrm_text", &[]);
     assert_eq!(hyper.stacks, Some(Stacks { layers: 2, cycles: 2, lower_cycles: 2 }));
     assert_eq!((hyper.layers.len(), module.states.len()), (4, 12));
@@ -80,7 +80,7 @@ fn stacks_follow_each_other() {
 
 /// Chameleon's image tokens, if the vocabulary has them, have no logits.
 #[test]
-fn tokens_of_pictures_are_not_written() {
+fn chameleon_image_tokens_have_no_logits() {
     let words = |at: usize| if (4..60).contains(&at) { format!("IMGIMG{at}Z") } else { format!("w{at}") };
     let words: Vec<String> = (0..64).map(words).collect();
     let model = changed(
@@ -99,7 +99,7 @@ fn tokens_of_pictures_are_not_written() {
 
 /// Each layer must have this number.
 #[test]
-fn layers_say_how_much_of_the_embedding_they_add() {
+fn layer_output_scale_is_required_in_each_layer() {
     let missing = "blk.1.layer_output_scale.weight";
     assert_eq!(refused("talkie", &[], Some(missing)), format!("tensor \"{missing}\" is missing"));
 }
@@ -132,7 +132,7 @@ fn heads_of_rwkv_follow_from_their_size() {
 /// States are a matrix for each head, and the last row of each part that mixes a row with the
 /// previous one. RWKV-7 removes what it finds; RWKV-6 reads rows before the state's update.
 #[test]
-fn states_of_rwkv_are_matrices_and_rows() {
+fn rwkv_states_are_head_matrices_and_last_rows() {
     for (name, states, finds, words) in [
         ("rwkv7", 3, true, [false, false]),
         ("arwkv7", 2, true, [false, false]),
@@ -169,7 +169,7 @@ fn embeddings_may_be_the_output_matrix() {
 /// Falcon has ALiBi if files state it, with the factor on products applied to slopes. Such layers
 /// have no RoPE, and attention and network are sequential if files state this.
 #[test]
-fn slopes_have_the_factor_of_products() {
+fn falcon_alibi_slopes_include_the_attention_scale() {
     let ops = |keys: &[(&str, Value)]| built("falcon-rw", keys).module.functions[0].ops.clone();
     // The length of heads is eight.
     let slope = 8f64.sqrt().recip() as f32;

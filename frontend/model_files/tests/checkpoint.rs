@@ -23,7 +23,7 @@ fn theirs(name: &str) -> tokenizers::Tokenizer {
 }
 
 #[test]
-fn ids_are_those_of_the_tokenizers_crate() {
+fn ids_match_the_tokenizers_crate() {
     let texts = [
         "the borrow checker said that",
         "There, it's 1234567 o'clock: über naïve 日本語!",
@@ -56,7 +56,7 @@ fn without_bos(name: &str, ids: Vec<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn any_text_has_their_ids() {
+fn random_text_ids_match_the_tokenizers_crate() {
     // The seed is fixed, so that a failure repeats.
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(ProptestConfig { cases: 300, ..ProptestConfig::default() }, rng);

@@ -103,7 +103,7 @@ fn hyper(model: &Gguf) -> Hyper {
 
 /// gemma-3-4b as published: missing keys have the defaults of `Gemma3TextConfig`.
 #[test]
-fn what_gemma_3_does_not_say_is_the_default() {
+fn missing_gemma_3_keys_have_class_defaults() {
     let text = json!({
         "model_type": "gemma3_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
@@ -149,7 +149,7 @@ fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf,
 
 /// A key that is null does not get the default.
 #[test]
-fn what_is_null_is_not_the_default() {
+fn null_keys_have_no_default() {
     let without = |key: &'static str| {
         changed(&format!("without-{key}"), "qwen3moe", move |json| {
             json.as_object_mut().unwrap().remove(key);
@@ -231,7 +231,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 /// Hybrids and Gemma 4, as transformers saves the golden models: keys and tensors are the same as
 /// in the files of llama.cpp's converter.
 #[test]
-fn keys_and_tensors_are_the_converters() {
+fn checkpoint_keys_and_tensors_match_the_converter() {
     // Keys without information there: RoPE that no layer has, dimensions of positions, a single
     // group, sizes that tensors show, kinds of layers that are also listed, and vocabularies.
     const SILENT: [&str; 10] = [
@@ -403,7 +403,7 @@ fn sizes_of_linear_attention_follow_from_the_width() {
 /// Every architecture that is read from GGUF files is also read from folders. Exceptions are RWKV
 /// and BitNet, whose ternary weights are made when the GGUF file is written.
 #[test]
-fn every_architecture_has_folders() {
+fn every_gguf_architecture_reads_from_folders() {
     let found: Vec<&str> = ixc_model_files::checkpoint::supported().map(|(_, architecture)| architecture).collect();
     let missing: Vec<&str> =
         ixc_architectures::ARCHITECTURES.iter().map(|row| row.name).filter(|name| !found.contains(name)).collect();
@@ -412,7 +412,7 @@ fn every_architecture_has_folders() {
 
 /// Hunyuan lists the width of experts for each layer; all are equal.
 #[test]
-fn a_count_may_be_given_for_each_layer() {
+fn per_layer_lists_may_replace_a_single_count() {
     let config = json!({
         "model_type": "hunyuan_v1_moe", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_experts": 2, "moe_topk": [1, 1], "moe_intermediate_size": [16, 16], "num_shared_expert": [1, 1],
@@ -424,7 +424,7 @@ fn a_count_may_be_given_for_each_layer() {
 
 /// For text, Phi-4-multimodal uses only base matrices, without the additions for images and audio.
 #[test]
-fn what_is_added_for_pictures_is_passed_by() {
+fn image_and_audio_adapters_are_ignored() {
     let config = json!({"model_type": "phi4mm", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 16, "vision_lora": {"r": 8}});
     let mut tensors = vec![
@@ -459,7 +459,7 @@ fn what_is_added_for_pictures_is_passed_by() {
 /// Files of KTransformers' tools without the rest of a model, or in other layouts, are refused with
 /// advice.
 #[test]
-fn other_things_of_ktransformers_are_refused() {
+fn unsupported_ktransformers_files_are_refused() {
     let config =
         json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
     let at = folder("ktransformers-awq", &config, &[("blk.0.ffn_gate_exps.0.weight", "BF16", &[64])]);
@@ -478,7 +478,7 @@ fn other_things_of_ktransformers_are_refused() {
 
 /// Values that no graph supports, and missing values that a graph needs.
 #[test]
-fn what_is_not_computed_is_refused() {
+fn unsupported_config_values_are_refused() {
     let long = |parts: Json| {
         let mut rope = json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]});
         rope.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
@@ -588,7 +588,7 @@ fn what_is_not_computed_is_refused() {
 
 /// Kinds of layers as letters, and Phi-3.5's stated factor on sines for its experts.
 #[test]
-fn letters_and_stated_magnitudes_count() {
+fn letter_layer_kinds_and_stated_magnitudes_are_read() {
     let sizes = |own: Json| {
         let mut config =
             json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 2});
@@ -622,7 +622,7 @@ fn letters_and_stated_magnitudes_count() {
 /// configuration, or from the list of differences by layer. A missing entry of the list means no
 /// difference.
 #[test]
-fn heads_that_do_not_differ_are_not_listed() {
+fn gemma_4_head_lengths_default_to_no_difference() {
     let length = |own: Json| {
         let mut config = json!({"model_type": "gemma4_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
             "num_key_value_heads": 1, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8});
@@ -639,7 +639,7 @@ fn heads_that_do_not_differ_are_not_listed() {
 /// Keys that have the same value in all released models, or that transformers writes in another
 /// form than the published files.
 #[test]
-fn what_is_stated_is_read() {
+fn stated_config_values_override_fixed_ones() {
     let key = |config: Json, key: &str| {
         let mut config = config;
         let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -734,7 +734,7 @@ fn what_is_stated_is_read() {
 
 /// Layers without a window lack RoPE only if the model has a window.
 #[test]
-fn layers_without_a_window_that_the_model_has_are_not_turned() {
+fn full_attention_layers_lack_rope_only_with_windows() {
     let turns = |own: Json| {
         let mut config = json!({"model_type": "exaone4", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
             "num_key_value_heads": 2, "vocab_size": 8, "layer_types": ["full_attention"]});
@@ -760,7 +760,7 @@ fn layers_without_a_window_that_the_model_has_are_not_turned() {
 
 /// Related models have different defaults of their classes.
 #[test]
-fn what_kin_do_not_say_is_of_their_own_class() {
+fn related_models_have_their_own_class_defaults() {
     let key = |model_type: &str, key: &str| {
         let config = json!({"model_type": model_type, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
             "rms_norm_eps": if model_type == "exaone" { 0.5.into() } else { Json::Null }});

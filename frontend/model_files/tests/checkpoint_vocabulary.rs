@@ -54,7 +54,7 @@ impl Folder {
 const ROWS: usize = 320;
 
 #[test]
-fn the_table_has_a_row_for_each_token() {
+fn token_count_is_padded_to_embedding_rows() {
     // Rows without tokens get this name; the tokenizer of this checkpoint has 304 tokens.
     let folder = Folder::new("padded", "qwen3moe");
     let model = folder.open();
@@ -91,7 +91,7 @@ fn the_table_has_a_row_for_each_token() {
 
 /// PLaMo's tokenizer has a line for each token; rows without a token are padding.
 #[test]
-fn tokens_may_be_lines() {
+fn plamo_tokenizer_reads_one_token_per_line() {
     let names = [
         ("<|plamo:unk|>", "UNKNOWN"),
         ("<|plamo:bos|>", "CONTROL"),
@@ -123,7 +123,7 @@ fn tokens_may_be_lines() {
 }
 
 #[test]
-fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
+fn bos_and_eos_come_from_processor_then_flags() {
     let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
     let template = |single: Vec<Json>| json!({"type": "TemplateProcessing", "single": single, "pair": []});
@@ -157,7 +157,7 @@ fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
 
 /// Without `generation_config.json`, all listed ends of answers are used.
 #[test]
-fn all_ends_of_answers_count() {
+fn all_listed_end_tokens_are_used() {
     let ends = |name: &str, generation: &str| {
         let folder = Folder::new(name, "deepseek-fp8")
             .write("generation_config.json", generation)
@@ -172,7 +172,7 @@ fn all_ends_of_answers_count() {
 }
 
 #[test]
-fn templates_are_found_wherever_they_are() {
+fn chat_templates_are_found_in_every_location() {
     let without = |name: &str| {
         Folder::new(&format!("template-{name}"), "qwen3moe").edit("tokenizer_config.json", |json| {
             json.as_object_mut().unwrap().remove("chat_template");
@@ -197,7 +197,7 @@ fn templates_are_found_wherever_they_are() {
 
 /// DeepSeek's files, whose patterns contain line feeds.
 #[test]
-fn deepseeks_pre_tokenizers_are_known() {
+fn deepseek_pre_tokenizers_are_recognised() {
     let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     let v3 = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";

@@ -51,7 +51,7 @@ fn assert_sound(gguf: &Gguf) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_gguf_reads_back() {
     for version in [2, 3] {
         for alignment in [8, 32, 4096, 65_536] {
             let gguf = read(good().version(version).alignment(alignment).finish()).unwrap();
@@ -69,7 +69,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn bad_gguf_gets_what_its_manifest_says() {
+fn bad_gguf_files_match_their_manifest() {
     let Some(dir) = shared("bad-gguf") else { return };
     let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
     let mut wrong = Vec::new();
@@ -109,7 +109,7 @@ fn every_truncation_is_rejected_and_trailing_bytes_are_fine() {
 }
 
 #[test]
-fn mutations_never_panic_and_what_is_accepted_is_sound() {
+fn mutated_gguf_never_panics_and_accepted_files_are_sound() {
     const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
     println!("seed {SEED:#x}");
     let mut random = Random::new(SEED);
@@ -154,7 +154,7 @@ fn mutations_never_panic_and_what_is_accepted_is_sound() {
 }
 
 #[test]
-fn errors_say_what_where_and_what_would_be_right() {
+fn gguf_errors_name_problem_place_and_expectation() {
     assert_eq!(
         message(GgufWriter::new().alignment(24)),
         "m.gguf: byte 0x31: key \"general.alignment\": alignment is 24; must be a power of two from 8 to 65536"
@@ -185,7 +185,7 @@ fn errors_say_what_where_and_what_would_be_right() {
 
 /// The error of an incomplete download has both sizes; that of a damaged header has the place.
 #[test]
-fn a_file_that_is_cut_says_how_much_is_missing() {
+fn truncated_file_error_states_the_missing_size() {
     let whole = good().finish();
     let data = read(whole.clone()).unwrap().tensors().map(|tensor| tensor.offset()).min().unwrap() as usize;
     let needed = read(whole.clone()).unwrap().tensors().map(|tensor| tensor.offset() + tensor.bytes()).max().unwrap();
@@ -205,7 +205,7 @@ fn a_file_that_is_cut_says_how_much_is_missing() {
 }
 
 #[test]
-fn a_file_that_is_no_model_says_how_it_begins() {
+fn non_model_error_quotes_the_first_bytes() {
     for (bytes, begins) in [
         (&b"root:x:0:0:root:/root:/bin/bash\n"[..], "it starts with \"root:x:0\""),
         (b"hi", "it starts with \"hi\""),
@@ -234,7 +234,7 @@ fn types_without_a_format_can_be_inspected_but_not_used() {
 }
 
 #[test]
-fn missing_files_and_directories_are_told_apart_from_bad_ones() {
+fn missing_files_have_another_class_than_bad_ones() {
     let dir = std::env::temp_dir();
     assert_eq!(Gguf::open(&dir).unwrap_err().class(), Class::NoInput);
     let error = Gguf::open(&dir.join("no such model.gguf")).unwrap_err();

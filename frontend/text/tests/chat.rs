@@ -211,7 +211,7 @@ fn shown(answer: &Answer) -> (&str, &str, Vec<String>) {
 }
 
 #[test]
-fn each_format_is_taken_apart() {
+fn each_chat_format_is_parsed() {
     for (name, prompt, text, reasoning, content, calls) in CASES {
         let answer = parse(parser_of(format(name), prompt), [*text]);
         let calls = calls.iter().map(|call| (*call).to_owned()).collect();
@@ -226,7 +226,7 @@ fn each_format_is_taken_apart() {
 /// Cuts a message at every position and continues it: both parts together have the same content as
 /// the whole, without repetition.
 #[test]
-fn an_answer_goes_on_with_what_was_said() {
+fn continued_messages_repeat_no_text() {
     for &(name, prompt, text, ..) in CASES {
         let parser = || parser_of(format(name), prompt);
         let Some(part) = parser().part() else { continue };
@@ -258,7 +258,7 @@ fn an_answer_goes_on_with_what_was_said() {
 
 /// Text is returned as soon as it cannot be a marker.
 #[test]
-fn only_what_may_be_a_marker_is_held_back() {
+fn only_possible_markers_are_withheld() {
     let mut parser = parser_of(format("qwen3"), "");
     let mut said = |piece: &str| {
         let mut answer = Answer::default();
@@ -277,7 +277,7 @@ fn only_what_may_be_a_marker_is_held_back() {
 }
 
 #[test]
-fn calls_can_be_written_in_every_format() {
+fn every_format_has_a_call_form() {
     let names = ["plain", "think", "qwen3-coder", "gemma4", "qwen3", "harmony"];
     let expected = ["generic", "generic-think", "generic-think", "generic-think", "qwen3", "harmony"];
     assert_eq!(names.map(|name| format(name).for_calls().name), expected);
@@ -294,7 +294,7 @@ fn calls_can_be_written_in_every_format() {
 
 /// A parameter with the schema of a string is not a number.
 #[test]
-fn schemas_say_what_is_a_text() {
+fn string_schemas_keep_parameters_as_text() {
     let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
         {"zip": {"type": "string"}, "n": {"type": "integer"}}}}}, 7]"#;
     let glm = "<tool_call>f<arg_key>zip</arg_key><arg_value>01234</arg_value><arg_key>n</arg_key><arg_value>5</arg_value></tool_call>";
@@ -311,7 +311,7 @@ fn schemas_say_what_is_a_text() {
 
 /// Templates write values in tags in Python's syntax, and so do models.
 #[test]
-fn values_of_tags_are_what_their_schemas_say() {
+fn tag_values_follow_their_schemas() {
     let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
         {"on": {"type": "boolean"}, "o": {"type": ["object", "null"]}, "n": {"type": "number"}, "s": {"type": ["string", "null"]},
          "e": {"enum": ["1", "2"]}, "any": {}}}}}]"#;
@@ -330,7 +330,7 @@ fn values_of_tags_are_what_their_schemas_say() {
 /// If only its text distinguishes a call from an answer, an answer is returned as soon as it cannot
 /// be a call, and no part of a call is shown.
 #[test]
-fn answers_that_look_like_calls_are_given_as_they_come() {
+fn call_lookalikes_are_streamed_once_decided() {
     for (name, answer, seen) in [
         ("llama3", "{\"answer\": [1, 2], \"name\": \"f\"}\n", "{\"an"),
         ("llama3", "{\"name\": \"h\", \"parameters\": {}} and more", "{\"name\": \"h"),
@@ -382,7 +382,7 @@ fn answers_that_look_like_calls_are_given_as_they_come() {
 /// Each format's calls, cut at every character: a call is a beginning of the whole one, and no text
 /// of it is content.
 #[test]
-fn calls_that_were_cut_are_a_beginning_or_nothing() {
+fn truncated_calls_are_prefixes_and_never_content() {
     for &(name, prompt, text, reasoning, content, calls) in CASES {
         // Only texts that consist of calls of known tools. An incomplete content marker counts as
         // content.
@@ -413,7 +413,7 @@ fn calls_that_were_cut_are_a_beginning_or_nothing() {
 
 /// Without calls, text that looks like one is returned unchanged.
 #[test]
-fn without_calls_text_stays_as_it_is() {
+fn call_text_is_unchanged_with_calls_disabled() {
     for (name, text) in [
         ("qwen3", "a\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n"),
         (
@@ -445,7 +445,7 @@ fn answers_without_tools_are_no_calls() {
 }
 
 #[test]
-fn templates_tell_their_format() {
+fn format_is_detected_from_the_template() {
     for (text, name) in [
         ("{{ '<|start|>' }}<|channel|>analysis<|message|>", "harmony"),
         ("{{ '<|start|>assistant to=' }}<|message|><|eom|><atem:function_calls>", "muse-glimmer"),
@@ -561,7 +561,7 @@ fn any_chopping_gives_the_same_answer() {
 
 /// Without a call, all text is returned in order, except markers of reasoning and white space.
 #[test]
-fn nothing_is_lost() {
+fn parsing_loses_no_text() {
     let words = prop::sample::select(vec![
         "<tool_call>",
         "</tool_call>",
@@ -605,7 +605,7 @@ fn nothing_is_lost() {
 /// A result identifies one call, even among the conversation's earlier calls, or if the model
 /// repeats a number.
 #[test]
-fn ids_of_calls_are_each_used_once() {
+fn call_ids_are_unique_in_a_conversation() {
     let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>\
                 <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>\
                 <|tool_call_begin|>functions.g:3<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>";

@@ -125,7 +125,7 @@ fn calls() -> (Message, Vec<Json>, Vec<(String, Value)>) {
 }
 
 #[test]
-fn what_a_template_writes_is_read_again() {
+fn rendered_messages_parse_back() {
     let (turn, tools, calls) = calls();
     let source = include_str!("vectors/templates/turns.jinja");
     let (reasoning, content, read) = there_and_back(source, &turn, &tools).unwrap();
@@ -192,7 +192,7 @@ fn templates_that_print_arguments_get_their_text() {
 
 /// Templates of vision models often need a list of parts; with a text they print nothing or fail.
 #[test]
-fn templates_that_take_content_in_parts_get_it_so() {
+fn templates_that_iterate_content_get_parts() {
     let parts = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}";
     let selected = "{% for m in messages %}<{{ m.role }}>{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}{% endfor %}";
     let strict = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endfor %}";
@@ -217,7 +217,7 @@ fn templates_that_take_content_in_parts_get_it_so() {
 /// DeepSeek-V3's and R1's templates write calls only of messages without content, as OpenAI's
 /// clients send them. Other templates print `none` as a word.
 #[test]
-fn calls_are_written_also_where_they_stand_for_content() {
+fn calls_are_rendered_in_messages_without_content() {
     let (turn, tools, _) = calls();
     let listed = "{% for t in tools %}{{ t.function.name }};{% endfor %}";
     let deepseek = "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}<{{ c.function.name + '\n' + c.function.arguments }}>{% endfor %}{% else %}[{{ m.content }}]{% endif %}{% endfor %}";
@@ -280,7 +280,7 @@ fn every_known_template_leaves_the_last_message_open() {
 }
 
 #[test]
-fn reasoning_goes_on_where_the_template_or_its_prompt_has_it() {
+fn reasoning_continues_where_template_or_prompt_places_it() {
     let thought = Message { reasoning: Some("It is ".into()), ..Message::new("assistant", "") };
     let rendered =
         |source: &str, part| ChatTemplate::from_source(source).unwrap().render(&begun(thought.clone(), Some(part)));
@@ -326,7 +326,7 @@ fn reasoning_goes_on_where_the_template_or_its_prompt_has_it() {
 
 /// Templates of other files, on request.
 #[test]
-fn templates_of_others_render_as_in_python() {
+fn external_templates_render_like_python() {
     let Some(file) = std::env::var_os("IXC_TEMPLATES") else { return };
     let vectors = std::fs::read_to_string(file).unwrap();
     for (name, source) in serde_json::from_str::<Vectors>(&vectors).unwrap().sources {

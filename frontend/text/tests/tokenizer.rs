@@ -127,7 +127,7 @@ struct Case {
 }
 
 #[test]
-fn golden_ids() {
+fn golden_texts_have_their_recorded_ids() {
     let Some(folder) = shared("golden/tokenizers") else { return };
     let names = [
         "gpt-2",
@@ -158,7 +158,7 @@ fn golden_ids() {
 /// Phi-3's special tokens absorb the line feed that its template writes after them: in its
 /// tokenizer.json all but three have `rstrip`.
 #[test]
-fn special_tokens_of_phi_3_take_the_space_behind_them() {
+fn phi_3_special_tokens_absorb_following_space() {
     let mut spec = small_spm();
     let plain = Tokenizer::new(&spec).unwrap();
     let first = spec.tokens.len() as u32;
@@ -194,7 +194,7 @@ fn special_tokens_of_phi_3_take_the_space_behind_them() {
 /// "ends": […], "cases": [{"text": …, "ids": …, "ids_no_special": …}]}]`. BOS and EOS are the
 /// tokens around a text.
 #[test]
-fn tokenizers_of_others_agree() {
+fn external_tokenizers_match_their_recorded_ids() {
     #[derive(serde::Deserialize)]
     struct Other {
         path: std::path::PathBuf,
@@ -249,7 +249,7 @@ fn tokenizers_of_others_agree() {
 }
 
 #[test]
-fn the_demo_model_speaks() {
+fn demo_tokenizer_and_template_match_expected_text() {
     let Some(path) = shared("golden/demo/rustling-q4_k_m.gguf") else { return };
     let spec = spec_of(&path).unwrap();
     spec.check_embedding_rows(4096).unwrap();
@@ -306,7 +306,7 @@ fn bad_vocabularies_and_templates_are_errors() {
 }
 
 #[test]
-fn errors_name_key_found_and_expected() {
+fn key_errors_name_key_found_and_expected_value() {
     let base = || {
         GgufWriter::new()
             .key("tokenizer.ggml.model", "llama")
@@ -355,7 +355,7 @@ fn errors_name_key_found_and_expected() {
 }
 
 #[test]
-fn special_tokens_match_when_they_may() {
+fn special_tokens_match_only_where_allowed() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
     let (end, tool) = (273, 274);
     assert_eq!(tokenizer.encode("the<|im_end|><tool>the", true).unwrap(), [258, end, tool, 258]);
@@ -378,7 +378,7 @@ fn special_tokens_match_when_they_may() {
 
 /// User text is always ordinary text; the template's own words around it are tokens.
 #[test]
-fn values_in_a_prompt_are_text() {
+fn control_tokens_in_user_values_are_text() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
     let (end, tool) = (273, 274);
     for said in [
@@ -415,7 +415,7 @@ fn values_in_a_prompt_are_text() {
 
 /// Templates examine messages; stand-ins must not change the result.
 #[test]
-fn templates_see_values_as_they_are() {
+fn templates_see_original_values() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
     let source = "{% for m in messages %}{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] | trim }}\
                   {% else %}{{ m.content | trim }}{{ m.content | length }}{% endif %}<|im_end|>{% endfor %}";
@@ -458,7 +458,7 @@ fn vocabularies_have_limits() {
 }
 
 #[test]
-fn text_that_a_vocabulary_cannot_say_is_an_error() {
+fn text_without_tokens_is_an_error() {
     let spec = TokenizerSpec { tokens: vec!["a".into()], model: ModelKind::Bpe, ..TokenizerSpec::default() };
     let tokenizer = Tokenizer::new(&spec).unwrap();
     assert_eq!(tokenizer.encode("aa", true).unwrap(), [0, 0]);
@@ -466,7 +466,7 @@ fn text_that_a_vocabulary_cannot_say_is_an_error() {
 }
 
 #[test]
-fn a_merge_into_no_token_falls_back_to_bytes() {
+fn merge_into_missing_token_falls_back_to_bytes() {
     let mut spec = small_bpe("gpt-2");
     spec.merges.insert(0, "x y".into());
     let tokenizer = Tokenizer::new(&spec).unwrap();
@@ -557,7 +557,7 @@ fn runner() -> proptest::test_runner::TestRunner {
 }
 
 #[test]
-fn byte_level_bpe_gives_back_any_text_and_agrees_with_the_oracle() {
+fn byte_level_bpe_round_trips_and_matches_hugging_face() {
     let run = runner().run(&text(), |text| {
         for (name, Both { ours, oracle }) in both() {
             let ids = ours.encode(&text, false).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -575,7 +575,7 @@ fn byte_level_bpe_gives_back_any_text_and_agrees_with_the_oracle() {
 
 /// Every row of the table, over a vocabulary with the row's spelling of text.
 #[test]
-fn every_pre_tokenizer_gives_back_any_text() {
+fn every_pre_tokenizer_round_trips_any_text() {
     let tokenizers = supported_pre_tokenizers().into_iter().map(|name| {
         let spells_characters = ["gemma4", "sarvam-moe"].contains(&name);
         let spec = if spells_characters { small_characters(name) } else { small_bpe(name) };
@@ -601,7 +601,7 @@ fn every_pre_tokenizer_gives_back_any_text() {
 /// Hugging Face's merges over the whole text, with bytes for text without tokens, and with merges
 /// of line feeds, which GGUF cannot have.
 #[test]
-fn bpe_of_characters_agrees_with_the_oracle() {
+fn character_bpe_matches_hugging_face() {
     use tokenizers::models::bpe::{BPE, Vocab};
     use tokenizers::normalizers::replace::Replace;
     let spec = small_characters("gemma4");
@@ -663,7 +663,7 @@ fn plamo_tokens_have_the_highest_sum_of_scores() {
 /// The tokenizer `rwkv`: the longest token at each position. Tokens are bytes in Python's notation,
 /// and control tokens are matched only on request.
 #[test]
-fn the_longest_token_at_each_place() {
+fn rwkv_takes_the_longest_token() {
     let (mut tokens, mut types) = (vec!["<s>".to_owned()], vec![3i32]);
     tokens.extend((0..=255u8).map(|byte| match byte {
         b'\t' => "\\t".to_owned(),
@@ -724,7 +724,7 @@ fn the_longest_token_at_each_place() {
 
 /// The tokenizer `gemma4` implies its pre-tokenizer, and a BOS, whatever the file states.
 #[test]
-fn gemma_4_is_read() {
+fn gemma_4_implies_its_pre_tokenizer_and_bos() {
     let writer = GgufWriter::new()
         .key("tokenizer.ggml.model", "gemma4")
         .key("tokenizer.ggml.pre", "something")
@@ -766,7 +766,7 @@ fn ends_depend_on_the_format() {
 /// In files of DeepSeek Coder, the tokens around code to fill in always match. User text must not
 /// contain them.
 #[test]
-fn marks_of_code_to_fill_in_are_tokens_on_request() {
+fn fill_in_tokens_match_only_on_request() {
     let mut spec = small_bpe("gpt-2");
     let first = spec.tokens.len() as u32;
     spec.tokens.extend(["<｜fim▁hole｜>", "<|mine|>"].map(String::from));
@@ -778,7 +778,7 @@ fn marks_of_code_to_fill_in_are_tokens_on_request() {
 }
 
 #[test]
-fn spm_gives_back_any_text() {
+fn spm_round_trips_any_text() {
     let tokenizer = Tokenizer::new(&small_spm()).unwrap();
     let run = runner().run(&text(), |text| {
         prop_assume!(!text.contains('▁'));
@@ -790,7 +790,7 @@ fn spm_gives_back_any_text() {
 }
 
 #[test]
-fn a_stream_gives_what_decoding_at_once_gives() {
+fn streamed_decoding_matches_decoding_at_once() {
     let tokenizers = [small_bpe("qwen2"), small_spm()].map(|spec| Tokenizer::new(&spec).unwrap());
     // Random ids: mostly bytes that form no character, or half of one.
     let ids = prop::collection::vec(any::<prop::sample::Index>(), 0..40);
@@ -828,7 +828,7 @@ fn a_stream_waits_for_whole_characters() {
 }
 
 #[test]
-fn a_missing_key_is_the_readers_error() {
+fn missing_key_is_reported_as_metadata_error() {
     let gguf = Gguf::from_bytes("m.gguf".as_ref(), GgufWriter::new().key("tokenizer.ggml.model", "llama").finish());
     let error = read_vocabulary(gguf.unwrap().metadata()).unwrap_err();
     assert!(matches!(error, VocabularyError::Metadata(GgufError::KeyMissing { .. })), "{error}");

@@ -82,7 +82,7 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
 }
 
 #[test]
-fn what_was_there_changes_no_bit() {
+fn cached_prompts_and_other_requests_change_no_bits() {
     let targets = [Target::AVX2, Target::AVX512];
     for target in targets.into_iter().filter(|target| target.missing().is_empty()) {
         let mut generator = generator(3, Some(target));
@@ -111,7 +111,7 @@ fn what_was_there_changes_no_bit() {
 }
 
 #[test]
-fn a_request_that_caches_nothing_neither_finds_nor_leaves_anything() {
+fn uncached_request_neither_reads_nor_fills_the_cache() {
     let mut generator = generator(1, None);
     let tokens = generator.model().encode_prompt(&"The borrow checker looks at each reference. ".repeat(8)).unwrap();
     let mut reused = |cache_prompt: bool| {
@@ -139,7 +139,7 @@ fn only(token: u32, vocabulary: usize) -> Settings {
 
 /// Checks that the last token is computed even if all remaining tokens are cached after a shift.
 #[test]
-fn a_text_of_one_token_goes_on_after_a_shift() {
+fn context_shift_recomputes_the_last_token() {
     let run = engine::Options { context: Some(32), ..engine::Options::default() };
     for mut generator in generators(&LoadOptions { run, ..LoadOptions::default() }) {
         generator.set_context_shift(Some(ContextShift { keep: 4 }));
@@ -159,7 +159,7 @@ fn a_text_of_one_token_goes_on_after_a_shift() {
 }
 
 #[test]
-fn a_request_for_no_tokens_computes_its_prompt_and_samples_nothing() {
+fn zero_token_request_computes_its_prompt_only() {
     for mut generator in generators(&LoadOptions::default()) {
         let end = generator.ends[0];
         let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
@@ -174,7 +174,7 @@ fn a_request_for_no_tokens_computes_its_prompt_and_samples_nothing() {
 }
 
 #[test]
-fn a_text_that_is_complete_at_its_beginning_computes_its_prompt() {
+fn request_with_complete_grammar_computes_its_prompt() {
     for mut generator in generators(&LoadOptions::default()) {
         let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
         let vocabulary = Vocabulary::new(generator.model().tokenizer().unwrap()).unwrap();
@@ -189,7 +189,7 @@ fn a_text_that_is_complete_at_its_beginning_computes_its_prompt() {
 
 /// Checks that a session's answers equal those of a generator for many callers.
 #[test]
-fn one_caller_gets_the_tokens_that_many_get() {
+fn session_and_generator_give_equal_answers() {
     let [mut many, mut one] = generators(&LoadOptions::default());
     let tokens = many.model().encode_prompt("The borrow checker").unwrap();
     let vocabulary = Vocabulary::new(many.model().tokenizer().unwrap()).unwrap();

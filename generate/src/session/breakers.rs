@@ -61,7 +61,7 @@ mod tests {
     use crate::loaded_model::{LoadOptions, LoadedModel};
 
     #[test]
-    fn tokens_that_end_repetitions_are_not_too_many() {
+    fn repetition_breakers_are_limited() {
         let session = LoadedModel::open(None, &LoadOptions::default()).unwrap();
         let tokenizer = session.tokenizer().unwrap();
         let texts: Vec<String> = (0..64).map(|i| format!("e{i}")).collect();

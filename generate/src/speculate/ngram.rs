@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_followed_before_follows_again() {
+    fn ngram_draft_repeats_the_earlier_continuation() {
         assert_eq!(guess(2, 4, &[1, 2, 3, 4, 5, 1, 2, 3], 2), [4, 5]);
         // The guess goes to the end of the text, and repeats from there.
         assert_eq!(guess(2, 4, &[1, 2, 3, 4, 1, 2, 3], 6), [4, 1, 2, 3, 4, 1]);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_run_counts_and_of_equal_ones_the_last() {
+    fn ngram_draft_uses_longest_then_latest_match() {
         // The last occurrence of 2 3 is before 9, and that of 1 2 3 is before 4.
         assert_eq!(guess(1, 8, &[1, 2, 3, 4, 2, 3, 9, 1, 2, 3], 1), [4]);
         assert_eq!(guess(1, 2, &[1, 2, 3, 4, 2, 3, 9, 1, 2, 3], 1), [9]);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_are_those_of_a_search() {
+    fn ngram_drafts_match_brute_force_search() {
         let mut random = Random::new(7);
         for _ in 0..3000 {
             let tokens: Vec<u32> = (0..1 + random.index(40)).map(|_| random.index(4) as u32).collect();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_guessed_well_has_long_guesses_where_rows_cost_nothing() {
+    fn well_predicted_text_gets_long_drafts_at_free_rows() {
         let (_, counts) = guessed(|_| 1.0, 0.95, 400);
         let last = &counts[200..];
         assert!(last.iter().filter(|count| **count == 8).count() > 150, "{last:?}");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_guessed_where_every_row_takes_as_long_as_a_step() {
+    fn drafting_stops_when_rows_cost_as_much_as_steps() {
         let (_, counts) = guessed(|rows| rows as f64, 0.8, 2000);
         let last = &counts[1000..];
         assert!(last.iter().filter(|count| **count > 0).count() <= 1000 / FIRST_PATIENCE as usize, "{last:?}");
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_guessed_where_nothing_comes_true() {
+    fn drafting_stops_when_no_draft_is_accepted() {
         let (_, counts) = guessed(|rows| 1.0 + 0.05 * rows as f64, 0.0, 2000);
         let last = &counts[1000..];
         assert!(last.iter().filter(|count| **count > 0).count() <= 1000 / LAST_PATIENCE as usize + 1, "{last:?}");
     }
 
     #[test]
-    fn guesses_are_as_long_as_pays() {
+    fn draft_length_maximises_the_payoff() {
         // Each four more rows take half a step more. Of three draft tokens 0.6 + 0.36 + 0.22 are
         // accepted, and of eight hardly more.
         let (payoff, counts) = guessed(|rows| 1.0 + 0.1 * rows as f64, 0.6, 1000);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_guessed_better_have_more_of_the_room() {
+    fn better_predicted_texts_get_more_draft_rows() {
         let mut payoff = Payoff::default();
         payoff.took(2, 2, 1.0);
         for _ in 0..20 {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn times_between_are_as_if_on_a_line() {
+    fn step_times_are_interpolated_linearly() {
         let mut payoff = Payoff::default();
         assert!((payoff.time(3) - 1.0).abs() < 1e-12);
         payoff.took(1, 1, 2.0);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_take_long_to_make_do_not_pay() {
+    fn expensive_drafts_do_not_pay() {
         let mut payoff = Payoff::default();
         payoff.took(1, 1, 1.0);
         (0..100).for_each(|_| payoff.drafted(4, 8.0));

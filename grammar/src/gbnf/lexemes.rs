@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn what_short_grammars_stand_for_is_bounded() {
+    fn lexeme_expansion_of_short_grammars_is_limited() {
         assert!(is_looked_at("root ::= \"[\" (num | root)? \"]\"\nnum ::= [0-9]+"));
         // Alternatives of 30,000 characters each.
         let alternatives: Vec<String> = (0..20_000).map(|i| format!("a0 \"{i}\"")).collect();

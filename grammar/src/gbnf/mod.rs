@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_are_sets() {
+    fn character_sets_merge_and_complement_ranges() {
         let set = |ranges: &[(u32, u32)]| Characters::new(ranges.to_vec());
         assert_eq!(set(&[(5, 9), (1, 2), (3, 3), (8, 12)]).0, [(1, 3), (5, 12)]);
         assert_eq!(set(&[]).others().0, [(0, 0xd7ff), (0xe000, 0x10ffff)]);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_grammar_is_said_with_its_line() {
+    fn invalid_grammar_is_refused_with_its_line() {
         for (gbnf, line, what) in [
             ("", 1, "there is no rule root"),
             ("a ::= \"x\"", 1, "there is no rule root"),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn lexemes_are_as_long_as_is_safe() {
+    fn lexemes_are_as_long_as_safe() {
         let lark = |gbnf: &str| to_lark(gbnf).unwrap();
         // The whole grammar is one lexeme.
         assert_eq!(lark("root ::= \"yes\" | \"no\" [0-9]?"), "start: r0\nr0: /(?:yes|no(?:[0-9]){0,1})/\n");

@@ -66,7 +66,7 @@ mod tests {
     use super::super::text::is_whole_match;
 
     #[test]
-    fn formats_match_what_they_name() {
+    fn format_regexes_match_valid_values_only() {
         for (format, good, bad) in [
             ("date", &["2024-02-29", "2000-02-29", "1999-12-31"][..], &["2023-02-29", "1900-02-29", "2024-04-31"][..]),
             ("time", &["12:00:00Z", "23:59:59.5+01:00"], &["24:00:00Z", "12:00:00"]),

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ecma_is_written_as_rust_has_it() {
+    fn ecma_patterns_are_translated_to_rust_regexes() {
         let one =
             |pattern: &str| conditions(pattern).map(|all| all.into_iter().map(|one| one.regex).collect::<Vec<_>>());
         assert_eq!(one(r"^\d+[\w.\-]$").unwrap(), [r"^[0-9]+[0-9A-Za-z_.\x{2d}]$"]);

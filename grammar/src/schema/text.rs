@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_quoted_texts_as_they_match_plain_ones() {
+    fn quoted_patterns_match_like_plain_ones() {
         let patterns = [
             "^a+$",
             "a",

@@ -26,7 +26,7 @@ fn refusal(schema: Value) -> String {
 
 /// Folder 01.
 #[test]
-fn least_integers_of_64_bits_are_followed() {
+fn minimum_64_bit_integers_are_followed() {
     let least = "-9223372036854775808";
     check(json!({"const": i64::MIN}), &[least], &["-9223372036854775807", "0"]);
     check(json!({"enum": [i64::MIN, 0, u64::MAX]}), &[least, "0", "18446744073709551615"], &["-1"]);
@@ -65,7 +65,7 @@ fn bounds_of_numeric_types_are_followed() {
 
 /// Folder 05.
 #[test]
-fn names_of_members_are_followed() {
+fn property_names_are_followed() {
     let record = json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}});
     check(record, &["{}", "{\"a\": 1, \"b\": 2}"], &["{\"a\": 10}"]);
     let pattern = json!({"type": "object", "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 2}});
@@ -102,7 +102,7 @@ fn integers_beyond_doubles_are_exact() {
 
 /// Folder 08.
 #[test]
-fn no_key_is_written_twice() {
+fn duplicate_keys_are_prevented() {
     let schema = json!({"type": "object", "patternProperties": {"^[ab]$": {"const": 1}}, "additionalProperties": false, "minProperties": 2, "maxProperties": 2});
     check(schema, &["{\"a\": 1, \"b\": 1}"], &["{\"a\": 1, \"a\": 1}", "{\"a\": 1}"]);
     check(json!({"type": "object", "minProperties": 2}), &["{\"a\": 1, \"b\": 1}"], &["{\"a\": 1, \"a\": 1}"]);
@@ -123,7 +123,7 @@ fn no_key_is_written_twice() {
 
 /// Reasoning ends at its control token, and not at other tokens that spell the name of it.
 #[test]
-fn keys_are_those_behind_the_end_of_reasoning() {
+fn keys_are_tracked_after_reasoning_ends() {
     const END: u32 = 256;
     const SPELLED: u32 = 257;
     let mut words: Vec<Vec<u8>> = (0..=254u8).map(|byte| vec![byte]).collect();
@@ -234,7 +234,7 @@ fn thousands_of_members_are_followed() {
 
 /// Folder 23, and S11.
 #[test]
-fn grammars_of_nothing_are_refused() {
+fn unsatisfiable_schemas_are_refused() {
     for schema in [
         json!({"$ref": "#"}),
         json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
@@ -404,7 +404,7 @@ fn keywords_are_followed_together() {
 /// A set that is smaller than its subschema must not count as that, or parts of `oneOf` that
 /// overlap count as disjoint.
 #[test]
-fn values_that_are_left_out_are_not_known_to_be_invalid() {
+fn value_subsets_do_not_count_as_the_whole_schema() {
     // Whether 3 is no multiple of 2 is not known: its opposite is left out.
     let odd = json!({"not": {"multipleOf": 2}});
     let listed = json!({"oneOf": [{"enum": [[3]], "items": odd}, {"type": "array", "maxItems": 1, "items": {"type": "integer"}}]});

@@ -136,7 +136,7 @@ fn tables(rows: &BTreeMap<String, Row>) -> String {
 }
 
 #[test]
-fn the_official_tests_are_followed() {
+fn official_schema_tests_match_the_recorded_table() {
     let (mut rows, mut admitted) = (BTreeMap::new(), Vec::new());
     run("draft2020-12", include_str!("suite/draft2020-12.jsonl"), &mut rows, &mut admitted);
     run("draft7", include_str!("suite/draft7.jsonl"), &mut rows, &mut admitted);

@@ -39,7 +39,7 @@ fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
 }
 
 #[test]
-fn numbers_are_of_no_file() {
+fn constant_numbers_need_no_file() {
     let numbers = [0.5, -3.25, f32::MIN_POSITIVE];
     let vector = Derived::of_numbers(&numbers);
     assert_eq!((vector.check(&[4]), vector.bytes()), (Ok(()), Some(12)));
@@ -54,7 +54,7 @@ fn numbers_are_of_no_file() {
 /// Transposed parts of two heads' matrices, with rows of blocks. The numbers of a derived row come
 /// from as many blocks.
 #[test]
-fn transposed_parts_of_blocks_have_their_numbers() {
+fn transposed_block_parts_keep_their_numbers() {
     let (rows, columns, kept) = (10u64, 64u64, 3u64);
     let values: Vec<f32> = (0..rows * columns).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
     let row_bytes = Format::Q8_0.row_bytes(columns).unwrap() as usize;
@@ -104,7 +104,7 @@ fn transposed_parts_of_blocks_have_their_numbers() {
 }
 
 #[test]
-fn rows_are_put_in_another_order_and_behind_each_other() {
+fn rows_are_reordered_and_concatenated() {
     // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, plus one. Then row 7 again, six
     // times as large, from a view that begins there.
     let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
@@ -138,7 +138,7 @@ fn rows_are_put_in_another_order_and_behind_each_other() {
 /// All stored numbers of a row determine its divisor, in any parts that are read. A row of zeros
 /// stays.
 #[test]
-fn rows_are_of_length_1() {
+fn derived_rows_are_normalised_to_length_one() {
     let columns = 2 * CHUNK + 3;
     let numbers = (0..3 * columns).map(|i| if i < columns { 0.0 } else { (i % 5) as f32 - 1.5 });
     let file: Vec<u8> = numbers.clone().flat_map(f32::to_le_bytes).collect();
@@ -183,7 +183,7 @@ fn columns_are_transposed() {
 /// Compares with reads of single elements. Covers every kind of element, interleaved gates and ups,
 /// and reads that begin and end within tiles.
 #[test]
-fn tiles_of_transposed_matrices_are_their_elements() {
+fn transposed_tile_reads_match_single_elements() {
     // Two experts of 6 stored rows of 150: columns 0, 2, 4, ... are rows of gates.
     let numbers: Vec<f32> = (0..1800u32).map(|i| (i * 7919 % 251) as f32 - 120.0).collect();
     for (element, format) in [
@@ -255,7 +255,7 @@ fn tiles_of_transposed_matrices_are_their_elements() {
 
 /// The row of any piece is found without a scan of the pieces before it.
 #[test]
-fn rows_of_many_pieces_are_found_at_once() {
+fn rows_of_many_pieces_are_found_without_a_scan() {
     let count = 1u64 << 20;
     let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
     let pieces = vec![one; count as usize];
@@ -276,7 +276,7 @@ fn rows_of_many_pieces_are_found_at_once() {
 
 /// Checks every number of the format against its definition.
 #[test]
-fn bytes_of_e4m3_are_their_numbers() {
+fn e4m3_bytes_decode_exactly() {
     let at = |byte: u8| f8_e4m3(byte);
     assert_eq!(
         [at(0), at(0x38), at(0x7e), at(0xfe), at(0x01), at(0x08)],
@@ -288,7 +288,7 @@ fn bytes_of_e4m3_are_their_numbers() {
 }
 
 #[test]
-fn scales_are_those_of_the_stored_place() {
+fn scales_follow_the_stored_position() {
     // 3 rows of 5 columns of 1.0, with scales of 2 rows and 3 columns. Rows are read from the last
     // to the first, columns from 1 on.
     let mut file = vec![0x38u8; 15];
@@ -315,7 +315,7 @@ fn scales_are_those_of_the_stored_place() {
 }
 
 #[test]
-fn neighbours_of_blocks_are_taken_apart() {
+fn adjacent_block_scales_are_separated() {
     for (element, format, scales, shared) in
         [(Element::Mxfp4, Format::Mxfp4, &[121u8][..], 32), (Element::Nvfp4, Format::Nvfp4, &[0x38, 0x40, 1, 0x7e], 16)]
     {
@@ -344,7 +344,7 @@ fn neighbours_of_blocks_are_taken_apart() {
 }
 
 #[test]
-fn what_is_outside_is_refused() {
+fn pieces_outside_the_file_are_refused() {
     let good = Derived {
         format: Format::F16,
         columns: 3,
@@ -388,7 +388,7 @@ fn what_is_outside_is_refused() {
 /// Codes of four bits with a scale for each 64 consecutive numbers, across rows. Scales are
 /// quantised themselves or not.
 #[test]
-fn codes_of_four_bits_are_their_numbers() {
+fn four_bit_codes_decode_exactly() {
     const ROWS: u64 = 7;
     const COLUMNS: u64 = 45;
     let count = ROWS * COLUMNS;

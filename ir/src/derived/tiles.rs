@@ -292,7 +292,7 @@ mod tests {
     /// Tests whole and partial blocks, parts of both matrices, and reads that begin and end
     /// anywhere.
     #[test]
-    fn tiles_become_rows() {
+    fn ktransformers_tiles_become_rows() {
         for (bits, format) in [(8, Format::I8Row), (4, Format::I4Row)] {
             let columns = if bits == 4 { 640 } else { 320 };
             let matrices = [matrix(bits, [160, columns], 1), matrix(bits, [64, columns], 2)];
@@ -333,7 +333,7 @@ mod tests {
 
     /// Several nodes share the columns of a matrix in this way.
     #[test]
-    fn parts_beside_each_other_keep_their_scales() {
+    fn adjacent_parts_keep_their_scales() {
         for (bits, format) in [(8, Format::I8D64), (4, Format::I4D128)] {
             let columns = if bits == 4 { 640 } else { 320 };
             let matrices = [1, 2, 3, 4].map(|seed| matrix(bits, [96, columns], seed));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_matrix_in_tiles_is_refused() {
+    fn invalid_tiled_matrices_are_refused() {
         let mut file = Vec::new();
         let good = piece(&matrix(8, [64, 128], 1), &mut file);
         let with = |change: &dyn Fn(&mut Piece, &mut Tiles)| {

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_has_the_digits_that_it_is_made_of() {
+    fn packed_base_3_digits_decode_exactly() {
         static ONE: [Digits; 1] = [Digits { field: "", at: 0, run: 1, each: 5 }];
         for value in 0..243u16 {
             let digits: Vec<u8> = (0..5).rev().map(|n| (value / 3u16.pow(n) % 3) as u8).collect();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_are_their_numbers_in_every_format_that_takes_them() {
+    fn integers_are_exact_in_every_integer_format() {
         for bits in [4, 8] {
             let formats = FORMATS.iter().map(|row| row.format).filter(|format| format.takes_integers(bits));
             let names: Vec<&str> = formats.clone().map(Format::name).collect();

@@ -450,7 +450,7 @@ mod tests {
 
     /// Tests random bit patterns of every field. Scales are kept finite.
     #[test]
-    fn packed_rows_are_the_same_numbers() {
+    fn packed_rows_decode_to_the_same_numbers() {
         let mut state = 1u64;
         let mut random = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

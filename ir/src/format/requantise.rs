@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_as_near_as_its_codes_allow() {
+    fn requantised_rows_meet_the_error_bound() {
         let mut random = Random::new(7);
         let x: Vec<f32> = (0..2048).map(|_| (0..6).map(|_| random.signed()).sum::<f32>() / 6.0).collect();
         let error = |to: Format| -> f64 {
@@ -368,7 +368,7 @@ mod tests {
 
     /// Few tries lose no more than many.
     #[test]
-    fn the_scale_of_few_tries_is_as_good_as_that_of_many() {
+    fn short_scale_search_matches_a_long_one() {
         const ROWS: usize = 24;
         let mut random = Random::new(11);
         let square = |x: f32| f64::from(x) * f64::from(x);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_row_that_codes_have_stay_as_they_are() {
+    fn representable_row_values_survive_requantising() {
         let x: Vec<f32> = (0..128).map(|i| (i % 16 - 8) as f32 * 0.5).collect();
         assert_eq!(back(Format::I4Row, &x), x);
         let x: Vec<f32> = (0..256).map(|i| (i % 255 - 127) as f32).collect();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_spoils_no_other_code() {
+    fn nan_does_not_affect_other_codes() {
         for to in Format::requantised() {
             let mut x = vec![0.5f32; 256];
             x[3] = f32::NAN;
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_blocks_are_read_as_the_numbers_that_they_are() {
+    fn block_formats_requantise_like_their_decoded_rows() {
         let mut random = Random::new(3);
         for from in [Format::Q4K, Format::Q6K, Format::Q8_0, Format::Bf16] {
             let bytes = crate::graph::random::weight_bytes(&mut random, from, 4 * 512);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_where_they_are_defined_and_taken() {
+    fn definitions_and_uses_are_found() {
         let def_use = DefUse::of(&function());
         let [x, y, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(ValueId);
         assert_eq!([x, a, d].map(|value| def_use.definition(value)), [None, Some(0), Some(3)]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_lives() {
+    fn only_needed_ops_are_live() {
         let mut function = function();
         assert_eq!(DefUse::of(&function).live(&function), [true, true, false, true]);
         // An op with an effect is needed, even if its results are not used.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_a_value_of_another_is_what_lies_between() {
+    fn ops_between_two_values_are_found() {
         let def_use = DefUse::of(&function());
         let [x, y, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(ValueId);
         assert_eq!(def_use.between(x, d), Some(vec![0, 1, 3]));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_does_not_verify_has_a_graph() {
+    fn def_use_accepts_unverified_functions() {
         let mut function = Function::default();
         let x = function.add_value(None, Type::f32([]));
         let op = |operand: u32, result: u32| Op {

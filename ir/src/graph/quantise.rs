@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_stand_where_the_format_table_says() {
+    fn a8_super_sums_match_the_format_table() {
         // Each 32 elements end with 127, so every scale is 1 and the quants are the values.
         let x: Vec<f32> = (0..256).map(|i| if i % 32 == 31 { 127.0 } else { (i % 100) as f32 }).collect();
         let bytes = quantise(Format::A8Super, &x);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_one_scale_and_one_sum_behind_its_bytes() {
+    fn a8_row_stores_scale_and_sum_after_bytes() {
         let x: Vec<f32> = (0..128).map(|i| i as f32 - 1.0).collect();
         let bytes = quantise_rows(Format::A8Row, &[x.clone(), vec![0.0; 128]].concat(), 128);
         assert_eq!(bytes.len(), 2 * 192);

@@ -372,7 +372,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     }
 
     #[test]
-    fn ops_are_put_where_they_shall_stand_and_uses_follow() {
+    fn inserted_ops_take_their_position_and_redirect_uses() {
         let text = changed(|rewriter| {
             let [first] = rewriter.insert(Position::After(0), view::Silu { x: A })?;
             let [second] = rewriter.insert(Position::After(0), view::Silu { x: first })?;
@@ -396,7 +396,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     }
 
     #[test]
-    fn a_type_that_changes_changes_those_behind_it_and_what_nothing_takes_goes() {
+    fn type_changes_propagate_and_unused_ops_are_removed() {
         let text = changed(|rewriter| {
             rewriter.replace(0, view::MergeHeads { x: H })?;
             rewriter.replace(1, view::Softcap { x: H, cap: 2.0 })?;
@@ -420,7 +420,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     }
 
     #[test]
-    fn changes_that_leave_no_function_are_errors() {
+    fn invalid_rewrites_are_errors() {
         let no_op = "function @f: there is no op 9; expected one below 3";
         assert_eq!(wrong(|rewriter| rewriter.erase(9)), no_op);
         assert_eq!(wrong(|rewriter| rewriter.insert(Position::After(9), view::Silu { x: X }).map(|_| ())), no_op);
@@ -450,7 +450,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     }
 
     #[test]
-    fn a_damaged_function_is_an_error_and_a_sound_one_verifies() {
+    fn rewriting_mutated_functions_fails_or_verifies() {
         let (mut refused, mut kept) = (0, 0);
         for seed in 0..200 {
             let module = mutated(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed));

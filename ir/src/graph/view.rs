@@ -222,9 +222,9 @@ mod tests {
     use crate::graph::random::{Formats, mutated, random_module};
     use crate::random::Random;
 
-    /// Random modules have every op of the table (`every_op_comes_up`).
+    /// Random modules have every op of the table (`random_modules_cover_every_op`).
     #[test]
-    fn the_view_of_every_op_is_the_op_again() {
+    fn op_views_convert_back_to_the_op() {
         for seed in 0..20 {
             let module = random_module(seed, Formats::All).module;
             for op in &module.functions[0].ops {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_op_that_is_not_as_its_row_says_has_no_view() {
+    fn malformed_op_has_no_view() {
         let op = Op {
             kind: OpKind::Quantise,
             operands: vec![Operand::Value(ValueId(0))],

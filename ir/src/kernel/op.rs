@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stand_in_the_order_of_the_enum_and_mnemonics_are_unique() {
+    fn table_matches_the_enum_and_mnemonics_are_unique() {
         for (i, row) in OPS.iter().enumerate() {
             assert_eq!(row.op as usize, i, "{}", row.mnemonic);
             assert_eq!(Op::from_mnemonic(row.mnemonic), Some(row.op));

@@ -202,7 +202,7 @@ mod tests {
     use crate::kernel::parse::parse;
 
     #[test]
-    fn statements_stand_where_their_lines_are() {
+    fn statement_lines_match_the_printed_text() {
         let text = "kernel k where %n in 0..=8 {
   buffer %x : read 32*%n
   buffer %y : write 32

@@ -174,7 +174,7 @@ mod tests {
     use crate::kernel::parse::parse;
 
     #[test]
-    fn loops_multiply_and_those_without_rounds_do_nothing() {
+    fn multiply_counts_cover_loops_and_empty_ranges() {
         let text = "kernel k where %n in 0..=8, %m in 0..=8 {
   buffer %y : write 32
   %a = splat f32x8 1.0

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_much_memory_is_refused_before_it_is_made() {
+    fn oversized_values_are_refused_before_allocation() {
         // An empty text is one byte here and 24 in memory: eight more than the limit for one byte.
         let texts = |count: usize| postcard::to_allocvec(&vec![String::new(); count]).unwrap();
         let allowed = SLACK / (size_of::<String>() - MEMORY_PER_BYTE);

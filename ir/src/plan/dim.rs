@@ -444,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_the_order_of_the_variants() {
+    fn dim_input_table_matches_the_enum() {
         for (number, row) in DimInput::ROWS.iter().enumerate() {
             assert_eq!(row.input as usize, number);
             assert_eq!(row.input.row(), row);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_name_the_part() {
+    fn dim_errors_name_the_failing_part() {
         let error = |text: &str, value| text.parse::<DimExpr>().unwrap().evaluate(|_| value).unwrap_err().to_string();
         assert_eq!(error("1 + rows / (rows - 7)", 7), "`rows / (rows - 7)` divides by 0");
         assert_eq!(error("div_ceil(1, rows) + 1", 0), "`div_ceil(1, rows)` divides by 0");

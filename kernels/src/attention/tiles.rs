@@ -369,7 +369,7 @@ mod tests {
     use ixc_targets::Target;
 
     #[test]
-    fn windows_that_are_none_are_refused() {
+    fn invalid_windows_are_refused() {
         let kernel = |window: u32| {
             let text = format!("attention_tiles group=4 d=8 dv=8 scale=1.0 heads=1 rows=8 window={window}");
             generate(&text.parse().unwrap(), Target::AMX).map(|_| ()).map_err(|error| error.to_string())
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn any_group_has_whole_units() {
+    fn every_group_size_divides_into_whole_units() {
         let most = LIMITS.iter().find(|(name, _)| *name == "group").unwrap().1;
         for group in 1..=most {
             let (unit, rows) = (AttentionTiles::unit(group), AttentionTiles::rows_of(group, 256));

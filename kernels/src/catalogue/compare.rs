@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_told_by_element() {
+    fn differences_are_reported_by_element() {
         let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         let (a, b) = (bytes(&[1.0, 1.5, 2.0]), bytes(&[1.0, 1.25, 2.5]));
         assert_eq!(difference("y", Some(Elem::F32), &a, &a), None);

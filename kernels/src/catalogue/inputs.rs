@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_bounds_that_make_no_inputs_are_errors() {
+    fn impossible_input_sizes_and_bounds_are_errors() {
         let text = "kernel k where %n in 0..=2147483648 {
   buffer %ids : index(%n) 4
   buffer %y : write 4096*%n + 4

@@ -47,7 +47,7 @@ mod tests {
 
     /// Checks that every row has a kernel for the most capable target; it may have none for others.
     #[test]
-    fn rows_have_kernels_and_one_name_each() {
+    fn catalogue_rows_have_kernels_and_unique_names() {
         for (i, row) in ROWS.iter().enumerate() {
             let spec = row.spec().unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(spec.to_string(), row.text, "{} is written as it is printed", row.name);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_a_row() {
+    fn every_kernel_kind_has_a_catalogue_row() {
         for kind in KINDS {
             assert!(ROWS.iter().any(|row| row.text.split(' ').next() == Some(kind.word)), "no row of {}", kind.word);
         }

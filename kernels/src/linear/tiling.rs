@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_text_is_an_error_that_says_what_is_right() {
+    fn invalid_tiling_text_is_an_error_with_expectation() {
         let error = |text: &str| text.parse::<Tiling>().unwrap_err().to_string();
         assert_eq!(error(""), "a part must begin with rows=N, given once");
         assert_eq!(

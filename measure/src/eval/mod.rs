@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_is_of_all_positions_alike() {
+    fn summary_weights_all_positions_equally() {
         // Pieces have different lengths, so that a mean of means would be another value.
         let pieces = [
             piece(&[1.0, 2.0, 3.0], &[1.0, 1.0, 1.0], &[0.0, 0.5, 0.25], &[true, true, false]),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_summary_and_a_piece_without_comparison_leaves_none() {
+    fn empty_evaluation_has_no_summary_or_comparison() {
         assert_eq!(summary(&[]), None);
         let mut pieces = vec![piece(&[1.0], &[1.0], &[0.0], &[true]), piece(&[1.0], &[1.0], &[0.0], &[true])];
         pieces[1].against = None;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_whole_or_not() {
+    fn whole_pieces_have_all_values_and_no_invalid_ones() {
         let whole = piece(&[1.0, 2.0], &[1.0, 2.0], &[0.0, 0.0], &[true, false]);
         assert!(whole.is_whole(2, true) && !whole.is_whole(2, false) && !whole.is_whole(3, true));
         let mut short = whole.clone();

@@ -265,7 +265,7 @@ mod tests {
 
     /// Changes any bit of any line, exchanges lines, and uses impossible numbers.
     #[test]
-    fn nothing_that_was_changed_is_believed() {
+    fn changed_record_is_refused() {
         let folder = std::env::temp_dir().join(format!("ixc-record-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("r.jsonl");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_known_by_its_content() {
+    fn source_identity_depends_on_content_only() {
         let folder = std::env::temp_dir().join(format!("ixc-source-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let of = |name: &str, text: &str| {

@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_gives_back_what_was_put_in() {
+    fn bit_set_returns_the_added_classes() {
         let mut set = Set::default();
         for class in [0, 5, 63, 64, 200] {
             set.add(class);

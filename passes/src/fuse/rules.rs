@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_op_is_closed_where_no_rule_looks_into_what_becomes_of_it() {
+    fn ops_are_closed_if_no_rule_matches_their_users() {
         use ixc_ir::graph::parse::parse;
         let text = "
 weight @e : f32[9, 8]

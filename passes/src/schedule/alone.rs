@@ -174,7 +174,7 @@ mod tests {
     const KIB: u64 = 1 << 10;
 
     #[test]
-    fn what_sharing_saves_is_all_but_one_item() {
+    fn sharing_saves_all_but_one_item() {
         let norm = Effort { row: 13 * KIB, once: 8 * KIB, item: 21 * KIB };
         // No other thread can share a single item, however long it takes.
         assert_eq!(norm.rows(0, 100), 1);

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn known_routing_is_counted_layer_by_layer_and_across_tokens() {
+    fn known_routing_is_scored_by_layer_and_token() {
         let mut rig = Rig::new("counted", Choice::Off, true);
         for (first, second, early) in [([0, 1], [2, 3], [0, 1]), ([0, 2], [2, 3], [3, 9]), ([2, 0], [1, 3], [1, 0])] {
             rig.prefetcher.begin_step(&rig.store, 1);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_predicted_is_read_and_given_up_when_it_is_wrong() {
+    fn predicted_experts_are_read_and_cancelled_when_wrong() {
         let mut rig = Rig::new("wrong", Choice::Always(Strategy::EarlyRouter), true);
         rig.prefetcher.begin_step(&rig.store, 1);
         rig.store.request(0, &[0, 1]).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_not_guessed_and_plans_are_obeyed_only_where_that_is_wanted() {
+    fn prompts_use_only_early_router_predictions() {
         for (choice, bytes) in [
             (Choice::Always(Strategy::EarlyRouter), 2 * PAGE),
             (Choice::Auto, 2 * PAGE),

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_one_sequence_are_a_run() {
+    fn consecutive_pieces_of_a_sequence_merge_into_runs() {
         let piece = |sequence, row, rows, position| Piece { sequence, row, rows, position, output: row, outputs: rows };
         let pieces = [piece(4, 0, 1, 7), piece(4, 1, 2, 8), piece(2, 3, 1, 9), piece(4, 4, 1, 10)];
         let found: Vec<_> = runs(&pieces).collect();

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_apart_and_clearing_takes_only_the_positions_named() {
+    fn state_columns_are_separate_and_truncation_clears_exact_positions() {
         let two = [State::paged("a", 2, 16, 4), State::paged("b", 2, 16, 4)];
         let mut states = States::new(&two, 32, 8).unwrap();
         let head = states.region(1, 1, 1, 0).unwrap();
@@ -535,13 +535,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_no_machine_has_is_an_error() {
+    fn impossible_allocation_is_an_error() {
         let state = State::paged("large", u32::MAX, u32::MAX, u32::MAX);
         assert!(States::new(&[state.clone(), state], 1 << 24, 8).is_err());
     }
 
     #[test]
-    fn what_cannot_be_cut_goes_back_to_copies_and_these_are_few() {
+    fn states_without_truncation_restore_from_limited_snapshots() {
         let mut states = States::new(&[State::paged("kv", 1, 16, 4), recurrent(Rollback::Snapshot)], 64, 8).unwrap();
         assert!(!states.cut_anywhere());
         for position in 1..=6u8 {
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_go_back_begins_again() {
+    fn states_without_rollback_restart_from_zero() {
         let mut states = States::new(&[recurrent(Rollback::None), recurrent(Rollback::Snapshot)], 32, 8).unwrap();
         fill(&states, 0, 7);
         fill(&states, 1, 8);
@@ -574,7 +574,7 @@ mod tests {
 
     /// A window of 20 with steps of 8 holds 64 positions. Each position's bytes are its number.
     #[test]
-    fn of_a_window_the_last_positions_are_held() {
+    fn windowed_state_keeps_only_recent_positions() {
         let state = State { window: Some(20), ..State::paged("kv", 2, 16, 4) };
         assert_eq!((state.held(1024, 8), state.held(32, 8)), (64, 32));
         let mut states = States::new(&[state], 1024, 8).unwrap();

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_ends_first_waits_for_the_last_one() {
+    fn early_threads_wait_for_the_last_one() {
         let ms = Duration::from_millis;
         let clock = |left| Mutex::new(Clock { waits: vec![ms(1); 2], left: ms(left), ..Clock::default() });
         // The fourth thread took no part.

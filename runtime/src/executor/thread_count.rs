@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_keeps_all_threads() {
+    fn undisturbed_steps_use_all_threads() {
         let mut thread_count = ThreadCount::new(16, 16);
         // Short waits have other causes and are less than a thread's work. Long ones that are soon
         // over are ignored, too.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_waited_for_is_left_out_as_long_as_that_pays() {
+    fn slow_thread_is_excluded_while_that_pays() {
         let neighbour = |threads| match threads {
             16 => (20_000, 9000),
             threads => (160_000 / threads as u64, 0),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_that_fewer_threads_do_not_spare_costs_little() {
+    fn unavoidable_waits_rarely_reduce_the_thread_count() {
         let mut thread_count = ThreadCount::new(4, 4);
         let found = steps(&mut thread_count, 8000, |threads| (40_000 / threads as u64 + 4000, 4000));
         let tried = found.iter().filter(|threads| **threads < 4).count();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_processors_are_soon_as_many() {
+    fn thread_count_drops_to_the_processor_count() {
         let mut thread_count = ThreadCount::new(16, 2);
         let found = steps(&mut thread_count, 1000, |threads| {
             (10_000 * threads as u64, if threads > 2 { 8000 * threads as u64 } else { 0 })
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn several_neighbours_take_several_threads() {
+    fn several_busy_neighbours_exclude_several_threads() {
         let mut thread_count = ThreadCount::new(8, 8);
         let found = steps(&mut thread_count, 2000, |threads| match threads {
             6.. => (threads as u64 * 4000, 10_000),

@@ -37,7 +37,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn overlaps_what_was_added(added in prop::collection::vec((0u64..60, 0u64..9), 0..20), at in 0u64..60, length in 0u64..9) {
+        fn extents_report_overlap_with_added_ranges(added in prop::collection::vec((0u64..60, 0u64..9), 0..20), at in 0u64..60, length in 0u64..9) {
             let mut extents = Extents::default();
             let mut bytes = [false; 80];
             for (at, length) in added {

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_header_describes_is_no_block() {
+    fn unsupported_weight_shapes_have_no_block_shape() {
         let gate = weight(Format::F16, 32, 32);
         assert!(BlockShape::new([&gate; 3]).is_some() && BlockShape::new([&gate; 1]).is_some());
         assert!(BlockShape::new([&gate; 4]).is_none() && BlockShape::new([]).is_none());

@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_laid_out_as_their_style_says_and_filled_when_needed() {
+    fn rope_tables_follow_their_style_and_fill_on_demand() {
         let frequencies = vec![1.0, 0.25];
         let angle = |p: f64, f: f64| (((p * f).cos() * 2.0) as f32, ((p * f).sin() * 2.0) as f32);
         let ((c0, s0), (c1, s1)) = (angle(3.0, 1.0), angle(3.0, 0.25));
@@ -511,7 +511,7 @@ mod tests {
     /// Tests that contexts beyond the limit use the long frequencies, and that temperature tables
     /// have one factor for each step of positions.
     #[test]
-    fn tables_of_long_contexts_have_other_frequencies_and_those_of_temperatures_steps() {
+    fn long_rope_and_temperature_tables_have_correct_factors() {
         let long = Some(LongFrequencies { beyond: 64, frequencies: vec![0.5] });
         let table = RopeTable { frequencies: vec![1.0], long, ..RopeTable::still() };
         for (context, frequency) in [(32, 1.0), (64, 1.0), (65, 0.5)] {
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_no_machine_has_is_an_error() {
+    fn impossible_allocation_is_an_error() {
         assert!(Memory::zeroed("a test", u64::MAX, false).is_err());
         assert!(Memory::zeroed("a test", 1 << 60, false).is_err());
     }

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_pack_the_bits_of_the_definition() {
+    fn packing_kernels_match_the_format_definition() {
         for columns in [256, 512, 1280] {
             for to in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
                 let length = |format: Format| STRIP * format.row_bytes(columns).unwrap() as usize;
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_are_no_whole_strips_make_no_job() {
+    fn partial_strips_cannot_be_packed() {
         let (_memory, memory) = region(&[0; 1 << 16]);
         let regions = |from, to| (memory.part(0, from).unwrap(), memory.part(0, to).unwrap());
         let job = |columns, (from, to)| Job::new((Format::Q4K, Format::Q4KR16), columns, from, to);

@@ -224,7 +224,7 @@ mod tests {
     use crate::memory::Memory;
 
     #[test]
-    fn pages_are_the_same_until_they_are_written_and_zero_when_they_are_renewed() {
+    fn shared_pages_separate_on_write_and_renew_as_zero() {
         let file = PageFile::new().unwrap();
         let page = file.page();
         let [one, two] = [(); 2].map(|()| Memory::zeroed("a test", 4 * page, false).unwrap());

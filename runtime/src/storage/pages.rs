@@ -118,7 +118,7 @@ Pss:                 100 kB
 ";
 
     #[test]
-    fn mappings_are_read_and_their_parts_counted_by_length() {
+    fn smaps_mappings_are_parsed_and_summed_by_range() {
         let found = mappings(SMAPS);
         let expected = [
             (0x10_0000, 0x50_0000, 3 << 20, 2 << 20),
@@ -135,7 +135,7 @@ Pss:                 100 kB
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_is_touched_is_resident() {
+    fn touched_pages_are_counted_as_resident() {
         let memory = Memory::zeroed("a test", 8 << 20, false).unwrap();
         let regions = || vec![("a test", vec![memory.region()])];
         // SAFETY: the memory is mapped, and no other code accesses it.

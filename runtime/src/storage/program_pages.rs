@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_of_files_is_given_back() {
+    fn only_file_backed_code_is_released() {
         let line = |access: &str, path: &str| format!("7f00a000-7f00c000 {access} 00001000 fd:01 1234567 {path}");
         assert_eq!(code_of_file(&line("r-xp", "/usr/bin/ixc")), Some((0x7f00_a000, 0x7f00_c000)));
         for (access, path) in [

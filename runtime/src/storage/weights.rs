@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn strips_are_packed_for_who_reads_them_until_they_are_ready() {
+    fn strips_are_packed_per_reader_until_all_are_ready() {
         let (_from, weights, right) = weights();
         let tile = |thread, buffer, offset, bytes| {
             // SAFETY: no kernel runs, and no other thread.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_is_found_through_sys() {
+    fn numa_node_of_a_drive_is_found_in_sysfs() {
         let sys = std::env::temp_dir().join(format!("ixc-sys-{}", std::process::id()));
         let drive = sys.join("devices/pci0/nvme0n1/nvme0n1p2");
         let node = sys.join("devices/system/node/node1");

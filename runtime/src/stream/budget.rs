@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_the_top_of_two_layers() {
+    fn minimum_budget_holds_the_top_experts_of_two_layers() {
         let blocks: Vec<Block> =
             (0..3).flat_map(|l| (0..8).map(move |e| block(l, e, 10 * PAGE, Form::Packed))).collect();
         let least = Spending::minimum(&blocks, 2);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_leaves_room_for_the_rest() {
+    fn kept_blocks_leave_the_minimum_for_others() {
         let blocks: Vec<Block> = (0..4)
             .flat_map(|l| (0..8).map(move |e| block(l, e, if l < 3 { 10 * PAGE } else { 5 * PAGE }, Form::Packed)))
             .collect();

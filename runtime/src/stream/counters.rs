@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_since_is_the_difference() {
+    fn counter_difference_covers_only_the_interval() {
         let (start, mut counters) = (Instant::now(), Counters::default());
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         counters.begin(Class::Predicted, at(0));

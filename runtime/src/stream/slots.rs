@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_do_not_overlap_and_come_back() {
+    fn slots_are_disjoint_and_reusable() {
         let classes = [SizeClass { bytes: 2 * PAGE, count: 3 }, SizeClass { bytes: PAGE, count: 2 }];
         let mut slots = Slots::new(&classes);
         assert_eq!(slots.offsets(), [0, 2, 4, 6, 7].map(|page| page * PAGE));

@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_buffer_counts_what_it_drops() {
+    fn full_buffer_counts_dropped_spans() {
         let mut buffer = Buffer::new(2);
         (0..5).for_each(|i| buffer.push(Span { start: i, end: i, what: () }));
         assert_eq!((buffer.spans.len(), buffer.dropped), (2, 3));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_one_task_are_one_event_and_the_memory_is_bounded() {
+    fn task_shares_form_one_event_in_bounded_memory() {
         let recorder = Recorder::new();
         recorder.describe_threads(1, vec!["task".into()], vec!["few".into(), "many".into()]);
         recorder.enter(0);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_holds_one_block_after_the_other() {
+    fn slot_events_show_successive_blocks() {
         let recorder = Recorder::new();
         recorder.describe_blocks(vec![BlockId { group: 0, expert: 0 }; 2], vec![4096]);
         let contents = |block, stage, shadow| Some(SlotContents { block, stage, shadow });

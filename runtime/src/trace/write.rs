@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_what_reads_say() {
+    fn throughput_counters_match_the_reads() {
         let read = |lane, class, bytes| Read { lane, block: 0, class, bytes, offset: 0, whole: true };
         let span = |start, end, what| Span { start, end, what };
         let reads = [

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cancelled_frees_its_place_and_nothing_is_half_taken() {
+    fn cancelled_requests_free_slots_and_refused_groups_are_atomic() {
         let host = host();
         let mut endless = host.submit(request(&host, 1 << 20)).unwrap();
         assert!(matches!(endless.wait(), Some(Event::Begun { .. })));

@@ -66,7 +66,7 @@ const CALL: &str =
 
 /// A call is one where tools may be called; else it is the text that it is, as it was written.
 #[test]
-fn text_is_a_call_only_where_tools_may_be_called() {
+fn text_is_a_call_only_with_tools_enabled() {
     let model = Scripted::new(QWEN);
     for path in PATHS {
         let end = |called: bool| match path {
@@ -117,7 +117,7 @@ fn text_is_a_call_only_where_tools_may_be_called() {
 /// Wherever an answer is cut: no text of a call is content, and arguments are a beginning of those
 /// of the whole call.
 #[test]
-fn calls_that_were_cut_are_no_text() {
+fn truncated_calls_are_never_content() {
     let coder = "<tool_call>\n<function=look>\n<parameter=at>\nx\"y\n</parameter>\n<parameter=n>\n12\n</parameter>\n</function>\n</tool_call>";
     let llama = "{\"name\": \"look\", \"parameters\": {\"at\": \"x\\\"y\", \"n\": 12}}";
     for (template, before, call) in [(QWEN, "Wait.\n", CALL), (CODER, "Wait.\n", coder), (LLAMA, "", llama)] {
@@ -145,7 +145,7 @@ fn calls_that_were_cut_are_no_text() {
 }
 
 #[test]
-fn one_call_at_most_where_several_are_not_wanted() {
+fn single_call_is_returned_without_parallel_calls() {
     let model = Scripted::new(QWEN);
     let text = [CALL, "\n", &CALL.replace("look", "now"), " and more"].concat();
     for path in PATHS {
@@ -163,7 +163,7 @@ fn one_call_at_most_where_several_are_not_wanted() {
 
 /// A stop text can be returned with the answer.
 #[test]
-fn the_text_that_ended_an_answer_can_be_a_part_of_it() {
+fn stop_text_can_be_included_in_the_answer() {
     let model = Scripted::new(QWEN);
     for path in PATHS {
         let end = End::Stop("END".into());

@@ -44,7 +44,7 @@ const CLIENTS: &[Client] = &[
 ];
 
 #[test]
-fn requests_of_clients_are_answered() {
+fn recorded_client_requests_are_answered() {
     let model = Scripted::new(TEMPLATE);
     for (name, path, body, says) in CLIENTS {
         let mut body: Value = serde_json::from_str(body).unwrap();
@@ -89,7 +89,7 @@ fn custom_tools_are_called_with_text() {
 
 /// Fields of the request reach the engine.
 #[test]
-fn fields_come_to_the_engine() {
+fn request_fields_reach_the_engine() {
     let model = Scripted::new(TEMPLATE);
     let messages = json!([{"role": "user", "content": "Hi"}]);
     for path in ["/v1/chat/completions", "/v1/messages", "/v1/responses"] {
@@ -110,7 +110,7 @@ fn fields_come_to_the_engine() {
 
 /// A form beside tools: the answer is a call, or content of the form.
 #[test]
-fn forms_stand_beside_tools() {
+fn output_formats_combine_with_tools() {
     let model = Scripted::new(TEMPLATE);
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
     let messages = json!([{"role": "user", "content": "Hi"}]);
@@ -154,7 +154,7 @@ fn forms_stand_beside_tools() {
 
 /// Calls without arguments have an empty object in the prompt, in every interface.
 #[test]
-fn calls_without_arguments_are_calls_of_nothing() {
+fn calls_without_arguments_have_an_empty_object() {
     let model = Scripted::new(TEMPLATE);
     let user = json!({"role": "user", "content": "Hi"});
     for arguments in [json!(""), json!(" \n"), json!("null"), json!("{}"), json!({}), Value::Null] {

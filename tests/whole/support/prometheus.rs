@@ -170,7 +170,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
 }
 
 #[test]
-fn what_is_no_page_is_refused() {
+fn invalid_metrics_pages_are_refused() {
     let head = "# HELP a_total Help.\n# TYPE a_total counter\n";
     let page = Page::read(&format!("{head}a_total{{m=\"x\\\"\\\\\\n\",n=\"\"}} 1e3\na_total 2\n")).unwrap();
     assert_eq!((page.sum("a_total", &[]), page.sum("a_total", &[("m", "x\"\\\n")])), (1002.0, 1000.0));

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn peaks_are_of_loops_that_compile_without_spills() {
+    fn peak_loops_compile_without_spills() {
         for arithmetic in [Arithmetic::F32, Arithmetic::Int8] {
             let peak = peak(arithmetic, Target::native(), 1, 2).unwrap().unwrap();
             assert!(peak.operations_per_second > 0.0);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_of_tile_products_is_of_a_loop_of_nothing_else() {
+    fn tile_peak_loop_contains_only_tile_products() {
         assert!(loops(Arithmetic::Bf16, Target::AVX512).is_empty());
         let zen4 = Target::from_name("zen4").unwrap();
         let [pairs] = &loops(Arithmetic::Bf16, zen4)[..] else { panic!("one loop") };
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn spread_is_half_of_the_middle_half() {
+    fn spread_is_half_the_interquartile_range() {
         let seconds = Seconds::of(vec![5.0, 1.0, 2.0, 3.0, 4.0], 7);
         assert_eq!((seconds.min, seconds.median, seconds.max, seconds.rounds), (1.0, 3.0, 5.0, 5));
         assert!((seconds.spread - 1.0 / 3.0).abs() < 1e-12);

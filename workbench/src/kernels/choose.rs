@@ -236,7 +236,7 @@ mod tests {
     use ixc_kernels::text::{Field, FieldKind};
 
     #[test]
-    fn every_way_of_naming_finds_the_same_kernel() {
+    fn kernel_is_found_by_name_spec_or_file() {
         let target = Target::PORTABLE;
         let row = choose("gemm_q4_k", target).unwrap();
         let spec = choose(catalogue::find("gemm_q4_k").unwrap().text, target).unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_that_no_schedule_asks_for_are_refused() {
+    fn unusable_kernel_specs_are_refused() {
         let error = |text: &str| choose(text, Target::AMX).unwrap_err().to_string();
         assert_eq!(error("softmax n=4294967295"), "n is \"4294967295\"; expected at most 16777216");
         assert!(error("attention_part group=4294967295 d=1 dv=1 scale=1.0").contains("at most 256"));

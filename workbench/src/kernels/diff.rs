@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_compared_with_what_it_was_before_it_was_edited() {
+    fn edited_kernel_is_compared_with_its_original() {
         for target in [Target::PORTABLE, Target::native()] {
             let edited = choose("map function=add n=64", target).unwrap();
             let own = unedited(&edited).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_instruction_leaves_all_others_equal() {
+    fn instruction_diff_isolates_an_added_instruction() {
         let edited = choose("map function=add n=64", Target::AVX2).unwrap();
         let text = edited.kernel.to_string();
         let at = text.find("    store ").or_else(|| text.find("  store ")).unwrap();

@@ -700,7 +700,7 @@ mod tests {
 
     /// Simulates a faulty engine: a kernel fails if it has an f32 product before an f32 store.
     #[test]
-    fn what_a_fault_does_not_need_goes_away() {
+    fn reduction_removes_statements_irrelevant_to_the_fault() {
         let (_, failing) = failing("linear format=q4_k_r16 k=256 tile=16 n=16 residual shape=gemm");
         let before = Counts::of(&failing.kernel);
         let mut fault = |failing: &Failing| {
@@ -722,7 +722,7 @@ mod tests {
 
     /// Simulates a fault in a result: the "engine" uses a wrong operation.
     #[test]
-    fn results_that_differ_are_reduced_with_the_inputs_that_make_them_differ() {
+    fn differing_results_are_reduced_with_their_inputs() {
         let (chosen, failing) = failing("map function=silu n=64");
         assert_eq!(super::failure(&chosen, &failing, 0, Engine::Emulator), None);
         let differs = |failing: &Failing| {
@@ -747,7 +747,7 @@ mod tests {
 
     /// Refusals by a target are real failures: here, a vector that it has no registers for.
     #[test]
-    fn refusals_are_told_apart_by_what_they_say() {
+    fn refusals_are_distinguished_by_their_message() {
         let (chosen, own) = failing("map function=add n=64");
         let wide = choose("map function=add n=64", Target::AVX512).unwrap();
         let failing = Failing { kernel: wide.kernel, dims: own.dims };

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reading_is_measured_within_a_budget_or_not_at_all() {
+    fn read_bandwidth_is_measured_only_within_the_budget() {
         let sizes = Caches { l1d: None, l2: Some(1 << 20), l3: Some(8 << 20) };
         assert_eq!(read_bytes(Some(20 << 20), &sizes), Ok(20 << 20));
         assert_eq!(read_bytes(Some(15 << 20), &sizes).unwrap_err(), "15 MiB may be used for it, and it takes 16 MiB");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_fed_by_the_largest_level_that_is_as_fast() {
+    fn reads_are_attributed_to_the_largest_fast_enough_level() {
         let cache = |level, bytes_per_second| CacheRate { level, bytes_per_second };
         let roofline = Roofline {
             threads: 2,

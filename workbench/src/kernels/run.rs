@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_runs_here_as_the_interpreter_says() {
+    fn native_catalogue_kernels_match_the_interpreter() {
         let target = Target::native();
         for row in ROWS.iter() {
             let Some(case) = case(row, target) else { continue };
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_runs_emulated_for_every_kind_of_target() {
+    fn emulated_catalogue_kernels_match_the_interpreter() {
         for target in [Target::AVX2, Target::AVX512, Target::AMX] {
             for row in ROWS.iter() {
                 let Some(case) = case(row, target) else { continue };

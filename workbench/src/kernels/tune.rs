@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_measured_in_turn_with_what_the_caches_choose() {
+    fn tuning_times_candidates_against_the_default() {
         let run = Box::new(ixc_runtime::engine::Options { threads: Some(2), ..Default::default() });
         let by = By::Time { place: Place::Caches, rounds: 2, rows: None, run };
         let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_says_which_is_faster_where_nothing_can_run() {
+    fn tuning_uses_the_cost_model_for_foreign_targets() {
         let by = By::Model { place: Place::Memory };
         let zen4 = Target::from_name("zen4").unwrap();
         let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();

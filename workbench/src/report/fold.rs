@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_no_layer_stands_by_what_is_around_it() {
+    fn items_without_a_layer_join_neighbouring_sections() {
         let items =
             [Some("embed"), None, Some("blk.0.q"), None, Some("rope"), Some("blk.1.q"), None, Some("head"), None];
         let said: Vec<Said> = items.iter().map(|name| Said::of(*name)).collect();

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_is_counted() {
+    fn cut_lines_are_counted() {
         let lines = |n: usize| "a\n".repeat(n);
         assert_eq!(cut(&lines(MOST_LINES)), (lines(MOST_LINES), 0));
         assert_eq!(cut(&lines(MOST_LINES + 3)), (lines(MOST_LINES), 3));

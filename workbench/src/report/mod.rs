@@ -216,7 +216,7 @@ mod tests {
 
     /// Finds everything that the policy would block silently, and markup from a model's text.
     #[test]
-    fn the_page_has_nothing_that_its_policy_refuses() {
+    fn page_has_no_content_forbidden_by_its_policy() {
         assert_eq!(ixc_testing::pages::forbidden(PAGE, "ixc"), [""; 0]);
         assert!((KIND.is)(PAGE.as_bytes()) && !(ixc_dataflow::page::KIND.is)(PAGE.as_bytes()));
     }

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_alike_is_told_once() {
+    fn equal_layer_changes_are_shown_once() {
         let before = folded(&[&["a", "b", "c"], &["a", "b", "c"], &["a", "x"]]);
         let after = folded(&[&["a", "c"], &["a", "c"], &["a", "x"]]);
         let (found, more) = diffs(&before, &after);

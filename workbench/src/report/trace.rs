@@ -419,7 +419,7 @@ mod tests {
 
     /// Checks that sums and their divisors cover all steps, including those that are not listed.
     #[test]
-    fn steps_that_are_not_told_count() {
+    fn unlisted_steps_count_in_sums() {
         let steps = (0..MOST_STEPS + 5)
             .map(|i| format!(r#"{{"ph":"X","pid":1,"ts":{}.0,"dur":1.0,"args":{{"tokens":1}}}}"#, 200 + i));
         let text = format!("{HEAD}{}]}}", steps.collect::<Vec<_>>().join(","));
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused() {
+    fn invalid_traces_are_refused() {
         let refused = |text: &str| TraceView::parse(text, Path::new("t.json")).unwrap_err().to_string();
         assert!(refused("[]").contains("expected struct File"), "{}", refused("[]"));
         assert!(refused(r#"{"traceEvents":[]}"#).contains("no lane of steps"));

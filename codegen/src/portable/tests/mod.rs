@@ -139,7 +139,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn a_kernel_that_is_not_verified_gives_an_error() {
+fn unverified_kernel_is_a_compile_error() {
     let mut kernel = op_kernel(Op::Add, Imm::None, &[Type::f32(4), Type::f32(4)], Type::f32(4));
     kernel.values.truncate(1);
     let error = compile(&kernel).unwrap_err();
@@ -147,7 +147,7 @@ fn a_kernel_that_is_not_verified_gives_an_error() {
 }
 
 #[test]
-fn code_comes_with_its_listing() {
+fn listing_is_returned_only_on_request() {
     let kernel = op_kernel(Op::Sqrt, Imm::None, &[Type::f32(8)], Type::f32(8));
     let Text { clif, disassembly } = compile_with_text(&kernel).unwrap().text.unwrap();
     assert_eq!(clif.matches("sqrt").count(), 2);
@@ -170,7 +170,7 @@ fn attention_is_compiled_for_a_cpu_without_fma() {
 /// Checks that every store and every loop has instructions, and that few instructions have no
 /// statement.
 #[test]
-fn instructions_know_their_statements() {
+fn instructions_are_attributed_to_statements() {
     for spec in [
         "linear format=q4_k_r16 k=256 tile=16 n=16 shape=gemv",
         "attention group=2 d=64 dv=64 scale=0.125 heads=2 rows=8",

@@ -16,7 +16,7 @@ fn random_kernels_agree_with_the_interpreter() {
 }
 
 #[test]
-fn tiles_are_refused_by_name() {
+fn portable_refuses_tile_ops_by_name() {
     let mut refused = Vec::new();
     for seed in 0..60 {
         let kernel = random_kernel_with(seed, Options { widest: 64, tiles: true, has: |_| true });

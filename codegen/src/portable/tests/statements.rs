@@ -5,7 +5,7 @@ use ixc_ir::kernel::{BufferKind, Op, Type};
 use super::*;
 
 #[test]
-fn nested_loops_carry_values_and_may_run_no_time() {
+fn nested_loops_carry_values_and_may_be_empty() {
     // y = sum over i of (1 + sum over j of x[i][j]); the outer sum changes between two carries in
     // each iteration.
     let mut b = KernelBuilder::new("nested");
@@ -108,7 +108,7 @@ fn large_constants_and_negative_coefficients_add_up() {
 }
 
 #[test]
-fn many_live_values_spill_and_constants_repeat() {
+fn spills_and_repeated_constants_are_correct() {
     let mut b = KernelBuilder::new("pressure");
     let (x, y) = (b.read("x", 64 * 24), b.write("y", 64 * 24));
     let values: Vec<_> = (0..24).map(|i| b.load(Type::i32(16), x, i * 64)).collect();

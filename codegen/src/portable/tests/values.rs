@@ -59,7 +59,7 @@ pub(super) fn floats(seed: u64, count: usize) -> Vec<f32> {
 }
 
 #[test]
-fn every_half_becomes_the_right_single() {
+fn every_f16_converts_exactly_to_f32() {
     let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for lanes in [1, 4, 16] {
         apply(Op::F16ToF32, Imm::None, &[(Type::f16(lanes), &halves)], Type::f32(lanes));
@@ -67,7 +67,7 @@ fn every_half_becomes_the_right_single() {
 }
 
 #[test]
-fn singles_become_the_right_halves() {
+fn f32_converts_to_f16_with_correct_rounding() {
     let mut singles = floats(1, 1 << 15);
     // Each half's value, the middle to the next one, and both neighbours of that middle.
     for half in (0..=u16::MAX).step_by(7) {
@@ -82,7 +82,7 @@ fn singles_become_the_right_halves() {
 }
 
 #[test]
-fn every_bf16_becomes_the_right_single() {
+fn every_bf16_converts_exactly_to_f32() {
     let bf16: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for lanes in [1, 8, 16] {
         apply(Op::Bf16ToF32, Imm::None, &[(Type::bf16(lanes), &bf16)], Type::f32(lanes));
@@ -90,7 +90,7 @@ fn every_bf16_becomes_the_right_single() {
 }
 
 #[test]
-fn singles_become_the_right_bf16() {
+fn f32_converts_to_bf16_with_correct_rounding() {
     let mut singles = floats(6, 1 << 15);
     // Each bf16, including NaN, infinities and denormals; the midpoint to the next one, and both
     // neighbours of that midpoint.
@@ -157,7 +157,7 @@ fn four_products_are_summed_without_saturation() {
 }
 
 #[test]
-fn fused_multiply_add_rounds_once_with_and_without_the_instruction() {
+fn fma_rounds_once_on_every_target() {
     let count = 1 << 14;
     let mut triples: Vec<[f32; 3]> =
         EDGES.iter().flat_map(|x| EDGES.map(|y| EDGES.map(|z| [*x, y, z]))).flatten().collect();
@@ -175,7 +175,7 @@ fn fused_multiply_add_rounds_once_with_and_without_the_instruction() {
 }
 
 #[test]
-fn conversion_to_integers_rounds_to_even_and_marks_what_is_out_of_range() {
+fn to_i32_rounds_to_even_and_marks_overflow() {
     let mut singles = floats(5, 1 << 12);
     singles.extend((-2000..2000).map(|i| i as f32 * 0.25));
     apply(Op::ToI32, Imm::None, &[(Type::f32(8), &f32_bytes(&singles))], Type::i32(8));

@@ -76,7 +76,7 @@ fn keys_of_an_index_are_checked() {
 
 /// GLM-5.3-Flash: valid keys of decays and of its indexer.
 #[test]
-fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
+fn bounded_decay_and_run_index_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let own: [(&str, ixc_model_files::gguf::Value); 18] = [
             ("context_length", 4096u32.into()),

@@ -74,7 +74,7 @@ fn keys_of_recurrent_layers_are_checked() {
 /// Alternating streams, sparse gates, parameters of xIELU, layers without RoPE, and states of
 /// single elements.
 #[test]
-fn keys_of_what_layers_have_of_their_own_are_checked() {
+fn layer_specific_keys_are_checked() {
     let windowed = [("attention.sliding_window", 4u32.into()), ("attention.scale", 1f32.into())];
     let streams = |changes: &[(&'static str, ixc_model_files::gguf::Value)]| {
         let usual = [("altup.num_inputs", 4u32.into()), ("altup.active_idx", 0u32.into())];
@@ -161,7 +161,7 @@ fn layers_may_read_keys_and_values_of_one_before() {
 /// Published files of Gemma 4's small models have key and value tensors in layers that share those
 /// of others. These are ignored; all other unused tensors are refused.
 #[test]
-fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
+fn unused_key_value_tensors_of_sharing_layers_are_ignored() {
     let model = || {
         let keys: [(&str, ixc_model_files::gguf::Value); 4] = [
             ("block_count", 4u32.into()),
@@ -216,7 +216,7 @@ fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
 /// Layers that only draft come last and are counted. An existing layer without the matrix of a
 /// draft layer belongs to the model.
 #[test]
-fn layers_that_draft_are_those_that_are_there() {
+fn draft_layers_are_those_with_draft_tensors() {
     let with = |model: Small| model.key("llama.nextn_predict_layers", 1u32);
     let drafts = with(small()).tensor("blk.1.nextn.eh_proj.weight", 0, &[16, 8]);
     let elsewhere = small().tensors.into_iter().filter(|(name, ..)| name.starts_with("blk.1."));
@@ -245,7 +245,7 @@ fn layers_that_draft_are_those_that_are_there() {
 
 /// Models whose draft layers are built, and others.
 #[test]
-fn layers_that_guess_are_built_alone() {
+fn draft_layers_are_built_separately() {
     let [fed, alone] = [Nextn::Fed, Nextn::Alone].map(|nextn| Parts { nextn, ..Parts::ALL });
     let of = |name: &'static str| {
         let model = as_architecture(name, &[("nextn_predict_layers", 1u32.into())]);

@@ -18,7 +18,7 @@ fn rope_can_be_switched_off() {
 
 /// Keys of RoPE are ignored if no layer has it.
 #[test]
-fn rope_is_not_asked_of_layers_without_it() {
+fn rope_keys_are_ignored_without_rope_layers() {
     let odd: [(&str, ixc_model_files::gguf::Value); 4] = [
         ("rope.dimension_count", 77u32.into()),
         ("rope.freq_base", 0f32.into()),
@@ -52,7 +52,7 @@ fn rope_is_not_asked_of_layers_without_it() {
 
 /// The converter permutes the rotated rows of GLM-4 with vision.
 #[test]
-fn sections_of_positions_turn_halves() {
+fn glm4_vision_sections_change_rope_pairing() {
     let pairs = |sections: Option<Vec<i32>>| {
         let keys: Vec<_> = sections.into_iter().map(|sections| ("rope.dimension_sections", sections.into())).collect();
         let model = (0..2).fold(between_norms("glm4", &keys), |model, layer| {
@@ -73,7 +73,7 @@ fn sections_of_positions_turn_halves() {
 /// In an architecture with mostly full attention, a file's window applies to all layers, or to the
 /// listed ones. A window as large as the context is ignored.
 #[test]
-fn a_stated_window_is_a_window() {
+fn stated_window_applies_to_all_or_listed_layers() {
     let windows = |window: u32, pattern: Option<Vec<bool>>| -> Vec<_> {
         let model =
             as_architecture("llama", &[("context_length", 64u32.into()), ("attention.sliding_window", window.into())]);
@@ -94,7 +94,7 @@ fn a_stated_window_is_a_window() {
 /// Step-3.5: layers without a window rotate half of a head, with the first divisors of a list that
 /// is as long as the others'. Layers have limits.
 #[test]
-fn halves_of_heads_are_rotated_by_the_first_frequencies() {
+fn half_rotated_heads_use_the_first_frequencies() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)], frequencies: u64| {
         let own: [(&str, ixc_model_files::gguf::Value); 8] = [
             ("attention.head_count", vec![2u32, 4].into()),

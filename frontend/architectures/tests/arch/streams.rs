@@ -7,7 +7,7 @@ use crate::small::as_architecture;
 
 /// Hy4: separate streams, sinks, and an indexer whose queries rotate at their ends, or no indexer.
 #[test]
-fn keys_of_streams_that_stay_apart_are_checked() {
+fn separate_stream_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let own: [(&str, ixc_model_files::gguf::Value); 14] = [
             ("attention.head_count", 2u32.into()),
@@ -110,7 +110,7 @@ fn keys_of_streams_that_stay_apart_are_checked() {
 
 /// Kimi K3: saved streams, gates with soft limits, and experts with a narrower row.
 #[test]
-fn keys_of_streams_that_are_kept_are_checked() {
+fn saved_stream_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let own: [(&str, ixc_model_files::gguf::Value); 18] = [
             ("attention.head_count", 2u32.into()),
@@ -218,7 +218,7 @@ fn keys_of_streams_that_are_kept_are_checked() {
 /// Qwen3.8-Flash-Next: valid keys of rows that tokens select. The table has 7 and 5 rows of 3
 /// elements.
 #[test]
-fn keys_of_rows_by_the_last_tokens_are_checked() {
+fn ngram_embedding_keys_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let own: [(&str, ixc_model_files::gguf::Value); 18] = [
             ("context_length", 4096u32.into()),

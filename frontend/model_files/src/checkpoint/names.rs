@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_match_by_their_numbers_and_ends() {
+    fn tensor_name_rules_match_numbers_and_suffixes() {
         let row = rule("model.layers.{L}.mlp.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain);
         let sizes = Sizes { experts: 9, heads: 4, ..Sizes::default() };
         let found = matches(&row, &sizes, "model.layers.12.mlp.experts.7.up_proj.weight").unwrap();

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_layer_matrix_expert_and_node() {
+    fn packed_tensor_names_encode_layer_matrix_expert_node() {
         assert_eq!(place("blk.12.ffn_down_exps.7.numa.1.scale"), Some(((12, 2), 7, 1, true)));
         assert_eq!(place("blk.0.ffn_gate_exps.0.numa.0.weight"), Some(((0, 0), 0, 0, false)));
         for other in [

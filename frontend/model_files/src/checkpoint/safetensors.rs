@@ -206,7 +206,7 @@ mod tests {
 
     /// Hostile headers, each with its error.
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_safetensors_headers_are_refused() {
         let fault = |bytes: &[u8]| match header("x".as_ref(), bytes) {
             Err(CheckpointError::Malformed { tensor, fault, .. }) => {
                 format!("{}: {fault}", tensor.as_deref().unwrap_or("-"))

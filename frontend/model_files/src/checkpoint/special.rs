@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_come_before_flags_and_flags_before_silence() {
+    fn processor_overrides_flags_and_flags_override_defaults() {
         let said =
             json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true, "add_eos_token": true});
         let bytes = json!({"type": "ByteLevel"});

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn names_count_before_patterns_and_these_before_classes() {
+    fn targets_match_by_name_then_pattern_then_class() {
         let mut targets = Targets::none();
         let said = config();
         let all = [
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_are_none_are_refused() {
+    fn invalid_target_patterns_are_refused() {
         let said = config();
         for pattern in ["re:(", "re:(?!x).*", r"re:(a)\1", "re:(a{1000}){1000}"] {
             let error = Targets::none().add(&said, pattern, 0).unwrap_err().to_string();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_several_templates_is_the_default() {
+    fn default_template_is_selected_from_several() {
         let named = |name: &str| json!({"name": name, "template": format!("of {name}")});
         for (value, expected) in [
             (json!("text"), Some("text")),

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_stay_small_enough_to_return_by_value() {
+    fn gguf_errors_stay_small() {
         assert!(size_of::<GgufError>() <= 128, "{}", size_of::<GgufError>());
     }
 }

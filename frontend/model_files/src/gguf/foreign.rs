@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_told_by_how_they_begin() {
+    fn foreign_file_kinds_are_recognised_by_first_bytes() {
         let mut tar = vec![0; 512];
         tar[257..262].copy_from_slice(b"ustar");
         let cases: [(&[u8], &str); 16] = [

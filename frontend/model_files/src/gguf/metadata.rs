@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_key_found_and_expected() {
+    fn key_errors_name_key_found_and_expected_value() {
         let m = metadata(vec![("a", (-1i32).into()), ("b", "x".into()), ("c", vec![1u32].into())]);
         assert_eq!(m.read::<&str>("b").unwrap(), "x");
         assert_eq!(m.read_or("d", 7u32).unwrap(), 7);

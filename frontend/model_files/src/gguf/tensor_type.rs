@@ -123,7 +123,7 @@ mod tests {
     use ixc_ir::format::FORMATS;
 
     #[test]
-    fn agrees_with_the_format_table() {
+    fn tensor_types_match_the_format_table() {
         for format in FORMATS.iter().filter(|row| row.gguf_id.is_some()) {
             let ours = TensorType::from_id(format.gguf_id.unwrap()).unwrap();
             assert_eq!((ours.block_len as usize, ours.block_bytes as usize), (format.block_len, format.block_bytes));

@@ -310,14 +310,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn string_arrays_lend_what_was_pushed() {
+    fn string_arrays_return_pushed_strings() {
         let array: StringArray = ["a", "", "ßc"].into_iter().collect();
         assert_eq!(array.iter().collect::<Vec<_>>(), ["a", "", "ßc"]);
         assert_eq!((array.get(0), array.get(1), array.get(2), array.get(3)), (Some("a"), Some(""), Some("ßc"), None));
     }
 
     #[test]
-    fn printing_is_escaped_and_short() {
+    fn printed_values_are_escaped_and_short() {
         assert_eq!(Value::from("\u{7}").to_string(), "\"\\u{7}\"");
         assert_eq!(Value::from((0..9).collect::<Vec<u32>>()).to_string(), "[0, 1, 2, 3, 4, 5, 6, 7, … 9 in all]");
     }

@@ -86,7 +86,7 @@ impl Coded {
 }
 
 #[test]
-fn codes_are_numbers_of_the_type_that_they_had() {
+fn codebook_weights_become_their_original_type() {
     for (dtype, right) in [("bfloat16", "BF16"), ("float16", "F16"), ("float32", "F32")] {
         for nested in [false, true] {
             let mut coded = Coded::new(nested);
@@ -105,7 +105,7 @@ fn codes_are_numbers_of_the_type_that_they_had() {
 }
 
 #[test]
-fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
+fn inconsistent_codebook_tensors_are_refused() {
     type Change = fn(&mut Coded);
     let cases: &[(&str, bool, Change, &str)] = &[
         ("alone", false, |of| of.without = "__nf4", "bitsandbytes codes without a state"),
@@ -154,7 +154,7 @@ fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
 
 /// Unquantised weights need no other tensors; only two methods are supported.
 #[test]
-fn what_is_not_quantised_is_as_it_is() {
+fn unquantised_weights_are_read_unchanged() {
     let said = json!({"load_in_4bit": true, "llm_int8_skip_modules": ["q_proj"]});
     let model = ixc_architectures::open(&mimo_2("codes-skipped", &said, &[(MATRIX, "BF16", &SHAPE)])).unwrap();
     assert_eq!(model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string(), "BF16");

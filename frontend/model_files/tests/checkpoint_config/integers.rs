@@ -6,7 +6,7 @@ use crate::{changed, fill, folder, mimo_2};
 
 /// Unsupported packed integers and inconsistent shapes are refused with the reason.
 #[test]
-fn packed_integers_that_are_not_read_are_refused() {
+fn unsupported_packed_integers_are_refused() {
     const MATRIX: &str = "model.layers.0.self_attn.q_proj";
     type Tensor<'t> = (&'t str, &'t str, &'t [u64]);
     let refused = |test: &str, said: Json, tensors: &[Tensor<'_>]| {
@@ -190,7 +190,7 @@ fn packed_integers_that_are_not_read_are_refused() {
 /// Zeros of symmetric integers are checked: those in the middle of the range are ignored, others
 /// are refused.
 #[test]
-fn zeros_of_symmetric_integers_are_the_middle() {
+fn symmetric_zero_points_must_be_the_midpoint() {
     const ZEROS: &str = "model.layers.0.self_attn.q_proj.weight_zero_point";
     let words = ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]);
     let bytes = ("model.layers.0.self_attn.q_proj.weight", "I8", &[128u64, 32][..]);
@@ -231,7 +231,7 @@ fn a_group_wider_than_its_matrix_is_a_row() {
 /// Groups with an explicit order of columns: an invalid group is refused, and valid columns become
 /// f16.
 #[test]
-fn an_order_of_groups_is_of_groups_that_there_are() {
+fn invalid_column_group_order_is_refused() {
     const ORDER: &str = "model.layers.0.self_attn.q_proj.g_idx";
     let said = json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true});
     let at = mimo_2(
@@ -260,7 +260,7 @@ fn an_order_of_groups_is_of_groups_that_there_are() {
 
 /// bitsandbytes' eight-bit matrices: rows with their largest numbers, not in the order of a GPU.
 #[test]
-fn bytes_with_their_largest_numbers_are_rows() {
+fn bitsandbytes_int8_rows_use_row_scales() {
     const FORMAT: &str = "model.layers.0.self_attn.q_proj.weight_format";
     let weight = ("model.layers.0.self_attn.q_proj.weight", "I8", &[128u64, 32][..]);
     let open = |test: &str, scales: &[u64], kind: &str, format: u8| {
@@ -280,7 +280,7 @@ fn bytes_with_their_largest_numbers_are_rows() {
 
 /// Groups of compressed-tensors: each matrix belongs to the group whose targets match it.
 #[test]
-fn matrices_are_of_the_groups_that_name_them() {
+fn matrices_belong_to_groups_by_matching_targets() {
     const Q: &str = "model.layers.0.self_attn.q_proj";
     const K: &str = "model.layers.0.self_attn.k_proj";
     let group = |targets: Json, bits: u32, format: Option<&str>| {
@@ -351,7 +351,7 @@ fn matrices_are_of_the_groups_that_name_them() {
 
 /// If only some experts of a tensor have groups of neighbouring columns, all of them become f16.
 #[test]
-fn experts_in_an_order_make_numbers_of_all() {
+fn partly_reordered_experts_all_become_f16() {
     let kind = |test: &str, sorted: &[u32]| {
         let of = "kin/qwen3_moe-packed-order";
         changed(test, of, |_| ()).unwrap();
@@ -372,7 +372,7 @@ fn experts_in_an_order_make_numbers_of_all() {
 
 /// Keys of latent attention are transposed, which is not possible for blocks of four-bit floats.
 #[test]
-fn transposed_blocks_of_codes_are_refused() {
+fn transposed_fp4_blocks_are_refused() {
     const KV: &str = "model.layers.0.self_attn.kv_b_proj.weight";
     let said = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
     let config = json!({"model_type": "deepseek_v3", "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 1,

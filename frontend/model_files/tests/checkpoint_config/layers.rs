@@ -10,7 +10,7 @@ use crate::{changed, folder, hyper, numbers, open};
 /// Ling 3 as published: the last layer of each group has attention, and so have those after the
 /// last complete group.
 #[test]
-fn layers_behind_the_last_group_attend() {
+fn ling_3_layers_after_the_last_group_attend() {
     let config = json!({"model_type": "bailing_hybrid", "hidden_size": 32, "num_hidden_layers": 8, "num_attention_heads": 2, "layer_group_size": 3,
         "score_function": "sigmoid", "expert_swiglu_limit_list": [null, 7.0]});
     let model = open(&folder("ling-3", &config, &[("model.norm.weight", "BF16", &[32])]));
@@ -22,7 +22,7 @@ fn layers_behind_the_last_group_attend() {
 /// Mistral Large 4: layers with RoPE and with an indexer are listed, or follow from numbers
 /// (transformers, `MistralLarge4TextConfig`).
 #[test]
-fn kinds_of_layers_are_listed_or_follow() {
+fn mistral_large_4_layer_kinds_are_listed_or_derived() {
     let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checkpoints/mistral-large4-own.json");
     let saved: Json = serde_json::from_slice(&fs::read(vector).unwrap()).unwrap();
     let opened = |test: &str, changes: Json| {
@@ -59,7 +59,7 @@ fn kinds_of_layers_are_listed_or_follow() {
 
 /// Layers of PLaMo 2 with attention (every second one here) have a window, except the listed ones.
 #[test]
-fn windows_of_layers_that_are_not_listed() {
+fn plamo_2_windows_exclude_listed_layers() {
     let windows = |test: &str, own: Json| {
         let mut config = json!({"model_type": "plamo2", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
             "num_attention_heads": 2, "max_position_embeddings": 8192});
@@ -79,7 +79,7 @@ fn windows_of_layers_that_are_not_listed() {
 /// A window applies to the listed layers, to those from a number on, or to all. It applies to none
 /// if it is not used.
 #[test]
-fn windows_are_of_the_layers_that_configurations_say() {
+fn windows_apply_to_the_configured_layers() {
     let windows = |config: Json| -> (Option<u32>, Option<Vec<bool>>) {
         let mut config = config;
         let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -114,7 +114,7 @@ fn windows_are_of_the_layers_that_configurations_say() {
 /// GPT-Neo lists layers or runs of them. Runs with more layers than the model has are refused
 /// before they are expanded.
 #[test]
-fn layers_of_gpt_neo_are_as_many_as_there_are() {
+fn gpt_neo_layer_list_must_match_layer_count() {
     let opened = |name: &str, value: Json| {
         let mut config =
             json!({"model_type": "gpt_neo", "hidden_size": 32, "num_layers": 3, "num_heads": 2, "window_size": 24});

@@ -84,7 +84,7 @@ fn a_fused_matrix_of_several_machines_is_put_together() {
 /// Kimi K3 as published: scores are multiplied by a norm's weight, gates are named by their layer,
 /// and there are more decays than heads.
 #[test]
-fn vectors_are_multiplied_by_others() {
+fn kimi_k3_vectors_are_folded_and_renamed() {
     let config = json!({
         "model_type": "kimi_k3",
         "text_config": {
@@ -246,7 +246,7 @@ fn experts_of_several_machines_are_put_together() {
 /// Four-bit codes with a scale for 32 become blocks under any name, and FP8's scales may have the
 /// name `scale`.
 #[test]
-fn blocks_and_scales_go_by_several_names() {
+fn fp4_blocks_and_fp8_scales_have_alternative_names() {
     let config = json!({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
         "num_key_value_heads": 2, "num_local_experts": 1, "quantization_config": {"quant_method": "fp8"}});
     let expert = |part: &str| format!("model.layers.0.block_sparse_moe.experts.0.{part}");
@@ -286,7 +286,7 @@ fn blocks_and_scales_go_by_several_names() {
 /// The rows of an output matrix are normalised if the model does so at run time: Baichuan 2,
 /// identified by its vocabulary.
 #[test]
-fn rows_of_heads_may_be_of_length_1() {
+fn baichuan_2_output_rows_are_normalised() {
     let divided = |test: &str, own: Json, rows: u64| {
         let mut config = json!({"hidden_size": 2, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": rows});
         config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
@@ -301,7 +301,7 @@ fn rows_of_heads_may_be_of_length_1() {
 /// MiniMax-01's decays are computed even if no tensor lies unchanged in its file. Here all tensors
 /// are derived, because none begins at an aligned place.
 #[test]
-fn numbers_are_made_where_no_tensor_lies_as_it_is() {
+fn decays_are_computed_without_any_unchanged_tensor() {
     let config = json!({"model_type": "minimax", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1,
         "layer_types": ["linear_attention", "full_attention"]});
@@ -321,7 +321,7 @@ fn numbers_are_made_where_no_tensor_lies_as_it_is() {
 /// A stored output matrix is used even if the configuration ties it to the embedding. The two may
 /// differ, and transformers and converters use the stored one.
 #[test]
-fn a_head_that_is_there_counts() {
+fn stored_output_matrix_overrides_tied_embeddings() {
     let head = |test: &str, config: Json| {
         let tensors = [("model.embeddings.weight", "BF16", &[8u64, 32][..]), ("lm_head.weight", "BF16", &[8, 32])];
         let mut tensors = tensors;
@@ -342,7 +342,7 @@ fn a_head_that_is_there_counts() {
 /// Ling 1: columns of the output matrix are divided by their length; the division is part of the
 /// norm before it.
 #[test]
-fn columns_of_a_head_are_of_length_1() {
+fn ling_1_output_columns_are_normalised() {
     const HEAD: &str = "lm_head.weight";
     const NORM: &str = "model.norm.weight";
     let config = |own: Json| {

@@ -56,7 +56,7 @@ fn module(kind: &str, path: &str) -> Json {
 }
 
 #[test]
-fn pooling_and_length_are_those_of_the_modules() {
+fn pooling_and_length_come_from_module_files() {
     let bert = Folder::new("facts", "bert");
     assert_eq!(bert.facts(), (Some(1), true, 128));
     for (config, number) in [
@@ -88,7 +88,7 @@ fn pooling_and_length_are_those_of_the_modules() {
 }
 
 #[test]
-fn modules_that_change_vectors_otherwise_are_refused() {
+fn unsupported_sentence_transformer_modules_are_refused() {
     let dense = [module("Pooling", "1_Pooling"), module("Dense", "2_Dense")];
     let cases: [(&str, Json, &str); 8] = [
         ("no list", json!({"a": 1}), "expected an array of at most 64 modules"),
@@ -138,7 +138,7 @@ fn modules_that_change_vectors_otherwise_are_refused() {
 }
 
 #[test]
-fn encoders_that_compute_something_else_are_refused() {
+fn unsupported_encoder_settings_are_refused() {
     for (of, key, value, says) in [
         ("bert", "position_embedding_type", json!("relative_key"), "\"relative_key\"; expected absolute"),
         ("bert", "is_decoder", json!(true), "\"is_decoder\" is true; expected false"),
@@ -157,7 +157,7 @@ fn encoders_that_compute_something_else_are_refused() {
 
 /// A list of words gives the same vocabulary as `tokenizer.json`.
 #[test]
-fn a_list_of_words_is_a_tokenizer() {
+fn word_list_matches_tokenizer_json() {
     let bert = Folder::new("list", "bert");
     let spec = |folder: &Folder| read_vocabulary(ixc_architectures::open(&folder.0).unwrap().metadata()).unwrap();
     let whole = spec(&bert);
@@ -186,7 +186,7 @@ fn a_list_of_words_is_a_tokenizer() {
 }
 
 #[test]
-fn word_pieces_are_those_of_the_tokenizers_crate() {
+fn word_pieces_match_the_tokenizers_crate() {
     let folder = Folder::new("pieces", "bert");
     let gguf = ixc_architectures::open(&folder.0).unwrap();
     let ours = Tokenizer::new(&read_vocabulary(gguf.metadata()).unwrap()).unwrap();

@@ -131,7 +131,7 @@ mod tests {
 
     /// A call built from its frame is parsed as that call.
     #[test]
-    fn calls_in_their_words_are_read() {
+    fn calls_built_from_frames_are_parsed() {
         let mut count = 0;
         for format in FORMATS {
             let Some(frame) = format.call_frame("look_up") else { continue };

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_that_were_cut_off_are_their_whole_members() {
+    fn truncated_arguments_keep_complete_members() {
         for (text, whole) in [
             (r#"{"a": 1, "b": [2, "x"#, Some(r#"{"a": 1}"#)),
             (r#"{"a": {"b": 1, "c": 2"#, Some("{}")),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_as_they_were_written() {
+    fn json_members_keep_their_spelling() {
         let json = r#" {"a\"": 1e2, "b": {"c": [1,  "}],\""], "d": {}}, "e" : "x" , "b": 2} "#;
         assert!(is_value(json));
         assert_eq!(member(json, "a\""), Some("1e2"));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_does_no_harm() {
+    fn deeply_nested_json_does_not_overflow() {
         let deep = "[".repeat(1 << 20);
         assert!(matches!(check(&deep), Reading::Unfinished));
         assert!(is_value(&(deep + &"]".repeat(1 << 20))));

@@ -197,7 +197,7 @@ mod tests {
 
     /// A decision is final: no continuation of a text changes it.
     #[test]
-    fn what_cannot_become_a_call_is_known_early() {
+    fn texts_that_cannot_become_calls_are_decided_early() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look_up"}}, {"function": {"name": "look"}}]"#);
         let python = ["[look(", "[ look_up (", "[look", "[lo", "["];
         let objects = [
@@ -243,7 +243,7 @@ mod tests {
 
     /// Endless nesting and endless white space are neither held back nor read repeatedly.
     #[test]
-    fn what_never_names_a_tool_is_given_up() {
+    fn endless_nesting_and_whitespace_is_no_call() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look"}}]"#);
         for text in ["{\"function\":".repeat(100_000), format!("{{{}", " ".repeat(100_000))] {
             assert!(matches!(outlook(&Grammar::Objects, &text, &tools), Outlook::None(_)));

@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_given_as_they_are_written() {
+    fn call_arguments_are_streamed_as_written() {
         for (format, text, expected) in [
             ("qwen3", r#"{"name": "look", "arguments": {"a": "}"}}"#, r#"look>{|"|a|"|:| |"|}|"|}|"#),
             ("qwen3", r#"{"id": 7, "name": "look", "arguments": {}}"#, "look>{|}|"),

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemas_say_what_is_a_text() {
+    fn string_schemas_keep_parameters_as_text() {
         let cases = [
             (r#"{"type": "string"}"#, Some(Kind::Text)),
             (r#"{"type": ["string"]}"#, Some(Kind::Text)),

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_texts_of_others_can_be_replaced() {
+    fn user_and_tool_texts_in_conversations_can_be_mapped() {
         let call = ToolCall { id: "a".into(), name: "a".into(), arguments: r#"{"a": ["a"]}"#.into() };
         let broken = ToolCall { arguments: "a{".into(), ..call.clone() };
         let message = Message {

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_keep_their_order_and_texts_can_be_replaced() {
+    fn json_keys_keep_order_and_texts_can_be_mapped() {
         let json = Json::new(r#"{"b": [1, -2.5, true, null], "a": {"\"x\\": "<|é\n"}}"#).unwrap();
         assert_eq!(json.value().unwrap().to_string(), r#"{'b': [1, -2.5, True, None], 'a': {'"x\\': '<|é\n'}}"#);
         let mapped = json.map_texts(|text| text.replace('<', "?").to_uppercase());

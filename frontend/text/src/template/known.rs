@@ -79,7 +79,7 @@ mod tests {
 
     /// Text of one conversation in every format, with the special tokens `<s>` and `</s>`.
     #[test]
-    fn formats_are_as_their_authors_describe_them() {
+    fn known_formats_match_their_published_form() {
         let expected = [
             ("alpaca", "<s>S\n\n### Instruction:\nA\n\n### Response:\nB</s>\n\n### Instruction:\nC\n\n### Response:\n"),
             (

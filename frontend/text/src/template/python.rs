@@ -251,7 +251,7 @@ mod tests {
 
     /// `python3 -c "print(repr(…))"`.
     #[test]
-    fn numbers_have_the_fewest_digits() {
+    fn floats_print_like_python_repr() {
         let cases = [
             (0.0, "0.0"),
             (-0.0, "-0.0"),

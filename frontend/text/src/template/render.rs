@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_transformers_offers_is_there() {
+    fn transformers_template_functions_are_available() {
         assert_eq!(text("{{ messages[1] | tojson }}"), r#"{"role": "user", "content": "hi <&> \"you\""}"#);
         assert_eq!(text("{{ [1, {'a': none}] | tojson }}"), r#"[1, {"a": null}]"#);
         assert_eq!(text("{{ [1] | tojson(indent=4) }}"), "[\n    1\n]");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_a_namespace_change_and_hold_nothing_else() {
+    fn namespace_lists_support_only_append_and_pop() {
         let after =
             |code: &str| text(&format!("{{% set ns = namespace(l=['a', 'b', 'c']) %}}{code}{{{{ ns.l | tojson }}}}"));
         assert_eq!(

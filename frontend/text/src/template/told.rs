@@ -159,7 +159,7 @@ mod tests {
     use crate::template::ChatTemplate;
 
     #[test]
-    fn tools_are_told_in_the_form_that_is_read() {
+    fn tool_descriptions_use_the_parsed_call_form() {
         let tool = Json::new(r#"{"type": "function", "function": {"name": "look"}}"#).unwrap();
         let format = find("generic").unwrap();
         let told = |roles: &[&str]| {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_leave_tools_out_are_known() {
+    fn templates_that_omit_tools_are_detected() {
         let said = "{% for m in messages %}{{ m.content }}{% endfor %}";
         let all = format!("{{% for t in tools %}}{{{{ t | tojson }}}}{{% endfor %}}{said}");
         let first = format!("{{{{ tools[0].function.name if tools }}}}{said}");
@@ -235,7 +235,7 @@ mod tests {
 
     /// Every format without headers has a form of calls that a prompt can describe.
     #[test]
-    fn tools_can_be_told_in_every_format_but_those_with_headers() {
+    fn tools_are_described_in_formats_without_headers() {
         let messages = vec![Message::new("user", "Hi")];
         let conversation = Conversation { messages, tools: tools(&["look_up"]), ..Conversation::default() };
         for format in FORMATS {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_a_bijection_with_the_published_points() {
+    fn byte_letters_are_a_bijection_matching_published_points() {
         for b in 0..=255 {
             assert_eq!(byte(letter(b)), Some(b));
         }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_best_then_the_leftmost() {
+    fn merges_take_best_priority_then_leftmost() {
         // Equal ids merge to the next one; small ids go first. 7 symbols: 4 + 2 + 1.
         let mut symbols = (0..7).map(|i| Symbol::new(i, 1, 0)).collect();
         merge(&mut symbols, |l, r| (l.id == r.id).then(|| Join { priority: l.id, id: l.id + 1 }));

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_white_space_leaves_its_last_to_the_word() {
+    fn last_space_of_a_run_joins_the_next_word() {
         for name in ["gpt-2", "qwen2", "llama-bpe"] {
             assert_eq!(split(name, "foo   bar  "), ["foo", "  ", " bar", "  "], "{name}");
         }
@@ -409,7 +409,7 @@ mod tests {
     /// Words of Hugging Face's tokenizers with the published patterns:
     /// `tests/vectors/pretokenizers.py`.
     #[test]
-    fn words_are_those_of_the_published_patterns() {
+    fn pre_tokenizer_words_match_hugging_face() {
         #[derive(serde::Deserialize)]
         struct Vectors {
             texts: Vec<String>,
@@ -454,7 +454,7 @@ mod tests {
 
     /// Patterns as in `tokenizer.json`.
     #[test]
-    fn published_patterns_are_known_by_what_they_are() {
+    fn published_patterns_are_recognised() {
         const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
         let qwen = |digits: &str| {
             format!(
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_says_what_is_known() {
+    fn unknown_pre_tokenizer_error_lists_supported_names() {
         let error = PreTokenizer::named("evil").unwrap_err().to_string();
         assert!(error.starts_with("key \"tokenizer.ggml.pre\" is \"evil\"; supported are default, gpt-2"), "{error}");
         assert!(error.contains("qwen2"), "{error}");

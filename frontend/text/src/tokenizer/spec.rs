@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_split_at_the_first_space_that_is_not_first() {
+    fn merges_split_at_first_space_after_first_character() {
         assert_eq!(split_merge("Ġ t"), Some(("Ġ", "t")));
         assert_eq!(split_merge("  a"), Some((" ", "a")));
         for bad in ["", "a", "a ", " a", " "] {

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leftmost_and_there_the_longest() {
+    fn special_tokens_match_leftmost_then_longest() {
         let special = tokens(&["<s>", "ab", "bcd", "<s><s>", ""]);
         assert_eq!(special.partition("xabcdy"), [Text("x"), Token(1), Text("cdy")]);
         assert_eq!(special.partition("ababc"), [Token(1), Token(1), Text("c")]);
@@ -123,25 +123,25 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_texts_the_first_counts() {
+    fn first_of_equal_special_tokens_wins() {
         assert_eq!(SpecialTokens::new([("a", 7), ("a", 3)]).partition("a"), [Token(3)]);
     }
 
     #[test]
-    fn beginnings_may_overlap() {
+    fn overlapping_special_token_prefixes_are_found() {
         let special = tokens(&["éé", "aba"]);
         assert_eq!(special.begins("éééxababa").collect::<Vec<_>>(), [0, 2, 7, 9]);
         assert_eq!(special.begins("éa").count(), 0);
     }
 
     #[test]
-    fn shared_beginnings_are_counted_once() {
+    fn shared_special_token_prefixes_are_stored_once() {
         assert_eq!(states(["<a>", "<b>", "<a>", ""]), 5);
     }
 
     /// 255 tokens begin at nearly every byte of this text. A list of all matches would have 6 GB.
     #[test]
-    fn memory_does_not_grow_with_the_matches() {
+    fn special_token_memory_does_not_grow_with_matches() {
         let long = "a".repeat(255);
         let special = SpecialTokens::new((1..=255).map(|n| (&long[..n], n as u32)));
         let text = "a".repeat(1 << 20);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_scores_is_the_highest_there_is() {
+    fn unigram_maximises_the_sum_of_scores() {
         let of = tokenizer(&[
             ("a", -1.0),
             ("ab", -5.0),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_sums_the_longest_token_is_first() {
+    fn unigram_ties_prefer_the_longest_first_token() {
         let of = tokenizer(&[("a", -1.0), ("aa", -2.0), ("aaa", -3.0), ("x", -3000.0), ("y", f32::NEG_INFINITY)]);
         assert_eq!(of.encode("aaaa", false).unwrap(), [258, 256]);
         // Smaller parts than a ten-thousandth do not count.
@@ -191,7 +191,7 @@ mod tests {
 
     /// The prefix search finds the same as trying each token at each position.
     #[test]
-    fn beginnings_are_found_as_by_trying_all() {
+    fn unigram_prefix_search_matches_brute_force() {
         let texts = ["a", "b", "ab", "ba", "aba", "bab", "abab", "日", "日a", "a日"];
         let scores: Vec<(&str, f32)> =
             texts.iter().zip(0..).map(|(text, i)| (*text, -0.7 * (i * 7 % 5) as f32 - 0.3)).collect();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_their_parts_at_the_edges_are_found() {
+    fn control_token_names_and_their_parts_are_found() {
         let names = control(&["<|im_end|>", "</s>", "a", "[é]"]);
         assert_eq!(places(&names, "x<|im_end|></s>y"), [1, 11]);
         assert_eq!(places(&names, "xax"), [1]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_and_keep_their_length() {
+    fn protected_values_restore_exactly_and_keep_length() {
         let names = control(&["<|im_end|>", "\u{f0001}"]);
         let text = "a <|im_end|> \u{f0000} <|im_end|><";
         let mut values = Values::new(&names, [text]);

@@ -80,7 +80,7 @@ fn wordpiece_is_that_of_hugging_face() {
 
 /// Keys of BERT's files, and their defaults.
 #[test]
-fn texts_of_bert_stand_between_tokens() {
+fn bert_texts_are_wrapped_in_special_tokens() {
     let mut tokens: Vec<String> = (0..110).map(|id| format!("▁{id}")).collect();
     for (id, name) in [(0, "[PAD]"), (100, "[UNK]"), (101, "[CLS]"), (102, "[SEP]")] {
         tokens[id] = name.to_owned();
@@ -146,7 +146,7 @@ fn charsmap(pairs: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn unigrams_are_those_of_hugging_face() {
+fn unigram_matches_hugging_face() {
     use tokenizers::models::unigram::Unigram;
     use tokenizers::normalizers::precompiled::Precompiled;
     use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
@@ -232,7 +232,7 @@ fn unigrams_are_those_of_hugging_face() {
 
 /// Keys of files with SentencePiece's unigrams, and their defaults.
 #[test]
-fn texts_of_unigrams_end_with_a_token() {
+fn unigram_texts_end_with_eos() {
     let base = |types: Vec<i32>| {
         GgufWriter::new()
             .key("tokenizer.ggml.model", "t5")

@@ -223,7 +223,7 @@ fn read(derived: &Derived, file: &[u8], offset: usize, out: &mut [u8]) -> bool {
 }
 
 #[test]
-fn integers_are_their_numbers_however_they_lie() {
+fn packed_integer_layouts_give_their_numbers() {
     for Case { name, file, derived, zeros, middle } in cases() {
         derived.check(&[file.len() as u64]).unwrap();
         let row_bytes = derived.format.row_bytes(COLUMNS_OF_ALL).unwrap() as usize;
@@ -279,7 +279,7 @@ fn integers_are_their_numbers_however_they_lie() {
 
 /// Numbers of three values with one scale. Four rows share a byte, a quarter of all rows apart.
 #[test]
-fn three_values_are_blocks_of_two_bits() {
+fn ternary_values_become_two_bit_blocks() {
     const ROWS: u64 = 8;
     const COLUMNS: u64 = 768;
     let number = |row: u64, column: u64| (row * 5 + column * 7 + row * column) % 3;
@@ -316,7 +316,7 @@ fn three_values_are_blocks_of_two_bits() {
 
 /// A transposed matrix with a scale for each column gives the same numbers as the matrix itself.
 #[test]
-fn integers_in_another_order_become_numbers() {
+fn transposed_integers_become_the_same_numbers() {
     for Case { name, file, derived, .. } in cases() {
         let row_bytes = derived.format.row_bytes(COLUMNS_OF_ALL).unwrap() as usize;
         let mut all = vec![0; row_bytes * ROWS_OF_ALL as usize];
@@ -346,7 +346,7 @@ fn integers_in_another_order_become_numbers() {
 /// Columns of a group that are not neighbours: numbers of each, as stored and transposed, also in
 /// parts. Also tests invalid orders.
 #[test]
-fn columns_are_of_the_groups_that_an_order_says() {
+fn reordered_columns_use_their_stated_groups() {
     let group = |column: u64| (column * 7 + column / 9) % GROUPS;
     for Case { name, mut file, mut derived, zeros, middle } in cases() {
         let order = Extent { file: 0, offset: file.len() as u64, bytes: 4 * COLUMNS_OF_ALL };
@@ -461,7 +461,7 @@ fn integers_that_lie_far_apart_are_read_one_by_one() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn inconsistent_groups_are_refused() {
     let all = cases();
     let of = |name: &str| all.iter().find(|case| case.name == name).unwrap();
     let said = |case: &Case, change: &dyn Fn(&mut Derived)| {

@@ -351,7 +351,7 @@ mod tests {
 
     /// Codes have signs that the grid can store.
     #[test]
-    fn signs_that_depend_on_each_other_are_those_of_the_grid() {
+    fn encoded_signs_are_representable() {
         let mut random = Random::new(8);
         for quants in FORMATS.iter().filter(|row| row.rows == 1).filter_map(|row| row.format.quants()) {
             let Some(grid) = quants.grid() else { continue };

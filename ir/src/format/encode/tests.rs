@@ -40,7 +40,7 @@ fn made() -> impl Iterator<Item = Format> {
 }
 
 #[test]
-fn every_format_of_files_that_is_made_is_near() {
+fn encoded_rows_are_close_in_every_format() {
     let mut random = Random::new(3);
     // At this size, bytes of E4M3 use all their bits. Other formats are not affected.
     let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
@@ -65,7 +65,7 @@ fn every_format_of_files_that_is_made_is_near() {
 /// Blocks with codes of a grid are as long as their numbers, with weights. With the best scale,
 /// they are shorter because of their error.
 #[test]
-fn blocks_of_grids_are_as_long_as_their_numbers() {
+fn grid_blocks_keep_the_norm_of_their_numbers() {
     let x = normal(&mut Random::new(4), 1 << 13);
     for format in made().filter(|format| grid(*format)) {
         let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
@@ -164,7 +164,7 @@ fn a_block_is_the_same_in_every_row() {
 
 /// Compares words of codes with each code's place according to the codec.
 #[test]
-fn codes_are_where_their_planes_have_them() {
+fn codes_are_stored_in_their_planes() {
     let mut random = Random::new(11);
     for format in made() {
         let Some(quants) = format.quants().filter(|quants| quants.codes == Codes::Planes) else { continue };
@@ -188,7 +188,7 @@ fn codes_are_where_their_planes_have_them() {
 
 /// Near numbers stay near: blocks of a format give themselves, or equally near ones.
 #[test]
-fn numbers_that_a_format_has_are_kept() {
+fn representable_numbers_survive_encoding() {
     let mut random = Random::new(4);
     for format in made() {
         let x = normal(&mut random, 2048);
@@ -200,7 +200,7 @@ fn numbers_that_a_format_has_are_kept() {
 }
 
 #[test]
-fn columns_of_importance_are_nearer() {
+fn important_columns_are_encoded_more_closely() {
     let mut random = Random::new(5);
     let x = normal(&mut random, 4096);
     let importance: Vec<f32> = (0..x.len()).map(|i| if i % 4 == 0 { 100.0 } else { 1.0 }).collect();
@@ -216,7 +216,7 @@ fn columns_of_importance_are_nearer() {
 }
 
 #[test]
-fn what_is_no_ordinary_block_is_made_all_the_same() {
+fn degenerate_blocks_are_encoded() {
     type Numbers = fn(usize) -> f32;
     let special: [(&str, Numbers); 8] = [
         ("zeros", |_| 0.0),

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parentheses_stand_where_they_are_needed() {
+    fn printed_dims_have_only_necessary_parentheses() {
         for text in [
             "7",
             "rows",
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_an_error_with_its_place() {
+    fn invalid_dim_text_is_an_error_with_position() {
         let error = |text: &str| text.parse::<DimExpr>().unwrap_err().to_string();
         assert_eq!(
             error("rows +"),

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_of_short_windows_have_few_rows() {
+    fn short_windows_have_few_rows_per_item() {
         let rows = |window, groups: [u32; 4]| groups.map(|group| rows(group, window));
         assert_eq!(rows(None, [1, 3, 8, 64]), [256, 64, 32, 4]);
         assert_eq!(rows(Some(128), [1, 3, 8, 64]), [64, 32, 20, 4]);

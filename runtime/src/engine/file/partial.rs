@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_room_is_told_from_other_failures() {
+    fn full_disk_is_distinguished_from_other_failures() {
         let folder = std::env::temp_dir().join(format!("ixc-partial-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("plan.ixp");

@@ -61,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tails_are_those_of_a_search(
+        fn breaker_tails_match_brute_force_search(
             all in prop::collection::vec((0u32..3, prop::collection::vec(0u32..3, 0..4)), 0..12),
             tokens in prop::collection::vec(0u32..3, 0..6),
         ) {

@@ -35,7 +35,7 @@ mod tests {
     use super::log_probabilities_of;
 
     #[test]
-    fn logarithms_of_probabilities() {
+    fn log_probabilities_of_top_tokens() {
         let probabilities = [0.1f64, 0.6, 0.25, 0.05];
         let logits = probabilities.map(|p| (p.ln() + 3.0) as f32);
         let (own, best) = log_probabilities_of(&logits, 2, 2);

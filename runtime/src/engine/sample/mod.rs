@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_late_comes_behind_the_least() {
+    fn late_tokens_are_excluded_before_the_minimum_length() {
         let logits = [1.0, 5.0, 0.0];
         let settings = Settings { temperature: 0.0, late_tokens: vec![1], min_tokens: 2, ..plain_settings() };
         let mut sampler = Sampler::new(settings).unwrap();
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_drawn_is_not() {
+    fn excluded_tokens_are_never_sampled() {
         let logits = [3.0, 2.0, 1.0];
         let never = |banned: &[u32]| Settings { banned: banned.to_vec(), ..plain_settings() };
         assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_largest_and_of_equal_ones_the_lowest() {
+    fn greedy_takes_the_largest_logit_then_the_lowest_id() {
         let mut sampler = Sampler::new(Settings::greedy()).unwrap();
         assert_eq!(sampler.sample(&[0.5, 2.0, f32::NEG_INFINITY, 2.0], &Exact), Ok(1));
         assert_eq!(sampler.sample(&[f32::NEG_INFINITY; 3], &Exact), Ok(0));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_token_was_drawn_of_is_told() {
+    fn log_probabilities_of_the_sampled_token_are_reported() {
         // Probabilities 0.1, 0.2 and 0.7. Top-k leaves the last two: 2/9 and 7/9.
         let logits = [0.1f32, 0.2, 0.7].map(f32::ln);
         let settings = Settings { top_k: 2, ..plain_settings() };
@@ -484,7 +484,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_largest_are_those_of_a_full_sort(
+        fn partial_sort_matches_a_full_sort(
             logits in prop::collection::vec(prop_oneof![(-4i8..4).prop_map(f32::from), Just(LOWEST_LOGIT)], 1..600),
             count in 1usize..100,
         ) {
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_keep_what_they_should() {
+    fn top_k_top_p_min_p_keep_expected_tokens() {
         let p = [0.05f32, 0.4, 0.25, 0.2, 0.1];
         let logits = p.map(f32::ln);
         let kept = |settings| -> Vec<usize> {
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_tokens_lose_a_constant_and_what_grows_with_their_number() {
+    fn presence_and_frequency_penalties_reduce_recent_tokens() {
         let greedy = |presence_penalty, frequency_penalty| {
             let settings = Settings { presence_penalty, frequency_penalty, ..Settings::greedy() };
             let mut sampler = Sampler::new(settings).unwrap();
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_leaves_what_it_allows() {
+    fn mask_restricts_sampling_to_allowed_tokens() {
         let logits = [3.0, 2.0, 1.0, 0.0];
         let only = |settings: Settings, mask: u32| {
             let mut sampler = Sampler::new(settings).unwrap();
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn typical_tokens_are_as_surprising_as_expected() {
+    fn typical_p_keeps_tokens_of_expected_surprise() {
         // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. The surprises 0.693, 1.204, 1.609
         // have the distances 0.337, 0.174, 0.580.
         let logits = [0.5f32, 0.3, 0.2].map(f32::ln);
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn n_standard_deviations_are_kept() {
+    fn top_n_sigma_keeps_tokens_within_deviations() {
         // Mean 1, standard deviation sqrt((9 + 1 + 1 + 1 + 4) / 5) = 1.789.
         let logits = [4.0, 2.0, 0.0, 0.0, -1.0];
         let with =
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_mask_allows_is_no_part_of_the_deviation() {
+    fn masked_tokens_do_not_affect_the_deviation() {
         // The mask leaves logits of mean 2 and standard deviation sqrt(2 / 3 * 4) = 1.633.
         let logits = [4.0, 2.0, 0.0, 9.0];
         let samplers = vec![Kind::Temperature, Kind::TopNSigma];
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_behind_a_cut_are_for_what_it_left() {
+    fn penalties_after_a_cut_apply_to_remaining_tokens() {
         let penalised = |presence_penalty: f32, dry_multiplier: f32| {
             let samplers = vec![Kind::TopK, Kind::Penalties, Kind::Dry, Kind::Xtc];
             let settings = Settings { presence_penalty, dry_multiplier, top_k: 2, samplers, ..plain_settings() };
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_set_as_they_are_named() {
+    fn numeric_settings_are_set_by_name() {
         let with = |name: &str, value: f64| {
             let mut settings = Settings::default();
             let number = NUMBERS.iter().find(|number| number.name == name).unwrap();
@@ -730,7 +730,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn repetitions_are_those_of_a_search(history in prop::collection::vec(0u32..3, 1..40)) {
+        fn dry_repetitions_match_brute_force_search(history in prop::collection::vec(0u32..3, 1..40)) {
             let found = samplers::repetitions(&history, &Breakers::default());
             let count = history.len();
             for token in 0..3 {
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_with_a_repetition_loses_a_power_of_its_length() {
+    fn dry_penalty_grows_exponentially_with_repetition_length() {
         let with = |dry_multiplier: f32, dry_breakers: Vec<(u32, Vec<u32>)>| {
             let dry_breakers = Arc::new(Breakers::new(dry_breakers));
             let settings = Settings { dry_multiplier, dry_base: 2.0, dry_breakers, ..Settings::greedy() };
@@ -780,7 +780,7 @@ mod tests {
     }
 
     #[test]
-    fn mirostat_keeps_the_surprise_where_it_is_wanted() {
+    fn mirostat_holds_surprise_at_its_target() {
         // A Zipf distribution of 1000 words has 7.5 bits.
         let logits: Vec<f32> = (1..=1000).map(|rank| -(rank as f32).ln()).collect();
         for mirostat in [1, 2] {
@@ -804,7 +804,7 @@ mod tests {
     }
 
     #[test]
-    fn samplers_come_in_their_order() {
+    fn samplers_run_in_the_given_order() {
         let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
         let with = |samplers: &[Kind]| {
             let settings =
@@ -852,7 +852,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_logits_and_settings_give_a_token_and_the_same_again(
+        fn sampling_any_valid_input_is_deterministic(
             logits in prop::collection::vec(prop_oneof![-30.0f32..30.0, Just(f32::NEG_INFINITY)], 1..60),
             temperature in 0.0f32..3.0, top_k in 0u32..70, top_p in 0.0f32..=1.0, min_p in 0.0f32..=1.0, seed: u64,
             (typical_p, top_n_sigma, dynatemp_range) in (0.0f32..=1.0, -1.0f32..3.0, 0.0f32..2.0),

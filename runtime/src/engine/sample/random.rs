@@ -36,7 +36,7 @@ mod tests {
     use super::Random;
 
     #[test]
-    fn random_numbers_are_those_of_the_reference() {
+    fn random_numbers_match_the_reference_generator() {
         let mut seeds = ixc_ir::random::Random::new(0);
         assert_eq!([seeds.bits(), seeds.bits()], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
         let mut random = Random { state: [1, 2, 3, 4] };

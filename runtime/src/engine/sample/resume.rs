@@ -50,7 +50,7 @@ mod tests {
     use super::super::*;
 
     #[test]
-    fn a_sampler_that_goes_on_draws_what_the_first_one_would_have() {
+    fn resumed_sampler_continues_the_same_sequence() {
         let settings =
             Settings { presence_penalty: 0.5, repeat_window: 3, seed: 11, mirostat: 2, ..Settings::default() };
         let logits: Vec<f32> = (0..50).map(|i| (i as f32 * 0.7).sin()).collect();

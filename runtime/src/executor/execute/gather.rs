@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn places_come_in_order_from_any_on_and_none_behind_the_rows_own() {
+    fn selected_places_are_read_in_order_from_any_offset() {
         let bits = [0x8000_0001, 0, 0xffff_0000, 0xffff_ffff];
         let choice = Choice { top_k: 23, every: 1, of: Chosen::Positions };
         let expected: Vec<u32> = [0, 31].into_iter().chain(80..96).chain(96..101).collect();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_laid_out_as_they_were() {
+    fn selected_places_keep_their_layout_when_gathered() {
         let (width, held) = (5usize, 64usize);
         let element = |place: usize, e: usize| (place * width + e) as u16;
         let chosen = [3, 15, 16, 17, 18, 20, 21, 30, 31, 32, 40, 41, 47, 48, 50, 60, 63];

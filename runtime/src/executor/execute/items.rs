@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_stays_in_the_cache() {
+    fn larger_operand_stays_in_the_cache() {
         let arg =
             |source, row_stride, column_stride| Arg { source, offset: 0, row_stride, column_stride, expert_stride: 0 };
         let x = arg(Source::Arena(BufferId(0)), 2816, 0);

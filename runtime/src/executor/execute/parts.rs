@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_have_every_block_once() {
+    fn attention_parts_cover_every_block_once() {
         // In the second division, each part has two blocks at any position.
         let divisions = [Division::THREADS, Division { parts: 1 << 20, blocks: 2 }];
         for (position, division) in (0..20_000).chain([1 << 24]).flat_map(|p| divisions.map(|division| (p, division))) {

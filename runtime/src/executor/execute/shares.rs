@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_were_not_needed_for_very_many_rounds_hide_nothing() {
+    fn unused_counters_stay_valid_for_many_rounds() {
         let count = |shares: &Shares, round| {
             let turn = shares.turn(0, round, 10, false);
             std::iter::from_fn(|| turn.next()).map(|range| range.end - range.start).sum::<u64>()
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn items_beyond_a_counter_are_given_several_at_a_time() {
+    fn items_beyond_counter_range_are_handed_out_in_batches() {
         let total = (1 << 22) + 5;
         let shares = Shares::new(1);
         let turn = shares.turn(0, 1, total, false);

@@ -165,7 +165,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(5), ..ProptestConfig::default() })]
 
     #[test]
-    fn policies_are_what_their_rules_say_and_give_up_nothing_pinned(actions in actions()) {
+    fn cache_policies_match_their_model_and_respect_pins(actions in actions()) {
         for (_, kind) in Kind::ALL {
             check(kind, actions.clone());
         }
@@ -173,7 +173,7 @@ proptest! {
 }
 
 #[test]
-fn of_blocks_used_in_the_same_step_the_one_wanted_latest_goes() {
+fn cache_evicts_block_of_the_layer_needed_latest() {
     // Blocks 0 to 3 are of layers 0 to 3, all used in this step. Layer 2 ran last, so layer 3 runs
     // next and layer 2 last.
     for (_, kind) in Kind::ALL {
@@ -186,7 +186,7 @@ fn of_blocks_used_in_the_same_step_the_one_wanted_latest_goes() {
 }
 
 #[test]
-fn an_older_step_goes_before_a_newer_one() {
+fn cache_evicts_blocks_of_older_steps_first() {
     for (_, kind) in Kind::ALL {
         let mut policy = kind.policy(CAPACITY);
         policy.insert(7);
@@ -197,7 +197,7 @@ fn an_older_step_goes_before_a_newer_one() {
 }
 
 #[test]
-fn what_is_used_again_outlives_what_is_used_once() {
+fn reused_blocks_outlive_blocks_used_once() {
     for kind in [Kind::Slru, Kind::S3Fifo] {
         let mut policy = kind.policy(CAPACITY);
         policy.insert(1);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_that_are_named_and_never_chosen_are_told_from_others_of_their_rank() {
+    fn confidence_distinguishes_experts_of_the_same_rank() {
         let mut sure = GuessConfidence::default();
         assert_eq!(sure.of(ranked_guess(3, 7, 9)), 0.5);
         for token in 0..100 {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_judged_by_itself_as_soon_as_it_has_seen_enough() {
+    fn confidence_is_learned_per_layer() {
         let mut sure = GuessConfidence::default();
         // The same rank is right in one layer and wrong in the other, for experts that occur once
         // each.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_teaches_odds_and_not_what_is_read() {
+    fn confidence_learns_only_from_experts_that_are_read() {
         let mut sure = GuessConfidence::default();
         // Right for experts in memory, wrong for the others.
         for token in 0..400 {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_counts_less() {
+    fn old_observations_lose_weight() {
         let mut sure = GuessConfidence::default();
         (0..10_000).for_each(|_| learn(&mut sure, ranked_guess(0, 0, 0), false, true));
         (0..600).for_each(|_| learn(&mut sure, ranked_guess(0, 0, 0), false, false));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expert_that_no_model_has_takes_no_memory() {
+    fn invalid_expert_numbers_take_no_memory() {
         let mut sure = GuessConfidence::default();
         learn(&mut sure, ranked_guess(0, 0, u32::MAX), false, true);
         assert!(sure.groups.is_empty() && sure.of(ranked_guess(0, 0, u32::MAX)) == 0.5);

@@ -10,7 +10,7 @@ fn observe(predictions: &mut Predictions, group: u32, experts: &[u32]) {
 }
 
 #[test]
-fn each_strategy_says_what_its_name_says() {
+fn each_strategy_predicts_by_its_rule() {
     let said = |strategy: Strategy| {
         let mut predictions = Predictions::new(Choice::Always(strategy), 2);
         for experts in [[5, 1], [5, 2], [3, 2], [5, 9]] {
@@ -85,7 +85,7 @@ fn auto_keeps_the_strategy_that_pays() {
 }
 
 #[test]
-fn auto_switches_off_what_does_not_pay_and_tries_ever_more_rarely() {
+fn auto_disables_unprofitable_prediction_and_retries_rarely() {
     for with in [1000, 985, 1300] {
         let used = run(200 * WINDOW, |_, used| if used.is_some() { with } else { 1000 });
         let tried = used[FIRST..].iter().filter(|used| used.is_some()).count() / WINDOW;
@@ -97,7 +97,7 @@ fn auto_switches_off_what_does_not_pay_and_tries_ever_more_rarely() {
 }
 
 #[test]
-fn auto_is_not_taken_in_by_tokens_that_come_sooner_anyway() {
+fn auto_ignores_a_general_speed_trend() {
     // Each token is faster by this percentage, with any strategy.
     for percent in [1, 3, 5] {
         let faster = 1.0 - f64::from(percent) / 100.0;
@@ -138,7 +138,7 @@ fn a_prompt_ends_a_measurement() {
 /// Tests the decision and its reasons in four cases: at the start, with a faster strategy, with a
 /// slower one, and without any gain.
 #[test]
-fn auto_tells_what_lost() {
+fn auto_reports_rejected_strategies_with_reasons() {
     let begin = |early: bool| Auto::new(early).decision();
     assert_eq!(begin(true).chosen, "router for the first 30 tokens");
     assert_eq!(begin(true).rejected[0].0, "no prediction");
@@ -171,7 +171,7 @@ fn auto_tells_what_lost() {
 }
 
 #[test]
-fn auto_notices_when_what_paid_pays_no_more() {
+fn auto_notices_when_prediction_stops_paying() {
     let change = 10 * WINDOW;
     let used = run(100 * WINDOW, |token, used| match used {
         Some(_) if token < change => 500,
@@ -184,7 +184,7 @@ fn auto_notices_when_what_paid_pays_no_more() {
 }
 
 #[test]
-fn auto_does_not_even_try_what_reads_nothing_of_use() {
+fn auto_never_tries_strategies_without_useful_reads() {
     let mut predictions = Predictions::new(Choice::Auto, 1);
     let mut read = 0;
     for token in 0..20 * WINDOW as u32 {
@@ -200,7 +200,7 @@ fn auto_does_not_even_try_what_reads_nothing_of_use() {
 }
 
 #[test]
-fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
+fn required_confidence_rises_with_drive_time_and_waiting_layers() {
     let sure_of = |idle, right, wrong, waits: usize| {
         let mut predictions = Predictions::new(Choice::Off, 1);
         for i in 0..2000 {
@@ -226,7 +226,7 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
 }
 
 #[test]
-fn ranks_that_are_seldom_right_are_read_no_more_and_what_is_in_memory_is_kept() {
+fn unreliable_ranks_are_not_read_but_cached_ones_kept() {
     let mut predictions = Predictions::new(Choice::Always(Strategy::EarlyRouter), 1);
     let mut said = Vec::new();
     for token in 0..20 {

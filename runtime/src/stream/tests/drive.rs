@@ -20,7 +20,7 @@ fn job(tag: u64, class: Class, offset: u64, bytes: u64, at: u64) -> Job {
 }
 
 #[test]
-fn both_backends_read_what_the_file_holds() {
+fn both_backends_read_correct_bytes() {
     // The length is not a whole number of pages, so the last read ends in the file's last page.
     let length = (1 << 20) + 777;
     let content = pattern(length);
@@ -111,7 +111,7 @@ fn routed_reads_go_before_predicted_ones() {
 }
 
 #[test]
-fn a_confirmed_prediction_is_routed_and_what_is_left_of_a_refuted_one_is_never_read() {
+fn confirmed_predictions_are_promoted_and_refuted_ones_cancelled() {
     let (rig, gate, order) = stuck_first();
     rig.submit(vec![job(0, Class::Predicted, 0, 3 * PAGE, 0)]);
     until_begun(&order);
@@ -135,7 +135,7 @@ fn a_confirmed_prediction_is_routed_and_what_is_left_of_a_refuted_one_is_never_r
 }
 
 #[test]
-fn all_of_the_depth_is_used_and_predictions_leave_room() {
+fn reads_use_the_full_depth_and_limit_predictions() {
     let gate = Arc::new(Gate::default());
     let inner = Arc::clone(&gate);
     let (queue, _file) = Rig::parts(&pattern(64 * PAGE), false, PAGE);
@@ -185,7 +185,7 @@ fn reads_outside_the_reservation_or_off_a_page_are_refused() {
 }
 
 #[test]
-fn a_paced_drive_gives_the_right_bytes_and_no_more_per_second_than_it_is_told() {
+fn throttled_drive_reads_correctly_within_its_rate() {
     let bytes = pattern(40 * PAGE);
     let rate = 4e6;
     let rig = Rig::planted(&bytes, 8, PAGE, move |queue| {

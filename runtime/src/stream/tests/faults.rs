@@ -28,7 +28,7 @@ fn planted(length: u64, mut fate: impl FnMut(&Read) -> Fate + Send + 'static) ->
 }
 
 #[test]
-fn short_and_interrupted_reads_go_on_where_they_stopped() {
+fn short_and_interrupted_reads_are_resumed() {
     let mut random = Random::new(3);
     let rig = planted(64 * PAGE, move |_| match random.below(5) {
         0 => Fate::Errno(4),
@@ -46,7 +46,7 @@ fn short_and_interrupted_reads_go_on_where_they_stopped() {
 }
 
 #[test]
-fn past_the_page_cache_a_short_read_begins_again_at_its_page() {
+fn short_direct_read_restarts_at_its_page() {
     let (queue, file) = Rig::parts(&pattern(8 * PAGE), true, 8 * PAGE);
     if !queue.files().is_direct(0) {
         println!("NOT RUN: the temporary folder has no O_DIRECT: {:?}", queue.files().notes());
@@ -71,7 +71,7 @@ fn past_the_page_cache_a_short_read_begins_again_at_its_page() {
 }
 
 #[test]
-fn a_read_that_fails_fails_its_block_and_no_other() {
+fn failed_read_fails_only_its_block() {
     let rig = planted(64 * PAGE, |read| if read.offset == 20 * PAGE { Fate::Errno(EIO) } else { Fate::Good });
     rig.submit(blocks(8, 8 * PAGE));
     for (tag, result) in rig.results(8) {
@@ -96,14 +96,14 @@ fn a_read_that_fails_fails_its_block_and_no_other() {
 }
 
 #[test]
-fn a_drive_that_says_again_for_ever_is_an_error() {
+fn endless_eagain_is_an_error() {
     let rig = planted(8 * PAGE, |_| Fate::Errno(11));
     rig.submit(blocks(1, PAGE));
     assert!(matches!(rig.results(1)[0].1, Err(StreamError::Read { errno: 11, .. })));
 }
 
 #[test]
-fn a_file_that_was_cut_short_is_an_error_that_says_where() {
+fn truncated_file_is_an_error_with_offset() {
     for (choice, direct) in [(Choice::Auto, true), (Choice::Auto, false), (Choice::ThreadedReader, true)] {
         let rig = Rig::new(&pattern(64 * PAGE), choice, direct, 4 * PAGE);
         println!("{choice:?}: {:?}", rig.drive.report());
@@ -125,7 +125,7 @@ fn a_file_that_was_cut_short_is_an_error_that_says_where() {
 }
 
 #[test]
-fn where_direct_reads_are_refused_the_page_cache_serves() {
+fn refused_direct_reads_fall_back_to_page_cache() {
     let (queue, file) = Rig::parts(&pattern(64 * PAGE), true, 4 * PAGE);
     if !queue.files().is_direct(0) {
         println!("NOT RUN: the temporary folder has no O_DIRECT: {:?}", queue.files().notes());
@@ -158,7 +158,7 @@ fn where_direct_reads_are_refused_the_page_cache_serves() {
 }
 
 #[test]
-fn a_drive_that_answers_never_is_dropped_all_the_same_and_its_memory_is_kept_until_it_does() {
+fn unresponsive_drive_is_dropped_and_keeps_its_memory() {
     for cancels in [true, false] {
         let gate = Arc::new(Gate::default());
         let inner = Arc::clone(&gate);
@@ -268,7 +268,7 @@ fn files_that_were_replaced_changed_or_removed_are_noticed() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn where_io_uring_is_refused_threads_read_and_say_so() {
+fn refused_io_uring_falls_back_to_threads() {
     // Runs on its own thread, because the refusal lasts as long as the thread. The drive's thread
     // inherits it.
     let run = || {

@@ -131,7 +131,7 @@ fn all(_: u64, read: &Read) -> Result<u32, i32> {
 }
 
 #[test]
-fn rates_are_those_of_the_drive_and_the_depth_is_as_many_as_it_does_at_once() {
+fn probe_measures_drive_rates_and_finds_its_parallelism() {
     for channels in [1, 4, 8, 64, 100] {
         let (rates, offsets, _) = measure("rates", channels, &options(&probe::DEPTHS), all);
         let rates = rates.unwrap();
@@ -150,7 +150,7 @@ fn rates_are_those_of_the_drive_and_the_depth_is_as_many_as_it_does_at_once() {
 }
 
 #[test]
-fn reads_lie_behind_each_other_where_that_is_asked_for() {
+fn probe_reads_are_sequential_on_request() {
     let options = Options { adjacent_reads: 3, ..options(&[4]) };
     let (rates, offsets, _) = measure("together", 4, &options, all);
     assert!(rates.unwrap()[0].median > 0.0);
@@ -169,7 +169,7 @@ fn the_smallest_depth_that_is_nearly_as_fast_is_chosen() {
 }
 
 #[test]
-fn interrupted_reads_are_begun_again_and_do_not_change_the_choice() {
+fn interrupted_probe_reads_are_restarted() {
     // A seventh of all reads is interrupted and restarted.
     let result = |number: u64, read: &Read| if number % 7 == 3 { Err(4) } else { all(number, read) };
     let (rates, ..) = measure("interrupted", 4, &options(&[1, 2, 4, 8]), result);
@@ -186,7 +186,7 @@ fn a_slow_drive_ends_the_probe_after_a_round() {
 }
 
 #[test]
-fn failures_are_told_and_leave_no_read_behind() {
+fn probe_failures_are_reported_without_pending_reads() {
     let (error, ..) =
         measure("eio", 4, &options(&[8]), |number, read| if number > 20 { Err(5) } else { all(number, read) });
     assert!(matches!(error, Err(StreamError::Read { errno: 5, .. })), "{error:?}");
@@ -199,7 +199,7 @@ fn failures_are_told_and_leave_no_read_behind() {
 }
 
 #[test]
-fn a_real_file_is_measured_by_each_backend_and_one_too_small_is_refused() {
+fn each_backend_probes_files_but_refuses_small_ones() {
     let file = Sparse::new("real", BYTES);
     for backend in [Choice::Auto, Choice::ThreadedReader] {
         let options = Options { backend, rounds: 1, sample: Duration::from_micros(100), ..options(&[1, 4]) };

@@ -150,7 +150,7 @@ fn config(budget: u64, top_k: u32) -> Config {
 }
 
 #[test]
-fn what_is_read_once_is_there_until_its_slot_is_needed() {
+fn block_stays_cached_until_its_slot_is_needed() {
     let model = model(2, 6, false, |_| 3 * PAGE + 5);
     let store = model.store(&Config { policy: Kind::Lru, ..config(model.minimum(2), 2) });
     println!("{:?}", store.report());
@@ -177,7 +177,7 @@ fn what_is_read_once_is_there_until_its_slot_is_needed() {
 }
 
 #[test]
-fn raw_blocks_are_packed_by_those_who_wait() {
+fn raw_blocks_are_packed_by_waiting_threads() {
     let model = model(3, 5, true, |group| 5000 + 100 * u64::from(group));
     for choice in [Choice::Auto, Choice::ThreadedReader] {
         let mut config = config(model.minimum(2), 2);
@@ -229,7 +229,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
 }
 
 #[test]
-fn a_failed_read_is_told_to_all_who_wait_and_tried_again_when_asked() {
+fn failed_read_reaches_all_waiters_and_is_retried() {
     for raw in [false, true] {
         let model = model(2, 4, raw, |_| 3 * PAGE);
         let broken = Arc::new(AtomicBool::new(true));
@@ -280,7 +280,7 @@ fn a_file_cut_short_while_running_is_an_error() {
 }
 
 #[test]
-fn a_block_that_cannot_be_packed_is_an_error_and_its_places_come_back() {
+fn failed_packing_is_an_error_and_frees_its_slots() {
     struct Moody(AtomicU64);
     impl Pack for Moody {
         fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
@@ -322,7 +322,7 @@ fn a_store_on_a_drive_that_never_answers_is_dropped_all_the_same() {
 }
 
 #[test]
-fn a_drive_that_dies_is_told_to_all_who_wait() {
+fn drive_failure_reaches_all_waiters() {
     let model = model(1, 8, true, |_| 3 * PAGE + 100);
     let gate = Arc::default();
     let store = model.planted(&config(model.minimum(8), 8), &gate, |_| panic!("planted: the drive's thread ends"));
@@ -340,7 +340,7 @@ fn a_drive_that_dies_is_told_to_all_who_wait() {
 }
 
 #[test]
-fn descriptions_that_make_no_sense_are_refused() {
+fn invalid_block_descriptions_are_refused() {
     let model = model(1, 4, false, |_| PAGE + 10);
     let try_with = |change: Change<'_>| {
         let mut blocks = model.blocks.clone();
@@ -460,7 +460,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
 }
 
 #[test]
-fn whatever_is_asked_the_bytes_are_the_right_ones() {
+fn random_requests_always_get_correct_bytes() {
     for raw in [false, true] {
         // Layers of two sizes make two classes of slots.
         let model = model(4, 12, raw, |group| if group < 2 { 2 * PAGE + 100 } else { 5000 });
@@ -479,7 +479,7 @@ fn whatever_is_asked_the_bytes_are_the_right_ones() {
 }
 
 #[test]
-fn whatever_goes_wrong_the_bytes_are_the_right_ones() {
+fn random_faults_never_give_wrong_bytes() {
     for raw in [false, true] {
         let model = model(4, 12, raw, |_| 2 * PAGE + 100);
         let mut random = Random::new(21);
@@ -496,7 +496,7 @@ fn whatever_goes_wrong_the_bytes_are_the_right_ones() {
 }
 
 #[test]
-fn many_who_want_the_same_block_have_it_read_once() {
+fn concurrent_requests_read_a_block_once() {
     let model = model(4, 12, false, |_| PAGE);
     let reads = Arc::new(Mutex::new(HashMap::new()));
     let log = Arc::clone(&reads);

@@ -290,7 +290,7 @@ mod tests {
     /// Checks for every target and kind of weight that the plan of the product's model has a kernel
     /// with its cut.
     #[test]
-    fn a_model_of_one_product_has_its_kernel() {
+    fn single_product_model_has_the_tuned_kernel() {
         let specs = [
             "linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemv",
             "linear format=q4_k k=512 tile=32 n=512 shape=gemm",

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_counts_where_a_part_of_it_gains_and_none_loses() {
+    fn tuning_gain_needs_one_faster_and_no_slower_part() {
         let row = |low: f64, ratio: f64, high: f64| Row {
             what: String::new(),
             spec: String::new(),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kernel_is_tuned_where_the_plan_runs_it() {
+    fn single_kernel_is_tuned_in_its_plan_step() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
         let run = engine::Options {
             threads: Some(1),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_selected_are_tuned_alone() {
+    fn only_selected_ops_are_tuned() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
         let run = engine::Options {
             threads: Some(1),

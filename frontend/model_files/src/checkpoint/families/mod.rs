@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_objects() {
+    fn family_defaults_are_json_objects() {
         for family in all() {
             let defaults: serde_json::Value = serde_json::from_str(family.defaults).unwrap();
             assert!(defaults.is_object(), "{:?}", family.model_types);

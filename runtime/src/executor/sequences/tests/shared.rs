@@ -254,7 +254,7 @@ impl Worlds {
 /// Any order of appending, cutting, copying, removing and restoring has the same result with and
 /// without sharing.
 #[test]
-fn sequences_that_share_are_what_copies_are() {
+fn shared_sequences_equal_copied_ones() {
     let (mut shared, mut cut) = (0, 0);
     for seed in 0..6 {
         let mut random = Random::new(seed);
@@ -301,7 +301,7 @@ fn copied_by_the_system(region: crate::memory::Region) -> u64 {
 /// If few mappings are left, sequences are copied instead of shared. The refusal is reported, and
 /// results are the same.
 #[test]
-fn where_mappings_are_few_sequences_are_copied() {
+fn sequences_are_copied_when_mappings_run_out() {
     let mut random = Random::new(100);
     // A copy takes two mappings of each column and run, and so does the original at its first copy.
     let columns = Text::new(&kinds(4)).sequence.states.shared_columns().len() as u64;
@@ -351,7 +351,7 @@ fn a_common_prefix_is_in_memory_once() {
 
 /// Short prefixes, and sequences without sharing, are copied.
 #[test]
-fn what_is_not_worth_it_is_copied() {
+fn short_prefixes_are_copied_instead_of_shared() {
     let state = vec![paged("plain", 4, (128, 128))];
     for (tokens, sharing) in [(40, Sharing::Paying), (1000, Sharing::Never)] {
         let mut sequences = Sequences::new(2, state.clone(), (CAPACITY, STEP), sharing).unwrap();
@@ -367,7 +367,7 @@ fn what_is_not_worth_it_is_copied() {
 
 /// If the system refuses memory files, sequences are copied, and the refusal is reported.
 #[test]
-fn where_there_are_no_files_of_memory_sequences_are_copied() {
+fn sequences_are_copied_without_memory_files() {
     // The refusal applies to one thread, so the test uses its own.
     let run = || {
         if let Err(error) = refuse(libc::SYS_memfd_create) {

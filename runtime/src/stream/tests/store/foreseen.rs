@@ -26,7 +26,7 @@ fn until_begun(reads: &Reads) {
 }
 
 #[test]
-fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
+fn predicted_block_is_read_once_into_its_final_slot() {
     let model = model(2, 6, false, |_| PAGE);
     let store = model.store(&config(model.minimum(2), 2));
     assert_eq!(store.predict(1, &[3, 4, 5]), 2, "half of the slots are for requests");
@@ -57,7 +57,7 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
 }
 
 #[test]
-fn requests_confirm_predictions_in_flight_and_take_others_back() {
+fn requests_confirm_matching_predictions_and_cancel_others() {
     let model = model(2, 8, false, |_| PAGE);
     let (store, gate, reads) = stuck(&model);
     // The first is being read, the others are queued.
@@ -82,7 +82,7 @@ fn requests_confirm_predictions_in_flight_and_take_others_back() {
 }
 
 #[test]
-fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
+fn cancelled_partial_read_is_repeated_on_request() {
     for wanted in [false, true] {
         let model = model(2, 8, false, |_| 6 * PAGE);
         let (store, gate, reads) = stuck(&model);
@@ -116,7 +116,7 @@ fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
 }
 
 #[test]
-fn what_is_announced_is_kept_until_it_is_requested_itself() {
+fn announced_blocks_are_kept_until_requested() {
     let model = model(2, 6, false, |_| PAGE);
     let store = model.store(&config(model.minimum(3), 3));
     assert_eq!(store.announce(0, &[4]), 1);

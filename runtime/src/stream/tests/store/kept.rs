@@ -24,7 +24,7 @@ fn read_kept(model: &Model, store: &ExpertCache) -> Vec<BlockId> {
 }
 
 #[test]
-fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
+fn kept_blocks_are_read_once_and_never_evicted() {
     for raw in [false, true] {
         let model = model(3, 8, raw, |_| 3 * PAGE);
         // Duplicates and unknown blocks are ignored.
@@ -68,7 +68,7 @@ fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
 /// Tests that kept blocks leave enough slots for any two layers. A prompt that uses all experts
 /// then has smaller windows.
 #[test]
-fn a_layer_larger_than_what_is_left_is_used_in_windows() {
+fn kept_blocks_shrink_the_windows_of_large_layers() {
     let model = model(2, 16, false, |_| PAGE);
     let wanted: Vec<BlockId> = (0..16).map(|expert| id(0, expert)).collect();
     let mut config = keeping(&model, 2, 4, &wanted);
@@ -97,7 +97,7 @@ fn a_layer_larger_than_what_is_left_is_used_in_windows() {
 }
 
 #[test]
-fn what_is_evicted_is_read_again_when_it_is_wanted() {
+fn evicted_blocks_are_reread_on_request() {
     let model = model(2, 8, false, |_| PAGE);
     let store = model.store(&keeping(&model, 2, 8, &[id(0, 5), id(1, 6)]));
     read_kept(&model, &store);
@@ -133,7 +133,7 @@ fn what_is_evicted_is_read_again_when_it_is_wanted() {
 
 /// Tests that a kept block with a failed read is read again on request, and is then kept.
 #[test]
-fn what_is_kept_and_cannot_be_read_is_read_when_it_is_wanted() {
+fn kept_block_with_failed_read_is_retried_on_request() {
     let model = model(1, 8, false, |_| PAGE);
     let broken = Arc::new(AtomicBool::new(true));
     let faulty = Arc::clone(&broken);
@@ -157,7 +157,7 @@ fn what_is_kept_and_cannot_be_read_is_read_when_it_is_wanted() {
 /// Tests, for any order of calls and any policy, that no wait blocks forever and that kept blocks
 /// stay.
 #[test]
-fn nobody_waits_for_ever_beside_what_is_kept() {
+fn kept_blocks_never_cause_endless_waits() {
     for (name, policy) in Kind::ALL {
         for raw in [false, true] {
             let model = model(3, 9, raw, |group| 1000 + 2000 * u64::from(group));
