@@ -1,6 +1,6 @@
 //! Opening of files that others made, and writing of files that others read. No other code opens or
 //! writes files, with one exception. The library that edits lines reads and writes its history, in
-//! a file that [`own`] opened first.
+//! a file that [`private_files`] opened first.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | [`changed`] | detection of replaced or modified open files |
 //! | [`folder`] | folders that are complete or absent |
 //! | [`page`] | pages with data in them |
-//! | [`own`] | files that this user's runs keep for themselves |
+//! | [`private_files`] | files that this user's runs keep for themselves |
 //!
 //! ```
 //! use ixc_files::{Guard, Kind, Output};

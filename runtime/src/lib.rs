@@ -22,7 +22,7 @@
 //! | [`processors`] | processors and cores, and binding of threads to them |
 //! | [`pool`] | persistent threads and their barrier |
 //! | [`gauge`] | progress of a long operation |
-//! | [`bucket`] | sorting of routed rows by expert |
+//! | [`expert_sort`] | sorting of routed rows by expert |
 //! | `reads` | identity and class of reads from a drive |
 //! | `storage` | files, mappings and memory: [`memory`], [`blocks`], packing |
 //! | [`trace`] | recording of events, as a file that Perfetto opens |

@@ -91,7 +91,8 @@ pub struct Options {
     /// Whether to pin the whole reservation, which saves page lookups. Pinning allocates all of its
     /// memory at once.
     pub register: bool,
-    /// CPUs that the thread may run on, preferably near the drive: [`affinity::near_file`].
+    /// CPUs that the thread may run on, preferably near the drive:
+    /// [`affinity::processors_near_file`].
     pub cpus: Option<Vec<usize>>,
 }
 

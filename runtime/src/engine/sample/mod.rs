@@ -136,7 +136,7 @@ pub struct Sampler {
     /// Whether the last token was drawn from the candidates. False if it was the only possible
     /// token.
     was_drawn: bool,
-    /// Number of drawn tokens, at most [`Settings::min`].
+    /// Number of drawn tokens, at most [`Settings::min_tokens`].
     drawn: usize,
 }
 

@@ -38,7 +38,7 @@
 //! them in windows: [`ExpertCache::window`] returns the number of blocks that fit, and each
 //! [`ExpertCache::release_block`] makes room for one more.
 //!
-//! Some blocks can be [kept](Keep): the cache reads them once, at the start
+//! Some blocks can be [kept](KeptBlocks): the cache reads them once, at the start
 //! ([`ExpertCache::read_kept`]), and never evicts them.
 //!
 //! Raw blocks are packed after their read. A waiting thread packs blocks that have arrived for the
