@@ -154,7 +154,7 @@ impl Module {
             return Err(CodegenError::MissingFeatures { target, missing });
         }
         let mut code: Vec<u8> = Vec::new();
-        let mut add_kernels = Vec::with_capacity(kernels.len());
+        let mut placed = Vec::with_capacity(kernels.len());
         for (kernel, artifact) in kernels.iter().zip(lower(kernels, target)?) {
             code.resize(code.len().next_multiple_of(ALIGNMENT), PADDING);
             let offset = code.len();
@@ -163,7 +163,7 @@ impl Module {
             }
             artifact.bytes().into_iter().for_each(|bytes| code.extend_from_slice(bytes));
             code.resize(code.len().max(offset + profile::room(&artifact)), PADDING);
-            add_kernels.push(ModuleKernel {
+            placed.push(ModuleKernel {
                 name: kernel.name.clone(),
                 dims: kernel.dims.clone(),
                 buffers: kernel.buffers.clone(),
@@ -173,13 +173,13 @@ impl Module {
         }
         let memory = executable(&code).map_err(|source| CodegenError::ExecutableMemory { source })?;
         let begin = memory.ptr(AssemblyOffset(0)) as u64;
-        let known = kernels.iter().zip(&add_kernels).map(|(kernel, own)| profile::PlacedKernel {
+        let known = kernels.iter().zip(&placed).map(|(kernel, own)| profile::PlacedKernel {
             kernel,
             artifact: &own.artifact,
             address: begin + own.offset as u64,
         });
         let registered = profile::add_kernels(&known.collect::<Vec<_>>());
-        Ok(Module { target, _registered: registered, memory, kernels: add_kernels })
+        Ok(Module { target, _registered: registered, memory, kernels: placed })
     }
 
     /// Returns the target of all kernels.

@@ -268,8 +268,8 @@ impl Place {
     /// an error.
     pub fn take(&self, from: &Path, file: &File) -> Result<(), OutputError> {
         let taken = || {
-            let path_of_file = file.metadata()?;
-            if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&path_of_file) {
+            let metadata = file.metadata()?;
+            if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&metadata) {
                 return Err(io::Error::other(format!("{} was replaced by another file", from.display())));
             }
             self.set_mode(file)?;

@@ -24,9 +24,8 @@
 //! | `ids` | a token's experts |
 //! | `send` | messages: receivers, and time of leaving |
 //! | `rows` | the rows that each instance fires for |
-//! | `dims` | the kernels' dims |
 //! | `path` | the critical path |
-//! | `wait_chain` | the chain of waits in a deadlock |
+//! | `stuck` | the chain of waits in a deadlock |
 //!
 //! Invariant: a firing never begins before all its inputs are there. Unfired rows and unsent
 //! messages at the end of a wave are an error.

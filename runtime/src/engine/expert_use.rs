@@ -30,15 +30,16 @@ impl Engine {
 
     /// Evicts the experts of one layer from memory. `layer` counts the layers with experts, in the
     /// order of a step. A later step that needs such an expert reads it again and computes the
-    /// same. Experts that [`Pins`](super::Pins) keep stay, unless `pinned_processors` unpins them.
+    /// same. Experts that [`Pins`](super::Pins) keep stay, unless `pinned` is true; then they are
+    /// unpinned.
     ///
     /// # Errors
     /// See [`EvictError`].
-    pub fn evict_experts(&mut self, layer: usize, pinned_processors: bool) -> Result<Evicted, EvictError> {
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
         let layers = self.loaded.expert_counts.layers();
         let experts = self.loaded.store.experts.as_ref().map(Experts::store).ok_or(EvictError::NotStreamed)?;
         let facts = layers.get(layer).ok_or(EvictError::NoLayer { layer, layers: layers.len() })?;
         // A layer that is in no group has no streamed experts.
-        Ok(facts.group.map(|group| experts.evict(group, pinned_processors)).unwrap_or_default())
+        Ok(facts.group.map(|group| experts.evict(group, pinned)).unwrap_or_default())
     }
 }

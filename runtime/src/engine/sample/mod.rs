@@ -16,7 +16,7 @@
 //! | `settings` | settings, their names and ranges |
 //! | `samplers` | the samplers, one row each |
 //! | `breakers` | DRY's sequence breakers |
-//! | `log_probabilities_of` | log-probabilities of tokens |
+//! | `log_probability` | log-probabilities of tokens |
 //! | `random` | random numbers |
 //! | `resume` | saving and restoring a sampler's state |
 //!
@@ -311,8 +311,8 @@ impl Sampler {
             }
         }
         // Only rounding leads here; the last candidate with any probability is drawn.
-        let log_probabilities_of = |token: &&u32| self.probabilities[**token as usize] > 0.0;
-        Ok(self.candidates.iter().rev().find(log_probabilities_of).copied().unwrap_or_else(|| self.best_token()))
+        let is_possible = |token: &&u32| self.probabilities[**token as usize] > 0.0;
+        Ok(self.candidates.iter().rev().find(is_possible).copied().unwrap_or_else(|| self.best_token()))
     }
 
     /// Returns the candidate with the largest logit, and of equal ones the lowest id.

@@ -3,7 +3,7 @@
 //!
 //! A buffer is a slice of the argument's source: the arena, a weight, a state, inputs or scratch
 //! memory. It can also be the parts that an item leaves for `combine`, or places of a state that an
-//! index chose (`gather_chosen.rs`).
+//! index chose (`gather.rs`).
 //!
 //! Invariant: each region returned here lies inside the memory of its source. The values of an
 //! index buffer are below the kernel's limit. Any other case is a [`Problem`], whatever the plan
@@ -236,7 +236,7 @@ impl Pass<'_> {
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)
             }
-            // Chosen places are copied for each item (`gather_chosen.rs`).
+            // Chosen places are copied for each item (`gather.rs`).
             Source::Chosen { .. } => (empty(), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),

@@ -421,7 +421,7 @@ impl ExpertCache {
     }
 
     /// Evicts the unpinned blocks of a group from memory, and cancels predictions for it. Kept
-    /// blocks stay unless `choose_kept` is true; then they also lose their kept status.
+    /// blocks stay unless `kept` is true; then they also lose their kept status.
     pub fn evict(&self, group: u32, kept: bool) -> Evicted {
         let mut inner = self.shared.lock();
         let evicted = inner.evict(&self.shared.fixed, group, kept);
