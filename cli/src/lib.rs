@@ -87,9 +87,9 @@ use output::Colours;
 pub use out_of_memory::OrEnd;
 pub use program::run;
 
-/// Compiles model files to machine code for exactly this model and this CPU, and runs them.
+/// Compiles model files to machine code for this CPU, and runs them.
 #[derive(Debug, Parser)]
-#[command(name = "ixc", version = build::version(), long_version = build::long_version(), about, propagate_version = true)]
+#[command(name = "ixc", version = build::version(), long_version = build::long_version(), propagate_version = true)]
 #[command(after_help = "EXAMPLES:
   ixc run -p \"The borrow checker\"          run the built-in demo model
   ixc run model.gguf -p \"Hello\" -n 64      run a model

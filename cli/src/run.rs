@@ -68,12 +68,7 @@ stops the text with exit status 130.
 Each line of a --batch file is one request, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}. The \
 options of this command are its defaults. Answers are written as they finish, each with the number \
 of its line. After an interruption, the same command continues with the unanswered lines. The exit \
-status is 1 if any answer is an error. Ctrl-C stops the text; the exit \
-status is 130 then. Where no text is being written it ends the program.
-
-A batch has one request in each line of its file, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}; what a line does not say, the options here do. Answers are \
-written as they come, each with the number of its line, and the same command goes on behind those that are there. The exit status is 1 where one of them is an \
-error.")]
+status is 1 if any answer is an error.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
