@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::cover::cover;
+use crate::support::cover::{cover, cover_on};
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared};
 use ixc::compile::{Options, compile};
@@ -90,16 +90,16 @@ fn batched_sequences_have_the_bits_of_single_ones() {
     let mut random = Random::new(20);
     let folders = [Some(own), shared("golden")].into_iter().flatten();
     let goldens: Vec<Golden> = folders.flat_map(|folder| Golden::all(&folder)).collect();
-    for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
-        for golden in cover(&goldens, target) {
-            let model = Model::open(&golden.model).unwrap();
-            let prompt = golden.tokens("prompt_tokens");
-            let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
-            let mut engine = load(plan, target);
-            let how = format!("{} {}", golden.name(), target.name());
-            let sequences: Vec<_> = (0..SEQUENCES - 1).map(|_| alone(&mut engine, &prompt, &mut random)).collect();
-            together(&mut engine, &sequences, &mut random, &how);
-        }
+    let targets: Vec<Target> =
+        [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()).collect();
+    for (golden, target) in cover_on(&goldens, &targets) {
+        let model = Model::open(&golden.model).unwrap();
+        let prompt = golden.tokens("prompt_tokens");
+        let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+        let mut engine = load(plan, target);
+        let how = format!("{} {}", golden.name(), target.name());
+        let sequences: Vec<_> = (0..SEQUENCES - 1).map(|_| alone(&mut engine, &prompt, &mut random)).collect();
+        together(&mut engine, &sequences, &mut random, &how);
     }
 }
 

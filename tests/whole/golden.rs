@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::support::cover::{cover, runs_all};
+use crate::support::cover::{cover, cover_on, runs_all};
 use crate::support::engines::{self, bits};
 use crate::support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
 use ixc::compile::{Options, compile};
@@ -216,31 +216,31 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
         model.arch.hyper.layers.iter().any(|layer| layer.experts.is_some())
     });
     assert!(goldens.len() >= wanted, "{} models with experts", goldens.len());
-    for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
-        for golden in cover(&goldens, target) {
-            let model = Model::open(&golden.model).unwrap();
-            let tokens = golden.tokens("prompt_tokens");
-            let max_tokens = u32::try_from(tokens.len()).ok();
-            let options = Options { target: Some(target), max_tokens, ..Options::default() };
-            let plan = |expert_memory| compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan;
-            let mut all = engines::load(plan(None), target, 0).unwrap();
-            let blocks = plan(Some(0));
-            let needed = match engines::load(blocks.clone(), target, 1) {
-                Err(LoadError::Stream(error)) => match *error {
-                    StreamError::Budget { needed, .. } => needed,
-                    other => panic!("{}: {other}", golden.name()),
-                },
-                other => panic!("{}: a byte is enough, or not tried: {:?}", golden.name(), other.err()),
-            };
-            let mut least = engines::load(blocks, target, needed).unwrap();
-            for step in [tokens.len(), 1] {
-                let [resident, streamed] = [&mut all, &mut least].map(|engine| engines::logits(engine, &tokens, step));
-                let how = format!("{} {}, steps of {step}", golden.name(), target.name());
-                assert!(bits(&resident) == bits(&streamed), "{how}: other bits");
-            }
-            let stats = least.stream().unwrap().stats().groups;
-            assert!(stats.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{}: {stats:?}", golden.name());
+    let targets: Vec<Target> =
+        [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()).collect();
+    for (golden, target) in cover_on(&goldens, &targets) {
+        let model = Model::open(&golden.model).unwrap();
+        let tokens = golden.tokens("prompt_tokens");
+        let max_tokens = u32::try_from(tokens.len()).ok();
+        let options = Options { target: Some(target), max_tokens, ..Options::default() };
+        let plan = |expert_memory| compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan;
+        let mut all = engines::load(plan(None), target, 0).unwrap();
+        let blocks = plan(Some(0));
+        let needed = match engines::load(blocks.clone(), target, 1) {
+            Err(LoadError::Stream(error)) => match *error {
+                StreamError::Budget { needed, .. } => needed,
+                other => panic!("{}: {other}", golden.name()),
+            },
+            other => panic!("{}: a byte is enough, or not tried: {:?}", golden.name(), other.err()),
+        };
+        let mut least = engines::load(blocks, target, needed).unwrap();
+        for step in [tokens.len(), 1] {
+            let [resident, streamed] = [&mut all, &mut least].map(|engine| engines::logits(engine, &tokens, step));
+            let how = format!("{} {}, steps of {step}", golden.name(), target.name());
+            assert!(bits(&resident) == bits(&streamed), "{how}: other bits");
         }
+        let stats = least.stream().unwrap().stats().groups;
+        assert!(stats.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{}: {stats:?}", golden.name());
     }
 }
 

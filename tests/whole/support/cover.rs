@@ -32,26 +32,44 @@ pub fn runs_all() -> bool {
 /// # Panics
 /// If a model does not compile.
 pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
+    cover_on(models, &[target]).into_iter().map(|(model, _)| model).collect()
+}
+
+/// Returns models with the target that each runs on. A feature that several targets have is covered
+/// by one of them, and models alternate between targets. For tests of parts that are the same code
+/// on all targets.
+///
+/// # Panics
+/// If a model does not compile.
+pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden, Target)> {
+    let count = targets.len();
+    let pairs = models.iter().enumerate().flat_map(|(number, model)| {
+        // The target after the one that the model before began with.
+        (0..count).map(move |turn| (model, targets[(number + turn) % count]))
+    });
+    let pairs: Vec<_> = pairs.collect();
     if runs_all() {
-        return models.iter().collect();
+        return pairs;
     }
-    let features: Vec<Features> = models.iter().map(|model| features_of(model, target)).collect();
+    let features: Vec<Features> = pairs.iter().map(|(model, target)| features_of(model, *target)).collect();
     let mut missing: BTreeSet<&String> = features.iter().flat_map(|features| features.iter()).collect();
     let all = missing.len();
-    let mut chosen = BTreeSet::new();
+    let mut selected = BTreeSet::new();
     while !missing.is_empty() {
         let gain = |number: &usize| features[*number].iter().filter(|feature| missing.contains(feature)).count();
         // The first of several with the same gain.
-        let best = (0..models.len()).rev().max_by_key(gain).unwrap();
+        let best = (0..pairs.len()).rev().max_by_key(gain).unwrap();
         missing.retain(|feature| !features[best].contains(*feature));
-        assert!(chosen.insert(best), "a model that adds nothing");
+        assert!(selected.insert(best), "a model that adds nothing");
     }
-    let (count, left_out) = (chosen.len(), models.len() - chosen.len());
-    println!("cover on {}: {count} of {} models have all {all} features", target.name(), models.len());
+    let (runs, left_out) = (selected.len(), pairs.len() - selected.len());
+    let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
+    let names = names.join(" and ");
+    println!("cover on {names}: {runs} of {} runs have all {all} features", pairs.len());
     if left_out > 0 {
-        println!("LEFT OUT: golden models on {} whose features others have; IXC_ALL=1 runs all", target.name());
+        println!("LEFT OUT: golden models on {names} whose features others have; IXC_ALL=1 runs all");
     }
-    chosen.into_iter().map(|number| &models[number]).collect()
+    selected.into_iter().map(|number| pairs[number]).collect()
 }
 
 /// Returns the features of a model's plan, found once for all tests.
