@@ -48,6 +48,10 @@ use ixc_text::tokenizer::{Tokenizer, Values};
 use crate::Error;
 use crate::loaded_model::{LoadedModel, with_bos};
 
+mod tools;
+
+pub use tools::{Rendered, ToolUse, render_with_tools};
+
 /// Role of the user's messages.
 pub const USER: &str = "user";
 /// Role of the model's answers.

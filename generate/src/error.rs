@@ -138,6 +138,9 @@ pub enum Error {
     /// The model has no chat template, but a conversation is requested.
     #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
+    /// The chat template does not present tools, and its format has no description in words.
+    #[error("the chat template leaves tools out, and its format of calls cannot be described in a prompt")]
+    ToolsLeftOut,
     /// The sampler's settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -253,6 +256,7 @@ impl Error {
             | Error::TextBeyondStep { .. }
             | Error::Prompt { .. }
             | Error::NoTemplate
+            | Error::ToolsLeftOut
             | Error::Breakers { .. }
             | Error::NoSlot { .. }
             | Error::NoSpeculation

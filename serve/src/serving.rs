@@ -26,7 +26,7 @@ use ixc_server::model::{
 use ixc_server::{Model, Models};
 use ixc_text::chat::{Format, Parser, Part, TextParameters, format_of};
 use ixc_text::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
-use ixc_text::tokenizer::{Tokenizer, Values};
+use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -34,7 +34,7 @@ use crate::Error;
 use crate::supervisor::Notifier;
 use ixc_compile::build;
 use ixc_generate::Error as GenerationError;
-use ixc_generate::chat;
+use ixc_generate::chat::{self, Rendered, ToolUse};
 use ixc_generate::embedding::Embedder;
 use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::generator::{ContextShift, Generator};
@@ -196,49 +196,21 @@ impl Host {
 
     /// Renders a conversation, and returns the format of its answer. The prompt describes tools in
     /// words if the template ignores them, or if its format of calls cannot be enforced.
-    fn written(
-        &self,
-        conversation: &Conversation,
-        constraint: Option<&Constraint>,
-    ) -> Result<(String, Values<'_>, &'static Format), Refusal> {
+    fn written(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Rendered<'_>, Refusal> {
         let (tokenizer, template) =
             (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(GenerationError::NoTemplate))?);
+        let tools = ToolUse {
+            is_enforced: matches!(constraint, Some(Constraint::Calls { .. })),
+            demand: if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe },
+        };
         let renderer = self.options.renderer.as_deref();
-        let render = |conversation: &Conversation| {
-            chat::render(tokenizer, template, renderer, conversation.clone()).map_err(unread)
-        };
-        let (own, wanted) = (self.format(None), self.format(constraint));
-        let rendered = render(conversation);
-        let presents = match &rendered {
-            _ if conversation.tools.is_empty() => true,
-            Ok((text, values)) => conversation.presents_tools(template.source(), &values.restore(text), |short| {
-                render(short).ok().map(|(text, values)| values.restore(&text))
-            }),
-            // The tools may be the reason.
-            Err(_) => false,
-        };
-        if presents && wanted.name == own.name {
-            return rendered.map(|(text, values)| (text, values, own));
-        }
-        let format = own.for_calls();
-        if format.call_frame("").is_none() {
-            let what = "the chat template leaves tools out, and its format of calls cannot be described in a prompt";
-            return rendered.and_then(|_| Err(invalid(what)));
-        }
-        let demand = if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe };
-        let told = conversation.with_tools_told(format, demand);
-        let (text, values) = match presents {
-            true => render(&told)?,
-            // Report the error of the conversation with tools.
-            false => render(&told.with_calls_told(format)).or_else(|error| rendered.and(Err(error)))?,
-        };
-        Ok((text, values, format))
+        chat::render_with_tools(tokenizer, template, renderer, conversation, tools).map_err(unread)
     }
 
     /// Renders a conversation and encodes it.
     fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         let tokenizer = self.tokenizer()?;
-        let (text, mut values, format) = self.written(conversation, constraint)?;
+        let Rendered { text, mut values, format } = self.written(conversation, constraint)?;
         let Facts { context, trained_context, .. } = self.facts;
         loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = loaded_model::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
