@@ -436,7 +436,10 @@ impl LoadedModel {
     }
 
     /// Writes the states of a sequence, its tokens, and its sampler. Returns the number of bytes.
-    pub(crate) fn save(
+    ///
+    /// # Errors
+    /// When the sequence is empty or has other tokens, or the output cannot be written.
+    pub fn save(
         &self,
         id: SequenceId,
         tokens: &[u32],

@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use ixc_files::open_regular;
-use ixc_runtime::engine::FIRST;
+use ixc_runtime::engine::{Engine, FIRST};
 use ixc_runtime::gauge::Activity;
 use ixc_runtime::sample::SamplerState;
 use ixc_runtime::stats::Stats;
@@ -99,6 +99,12 @@ impl Session {
     /// Returns the model.
     pub fn model(&self) -> &LoadedModel {
         self.generator.model()
+    }
+
+    /// Returns the engine, to add and run further sequences. The first one has the session's text
+    /// and must stay as it is.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.generator.model_mut().engine
     }
 
     /// Generates text. Cached tokens of the prompt are not computed again. `progress` is called
