@@ -1,14 +1,15 @@
 //! A model's experts, and rows that are being computed.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 
 use ixc::compile;
 use ixc::moe::{Handle, Layer, Moe, MoeOptions, Rows};
 use ixc::runtime::engine;
-use ixc::targets::Target;
 
-use crate::failure::guarded;
+use crate::arguments::{free, not_null, slice, string};
+use crate::error::{Failure, guarded};
+use crate::model::target;
 
 /// A model's routed experts.
 #[derive(Debug)]
@@ -38,47 +39,6 @@ pub struct IxcLayer {
     experts: u32,
 }
 
-fn message(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
-/// Returns `count` numbers from `at` on.
-///
-/// # Safety
-/// If `count` is not 0 and `at` not null, `count` numbers lie at `at`, and do not change while they
-/// are used.
-unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>) -> Result<&'a [T], String> {
-    let count =
-        count.filter(|count| count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize));
-    let count = count.ok_or_else(|| format!("{what}: more numbers than memory can hold"))?;
-    match (count, at.is_null(), at.is_aligned()) {
-        (0, ..) => Ok(&[]),
-        (_, false, true) => {
-            // SAFETY: the caller guarantees it. The pointer is not null, is aligned, and the slice
-            // is no longer than any object.
-            Ok(unsafe { std::slice::from_raw_parts(at, count) })
-        }
-        (_, true, _) => Err(format!("{what} is NULL")),
-        (_, false, false) => Err(format!("{what} is at {at:p}, no multiple of {}", align_of::<T>())),
-    }
-}
-
-/// Returns the text that begins at `at`.
-///
-/// # Safety
-/// `at` is null, or the text ends with 0 and does not change while it is used.
-unsafe fn string<'a>(what: &str, at: *const c_char) -> Result<&'a str, String> {
-    if at.is_null() {
-        return Err(format!("{what} is NULL"));
-    }
-    // SAFETY: the caller guarantees it. The pointer is not null.
-    unsafe { CStr::from_ptr(at) }.to_str().map_err(|_| format!("{what} is not UTF-8"))
-}
-
-fn not_null<'a, T>(what: &str, found: Option<&'a T>) -> Result<&'a T, String> {
-    found.ok_or_else(|| format!("{what} is NULL"))
-}
-
 /// Opens a model's experts.
 ///
 /// # Safety
@@ -94,18 +54,14 @@ pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOp
             if !options.target.is_null() {
                 // SAFETY: the caller guarantees it.
                 let name = unsafe { string("target", options.target) }?;
-                let target = Target::from_name(name).ok_or_else(|| {
-                    let names: Vec<&str> = ixc::targets::TARGETS.iter().map(|row| row.name).collect();
-                    format!("there is no target {name:?}; targets are {}", names.join(", "))
-                })?;
-                all.compile = compile::Options { target: Some(target), ..all.compile };
+                all.compile = compile::Options { target: Some(target(name)?), ..all.compile };
             }
             all.compile.max_tokens = Some(options.max_rows).filter(|&rows| rows > 0);
             let threads = Some(options.threads as usize).filter(|&threads| threads > 0);
             let memory = Some(options.memory).filter(|&memory| memory > 0);
             all.run = engine::Options { threads, memory, ..all.run };
         }
-        let moe = Moe::open(Some(Path::new(path)), &all).map_err(message)?;
+        let moe = Moe::open(Some(Path::new(path)), &all)?;
         Ok(Box::into_raw(Box::new(IxcMoe(moe))))
     })
 }
@@ -116,13 +72,8 @@ pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOp
 /// `moe` is null, or came from [`ixc_moe_open`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_close(moe: *mut IxcMoe) {
-    guarded((), || {
-        if !moe.is_null() {
-            // SAFETY: the caller guarantees that this is the only pointer to the box.
-            drop(unsafe { Box::from_raw(moe) });
-        }
-        Ok(())
-    });
+    // SAFETY: the caller guarantees it.
+    unsafe { free(moe) };
 }
 
 /// Writes the layers that have experts, and returns their number.
@@ -135,7 +86,7 @@ pub unsafe extern "C" fn ixc_moe_layers(moe: *const IxcMoe, layers: *mut IxcLaye
         // SAFETY: the caller guarantees it.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         if layers.is_null() && room > 0 {
-            return Err("layers is NULL, and there is to be room".to_owned());
+            return Err(Failure::usage("layers is NULL and has a capacity"));
         }
         for (at, layer) in moe.layers().iter().enumerate().take(room) {
             let &Layer { number, width, used, experts, .. } = layer;
@@ -171,11 +122,14 @@ pub unsafe extern "C" fn ixc_moe_submit(
             0 => Rows::F32(unsafe { slice("rows", rows.cast(), width) }?),
             // SAFETY: the caller guarantees it.
             1 => Rows::Bf16(unsafe { slice("rows", rows.cast(), width) }?),
-            other => return Err(format!("there is no type {other}; types are IXC_F32 (0) and IXC_BF16 (1)")),
+            other => {
+                let text = format!("there is no type {other}; types are IXC_F32 (0) and IXC_BF16 (1)");
+                return Err(Failure::usage(text));
+            }
         };
         // SAFETY: the caller guarantees it.
         let (ids, weights) = unsafe { (slice("ids", ids, used)?, slice("weights", weights, used)?) };
-        let handle = moe.submit(layer, rows, ids, weights).map_err(message)?;
+        let handle = moe.submit(layer, rows, ids, weights)?;
         Ok(Box::into_raw(Box::new(IxcJob(handle))))
     })
 }
@@ -215,19 +169,19 @@ pub unsafe extern "C" fn ixc_job_done(job: *const IxcJob) -> c_int {
 pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: usize) -> c_int {
     guarded(-1, || {
         if job.is_null() {
-            return Err("job is NULL".to_owned());
+            return Err(Failure::usage("job is NULL"));
         }
         // SAFETY: the caller guarantees that this is the only pointer to the box.
         let IxcJob(handle) = *unsafe { Box::from_raw(job) };
-        let found = handle.wait().map_err(message)?;
+        let found = handle.wait()?;
         if found.len() > room {
-            return Err(format!("there is room for {room} numbers of {}", found.len()));
+            return Err(Failure::buffer("sums", room, found.len()));
         }
         if found.is_empty() {
             return Ok(0);
         }
         if sums.is_null() || !sums.is_aligned() {
-            return Err(format!("sums is {sums:p}, no place for numbers"));
+            return Err(Failure::usage(format!("sums is {sums:p}, no place for numbers")));
         }
         // SAFETY: the caller guarantees room for `room` numbers, which do not overlap `found`.
         unsafe { sums.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
@@ -241,11 +195,6 @@ pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: us
 /// `job` as for [`ixc_job_done`], and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_forget(job: *mut IxcJob) {
-    guarded((), || {
-        if !job.is_null() {
-            // SAFETY: the caller guarantees that this is the only pointer to the box.
-            drop(unsafe { Box::from_raw(job) });
-        }
-        Ok(())
-    });
+    // SAFETY: the caller guarantees it.
+    unsafe { free(job) };
 }

@@ -22,7 +22,7 @@ static int refused(int is_refused, const char *words) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 2 || ixc_version() != IXC_VERSION || strcmp(ixc_error(), "") != 0) return 2;
+    if (count != 2 || ixc_abi_version() != IXC_ABI_VERSION || strcmp(ixc_error(), "") != 0) return 2;
     ixc_options options = {"avx2", 0, 2, 0};
     ixc_moe *moe = ixc_moe_open(arguments[1], &options);
     if (moe == NULL) return failed("open");
@@ -71,7 +71,7 @@ int main(int count, char **arguments) {
         if (refused(ixc_moe_submit(moe, of.layer, IXC_F32, rows, ids, weights, ROWS) == NULL, "finite")) return 1;
         weights[0] = 1.0f;
         ixc_job *small = ixc_moe_submit(moe, of.layer, IXC_F32, rows, ids, weights, ROWS);
-        if (refused(ixc_job_wait(small, sums, numbers - 1) < 0, "there is room for")) return 1;
+        if (refused(ixc_job_wait(small, sums, numbers - 1) < 0, "room for")) return 1;
         ixc_job *none = ixc_moe_submit(moe, of.layer, IXC_F32, NULL, NULL, NULL, 0);
         if (none == NULL || ixc_job_wait(none, NULL, 0) != 0) return failed("no rows");
         free(rows), free(sums), free(halves), free(weights), free(ids), free(same);

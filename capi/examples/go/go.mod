@@ -1,0 +1,3 @@
+module example.org/ixc-generate
+
+go 1.19

@@ -1,0 +1,534 @@
+//! Generation of texts.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use ixc::generator::{End, Event, Request};
+use ixc::grammar::Source;
+use ixc::output_text::{OutputText, StopStrings};
+use ixc::runtime::sample::Settings;
+use ixc::text::chat::{Answer, Delta, Parser, ToolCall};
+use ixc::text::tokenizer::DecodeOptions;
+
+use crate::arguments::{HandlePlace, SizedStruct, free, not_null, optional_string, sized, slice, texts, write_sized};
+use crate::cancel::IxcCancel;
+use crate::error::{Failure, IxcStatus, guarded, status};
+use crate::flags;
+use crate::model::{IxcModel, Running, Shared};
+use crate::sampler::IxcSampler;
+
+/// `ixc_part`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum IxcPart {
+    /// Text for the user.
+    Content,
+    /// Reasoning before the text.
+    Reasoning,
+    /// Name of a tool that is called.
+    Call,
+    /// Arguments of the last call.
+    Arguments,
+}
+
+/// `ixc_piece`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IxcPiece {
+    size: usize,
+    text: *const c_char,
+    bytes: usize,
+    part: IxcPart,
+    token: u32,
+}
+
+/// `ixc_text_callback`.
+pub type IxcTextCallback = Option<unsafe extern "C" fn(user: *mut c_void, piece: *const IxcPiece) -> c_int>;
+
+/// `ixc_generate_options`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IxcGenerateOptions {
+    size: usize,
+    sampler: *const IxcSampler,
+    max_tokens: usize,
+    stop: *const *const c_char,
+    stop_count: usize,
+    grammar: *const c_char,
+    json_schema: *const c_char,
+    on_text: IxcTextCallback,
+    user: *mut c_void,
+    cancel: *const IxcCancel,
+    flags: u32,
+    reserved: u32,
+}
+
+// SAFETY: it is `repr(C)` and begins with its size. Any bytes are pointers and numbers, and a null
+// function is `None`.
+unsafe impl SizedStruct for IxcGenerateOptions {}
+
+/// `ixc_end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum IxcEnd {
+    /// The model ended the text.
+    Token,
+    /// The grammar allows no further token.
+    Grammar,
+    /// The text has the requested number of tokens.
+    Limit,
+    /// The context is full.
+    Context,
+    /// A stop text was generated.
+    Stop,
+    /// The callback stopped the text.
+    Callback,
+    /// The switch was set.
+    Cancelled,
+}
+
+/// `ixc_stats`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IxcStats {
+    size: usize,
+    prompt_tokens: usize,
+    computed_tokens: usize,
+    generated_tokens: usize,
+    prompt_seconds: f64,
+    generation_seconds: f64,
+}
+
+// SAFETY: it is `repr(C)` and begins with its size. Any bytes are numbers.
+unsafe impl SizedStruct for IxcStats {}
+
+/// `ixc_call`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IxcCall {
+    size: usize,
+    id: *const c_char,
+    name: *const c_char,
+    arguments: *const c_char,
+}
+
+// SAFETY: it is `repr(C)` and begins with its size. Any bytes are pointers.
+unsafe impl SizedStruct for IxcCall {}
+
+/// A text with a terminating 0, for C.
+#[derive(Debug)]
+struct TerminatedText(Vec<u8>);
+
+impl TerminatedText {
+    fn new(text: String) -> TerminatedText {
+        let mut bytes = text.into_bytes();
+        bytes.push(0);
+        TerminatedText(bytes)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len() - 1
+    }
+}
+
+/// A tool call, for C.
+#[derive(Debug)]
+struct CallTexts {
+    id: CString,
+    name: CString,
+    arguments: CString,
+}
+
+impl CallTexts {
+    fn new(call: ToolCall) -> CallTexts {
+        let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
+        CallTexts { id: text(call.id), name: text(call.name), arguments: text(call.arguments) }
+    }
+}
+
+/// A generated text.
+#[derive(Debug)]
+pub struct IxcGeneration {
+    content: TerminatedText,
+    reasoning: TerminatedText,
+    calls: Vec<CallTexts>,
+    tokens: Vec<u32>,
+    end: IxcEnd,
+    stats: IxcStats,
+}
+
+/// Options of a generation, checked.
+pub(crate) struct Options {
+    settings: Arc<Settings>,
+    limit: Option<usize>,
+    stop: StopStrings,
+    source: Option<Source>,
+    on_text: IxcTextCallback,
+    user: *mut c_void,
+    cancel: IxcCancel,
+    flags: u32,
+}
+
+impl Options {
+    /// Reads options.
+    ///
+    /// # Safety
+    /// `at` is null or valid, and so is all that it points to.
+    pub unsafe fn read(at: *const IxcGenerateOptions, model: &Shared) -> Result<Options, Failure> {
+        // SAFETY: the caller guarantees it.
+        let given = unsafe { sized("options", at) }?;
+        flags::check(given.flags, flags::SHOW_SPECIAL | flags::IGNORE_END | flags::NO_CACHE | flags::RESUME_SAMPLER)?;
+        if given.reserved != 0 {
+            return Err(Failure::usage("options->reserved is not 0"));
+        }
+        // SAFETY: the caller guarantees it.
+        let settings = match unsafe { given.sampler.as_ref() } {
+            Some(sampler) => sampler.settings(model)?,
+            None => Settings::default(),
+        };
+        // SAFETY: the caller guarantees it.
+        let stop = unsafe { texts("options->stop", given.stop, std::ptr::null(), given.stop_count) }?;
+        // SAFETY: the caller guarantees it.
+        let grammar = unsafe { optional_string("options->grammar", given.grammar) }?;
+        // SAFETY: the caller guarantees it.
+        let schema = unsafe { optional_string("options->json_schema", given.json_schema) }?;
+        let source = match (grammar, schema) {
+            (None, None) => None,
+            (Some(grammar), None) => Some(Source::of_text(grammar)),
+            (None, Some(schema)) => {
+                let schema = serde_json::from_str(schema)
+                    .map_err(|error| Failure::usage(format!("options->json_schema is not JSON: {error}")))?;
+                Some(Source::Schema(schema))
+            }
+            (Some(_), Some(_)) => return Err(Failure::usage("options have a grammar and a JSON schema; set one")),
+        };
+        Ok(Options {
+            settings: Arc::new(settings),
+            limit: Some(given.max_tokens).filter(|&tokens| tokens > 0),
+            stop: StopStrings::new(stop),
+            source,
+            on_text: given.on_text,
+            user: given.user,
+            // SAFETY: the caller guarantees it.
+            cancel: unsafe { IxcCancel::read(given.cancel) },
+            flags: given.flags,
+        })
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Assembler of an answer from the text of its tokens.
+struct Assembler<'o> {
+    options: &'o Options,
+    parser: Option<Parser>,
+    answer: Answer,
+    is_stopped: bool,
+}
+
+impl Assembler<'_> {
+    /// Adds text, and gives its parts to the callback.
+    fn push(&mut self, text: &str, token: u32) {
+        let deltas = match &mut self.parser {
+            Some(parser) => parser.push(text),
+            None => vec![Delta::Content(text.to_owned())],
+        };
+        self.extend(deltas, token);
+    }
+
+    fn extend(&mut self, deltas: Vec<Delta>, token: u32) {
+        for delta in &deltas {
+            match delta {
+                Delta::Content(text) => self.give(IxcPart::Content, text, token),
+                Delta::Reasoning(text) => self.give(IxcPart::Reasoning, text, token),
+                Delta::Call(call) => {
+                    self.give(IxcPart::Call, &call.name, token);
+                    self.give(IxcPart::Arguments, &call.arguments, token);
+                }
+                Delta::Arguments(text) => self.give(IxcPart::Arguments, text, token),
+            }
+        }
+        self.answer.extend(deltas);
+    }
+
+    /// Gives a piece of text to the callback, unless it is empty or the callback stopped the text.
+    fn give(&mut self, part: IxcPart, text: &str, token: u32) {
+        let Some(on_text) = self.options.on_text.filter(|_| !text.is_empty() && !self.is_stopped) else { return };
+        let piece =
+            IxcPiece { size: size_of::<IxcPiece>(), text: text.as_ptr().cast(), bytes: text.len(), part, token };
+        // SAFETY: the caller of the C function guarantees that the callback takes any piece.
+        self.is_stopped = unsafe { on_text(self.options.user, &piece) } != 0;
+    }
+
+    /// Ends the answer.
+    fn finish(mut self, rest: &str, token: u32, is_cut: bool) -> Answer {
+        self.push(rest, token);
+        if let Some(parser) = self.parser.take() {
+            let deltas = if is_cut { parser.finish_cut() } else { parser.finish() };
+            self.extend(deltas, token);
+        }
+        self.answer
+    }
+}
+
+/// Result of a generation, before it is a handle.
+pub(crate) struct Generated {
+    pub answer: Answer,
+    tokens: Vec<u32>,
+    end: IxcEnd,
+    stats: IxcStats,
+}
+
+impl From<Generated> for IxcGeneration {
+    fn from(Generated { answer, tokens, end, stats }: Generated) -> IxcGeneration {
+        IxcGeneration {
+            content: TerminatedText::new(answer.content),
+            reasoning: TerminatedText::new(answer.reasoning),
+            calls: answer.calls.into_iter().map(CallTexts::new).collect(),
+            tokens,
+            end,
+            stats,
+        }
+    }
+}
+
+/// Generates a text after a prompt. With a parser, the text is an answer with parts.
+pub(crate) fn generate(
+    model: &Shared,
+    running: &mut Running,
+    prompt: &[u32],
+    options: &Options,
+    parser: Option<Parser>,
+) -> Result<Generated, Failure> {
+    options.cancel.check()?;
+    let is_wanted = {
+        let cancel = &options.cancel;
+        move || !cancel.is_set()
+    };
+    let grammar = match &options.source {
+        Some(source) => {
+            let matcher = model.vocabulary()?.matcher_after(source, &[], &is_wanted);
+            // A cancelled compilation has an error of its own.
+            options.cancel.check()?;
+            Some(matcher?)
+        }
+        None => None,
+    };
+    let sampler = running.sampler.clone();
+    let request = Request {
+        limit: options.limit,
+        ignore_end: options.has(flags::IGNORE_END),
+        cache_prompt: !options.has(flags::NO_CACHE),
+        resumed: sampler.filter(|_| options.has(flags::RESUME_SAMPLER)),
+        grammar,
+        ..Request::new(prompt, Arc::clone(&options.settings))
+    };
+    let show_special = parser.is_some() || options.has(flags::SHOW_SPECIAL);
+    let decoder = model.tokenizer()?.stream(DecodeOptions { show_special, at_start: false });
+    let mut output = OutputText::new(Some(decoder), options.stop.clone());
+    let mut assembler = Assembler { options, parser, answer: Answer::default(), is_stopped: false };
+    let (mut last, mut is_cancelled) = (0, false);
+    let result = running.session.generate(&request, |event| -> Result<ControlFlow<()>, ixc::Error> {
+        if let &Event::Token { token, .. } = event {
+            last = token;
+            assembler.push(&output.push(token)?, token);
+        }
+        is_cancelled = options.cancel.is_set();
+        Ok(match assembler.is_stopped || is_cancelled || output.stopped() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    });
+    running.sampler = None;
+    let generation = result.inspect_err(|_| running.text.clear())?;
+    running.text = [prompt, &generation.tokens].concat();
+    let is_stop = output.stopped();
+    let is_stopped = assembler.is_stopped;
+    let is_cut = matches!(generation.end, End::Limit | End::Context | End::Stopped) && !is_stop;
+    let answer = assembler.finish(&output.finish().text, last, is_cut);
+    let end = match generation.end {
+        _ if is_stop => IxcEnd::Stop,
+        End::Token(_) => IxcEnd::Token,
+        End::Grammar => IxcEnd::Grammar,
+        End::Limit => IxcEnd::Limit,
+        End::Context => IxcEnd::Context,
+        End::Stopped if is_stopped => IxcEnd::Callback,
+        End::Stopped => IxcEnd::Cancelled,
+    };
+    let stats = IxcStats {
+        size: size_of::<IxcStats>(),
+        prompt_tokens: prompt.len(),
+        computed_tokens: generation.prefill.tokens,
+        generated_tokens: generation.tokens.len(),
+        prompt_seconds: generation.prefill.seconds,
+        generation_seconds: generation.decode.seconds,
+    };
+    Ok(Generated { answer, tokens: generation.tokens, end, stats })
+}
+
+/// Generates a text after the tokens of a prompt.
+///
+/// # Safety
+/// `model` is null or open; `prompt` has `count` tokens; `options` is null or valid, and so is all
+/// that it points to. `generation` is null or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generate(
+    model: *const IxcModel,
+    prompt: *const u32,
+    count: usize,
+    options: *const IxcGenerateOptions,
+    generation: *mut *mut IxcGeneration,
+) -> IxcStatus {
+    status(|| {
+        // SAFETY: the caller guarantees it.
+        let place = unsafe { HandlePlace::new("generation", generation) }?;
+        // SAFETY: the caller guarantees it.
+        let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
+        // SAFETY: the caller guarantees it.
+        let prompt = unsafe { slice("prompt", prompt, Some(count)) }?;
+        // SAFETY: the caller guarantees it.
+        let options = unsafe { Options::read(options, model) }?;
+        let generated = generate(model, &mut *model.lock()?, prompt, &options, None)?;
+        // SAFETY: the caller guarantees it.
+        unsafe { place.give(generated.into()) };
+        Ok(())
+    })
+}
+
+/// Frees a generation.
+///
+/// # Safety
+/// `generation` is null, or came from a function that generates and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_free(generation: *mut IxcGeneration) {
+    // SAFETY: the caller guarantees it.
+    unsafe { free(generation) };
+}
+
+/// Returns a text of a generation, and writes its length unless `bytes` is null.
+///
+/// # Safety
+/// `generation` is null or was not freed; `bytes` is null or has room for a number.
+unsafe fn text_of(
+    generation: *const IxcGeneration,
+    bytes: *mut usize,
+    text: fn(&IxcGeneration) -> &TerminatedText,
+) -> *const c_char {
+    guarded(std::ptr::null(), || {
+        // SAFETY: the caller guarantees it.
+        let text = text(not_null("generation", unsafe { generation.as_ref() })?);
+        if !bytes.is_null() {
+            // SAFETY: the caller guarantees it.
+            unsafe { bytes.write_unaligned(text.len()) };
+        }
+        Ok(text.0.as_ptr().cast())
+    })
+}
+
+/// Returns the text of a generation, without reasoning and calls.
+///
+/// # Safety
+/// `generation` is null or was not freed; `bytes` is null or has room for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_text(generation: *const IxcGeneration, bytes: *mut usize) -> *const c_char {
+    // SAFETY: the caller guarantees it.
+    unsafe { text_of(generation, bytes, |generation| &generation.content) }
+}
+
+/// Returns the reasoning of a generation.
+///
+/// # Safety
+/// As for [`ixc_generation_text`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_reasoning(
+    generation: *const IxcGeneration,
+    bytes: *mut usize,
+) -> *const c_char {
+    // SAFETY: the caller guarantees it.
+    unsafe { text_of(generation, bytes, |generation| &generation.reasoning) }
+}
+
+/// Returns the tokens of a generation, and writes their number unless `count` is null.
+///
+/// # Safety
+/// As for [`ixc_generation_text`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_tokens(generation: *const IxcGeneration, count: *mut usize) -> *const u32 {
+    guarded(std::ptr::null(), || {
+        // SAFETY: the caller guarantees it.
+        let IxcGeneration { tokens, .. } = not_null("generation", unsafe { generation.as_ref() })?;
+        if !count.is_null() {
+            // SAFETY: the caller guarantees it.
+            unsafe { count.write_unaligned(tokens.len()) };
+        }
+        Ok(tokens.as_ptr())
+    })
+}
+
+/// Returns the reason of a generation's end, or -1.
+///
+/// # Safety
+/// `generation` is null or was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_end(generation: *const IxcGeneration) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the caller guarantees it.
+        Ok(not_null("generation", unsafe { generation.as_ref() })?.end as c_int)
+    })
+}
+
+/// Writes counts and times of a generation.
+///
+/// # Safety
+/// `generation` is null or was not freed; `stats` is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_stats(generation: *const IxcGeneration, stats: *mut IxcStats) -> IxcStatus {
+    status(|| {
+        // SAFETY: the caller guarantees it.
+        let generation = not_null("generation", unsafe { generation.as_ref() })?;
+        // SAFETY: the caller guarantees it.
+        unsafe { write_sized("stats", stats, &generation.stats) }
+    })
+}
+
+/// Returns the number of tool calls.
+///
+/// # Safety
+/// `generation` is null or was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_call_count(generation: *const IxcGeneration) -> usize {
+    guarded(0, || {
+        // SAFETY: the caller guarantees it.
+        Ok(not_null("generation", unsafe { generation.as_ref() })?.calls.len())
+    })
+}
+
+/// Writes a tool call.
+///
+/// # Safety
+/// `generation` is null or was not freed; `call` is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ixc_generation_call(
+    generation: *const IxcGeneration,
+    number: usize,
+    call: *mut IxcCall,
+) -> IxcStatus {
+    status(|| {
+        // SAFETY: the caller guarantees it.
+        let IxcGeneration { calls, .. } = not_null("generation", unsafe { generation.as_ref() })?;
+        let found = calls
+            .get(number)
+            .ok_or_else(|| Failure::usage(format!("there is no call {number}; the answer has {}", calls.len())))?;
+        let found = IxcCall {
+            size: size_of::<IxcCall>(),
+            id: found.id.as_ptr(),
+            name: found.name.as_ptr(),
+            arguments: found.arguments.as_ptr(),
+        };
+        // SAFETY: the caller guarantees it.
+        unsafe { write_sized("call", call, &found) }
+    })
+}
