@@ -30,9 +30,9 @@ use ixc_model_files::gguf::Gguf;
 use ixc_passes::decision::{Decision, Decisions};
 use ixc_passes::draft::Draft;
 use ixc_passes::error::PassError;
-use ixc_passes::manager::{self, Ir, Stop};
+use ixc_passes::manager::{self, Ir, PASSES, Stop, Watch};
 use ixc_passes::options::OptionSet;
-use ixc_passes::pass::{Context, Facts, GraphResult, Pass};
+use ixc_passes::pass::{Context, Facts, GraphResult, Pass, Run};
 use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
 use ixc_targets::{CoreCaches, Target};
@@ -229,14 +229,8 @@ impl GeneratedKernels {
 /// # Errors
 /// See [`compile`].
 pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
-    let start = options.start.as_ref().map(|start| &start.ir);
-    let mut fused = if let Some(Ir::Graph(module)) = start { module.clone() } else { Module::default() };
     let last = manager::names().last().copied();
-    let left = passes_left(model, options, last, &mut |_, ir, _| {
-        if let Ir::Graph(module) = ir {
-            fused = module.clone();
-        }
-    })?;
+    let (fused, left) = graph_and_left(model, options, last, None)?;
     Ok((fused, plan_of(left)?))
 }
 
@@ -251,25 +245,48 @@ pub fn passes_left(
     last: Option<&'static str>,
     watch: &mut dyn FnMut(&'static Pass, &Ir, bool),
 ) -> Result<Ir, Error> {
-    let own = || Arc::new(Stop { ir: Ir::Graph(model.arch.module.clone()), after: None });
+    graph_and_left(model, options, last, Some(watch)).map(|(_, left)| left)
+}
+
+/// Runs the remaining passes like [`passes_left`]. Returns the graph that was lowered, or else an
+/// empty one, and the result. The model's graph is copied once.
+fn graph_and_left(
+    model: &Model,
+    options: &Options,
+    last: Option<&'static str>,
+    mut watch: Option<&mut Watch<'_>>,
+) -> Result<(Module, Ir), Error> {
     if let Some(tuned) = &options.tuned {
         tuned.check(options.target())?;
     }
-    let start = options.start.clone().unwrap_or_else(own);
-    let passes = start.passes();
-    let count = match last.filter(|last| start.after != Some(last)) {
+    let start = options.start.as_deref();
+    let after = start.and_then(|start| start.after);
+    let passes = start.map_or(PASSES, |start| start.passes());
+    let count = match last.filter(|last| after != Some(last)) {
         Some(last) => {
             let at = passes.iter().position(|pass| pass.name == last);
-            at.ok_or_else(|| Error::BehindPass { start: start.after.unwrap_or_default(), last })? + 1
+            at.ok_or_else(|| Error::BehindPass { start: after.unwrap_or_default(), last })? + 1
         }
         None => 0,
     };
-    let ir = start.ir.clone();
-    // Passes on graphs keep the positions of weights, which the passes on plans use.
-    let module = if let Ir::Graph(module) = &ir { module.clone() } else { Module::default() };
-    let weights = FileWeights::new(&model.gguf, &module);
-    let facts = facts(model, options, &weights)?;
-    Ok(manager::run_watched(ir, &passes[..count], &context(options, Some(facts)), watch)?)
+    tell_step_tokens(model, options);
+    let ir = start.map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
+    let passes = &passes[..count];
+    let lowering = passes.iter().position(|pass| !matches!(pass.run, Run::Graph(_)));
+    let (on_graph, rest) = passes.split_at(lowering.unwrap_or(count));
+    let none = Module::default();
+    let weights = FileWeights::new(&model.gguf, &none);
+    let own = context(options, Some(facts(model, options, &weights)?));
+    let ir = manager::run_all(ir, on_graph, &own, watch.as_deref_mut())?;
+    match ir {
+        Ir::Graph(module) if !rest.is_empty() => {
+            let weights = FileWeights::new(&model.gguf, &module);
+            let own = context(options, Some(facts(model, options, &weights)?));
+            let left = manager::run_lowering(&module, rest, &own, watch)?;
+            Ok((module, left))
+        }
+        ir => Ok((Module::default(), manager::run_all(ir, rest, &own, watch)?)),
+    }
 }
 
 /// Returns the plan of a model's graph, with specs in place of kernels.
@@ -308,8 +325,10 @@ pub fn lowered(model: &Model, fused: &Module, options: &Options) -> Result<Draft
 
 fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> Result<Ir, Error> {
     let weights = FileWeights::new(&model.gguf, fused);
+    tell_step_tokens(model, options);
     let facts = facts(model, options, &weights)?;
-    Ok(manager::run(Ir::Graph(fused.clone()), passes, &context(options, Some(facts)))?)
+    let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
+    Ok(manager::run_lowering(fused, &passes, &context(options, Some(facts)), None)?)
 }
 
 /// Returns facts about a model that a plan contains and the graph does not.
@@ -317,7 +336,6 @@ fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> 
 /// # Errors
 /// If a file's path cannot be stored in a plan.
 pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<Facts<'a>, Error> {
-    tell_step_tokens(model, options);
     Ok(Facts {
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
@@ -401,6 +419,7 @@ pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> 
         Ir::Draft(_) | Ir::Plan(_) => Module::default(),
     };
     let weights = FileWeights::new(&model.gguf, &module);
+    tell_step_tokens(model, options);
     let facts = facts(model, options, &weights)?;
     Ok(manager::run(ir, passes, &context(options, Some(facts)))?)
 }

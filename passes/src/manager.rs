@@ -332,10 +332,11 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
 /// than the one before left. Also where a graph does not verify, before or after a pass.
 pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
-    run_watched(ir, &passes, context, &mut |_, _, _| {})
+    run_all(ir, &passes, context, None)
 }
 
-/// Runs passes like [`run`], and shows the output of each pass and whether it changed anything.
+/// Runs passes like [`run`], and shows the output of each pass and whether it changed anything. To
+/// know the latter, it copies each graph before its pass.
 ///
 /// # Errors
 /// Errors of [`run`].
@@ -345,14 +346,60 @@ pub fn run_watched(
     context: &Context<'_>,
     watch: &mut dyn FnMut(&'static Pass, &Ir, bool),
 ) -> Result<Ir, PassError> {
+    run_all(ir, passes, context, Some(watch))
+}
+
+/// Observer of each pass's output, with whether the pass changed anything.
+pub type Watch<'w> = dyn FnMut(&'static Pass, &Ir, bool) + 'w;
+
+/// Runs passes, and shows the results to `watch` if there is one.
+///
+/// # Errors
+/// Errors of [`run`].
+pub fn run_all(
+    ir: Ir,
+    passes: &[&'static Pass],
+    context: &Context<'_>,
+    mut watch: Option<&mut Watch<'_>>,
+) -> Result<Ir, PassError> {
     if let Ir::Graph(module) = &ir {
         verify(module).map_err(|error| PassError::Input(Box::new(error)))?;
     }
     passes.iter().try_fold(ir, |ir, pass| {
-        let (ir, changed) = pass.apply(ir, context)?;
-        watch(pass, &ir, changed);
+        let (ir, changed) = pass.apply(ir, context, watch.is_some())?;
+        if let (Some(watch), Some(changed)) = (&mut watch, changed) {
+            watch(pass, &ir, changed);
+        }
         Ok(ir)
     })
+}
+
+/// Runs passes on a borrowed graph, which the first pass must lower.
+///
+/// # Errors
+/// Errors of [`run`]; also where the first pass does not lower a graph.
+pub fn run_lowering(
+    module: &Module,
+    passes: &[&'static Pass],
+    context: &Context<'_>,
+    mut watch: Option<&mut Watch<'_>>,
+) -> Result<Ir, PassError> {
+    let lowering = passes.split_first().and_then(|(first, rest)| match first.run {
+        Run::Lower(run) => Some((*first, run, rest)),
+        Run::Graph(_) | Run::Draft(_) | Run::Plan(_) => None,
+    });
+    let Some((pass, run, rest)) = lowering else {
+        return Err(PassError::Kind { pass: "none", expected: "a pass that lowers a graph", found: "another" });
+    };
+    verify(module).map_err(|error| PassError::Input(Box::new(error)))?;
+    if let Some(decisions) = &context.decisions {
+        decisions.begin(pass.name);
+    }
+    let ir = Ir::Draft(Box::new(run(module, context)?));
+    if let Some(watch) = &mut watch {
+        watch(pass, &ir, true);
+    }
+    run_all(ir, rest, context, watch)
 }
 
 impl Pass {
@@ -368,18 +415,19 @@ impl Pass {
         PassError::Kind { pass: self.name, expected: self.takes(), found: ir.kind() }
     }
 
-    /// Returns the output of the pass, and whether it differs from the input.
-    fn apply(&self, ir: Ir, context: &Context<'_>) -> Result<(Ir, bool), PassError> {
+    /// Returns the output of the pass, and whether it differs from the input. For a graph, the
+    /// latter is `None` unless `compares` is set.
+    fn apply(&self, ir: Ir, context: &Context<'_>, compares: bool) -> Result<(Ir, Option<bool>), PassError> {
         if let Some(decisions) = &context.decisions {
             decisions.begin(self.name);
         }
         match (self.run, ir) {
             (Run::Graph(run), Ir::Graph(module)) => {
-                self.graph(run, module, context).map(|(module, changed)| (Ir::Graph(module), changed))
+                self.graph(run, module, context, compares).map(|(module, changed)| (Ir::Graph(module), changed))
             }
-            (Run::Lower(run), Ir::Graph(module)) => Ok((Ir::Draft(Box::new(run(&module, context)?)), true)),
-            (Run::Draft(run), Ir::Draft(draft)) => Ok((Ir::Draft(Box::new(run(*draft, context)?)), true)),
-            (Run::Plan(run), Ir::Draft(draft)) => Ok((Ir::Plan(Box::new(run(*draft, context)?)), true)),
+            (Run::Lower(run), Ir::Graph(module)) => Ok((Ir::Draft(Box::new(run(&module, context)?)), Some(true))),
+            (Run::Draft(run), Ir::Draft(draft)) => Ok((Ir::Draft(Box::new(run(*draft, context)?)), Some(true))),
+            (Run::Plan(run), Ir::Draft(draft)) => Ok((Ir::Plan(Box::new(run(*draft, context)?)), Some(true))),
             (Run::Graph(_) | Run::Lower(_), ir @ (Ir::Draft(_) | Ir::Plan(_)))
             | (Run::Draft(_) | Run::Plan(_), ir @ (Ir::Graph(_) | Ir::Plan(_))) => Err(self.refuses(&ir)),
         }
@@ -390,13 +438,14 @@ impl Pass {
         run: fn(Module, &Context<'_>) -> Result<Module, PassError>,
         module: Module,
         context: &Context<'_>,
-    ) -> Result<(Module, bool), PassError> {
+        compares: bool,
+    ) -> Result<(Module, Option<bool>), PassError> {
         let ops = |module: &Module| module.functions.iter().map(|function| function.ops.len()).sum::<usize>();
-        let before = module.clone();
+        let before = (compares || tracing::enabled!(tracing::Level::DEBUG)).then(|| module.clone());
         let module = run(module, context)?;
         verify(&module).map_err(|error| PassError::Output { pass: self.name, error: Box::new(error) })?;
-        let changed = module != before;
-        tracing::debug!(pass = self.name, changed, ops_before = ops(&before), ops = ops(&module), "pass");
+        let changed = before.as_ref().map(|before| module != *before);
+        tracing::debug!(pass = self.name, changed, ops_before = before.as_ref().map(ops), ops = ops(&module), "pass");
         Ok((module, changed))
     }
 }
