@@ -6,7 +6,7 @@ use ixc_compile::model::Model;
 use ixc_compile::select::{self, Selection};
 use ixc_files::Kind;
 use ixc_ir::kernel::Kernel;
-use ixc_passes::manager::{self, Ir, Stop};
+use ixc_passes::manager::{self, Stop};
 use ixc_targets::Target;
 
 use super::{Usage, near};
@@ -79,8 +79,8 @@ impl Stage {
         let name = |kernel: &Kernel| kernel.name.clone();
         if !selection.is_all() {
             let text = match self {
-                Stage::Graph => Some(select::text(&Ir::Graph(model.arch.module.clone()), selection)),
-                Stage::Fused => Some(select::text(&Ir::Graph(compiled.fused.clone()), selection)),
+                Stage::Graph => Some(select::of_graph(&model.arch.module, selection)),
+                Stage::Fused => Some(select::of_graph(&compiled.fused, selection)),
                 Stage::Plan => Some(select::of_plan(&compiled.plan, &name, selection)),
                 Stage::Kernel | Stage::Asm => None,
             };
@@ -93,10 +93,10 @@ impl Stage {
             choose(used.into_iter().map(|(at, _)| &compiled.plan.kernels[at]).collect(), kernel)
         };
         match self {
-            Stage::Graph => Ok(Stop { ir: Ir::Graph(model.arch.module.clone()), after: None }.text()),
+            Stage::Graph => Ok(Stop::graph_text(&model.arch.module, None)),
             Stage::Fused => {
                 let after = manager::graph_passes().last().copied();
-                Ok(Stop { ir: Ir::Graph(compiled.fused.clone()), after }.text())
+                Ok(Stop::graph_text(&compiled.fused, after))
             }
             Stage::Plan => Ok(ixc_ir::plan::print::print(&compiled.plan, name)),
             Stage::Kernel => Ok(kernels(kernel)?.into_iter().map(Kernel::to_string).collect::<Vec<_>>().join("\n")),

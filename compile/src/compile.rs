@@ -243,18 +243,19 @@ pub fn passes_left(
     model: &Model,
     options: &Options,
     last: Option<&'static str>,
-    watch: &mut dyn FnMut(&'static Pass, &Ir, bool),
+    watch: &mut Watch<'_>,
 ) -> Result<Ir, Error> {
     graph_and_left(model, options, last, Some(watch)).map(|(_, left)| left)
 }
 
 /// Runs the remaining passes like [`passes_left`]. Returns the graph that was lowered, or else an
-/// empty one, and the result. The model's graph is copied once.
+/// empty one, and the result. Copies the graph or other IR at the start, which `model` or `options`
+/// keep; only `watch` needs more copies.
 fn graph_and_left(
     model: &Model,
     options: &Options,
     last: Option<&'static str>,
-    mut watch: Option<&mut Watch<'_>>,
+    watch: Option<&mut Watch<'_>>,
 ) -> Result<(Module, Ir), Error> {
     if let Some(tuned) = &options.tuned {
         tuned.check(options.target())?;
@@ -269,23 +270,32 @@ fn graph_and_left(
         }
         None => 0,
     };
-    tell_step_tokens(model, options);
     let ir = start.map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
-    let passes = &passes[..count];
-    let lowering = passes.iter().position(|pass| !matches!(pass.run, Run::Graph(_)));
-    let (on_graph, rest) = passes.split_at(lowering.unwrap_or(count));
-    let none = Module::default();
-    let weights = FileWeights::new(&model.gguf, &none);
-    let own = context(options, Some(facts(model, options, &weights)?));
-    let ir = manager::run_all(ir, on_graph, &own, watch.as_deref_mut())?;
-    match ir {
+    run_owned(model, options, ir, &passes[..count], watch)
+}
+
+/// Runs passes on IR of a model. Returns the graph that was lowered, or else an empty one, and the
+/// result.
+fn run_owned(
+    model: &Model,
+    options: &Options,
+    ir: Ir,
+    passes: &[&'static Pass],
+    mut watch: Option<&mut Watch<'_>>,
+) -> Result<(Module, Ir), Error> {
+    record_step_tokens(model, options);
+    let graph_passes = passes.iter().position(|pass| !matches!(pass.run, Run::Graph(_))).unwrap_or(passes.len());
+    let (on_graph, rest) = passes.split_at(graph_passes);
+    let own = context(options, None);
+    // Only lowering uses facts about the model.
+    match manager::run_watched(ir, on_graph, &own, watch.as_deref_mut())? {
         Ir::Graph(module) if !rest.is_empty() => {
             let weights = FileWeights::new(&model.gguf, &module);
-            let own = context(options, Some(facts(model, options, &weights)?));
-            let left = manager::run_lowering(&module, rest, &own, watch)?;
+            let own = Context { facts: Some(facts(model, options, &weights)?), ..own };
+            let left = manager::run_on(&module, rest, &own, watch)?;
             Ok((module, left))
         }
-        ir => Ok((Module::default(), manager::run_all(ir, rest, &own, watch)?)),
+        ir => Ok((Module::default(), manager::run_watched(ir, rest, &own, watch)?)),
     }
 }
 
@@ -325,10 +335,10 @@ pub fn lowered(model: &Model, fused: &Module, options: &Options) -> Result<Draft
 
 fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> Result<Ir, Error> {
     let weights = FileWeights::new(&model.gguf, fused);
-    tell_step_tokens(model, options);
+    record_step_tokens(model, options);
     let facts = facts(model, options, &weights)?;
     let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
-    Ok(manager::run_lowering(fused, &passes, &context(options, Some(facts)), None)?)
+    Ok(manager::run_on(fused, &passes, &context(options, Some(facts)), None)?)
 }
 
 /// Returns facts about a model that a plan contains and the graph does not.
@@ -359,7 +369,7 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
 }
 
 /// Records the decision about the number of tokens in a prefill step.
-fn tell_step_tokens(model: &Model, options: &Options) {
+fn record_step_tokens(model: &Model, options: &Options) {
     let Some(decisions) = &options.decisions else { return };
     let tokens = step_tokens(&model.arch.hyper);
     decisions.begin(DECIDES);
@@ -405,7 +415,8 @@ pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
 /// See [`compile`]; also for an unknown pass.
 pub fn after(model: &Model, options: &Options, pass: &str) -> Result<Stop, Error> {
     let last = Some(manager::find(pass)?.name);
-    Ok(Stop { ir: passes_left(model, options, last, &mut |_, _, _| {})?, after: last })
+    let (_, ir) = graph_and_left(model, options, last, None)?;
+    Ok(Stop { ir, after: last })
 }
 
 /// Runs some passes on an intermediate IR of a model.
@@ -413,15 +424,8 @@ pub fn after(model: &Model, options: &Options, pass: &str) -> Result<Stop, Error
 /// # Errors
 /// See [`compile`]; also if a pass takes another kind of IR.
 pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> Result<Ir, Error> {
-    // Passes keep the positions of weights, which identify them in the file.
-    let module = match &ir {
-        Ir::Graph(module) => module.clone(),
-        Ir::Draft(_) | Ir::Plan(_) => Module::default(),
-    };
-    let weights = FileWeights::new(&model.gguf, &module);
-    tell_step_tokens(model, options);
-    let facts = facts(model, options, &weights)?;
-    Ok(manager::run(ir, passes, &context(options, Some(facts)))?)
+    let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
+    run_owned(model, options, ir, &passes, None).map(|(_, left)| left)
 }
 
 /// Returns a model's graph after all passes.

@@ -79,17 +79,16 @@ pub fn write(
         files += 1;
         folder.put(name, bytes)
     };
-    let start = options
-        .start
-        .as_ref()
-        .map_or_else(|| Stop { ir: Ir::Graph(model.arch.module.clone()), after: None }, |start| Stop::clone(start));
-    put(&folder, &file_of(start.after), start.text().as_bytes())?;
+    let start = options.start.as_deref();
+    let after = start.and_then(|start| start.after);
+    let text = start.map_or_else(|| Stop::graph_text(&model.arch.module, None), Stop::text);
+    put(&folder, &file_of(after), text.as_bytes())?;
     let (mut ran, mut texts): (Vec<Ran>, Vec<(String, String)>) = Default::default();
     let end = last.or(PASSES.last().map(|pass| pass.name));
     let left = passes_left(model, options, end, &mut |pass, ir, changed| {
         let file = changed.then(|| file_of(Some(pass.name)));
         if let Some(file) = &file {
-            texts.push((file.clone(), Stop { ir: ir.clone(), after: Some(pass.name) }.text()));
+            texts.push((file.clone(), Stop::text_of(ir, Some(pass.name))));
         }
         ran.push(Ran { name: pass.name, changed, file });
     });
@@ -113,7 +112,7 @@ pub fn write(
             put(&folder, &format!("kernels/{name}.bin"), &code)?;
         }
     }
-    let manifest = manifest(model, options, &start, &ran, failed.as_ref(), plan.as_ref());
+    let manifest = manifest(model, options, after, &ran, failed.as_ref(), plan.as_ref());
     put(&folder, "manifest.json", &pretty(&manifest))?;
     folder.finish()?;
     failed.map_or(Ok(files), Err)
@@ -177,7 +176,7 @@ fn index(plan: &Plan<Kernel>) -> Json {
 fn manifest(
     model: &Model,
     options: &Options,
-    start: &Stop,
+    start: Option<&str>,
     ran: &[Ran],
     failed: Option<&Error>,
     plan: Option<&Plan<KernelSpec>>,
@@ -199,7 +198,7 @@ fn manifest(
         "target": target.name(),
         "features": target.features().iter().map(|feature| feature.name()).collect::<Vec<_>>(),
         "model": { "architecture": model.arch.hyper.architecture, "files": files },
-        "start": file_of(start.after),
+        "start": file_of(start),
         "passes": passes,
         "kernels": plan.map(|plan| plan.kernels.len()),
         "failed": failed.map(ToString::to_string),

@@ -405,7 +405,11 @@ pub fn text(ir: &Ir, selection: &Selection) -> Result<String, SelectError> {
     }
 }
 
-fn of_graph(module: &Module, selection: &Selection) -> Result<String, SelectError> {
+/// Returns the selected ops of a graph with their weights and states, as text for people.
+///
+/// # Errors
+/// [`SelectError`] if nothing is selected.
+pub fn of_graph(module: &Module, selection: &Selection) -> Result<String, SelectError> {
     let items: Vec<Vec<Item>> = module.functions.iter().map(|function| ops(module, function)).collect();
     let chosen: BTreeSet<usize> = selection.of(&items.concat())?.into_iter().collect();
     let (mut weights, mut states, mut lines) = (BTreeSet::new(), BTreeSet::new(), Vec::<String>::new());

@@ -65,8 +65,8 @@ impl Ir {
         let json = |value: serde_json::Result<String>| value.map(|text| text + "\n").unwrap_or_default();
         match self {
             Ir::Graph(module) => module.to_string(),
-            Ir::Draft(draft) => json(serde_json::to_string_pretty(&Text::Draft(draft.clone()))),
-            Ir::Plan(plan) => json(serde_json::to_string_pretty(&Text::Plan(plan.clone()))),
+            Ir::Draft(draft) => json(serde_json::to_string_pretty(&BorrowedText::Draft(draft))),
+            Ir::Plan(plan) => json(serde_json::to_string_pretty(&BorrowedText::Plan(plan))),
         }
     }
 
@@ -93,12 +93,12 @@ impl Ir {
             return Ok(Ir::Graph(parse(text)?));
         }
         match serde_json::from_str(json)? {
-            Text::Draft(draft) => {
+            OwnedText::Draft(draft) => {
                 draft.check()?;
                 draft.plan.kernels.iter().try_for_each(KernelSpec::check)?;
                 Ok(Ir::Draft(draft))
             }
-            Text::Plan(plan) => {
+            OwnedText::Plan(plan) => {
                 plan.kernels.iter().try_for_each(KernelSpec::check)?;
                 Ok(Ir::Plan(plan))
             }
@@ -148,7 +148,21 @@ impl Stop {
 
     /// Returns text that reads back.
     pub fn text(&self) -> String {
-        format!("{}{}\n{}", Stop::AFTER, self.after.unwrap_or(Stop::FRONTEND), self.ir.text())
+        Stop::text_of(&self.ir, self.after)
+    }
+
+    /// Returns the text of [`Stop::text`] for IR and the pass that left it.
+    pub fn text_of(ir: &Ir, after: Option<&str>) -> String {
+        Stop::with_header(after, ir.text())
+    }
+
+    /// Returns the text of [`Stop::text`] for a graph.
+    pub fn graph_text(module: &Module, after: Option<&str>) -> String {
+        Stop::with_header(after, module.to_string())
+    }
+
+    fn with_header(after: Option<&str>, text: String) -> String {
+        format!("{}{}\n{text}", Stop::AFTER, after.unwrap_or(Stop::FRONTEND))
     }
 
     /// Reads the text of [`Stop::text`]. Takes hostile text.
@@ -221,10 +235,15 @@ impl StopError {
 /// JSON form of IR other than a graph.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Text {
-    Draft(Box<Draft>),
-    Plan(Box<Plan<KernelSpec>>),
+enum Text<D, P> {
+    Draft(D),
+    Plan(P),
 }
+
+/// Form for writing.
+type BorrowedText<'a> = Text<&'a Draft, &'a Plan<KernelSpec>>;
+/// Form for reading.
+type OwnedText = Text<Box<Draft>, Box<Plan<KernelSpec>>>;
 
 /// Why text is not IR.
 #[derive(Debug, thiserror::Error)]
@@ -332,31 +351,18 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
 /// than the one before left. Also where a graph does not verify, before or after a pass.
 pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
-    run_all(ir, &passes, context, None)
-}
-
-/// Runs passes like [`run`], and shows the output of each pass and whether it changed anything. To
-/// know the latter, it copies each graph before its pass.
-///
-/// # Errors
-/// Errors of [`run`].
-pub fn run_watched(
-    ir: Ir,
-    passes: &[&'static Pass],
-    context: &Context<'_>,
-    watch: &mut dyn FnMut(&'static Pass, &Ir, bool),
-) -> Result<Ir, PassError> {
-    run_all(ir, passes, context, Some(watch))
+    run_watched(ir, &passes, context, None)
 }
 
 /// Observer of each pass's output, with whether the pass changed anything.
 pub type Watch<'w> = dyn FnMut(&'static Pass, &Ir, bool) + 'w;
 
-/// Runs passes, and shows the results to `watch` if there is one.
+/// Runs passes like [`run`], and calls `watch` after each. Graphs are copied only for `watch`, to
+/// compare them before and after a pass.
 ///
 /// # Errors
 /// Errors of [`run`].
-pub fn run_all(
+pub fn run_watched(
     ir: Ir,
     passes: &[&'static Pass],
     context: &Context<'_>,
@@ -374,32 +380,28 @@ pub fn run_all(
     })
 }
 
-/// Runs passes on a borrowed graph, which the first pass must lower.
+/// Runs passes like [`run_watched`] on a borrowed graph. Copies it only if the first pass changes
+/// graphs.
 ///
 /// # Errors
-/// Errors of [`run`]; also where the first pass does not lower a graph.
-pub fn run_lowering(
+/// Errors of [`run`].
+pub fn run_on(
     module: &Module,
     passes: &[&'static Pass],
     context: &Context<'_>,
     mut watch: Option<&mut Watch<'_>>,
 ) -> Result<Ir, PassError> {
-    let lowering = passes.split_first().and_then(|(first, rest)| match first.run {
-        Run::Lower(run) => Some((*first, run, rest)),
-        Run::Graph(_) | Run::Draft(_) | Run::Plan(_) => None,
-    });
-    let Some((pass, run, rest)) = lowering else {
-        return Err(PassError::Kind { pass: "none", expected: "a pass that lowers a graph", found: "another" });
+    let Some((pass, rest)) = passes.split_first() else { return Ok(Ir::Graph(module.clone())) };
+    let Run::Lower(run) = pass.run else {
+        return run_watched(Ir::Graph(module.clone()), passes, context, watch);
     };
     verify(module).map_err(|error| PassError::Input(Box::new(error)))?;
-    if let Some(decisions) = &context.decisions {
-        decisions.begin(pass.name);
-    }
+    pass.begin(context);
     let ir = Ir::Draft(Box::new(run(module, context)?));
     if let Some(watch) = &mut watch {
         watch(pass, &ir, true);
     }
-    run_all(ir, rest, context, watch)
+    run_watched(ir, rest, context, watch)
 }
 
 impl Pass {
@@ -415,12 +417,17 @@ impl Pass {
         PassError::Kind { pass: self.name, expected: self.takes(), found: ir.kind() }
     }
 
-    /// Returns the output of the pass, and whether it differs from the input. For a graph, the
-    /// latter is `None` unless `compares` is set.
-    fn apply(&self, ir: Ir, context: &Context<'_>, compares: bool) -> Result<(Ir, Option<bool>), PassError> {
+    /// Records that the pass makes the decisions from now on.
+    fn begin(&self, context: &Context<'_>) {
         if let Some(decisions) = &context.decisions {
             decisions.begin(self.name);
         }
+    }
+
+    /// Returns the output of the pass, and whether it differs from the input. For a graph, the
+    /// latter is `None` unless `compares` is set.
+    fn apply(&self, ir: Ir, context: &Context<'_>, compares: bool) -> Result<(Ir, Option<bool>), PassError> {
+        self.begin(context);
         match (self.run, ir) {
             (Run::Graph(run), Ir::Graph(module)) => {
                 self.graph(run, module, context, compares).map(|(module, changed)| (Ir::Graph(module), changed))
@@ -441,11 +448,12 @@ impl Pass {
         compares: bool,
     ) -> Result<(Module, Option<bool>), PassError> {
         let ops = |module: &Module| module.functions.iter().map(|function| function.ops.len()).sum::<usize>();
+        let ops_before = ops(&module);
         let before = (compares || tracing::enabled!(tracing::Level::DEBUG)).then(|| module.clone());
         let module = run(module, context)?;
         verify(&module).map_err(|error| PassError::Output { pass: self.name, error: Box::new(error) })?;
         let changed = before.as_ref().map(|before| module != *before);
-        tracing::debug!(pass = self.name, changed, ops_before = before.as_ref().map(ops), ops = ops(&module), "pass");
+        tracing::debug!(pass = self.name, changed, ops_before, ops = ops(&module), "pass");
         Ok((module, changed))
     }
 }

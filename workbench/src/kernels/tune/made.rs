@@ -279,7 +279,7 @@ impl Made {
         };
         let stop = Stop { ir: Ir::Graph(self.module.clone()), after: Some(pack::PASS.name) };
         let passes = stop.passes();
-        Ok(ixc_compile::compile::plan_of(run_watched(stop.ir, passes, &context, &mut |_, _, _| {})?)?)
+        Ok(ixc_compile::compile::plan_of(run_watched(stop.ir, passes, &context, None)?)?)
     }
 }
 

@@ -1,0 +1,59 @@
+//! Number of copies of a model's graph that compiling makes.
+//!
+//! The graph gets a weight that no op uses, whose name has a length unlike that of any other
+//! allocation. Each copy of the graph copies the name, and the allocator counts these copies.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use ixc_compile::compile::{Options, compile, passes_left};
+use ixc_compile::model::Model;
+use ixc_ir::graph::Weight;
+
+/// Length of the weight's name.
+const NAME_BYTES: usize = 54_321;
+
+/// Number of allocations of [`NAME_BYTES`].
+static COPIES: AtomicUsize = AtomicUsize::new(0);
+
+/// Allocator of the system that counts copies of the name.
+struct Counting;
+
+// SAFETY: all calls go to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COPIES.fetch_add(usize::from(layout.size() == NAME_BYTES), Relaxed);
+        // SAFETY: the caller has the duties of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller has the duties of `dealloc`, and `at` is from `System.alloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Returns the copies of the name that `run` makes.
+fn copies(run: impl FnOnce()) -> usize {
+    let before = COPIES.load(Relaxed);
+    run();
+    COPIES.load(Relaxed) - before
+}
+
+#[test]
+fn compiling_copies_the_graph_once() {
+    let mut model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
+    let weights = &mut model.arch.module.weights;
+    let unused = Weight { name: "n".repeat(NAME_BYTES), ..weights[0].clone() };
+    weights.push(unused);
+    let streamed = Options { expert_memory: Some(0), ..Options::default() };
+    for options in [Options::default(), streamed] {
+        assert_eq!(copies(|| drop(compile(&model, &options).unwrap())), 1);
+    }
+    // A watched pass needs its input for the comparison, so that the allocator does count.
+    let watched = copies(|| drop(passes_left(&model, &Options::default(), Some("fuse"), &mut |_, _, _| {}).unwrap()));
+    assert!(watched > 1);
+}
