@@ -362,8 +362,9 @@ impl Args {
             let built_in = Some(ixc_generate::plan_file::built_in());
             let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
             let (mut line, mut rate) = (Line::new(begin), Rate::default());
-            let folder = Path::new("");
-            let written = weights::write_to(output, &compiled.plan, folder, &options, contents, |done, total| {
+            let files = model.handles()?;
+            let place = (Path::new(""), &files[..]);
+            let written = weights::write_to(output, &compiled.plan, place, &options, contents, |done, total| {
                 let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
                 line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
             });

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use ixc_architectures::{ArchError, Hyper, Nextn, Parts};
 use ixc_compile::bytes_per_token::Traffic;
-use ixc_compile::model::is_plan;
+use ixc_compile::model::Input;
 use ixc_compile::support::Support;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
 use ixc_model_files::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
-use ixc_runtime::file::read;
+use ixc_runtime::file::of_file;
 use ixc_runtime::load;
 use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError};
 use serde::Serialize;
@@ -204,6 +207,18 @@ fn is_contradiction(error: &GgufError) -> bool {
 }
 
 impl Args {
+    /// Shows a plan.
+    fn show_plan(&self, path: &Path, plan: &Plan<Kernel>, out: &mut dyn Write) -> anyhow::Result<()> {
+        let refused = load::verify(plan).err();
+        let facts = PlanFacts::new(path, plan, refused.as_ref())?;
+        if self.json {
+            output::json(out, SCHEMA, &facts)?;
+        } else {
+            facts.show(out)?;
+        }
+        refused.map_or(Ok(()), |error| Err(ixc_error::Error::from(error).into()))
+    }
+
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         if self.page.is_asked_for()? {
@@ -225,21 +240,14 @@ impl Args {
             }
             return Ok(());
         }
-        if let Some(path) = self.model.path()
-            && is_plan(path)
-        {
-            let plan = read(path).map_err(ixc_error::Error::from)?;
-            let refused = load::verify(&plan).err();
-            let facts = PlanFacts::new(path, &plan, refused.as_ref())?;
-            if self.json {
-                output::json(out, SCHEMA, &facts)?;
-            } else {
-                facts.show(out)?;
-            }
-            return refused.map_or(Ok(()), |error| Err(ixc_error::Error::from(error).into()));
-        }
         let gguf = match self.model.path() {
-            Some(path) => ixc_compile::model::open_files(path)?,
+            Some(path) => match Input::open(path)? {
+                Input::Plan(file) => {
+                    let plan = of_file(file, path).map_err(ixc_error::Error::from)?.plan;
+                    return self.show_plan(path, &plan, out);
+                }
+                Input::Model(gguf) => *gguf,
+            },
             None => ixc_compile::demo::open()?,
         };
         let mut problems = Vec::new();

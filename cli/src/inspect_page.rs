@@ -1,14 +1,15 @@
 //! `ixc inspect --html`: writes a page about a model's or plan's way to machine code.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc_compile::compile::TargetName;
-use ixc_compile::model::is_plan;
+use ixc_compile::model::{Input, Model};
 use ixc_files::Output;
 use ixc_model_files::gguf::ShardFile;
-use ixc_runtime::file;
+use ixc_runtime::file::of_file;
 use ixc_workbench::report::{KIND, Report};
 
 use super::Usage;
@@ -67,9 +68,12 @@ impl PageChoice {
         let mut output = self.force.open(&path, &KIND, &inputs)?;
         let mut stderr = standard_error();
         let out = if output.is_standard() { &mut *stderr } else { out };
-        let mut report = match model.path().filter(|path| is_plan(path)) {
-            Some(plan) => self.of_plan(plan)?,
-            None => self.of_model(model, &mut output)?,
+        let mut report = match model.path() {
+            Some(path) => match Input::open(path)? {
+                Input::Plan(plan) => self.of_plan(plan, path)?,
+                Input::Model(gguf) => self.of_model(Model::new(*gguf)?, &mut output)?,
+            },
+            None => self.of_model(model.open()?, &mut output)?,
         };
         if let Some(trace) = &self.trace {
             report.measured(trace)?;
@@ -81,16 +85,15 @@ impl PageChoice {
         Ok(writeln!(out, "{}: {} in {:.2} s", path.display(), Bytes(bytes), begin.elapsed().as_secs_f64())?)
     }
 
-    fn of_plan(&self, path: &Path) -> anyhow::Result<Report> {
+    fn of_plan(&self, file: File, path: &Path) -> anyhow::Result<Report> {
         if self.target.is_some() || self.stages.is_given()? {
             return Err(Usage("a plan is already compiled: give --html FILE alone, or with --trace".into()).into());
         }
-        let plan = file::read(path).map_err(ixc_error::Error::from)?;
+        let plan = of_file(file, path).map_err(ixc_error::Error::from)?.plan;
         Ok(Report::of_plan(path, &plan)?)
     }
 
-    fn of_model(&self, model: &ModelArgument, output: &mut Output) -> anyhow::Result<Report> {
-        let model = model.open()?;
+    fn of_model(&self, model: Model, output: &mut Output) -> anyhow::Result<Report> {
         reads(output, model.gguf.files().iter().map(ShardFile::path))?;
         let target = self.target.map_or_else(of_environment, |target| Ok(Some(target)))?;
         Ok(Report::of_model(&model, &self.stages.options(target)?)?)

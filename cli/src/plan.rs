@@ -263,8 +263,9 @@ impl Args {
             if self.model.file().is_some() {
                 return Err(ixc_generate::Error::NotPlan { path: path.to_owned() }.into());
             }
-            let (compiled, _) = compile_within(&Model::open(path)?, &options, run)?;
-            let file = PlanFile { plan: compiled.plan, weights: None };
+            let model = Model::open(path)?;
+            let (compiled, _) = compile_within(&model, &options, run)?;
+            let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(compiled.plan) };
             return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target() });
         }
         let file = match open_plan(path, self.model.file()) {

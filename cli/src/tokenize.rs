@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ixc_compile::compile::decode_tokenizer;
-use ixc_compile::model::is_plan;
-use ixc_runtime::file::read as read_plan;
+use ixc_compile::model::Input;
+use ixc_runtime::file::of_file;
 use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use serde_json::json;
 
@@ -72,11 +72,13 @@ pub struct DecodeArgs {
 /// Opens the tokenizer of a model or a plan.
 fn open(model: &ModelArgument) -> anyhow::Result<Tokenizer> {
     let Some(path) = model.path() else { return Ok(ixc_compile::model::tokenizer(&ixc_compile::demo::open()?)?) };
-    if is_plan(path) {
-        let plan = read_plan(path).map_err(ixc_error::Error::from)?;
-        return Ok(Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?).map_err(ixc_error::Error::from)?);
+    match Input::open(path)? {
+        Input::Plan(file) => {
+            let plan = of_file(file, path).map_err(ixc_error::Error::from)?.plan;
+            Ok(Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?).map_err(ixc_error::Error::from)?)
+        }
+        Input::Model(gguf) => Ok(ixc_compile::model::tokenizer(&gguf)?),
     }
-    Ok(ixc_compile::model::tokenizer(&ixc_compile::model::open_files(path)?)?)
 }
 
 impl EncodeArgs {

@@ -1,6 +1,7 @@
 //! Model file, opened and checked, with its graph and exact logits from the reference interpreter.
 
-use std::io::Read;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ixc_architectures::{FileWeights, Parts};
@@ -39,10 +40,10 @@ impl Model {
     /// # Errors
     /// See [`Model::open`].
     pub fn open_parts(path: &Path, parts: Parts) -> Result<Model, Error> {
-        if is_plan(path) {
-            return Err(Error::IsPlan { path: path.to_owned() });
+        match Input::open(path)? {
+            Input::Plan(_) => Err(Error::IsPlan { path: path.to_owned() }),
+            Input::Model(gguf) => Model::of_parts(*gguf, parts),
         }
-        Model::of_parts(open_files(path)?, parts)
     }
 
     /// Builds the graph of an open file.
@@ -74,6 +75,15 @@ impl Model {
             "model read"
         );
         Ok(Model { gguf, arch, vocabulary })
+    }
+
+    /// Returns further handles to the model's open files, by number: loading its plan then opens
+    /// none of them again. A file in memory has none.
+    ///
+    /// # Errors
+    /// If the system has no more handles.
+    pub fn handles(&self) -> Result<Vec<Option<File>>, Error> {
+        self.gguf.handles().map_err(Error::io(self.gguf.metadata().path(), "open"))
     }
 
     /// Reduces the model to its routed experts. The graph then has a function for each layer with
@@ -132,12 +142,41 @@ pub fn open_files(path: &Path) -> Result<Gguf, Error> {
     Ok(ixc_architectures::open(path)?)
 }
 
+/// Open plan or model, for a command that takes either.
+#[derive(Debug)]
+pub enum Input {
+    /// File of a plan, at its beginning.
+    Plan(File),
+    /// Files of a model.
+    Model(Box<Gguf>),
+}
+
+impl Input {
+    /// Opens a plan, or the files of a model. Each file is opened once.
+    ///
+    /// # Errors
+    /// When a file is missing, or those of a model are malformed.
+    pub fn open(path: &Path) -> Result<Input, Error> {
+        let model = match open_regular(path) {
+            Ok(file) if begins_plan(&file) => return Ok(Input::Plan(file)),
+            Ok(file) => ixc_architectures::open_file(file, path)?,
+            // A folder, or a file whose error the reader reports.
+            Err(_) => open_files(path)?,
+        };
+        Ok(Input::Model(Box::new(model)))
+    }
+}
+
 /// Whether a path is that of a plan. An unreadable file is not; opening it as a model then reports
 /// the error.
 pub fn is_plan(path: &Path) -> bool {
-    let mut magic = Vec::with_capacity(FILE_MAGIC.len());
-    let read = open_regular(path).and_then(|file| file.take(FILE_MAGIC.len() as u64).read_to_end(&mut magic));
-    read.is_ok() && magic == FILE_MAGIC
+    open_regular(path).is_ok_and(|file| begins_plan(&file))
+}
+
+/// Whether a file begins like a plan. Does not move its read position.
+fn begins_plan(file: &File) -> bool {
+    let mut magic = [0; FILE_MAGIC.len()];
+    file.read_exact_at(&mut magic, 0).is_ok() && magic[..] == FILE_MAGIC[..]
 }
 
 /// Reads and checks the vocabulary of a file. A file without one gives [`ModelKind::None`].

@@ -16,13 +16,13 @@
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
-use std::path::Path;
 use std::time::Instant;
 
-use ixc_architectures::Parts;
+use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_ir::units::Bytes;
+use ixc_kernels::KernelSpec;
 use ixc_passes::decision::Decision;
 use ixc_runtime::engine::ExpertStore;
 use ixc_runtime::load::{DEFAULT_CONTEXT, SPARE_BYTES};
@@ -30,10 +30,9 @@ use ixc_runtime::program::MAX_CONTEXT;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use crate::plan_file::open_plan;
-use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, compile, finish, specs};
+use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, finish, specs};
 use ixc_compile::machine::system;
-use ixc_compile::model::{Model, is_plan};
+use ixc_compile::model::Model;
 
 /// Default share of the free memory that a run may take, in percent; the rest is for the system.
 const MEMORY_PART: u64 = 90;
@@ -45,19 +44,6 @@ pub fn left() -> Option<u64> {
 /// Returns the default budget for a run that takes `needed` bytes; `None` if it fits.
 fn default_memory(needed: u64) -> Option<u64> {
     left().filter(|left| needed > *left)
-}
-
-/// Compiles the plan of a model, or of parts of it, with all of it in memory. No path means the
-/// demo model.
-///
-/// # Errors
-/// When the model is missing, malformed or cannot be compiled.
-pub fn resident_plan(path: Option<&Path>, options: &Options, parts: Parts) -> Result<Plan<Kernel>, Error> {
-    Ok(match path {
-        Some(path) if is_plan(path) => open_plan(path, None)?.plan,
-        Some(path) => compile(&Model::open_parts(path, parts)?, options)?.plan,
-        None => compile(&Model::of_parts(ixc_compile::demo::open()?, parts)?, options)?.plan,
-    })
 }
 
 /// Returns the bytes that a plan takes with all of its weights in memory, in addition to the memory
@@ -132,69 +118,109 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Opti
 /// to models with experts that exceed it. Returns the plan and the budget.
 ///
 /// # Errors
-/// See [`compile`].
+/// See [`compile`](ixc_compile::compile::compile).
 pub fn compile_within(
     model: &Model,
     options: &Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
-    compile_by(model, options, run, &mut GeneratedKernels::new(options.target()))
+    ResidentPlan::new(model, options)?.within(model, options, run)
 }
 
-/// Compiles like [`compile_within`], with kernels from `generated`.
-fn compile_by(
-    model: &Model,
-    options: &Options,
-    run: &engine::Options,
-    generated: &mut GeneratedKernels,
-) -> Result<(Compiled, Option<u64>), Error> {
-    let begin = Instant::now();
-    // Record only the decisions of the final plan, not of this trial.
-    let (fused, trial) = specs(model, &Options { decisions: None, ..options.clone() })?;
-    let trial_specs = trial.kernels.clone();
-    // The sum needs kernels: their scratch memory is part of it.
-    let resident = generated.put_into(trial)?;
-    let experts = expert_bytes(&resident);
-    let needed = memory_estimate::resident(&resident, run)?;
-    let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
-    // Also if it is close to the budget: the process grows a little until the plan is loaded, and
-    // such a plan also runs with all experts in memory.
-    let is_over = |memory: u64| with_margin(needed) > memory;
-    // Memory that is left for experts after everything else.
-    let others = needed.saturating_sub(experts);
-    let of_experts = |memory: u64| memory.saturating_sub(others).min(experts / 2);
-    let expert_memory = memory.filter(|memory| is_over(*memory) && experts > 0).map(of_experts);
-    if let (Some(decisions), Some(memory)) = (&options.decisions, memory) {
-        let sizes = format!("all of it takes {}, and {} may be taken", Bytes(needed), Bytes(memory));
-        let (all, streamed) = ("all of it in memory", "experts are read when they are needed");
-        let decision = Decision::of("a run", "", "memory");
-        decisions.begin(DECIDES);
-        decisions.add(match expert_memory {
-            Some(bytes) => decision.chose(format!("{streamed}, {} of them stay", Bytes(bytes))).over(all, sizes),
-            None if experts == 0 => decision.chose(all).over(streamed, "the model has none"),
-            None => decision.chose(all).over(streamed, sizes),
-        });
+/// Plan of a model with all of it in memory. The plan for a run takes its kernels, so that each is
+/// generated once.
+#[derive(Debug)]
+pub struct ResidentPlan {
+    begin: Instant,
+    fused: Module,
+    plan: Plan<Kernel>,
+    /// Specs of the plan's kernels.
+    specs: Vec<KernelSpec>,
+    generated: GeneratedKernels,
+}
+
+impl ResidentPlan {
+    /// Compiles the plan. Records no decisions, which are those of the plan for a run.
+    ///
+    /// # Errors
+    /// See [`compile`](ixc_compile::compile::compile).
+    pub fn new(model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
+        let begin = Instant::now();
+        let (fused, plan) = specs(model, &Options { decisions: None, ..options.clone() })?;
+        let specs = plan.kernels.clone();
+        let mut generated = GeneratedKernels::new(options.target());
+        // Sizes need kernels: their scratch memory is part of them.
+        let plan = generated.put_into(plan)?;
+        Ok(ResidentPlan { begin, fused, plan, specs, generated })
     }
-    let options = Options { expert_memory: expert_memory.or(options.expert_memory), ..options.clone() };
-    let (fused, plan) = match expert_memory {
-        Some(_) => {
-            generated.add(trial_specs, resident.kernels);
-            let (fused, plan) = specs(model, &options)?;
-            (fused, generated.put_into(plan)?)
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &Plan<Kernel> {
+        &self.plan
+    }
+
+    /// Returns the plan for a run of the same model and options, like [`compile_within`].
+    ///
+    /// # Errors
+    /// See [`compile`](ixc_compile::compile::compile).
+    pub fn within(
+        self,
+        model: &Model,
+        options: &Options,
+        run: &engine::Options,
+    ) -> Result<(Compiled, Option<u64>), Error> {
+        let (memory, expert_memory) = self.memory(options, run)?;
+        let options = Options { expert_memory: expert_memory.or(options.expert_memory), ..options.clone() };
+        if expert_memory.is_some() {
+            return Ok((self.again(model, &options)?.0, memory));
         }
-        None => {
-            if options.decisions.is_some() {
-                specs(model, &options)?;
-            }
-            (fused, resident)
+        if options.decisions.is_some() {
+            specs(model, &options)?;
         }
-    };
-    Ok((finish(fused, plan, &options, begin)?, memory))
+        Ok((finish(self.fused, self.plan, &options, self.begin)?, memory))
+    }
+
+    /// Returns the plan of the same model with other options. Also returns its leftover kernels.
+    pub(crate) fn again(self, model: &Model, options: &Options) -> Result<(Compiled, GeneratedKernels), Error> {
+        let ResidentPlan { begin, plan, specs: resident, mut generated, .. } = self;
+        generated.add(resident, plan.kernels);
+        let (fused, plan) = specs(model, options)?;
+        Ok((finish(fused, generated.put_into(plan)?, options, begin)?, generated))
+    }
+
+    /// Returns the memory budget of a run. Also returns the part of it for experts, if they are
+    /// streamed.
+    fn memory(&self, options: &Options, run: &engine::Options) -> Result<(Option<u64>, Option<u64>), Error> {
+        let experts = expert_bytes(&self.plan);
+        let needed = memory_estimate::resident(&self.plan, run)?;
+        let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
+        // Also if it is close to the budget: the process grows a little until the plan is loaded, and
+        // such a plan also runs with all experts in memory.
+        let is_over = |memory: u64| with_margin(needed) > memory;
+        // Memory that is left for experts after everything else.
+        let others = needed.saturating_sub(experts);
+        let of_experts = |memory: u64| memory.saturating_sub(others).min(experts / 2);
+        let expert_memory = memory.filter(|memory| is_over(*memory) && experts > 0).map(of_experts);
+        if let (Some(decisions), Some(memory)) = (&options.decisions, memory) {
+            let sizes = format!("all of it takes {}, and {} may be taken", Bytes(needed), Bytes(memory));
+            let (all, streamed) = ("all of it in memory", "experts are read when they are needed");
+            let decision = Decision::of("a run", "", "memory");
+            decisions.begin(DECIDES);
+            decisions.add(match expert_memory {
+                Some(bytes) => decision.chose(format!("{streamed}, {} of them stay", Bytes(bytes))).over(all, sizes),
+                None if experts == 0 => decision.chose(all).over(streamed, "the model has none"),
+                None => decision.chose(all).over(streamed, sizes),
+            });
+        }
+        Ok((memory, expert_memory))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use ixc_compile::compile::compile;
 
     use super::*;
 
@@ -202,10 +228,12 @@ mod tests {
     fn each_kernel_of_a_streamed_model_is_generated_once() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
         let (options, run) = (Options::default(), engine::Options { memory: Some(1 << 20), ..Default::default() });
-        let mut generated = GeneratedKernels::new(options.target());
-        let (compiled, _) = compile_by(&model, &options, &run, &mut generated).unwrap();
-        let trial = compile(&model, &options).unwrap();
-        let streamed = compile(&model, &Options { expert_memory: compiled.expert_memory, ..options }).unwrap();
+        let resident = ResidentPlan::new(&model, &options).unwrap();
+        let (_, expert_memory) = resident.memory(&options, &run).unwrap();
+        let options = Options { expert_memory, ..options };
+        let (compiled, generated) = resident.again(&model, &options).unwrap();
+        let trial = compile(&model, &Options::default()).unwrap();
+        let streamed = compile(&model, &options).unwrap();
         assert!(!compiled.plan.expert_groups.is_empty() && compiled.plan == streamed.plan);
         let names = |plan: Plan<Kernel>| plan.kernels.into_iter().map(|kernel| kernel.name);
         let kernels: BTreeSet<String> = names(trial.plan).chain(names(streamed.plan)).collect();

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_architectures::{Nextn, Parts};
-use ixc_compile::Error as CompileError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan};
@@ -37,13 +36,14 @@ use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 use crate::Error;
 use crate::budget;
 use crate::drive;
-use crate::plan_file::open_plan;
 use ixc_compile::compile::{self, decode_tokenizer};
-use ixc_compile::model::{Model, check_tokens, is_plan};
+use ixc_compile::model::check_tokens;
 
 mod open;
+mod unloaded;
 
 pub(crate) use open::{compile_for, engine_options, is_for, not_loaded};
+pub use unloaded::UnloadedModel;
 
 /// Names of properties that a plan fixes: [`Error::PlanSays`].
 pub const DEFERRED: &str = "which experts are deferred";
@@ -88,11 +88,6 @@ pub struct LongestContext {
 }
 
 impl LoadOptions {
-    /// Checks the options of a model, which has no separate model file.
-    fn is_model(&self, path: &Path) -> Result<(), Error> {
-        if self.model_file.is_some() { Err(Error::NotPlan { path: path.to_owned() }) } else { Ok(()) }
-    }
-
     /// Returns the parts of the model to compile.
     pub fn parts(&self) -> Parts {
         // An embedding model drafts nothing.
@@ -155,89 +150,13 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Opens a model or a plan. Without a path, opens the demo model.
-    ///
-    /// # Errors
-    /// When the file is missing, malformed or not supported, or this machine cannot run it.
-    pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        let Some(path) = path else {
-            options.is_model(Path::new(ixc_compile::demo::NAME))?;
-            let model = Model::of_parts(ixc_compile::demo::open()?, options.parts())?;
-            return CompiledModel::of(&model, options)?.load(options);
-        };
-        if is_plan(path) {
-            if options.nextn != Nextn::Absent {
-                return Err(CompileError::IsPlan { path: path.to_owned() }.into());
-            }
-            let compile = &options.compile;
-            let named = compile.tuned.as_ref().is_some_and(|tuned| tuned.is_named());
-            let asked = [
-                (compile.defer > 0, DEFERRED),
-                (!compile.passes.is_empty(), PASSES),
-                (compile.start.is_some(), START),
-                (named, TUNED),
-            ];
-            if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
-                return Err(Error::PlanSays { what });
-            }
-            let mut file = open_plan(path, options.model_file.as_deref())?;
-            let replaced = compile.kernels.put_into(&mut file.plan)?;
-            let model = LoadedModel::of_plan_file(file, path.parent().unwrap_or(path), options)?;
-            return Ok(LoadedModel { replaced, ..model });
-        }
-        options.is_model(path)?;
-        // The model is freed before its plan is loaded, which measures the memory in use.
-        let compiled = CompiledModel::of(&Model::open_parts(path, options.parts())?, options)?;
-        compiled.load(options)
-    }
-}
-
-/// Plan of a model, with facts about its compilation.
-struct CompiledModel {
-    plan: Plan<Kernel>,
-    memory: Option<u64>,
-    replaced: Vec<String>,
-    tuned: Option<(usize, PathBuf)>,
-}
-
-impl CompiledModel {
-    /// Compiles a model to be loaded.
-    fn of(model: &Model, options: &LoadOptions) -> Result<CompiledModel, Error> {
-        let LoadOptions { compile: wanted, run, .. } = options;
-        let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
-        let wanted = compile::Options { predict_extra, ..wanted.clone() };
-        let begin = std::time::Instant::now();
-        let (compiled, memory) = compile_for(model, &wanted, run)?;
-        run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
-        let compile::Compiled { plan, replaced, tuned, .. } = compiled;
-        Ok(CompiledModel { plan, memory, replaced, tuned })
-    }
-
-    /// Loads the plan.
-    fn load(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        let CompiledModel { plan, memory, replaced, tuned } = self;
-        let run = engine::Options { memory, ..options.run.clone() };
-        let model = LoadedModel::of_plan(plan, Path::new(""), &LoadOptions { run, ..options.clone() })?;
-        Ok(LoadedModel { replaced, tuned, ..model })
-    }
-}
-
-impl LoadedModel {
-    /// Compiles a model and loads the plan.
-    ///
-    /// # Errors
-    /// When it cannot be compiled, or this machine cannot run it.
-    pub fn of_model(model: &Model, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        CompiledModel::of(model, options)?.load(options)
-    }
-
     /// Loads a plan. Its relative paths start at `folder`.
     ///
     /// # Errors
     /// When the plan is malformed, its model file is missing or another, or this machine cannot run
     /// it.
     pub fn of_plan(plan: Plan<Kernel>, folder: &Path, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        LoadedModel::of_plan_file(PlanFile { plan, weights: None }, folder, options)
+        LoadedModel::of_plan_file(PlanFile::new(plan), folder, options)
     }
 
     /// Loads an open plan file. Its relative paths start at `folder`.
@@ -509,7 +428,7 @@ impl LoadedModel {
         check_tokens(tokens, self.engine.vocabulary().into())?;
         match self.context() {
             context if tokens.len() > context => {
-                Err(CompileError::Context { tokens: tokens.len(), context, model: self.facts.context }.into())
+                Err(ixc_compile::Error::Context { tokens: tokens.len(), context, model: self.facts.context }.into())
             }
             _ => Ok(()),
         }

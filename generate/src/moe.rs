@@ -42,10 +42,10 @@ use ixc_runtime::expert_layers::{ExpertLayers, LayerError};
 use ixc_runtime::file::PlanFile;
 pub use ixc_runtime::program::Layer;
 
-use crate::plan_file::open_plan;
+use crate::plan_file::read_plan;
 use crate::{Error, loaded_model};
 use ixc_compile::compile;
-use ixc_compile::model::{Model, is_plan};
+use ixc_compile::model::{Input, Model};
 
 /// Options for compiling and running experts.
 #[derive(Clone, Debug, Default)]
@@ -189,19 +189,21 @@ impl Moe {
     /// When the file is missing, malformed or unsupported, has no routed experts, or cannot run on
     /// this machine.
     pub fn open(path: Option<&Path>, options: &MoeOptions) -> Result<Moe, Error> {
-        let model = match path {
-            None => Model::new(ixc_compile::demo::open()?)?,
-            Some(path) if is_plan(path) => {
-                if options.compile.max_tokens.is_some() {
-                    return Err(Error::PlanSays { what: loaded_model::ROWS });
+        let gguf = match path {
+            None => ixc_compile::demo::open()?,
+            Some(path) => match Input::open(path)? {
+                Input::Plan(file) => {
+                    if options.compile.max_tokens.is_some() {
+                        return Err(Error::PlanSays { what: loaded_model::ROWS });
+                    }
+                    let file = read_plan(file, path, None)?;
+                    loaded_model::is_for(&file.plan, &options.compile)?;
+                    return Moe::of_plan_file(file, path.parent().unwrap_or(path), &options.run);
                 }
-                let file = open_plan(path, None)?;
-                loaded_model::is_for(&file.plan, &options.compile)?;
-                return Moe::of_plan_file(file, path.parent().unwrap_or(path), &options.run);
-            }
-            Some(path) => Model::open(path)?,
+                Input::Model(gguf) => *gguf,
+            },
         };
-        Moe::of_model(model, options)
+        Moe::of_model(Model::new(gguf)?, options)
     }
 
     /// Compiles a model's experts and loads the plan.
@@ -210,9 +212,10 @@ impl Moe {
     /// See [`Moe::open`].
     pub fn of_model(model: Model, options: &MoeOptions) -> Result<Moe, Error> {
         let model = model.into_expert_layers()?;
-        let (compiled, memory) = loaded_model::compile_for(&model, &options.compile, &options.run)?;
+        let (compiled, memory) = loaded_model::compile_for(&model, None, &options.compile, &options.run)?;
         let run = engine::Options { memory, ..options.run.clone() };
-        Moe::of_plan_file(PlanFile { plan: compiled.plan, weights: None }, Path::new(""), &run)
+        let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(compiled.plan) };
+        Moe::of_plan_file(file, Path::new(""), &run)
     }
 
     /// Loads an open plan file; its relative paths start from `folder`.

@@ -1,7 +1,9 @@
 //! Plan files with their model files: opening both.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use ixc_compile::Error as CompileError;
 use ixc_compile::demo;
 use ixc_compile::model::open_files;
 use ixc_runtime::file::PlanFile;
@@ -20,14 +22,26 @@ pub fn built_in() -> BuiltIn {
 /// # Errors
 /// When the plan cannot be read, or `model_file` is no model, or one of another number of files.
 pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
-    let mut file = ixc_runtime::file::open(path)?;
+    located(ixc_runtime::file::open(path)?, path, model_file)
+}
+
+/// Reads an open plan like [`open_plan`]. `path` is the file's.
+///
+/// # Errors
+/// See [`open_plan`].
+pub fn read_plan(file: File, path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
+    located(ixc_runtime::file::of_file(file, path)?, path, model_file)
+}
+
+fn located(mut file: PlanFile, path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
     match model_file {
         Some(model) => {
             let gguf = open_files(model)?;
             let paths: Vec<PathBuf> = gguf.files().iter().map(|file| file.path().to_owned()).collect();
             load::use_files(&mut file.plan, &paths)?;
+            file.model_files = gguf.handles().map_err(CompileError::io(model, "open"))?;
         }
-        None => load::locate(&mut file.plan, path.parent().unwrap_or(path), Some(built_in())),
+        None => file.model_files = load::locate(&mut file.plan, path.parent().unwrap_or(path), Some(built_in())),
     }
     Ok(file)
 }

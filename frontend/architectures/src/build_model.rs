@@ -1,5 +1,6 @@
 //! Models of files: a file's keys and tensors to hyperparameters and a graph.
 
+use std::fs::File;
 use std::path::Path;
 
 use ixc_ir::graph::Module;
@@ -88,6 +89,14 @@ impl Parts {
 /// If it is missing, malformed, or of an unsupported kind.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
     Ok(complete(ixc_model_files::open(path)?)?)
+}
+
+/// Reads a model from an open GGUF file, like [`open`]. `path` is the file's.
+///
+/// # Errors
+/// If it is malformed or of an unsupported kind, or another shard is missing.
+pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
+    Ok(complete(Gguf::of_file(file, path)?)?)
 }
 
 /// Adds the tensors that the architecture takes and that older files have in another form.

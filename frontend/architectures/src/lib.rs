@@ -47,7 +47,7 @@ mod numbers;
 mod weights;
 
 pub use architecture::Architecture;
-pub use build_model::{Model, Nextn, Output, Parts, build, build_parts, complete, open, precise};
+pub use build_model::{Model, Nextn, Output, Parts, build, build_parts, complete, open, open_file, precise};
 pub use builder::layer_of;
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{

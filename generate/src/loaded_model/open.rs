@@ -11,28 +11,37 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::stream::drive::Options as DriveOptions;
 
 use crate::Error;
-use crate::budget;
+use crate::budget::{self, ResidentPlan};
 use crate::drive;
 use ixc_compile::compile::{self, Compiled};
 use ixc_compile::model::Model;
 
-/// Compiles a model to be run as `run` says; returns the memory budget as well.
+/// Compiles a model to be run as `run` says; returns the memory budget as well. `resident` is its
+/// plan with all weights in memory, if that was compiled.
 ///
 /// # Errors
 /// See [`compile::compile`].
 pub(crate) fn compile_for(
     model: &Model,
+    resident: Option<ResidentPlan>,
     wanted: &compile::Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
     match run.experts {
-        ExpertStore::Stream => budget::compile_within(model, wanted, run),
+        ExpertStore::Stream => {
+            let resident = resident.map_or_else(|| ResidentPlan::new(model, wanted), Ok)?;
+            resident.within(model, wanted, run)
+        }
         ExpertStore::Map => {
             // Kernels read experts from the mapped file at times that the plan states. Nothing is
             // prefetched.
             let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
             let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
-            Ok((compile::compile(model, &mapped)?, None))
+            let compiled = match resident {
+                Some(resident) => resident.again(model, &mapped)?.0,
+                None => compile::compile(model, &mapped)?,
+            };
+            Ok((compiled, None))
         }
     }
 }

@@ -166,7 +166,7 @@ impl ExpertLayers {
     /// # Errors
     /// See [`LoadError`]; [`LoadError::NoLayers`] if the plan is of a whole model.
     pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<ExpertLayers, LoadError> {
-        ExpertLayers::load_file(PlanFile { plan, weights: None }, folder, options)
+        ExpertLayers::load_file(PlanFile::new(plan), folder, options)
     }
 
     /// Loads a plan of experts that may have weights in its own file. See also

@@ -118,8 +118,10 @@ impl LoadedPlan {
 
 /// Loads a plan. See [`Engine::load`](crate::engine::Engine::load).
 pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<LoadedPlan, LoadError> {
-    let PlanFile { mut plan, weights: own } = file;
-    locate(&mut plan, folder, options.built_in);
+    let PlanFile { mut plan, weights: own, mut model_files } = file;
+    if model_files.is_empty() {
+        model_files = locate(&mut plan, folder, options.built_in);
+    }
     // This comes before files are read, because mapped pages are given back.
     let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
     let begun = if streams { needed_process_bytes() } else { resident_bytes() };
@@ -139,7 +141,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let initial_processors = allowed().unwrap_or_default();
     let (mut pool, pinned_processors) = pool(options)?;
     let threads = pool.threads();
-    let files = open_files(&plan, folder, options)?;
+    let files = open_files(&plan, &model_files, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed(&program, &plan, options);
     if streamed.is_none() && options.experts != ExpertStore::Map {

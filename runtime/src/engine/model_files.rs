@@ -6,7 +6,8 @@
 //! length and the checksum of its header must always match the plan's.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ixc_files::changed::Identity;
@@ -23,23 +24,37 @@ const READ_BYTES: usize = 1 << 16;
 
 /// Replaces the plan's paths by those at which its model files are found. A file that is not found
 /// keeps its path, so that the error of loading names it. Relative paths are relative to `folder`,
-/// the plan's folder.
-pub fn locate(plan: &mut Plan<Kernel>, folder: &Path, built_in: Option<BuiltIn>) {
-    for source in &mut plan.files {
-        if built_in.is_some_and(|built_in| built_in.path == source.path) {
-            continue;
-        }
-        let Some(name) = Path::new(&source.path).file_name().and_then(|name| name.to_str()) else { continue };
-        let (stored, beside) = (folder.join(&source.path), folder.join(name));
-        if !beside.is_file() || stored == beside {
-            continue;
-        }
-        // If both files exist, the one that the plan was made from wins: the other may be a newer
-        // download.
-        if !stored.is_file() || check(&stored, source).is_err() && check(&beside, source).is_ok() {
-            source.path = name.to_owned();
-        }
+/// the plan's folder. Returns the files that had to be opened, by number.
+pub fn locate(plan: &mut Plan<Kernel>, folder: &Path, built_in: Option<BuiltIn>) -> Vec<Option<File>> {
+    plan.files.iter_mut().map(|source| locate_file(source, folder, built_in)).collect()
+}
+
+/// Replaces the path of a file like [`locate`]. Returns the file if it had to be opened.
+fn locate_file(source: &mut SourceFile, folder: &Path, built_in: Option<BuiltIn>) -> Option<File> {
+    if built_in.is_some_and(|built_in| built_in.path == source.path) {
+        return None;
     }
+    let name = Path::new(&source.path).file_name()?.to_str()?.to_owned();
+    let (stored, beside) = (folder.join(&source.path), folder.join(&name));
+    if !beside.is_file() || stored == beside {
+        return None;
+    }
+    if !stored.is_file() {
+        source.path = name;
+        return None;
+    }
+    // If both files exist, the one that the plan was made from wins: the other may be a newer
+    // download.
+    let open = |path: &Path| {
+        let file = open_regular(path).ok()?;
+        check(&file, path, source).ok().map(|_| file)
+    };
+    if let Some(file) = open(&stored) {
+        return Some(file);
+    }
+    let file = open(&beside)?;
+    source.path = name;
+    Some(file)
 }
 
 /// Replaces the plan's paths by `paths`, in the order of its files.
@@ -60,11 +75,16 @@ pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadE
     Ok(())
 }
 
-/// Opens and maps the plan's model files.
-pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) -> Result<Vec<Mapped>, LoadError> {
-    let files = plan.files.iter().map(|file| match options.built_in {
+/// Maps the plan's model files. Opens those that are not in `opened`, which has them by number.
+pub(crate) fn open_files(
+    plan: &Plan<Kernel>,
+    opened: &[Option<File>],
+    folder: &Path,
+    options: &Options,
+) -> Result<Vec<Mapped>, LoadError> {
+    let files = plan.files.iter().enumerate().map(|(number, file)| match options.built_in {
         Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
-        _ => open(folder, file),
+        _ => map(&folder.join(&file.path), file, opened.get(number).and_then(Option::as_ref)),
     });
     files.collect()
 }
@@ -87,47 +107,53 @@ fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadE
     }
 }
 
-/// Opens a model file, and checks that it is the one that the plan was made from.
-fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
-    let path = folder.join(&source.path);
-    let error = |source| LoadError::ModelFile { path: path.clone(), source };
-    let (file, identity) = check(&path, source).map_err(|found| match found {
-        LoadError::ModelFile { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            LoadError::NoModelFile { path: path.clone() }
+/// Maps a model file, and checks that it is the one that the plan was made from. Opens it unless it
+/// is open.
+fn map(path: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped, LoadError> {
+    let error = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => LoadError::NoModelFile { path: path.to_owned() },
+        _ => LoadError::ModelFile { path: path.to_owned(), source },
+    };
+    let own;
+    let file = match opened {
+        Some(file) => file,
+        None => {
+            own = open_regular(path).map_err(error)?;
+            &own
         }
-        other => other,
-    })?;
-    let mapped = Mapped::open(&file, &path, source.bytes).map_err(error)?;
+    };
+    let identity = check(file, path, source)?;
+    let mapped = Mapped::open(file, path, source.bytes).map_err(error)?;
     if mapped.identity() != Some(identity) {
         return Err(error(io::Error::other("changed while it was opened")));
     }
     Ok(mapped)
 }
 
-/// Opens a file, and compares its length and the checksum of its header with the plan's.
-fn check(path: &Path, source: &SourceFile) -> Result<(File, Identity), LoadError> {
+/// Compares an open file's length and the checksum of its header with the plan's.
+fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, LoadError> {
     let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
     let other = |what, found, expected| LoadError::OtherModel { path: path.to_owned(), what, found, expected };
-    let mut file = open_regular(path).map_err(error)?;
     let metadata = file.metadata().map_err(error)?;
     let bytes = metadata.len();
     if bytes != source.bytes {
         return Err(other("its length", bytes, source.bytes));
     }
-    let (mut hasher, mut left) = (crc32fast::Hasher::new(), source.header_bytes);
+    let (mut hasher, mut done) = (crc32fast::Hasher::new(), 0);
     let mut buffer = vec![0; READ_BYTES];
-    while left > 0 {
-        let most = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
-        let read = file.read(&mut buffer[..most]).map_err(error)?;
+    while done < source.header_bytes {
+        let most = usize::try_from(source.header_bytes - done).unwrap_or(READ_BYTES).min(READ_BYTES);
+        // Handles to an open file share its read position.
+        let read = file.read_at(&mut buffer[..most], done).map_err(error)?;
         if read == 0 {
-            return Err(other("the length of its header", source.header_bytes - left, source.header_bytes));
+            return Err(other("the length of its header", done, source.header_bytes));
         }
         hasher.update(&buffer[..read]);
-        left -= read as u64;
+        done += read as u64;
     }
     let crc = hasher.finalize();
     if crc != source.header_crc {
         return Err(other("the checksum of its header", crc.into(), source.header_crc.into()));
     }
-    Ok((file, Identity::of(&metadata)))
+    Ok(Identity::of(&metadata))
 }

@@ -257,7 +257,7 @@ impl Engine {
     /// # Errors
     /// See [`LoadError`].
     pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        Engine::load_file(PlanFile { plan, weights: None }, folder, options)
+        Engine::load_file(PlanFile::new(plan), folder, options)
     }
 
     /// Loads a plan that may have weights in its own file, which are mapped in place. Otherwise the

@@ -5,7 +5,7 @@ use std::path::Path;
 use ixc_architectures::{ArchError, Parts};
 use ixc_ir::plan::Output;
 
-use ixc_compile::model::{is_plan, open_files};
+use ixc_compile::model::Input;
 use ixc_generate::Error;
 
 /// Whether a model is an embedding model without `--embeddings`: an encoder or a plan for
@@ -15,10 +15,14 @@ use ixc_generate::Error;
 /// When the model is missing, malformed or not supported.
 pub fn gives_embeddings(path: Option<&Path>) -> Result<bool, Error> {
     let Some(path) = path else { return Ok(false) };
-    if is_plan(path) {
-        return Ok(matches!(ixc_runtime::file::open(path)?.plan.output, Output::Hidden { .. }));
-    }
-    match ixc_architectures::build_parts(&open_files(path)?, Parts::ALL) {
+    let gguf = match Input::open(path)? {
+        Input::Plan(file) => {
+            let plan = ixc_runtime::file::of_file(file, path)?.plan;
+            return Ok(matches!(plan.output, Output::Hidden { .. }));
+        }
+        Input::Model(gguf) => gguf,
+    };
+    match ixc_architectures::build_parts(&gguf, Parts::ALL) {
         Ok(_) => Ok(false),
         Err(ArchError::NotCausal { .. }) => Ok(true),
         Err(error) => Err(error.into()),

@@ -27,7 +27,7 @@ use ixc_server::model::{Listed, ModelQuery, Models, Refusal};
 use super::{Host, Options, gives_embeddings};
 use ixc_generate::budget;
 use ixc_generate::expert_use::ExpertUse;
-use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
+use ixc_generate::loaded_model::{LoadOptions, LongestContext, UnloadedModel};
 
 /// Time that a model without room waits for others to finish, and time between checks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -176,17 +176,19 @@ impl Registry {
         let path = self.sources[number].path.as_deref();
         let kept = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
         let mut options = LoadOptions { embeddings: self.gives_embeddings(number), ..load.clone() };
-        let plan = budget::resident_plan(path, &options.compile, options.parts())
-            .map_err(|error| failed(error.to_string()))?;
+        let before = memory_estimate::process_bytes();
+        let mut model = UnloadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;
+        let plan = model.resident_plan(&options).map_err(|error| failed(error.to_string()))?;
         if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
             // Each model has a share of the memory, so that all can be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
             let run = engine::Options { memory: Some(share), ..options.run.clone() };
             options.run.context =
-                Some(budget::longest_context(&plan, &run, kept).map_err(|error| failed(error.to_string()))?);
+                Some(budget::longest_context(plan, &run, kept).map_err(|error| failed(error.to_string()))?);
         }
-        let own = budget::needed(&plan, &options.run).map_err(|error| failed(error.to_string()))?.saturating_add(kept);
-        drop(plan);
+        let own = budget::needed(plan, &options.run).map_err(|error| failed(error.to_string()))?.saturating_add(kept);
+        // Loading frees this memory.
+        let unloaded_bytes = memory_estimate::process_bytes().saturating_sub(before);
         let wanted = own.min(*total);
         let begin = Instant::now();
         let free = loop {
@@ -204,9 +206,9 @@ impl Registry {
         };
         // If all of the model fits, the default limit applies. Otherwise it gets the rest of the
         // budget, which counts the whole process.
-        options.run.memory =
-            (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
-        let loaded = LoadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;
+        let process = || memory_estimate::process_bytes().saturating_sub(unloaded_bytes);
+        options.run.memory = (own > free).then(|| process().saturating_add(free).saturating_sub(kept));
+        let loaded = model.load(&options).map_err(|error| failed(error.to_string()))?;
         let prompts = host.prompts.clone().map(|prompts| ixc_generate::prompt_cache::Options {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
             ..prompts

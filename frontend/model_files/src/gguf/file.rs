@@ -5,6 +5,8 @@
 //! shard are the model's.
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -47,7 +49,8 @@ pub struct ShardFile {
 
 #[derive(Debug)]
 enum Backing {
-    Mapped(Mmap),
+    /// A mapping, and the file for other readers.
+    Mapped(Mmap, File),
     Memory(Cow<'static, [u8]>),
 }
 
@@ -90,10 +93,22 @@ impl Gguf {
         if path.is_dir() {
             return Err(foreign::folder(path));
         }
-        let (file, parsed) = ShardFile::open(path, 0)?;
+        Gguf::of_shard(ShardFile::mapped(path)?)
+    }
+
+    /// Reads the model to which an open file belongs. `path` is the file's.
+    ///
+    /// # Errors
+    /// See [`Gguf::open`].
+    pub fn of_file(file: File, path: &Path) -> Result<Gguf, GgufError> {
+        Gguf::of_shard(ShardFile::of_file(file, path)?)
+    }
+
+    fn of_shard(shard: ShardFile) -> Result<Gguf, GgufError> {
+        let (file, parsed) = shard.parsed(0)?;
         match split_of(&file.path, &parsed.metadata)? {
             None => Gguf::new(vec![file], vec![parsed]),
-            Some(split) => open_shards(&file.path, &split),
+            Some(split) => open_shards(file, &split),
         }
     }
 
@@ -288,6 +303,18 @@ impl Gguf {
     pub fn files(&self) -> &[ShardFile] {
         &self.files
     }
+
+    /// Returns further handles to the open files, by number. A file in memory has none.
+    ///
+    /// # Errors
+    /// If the system has no more handles.
+    pub fn handles(&self) -> io::Result<Vec<Option<File>>> {
+        let handle = |file: &ShardFile| match &file.backing {
+            Backing::Mapped(_, file) => file.try_clone().map(Some),
+            Backing::Memory(_) => Ok(None),
+        };
+        self.files.iter().map(handle).collect()
+    }
 }
 
 /// Returns the indices of tensors, sorted by name. Each name may appear once.
@@ -311,20 +338,21 @@ fn malformed(tensor: &Tensor, files: &[ShardFile], path: &Path, fault: Fault) ->
 }
 
 impl ShardFile {
-    fn open(path: &Path, index: usize) -> Result<(ShardFile, Parsed), GgufError> {
-        ShardFile::mapped(path)?.parsed(index)
-    }
-
     /// Maps a file of another format. [`ShardFile::with_header`] sets the bytes that identify it.
     ///
     /// # Errors
     /// When the file is missing, unreadable, or not a regular file.
     pub fn mapped(path: &Path) -> Result<ShardFile, GgufError> {
-        let failed = |action| move |source| GgufError::Io { path: path.into(), action, source };
         let file = ixc_files::open_regular(path).map_err(|error| match error {
             error if ixc_files::is_not_regular(&error) => GgufError::NotAFile { path: path.into() },
-            error => failed("open")(error),
+            source => GgufError::Io { path: path.into(), action: "open", source },
         })?;
+        ShardFile::of_file(file, path)
+    }
+
+    /// Maps an open file.
+    fn of_file(file: File, path: &Path) -> Result<ShardFile, GgufError> {
+        let failed = |action| move |source| GgufError::Io { path: path.into(), action, source };
         let modified = file.metadata().map_err(failed("inspect"))?.modified().ok();
         let modified = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         // SAFETY: the mapping is read-only and lives as long as every slice lent from it. Its
@@ -333,7 +361,7 @@ impl ShardFile {
         // ensure this, as with every mapped model (this is documented).
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map"))?;
         let modified = modified.map(|time| (time.as_secs(), time.subsec_nanos()));
-        Ok(ShardFile::new(path.into(), Backing::Mapped(map), modified))
+        Ok(ShardFile::new(path.into(), Backing::Mapped(map, file), modified))
     }
 
     fn new(path: Arc<Path>, backing: Backing, modified: Option<(u64, u32)>) -> ShardFile {
@@ -360,7 +388,7 @@ impl ShardFile {
     /// Returns all bytes of the file.
     pub fn data(&self) -> &[u8] {
         match &self.backing {
-            Backing::Mapped(map) => map,
+            Backing::Mapped(map, _) => map,
             Backing::Memory(bytes) => bytes,
         }
     }
@@ -377,7 +405,7 @@ impl ShardFile {
 
     /// Returns whether the file is mapped, so that it can be read again, rather than in memory.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.backing, Backing::Mapped(_))
+        matches!(self.backing, Backing::Mapped(..))
     }
 
     /// Returns the identity of the file as it was read.
@@ -427,15 +455,19 @@ fn split_of(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufError
     Ok(Some(Split { directory, prefix: prefix.to_owned(), count }))
 }
 
-fn open_shards(opened: &Arc<Path>, split: &Split) -> Result<Gguf, GgufError> {
+/// Opens the shards of a split model, but for the open one.
+fn open_shards(opened: ShardFile, split: &Split) -> Result<Gguf, GgufError> {
+    let named = Arc::clone(&opened.path);
+    let mut opened = Some(opened);
     let (mut files, mut parsed) = (Vec::new(), Vec::new());
     let mut tensors = 0u64;
     let mut claims: Vec<(PathBuf, u64)> = Vec::new();
     for number in 0..split.count {
         let path = split.path(number);
-        let (file, shard) = ShardFile::open(&path, files.len()).map_err(|error| match error {
-            GgufError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => GgufError::MissingShard {
-                path: (&**opened).into(),
+        let file = opened.take_if(|file| *file.path == *path).map_or_else(|| ShardFile::mapped(&path), Ok);
+        let (file, shard) = file.and_then(|file| file.parsed(files.len())).map_err(|error| match error {
+            GgufError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => GgufError::MissingShard {
+                path: (&*named).into(),
                 missing: path.as_path().into(),
                 number,
                 count: split.count,

@@ -34,6 +34,7 @@
 mod partial;
 pub mod weights;
 
+use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
@@ -386,6 +387,15 @@ pub struct PlanFile {
     pub plan: Plan<Kernel>,
     /// Weights in the plan's own file, if it has any.
     pub weights: Option<OwnWeights>,
+    /// Open model files, by number. Others are opened by the paths in the plan.
+    pub model_files: Vec<Option<File>>,
+}
+
+impl PlanFile {
+    /// Creates a plan without weights of its own, and without open model files.
+    pub fn new(plan: Plan<Kernel>) -> PlanFile {
+        PlanFile { plan, weights: None, model_files: Vec::new() }
+    }
 }
 
 /// Opens a plan file.
@@ -393,9 +403,17 @@ pub struct PlanFile {
 /// # Errors
 /// See [`FileError`].
 pub fn open(path: &Path) -> Result<PlanFile, FileError> {
+    let file = open_regular(path);
+    of_file(file.map_err(|source| FileError::Io { path: path.into(), action: "read", source })?, path)
+}
+
+/// Reads an open plan file from its beginning. `path` is the file's.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn of_file(mut file: File, path: &Path) -> Result<PlanFile, FileError> {
     let io = |source| FileError::Io { path: path.into(), action: "read", source };
     let format = |source| FileError::Format { path: path.into(), source };
-    let mut file = open_regular(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
     let mut read = |bytes: u64| {
         let mut part = Vec::new();
@@ -405,7 +423,7 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
     let payload = read(header.payload)?;
     let plan = header.plan(&payload).map_err(format)?;
     if header.count == 0 && header.weights == 0 {
-        return Ok(PlanFile { plan, weights: None });
+        return Ok(PlanFile::new(plan));
     }
     file.seek(io::SeekFrom::Start(header.weights_at() + header.weights)).map_err(io)?;
     // The header's check compared `count` with the number of the plan's weights, so it is small.
@@ -423,7 +441,7 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
         bytes: header.weights,
         checksums: checksums.collect(),
     };
-    Ok(PlanFile { plan, weights: Some(weights) })
+    Ok(PlanFile { weights: Some(weights), ..PlanFile::new(plan) })
 }
 
 /// Reads the plan of a plan file.

@@ -225,18 +225,19 @@ pub fn write(
     progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
     let output = Output::open(path, &Guard::replacing(&super::KIND))?;
-    write_to(output, plan, folder, options, Contents::Packed, progress)
+    write_to(output, plan, (folder, &[]), options, Contents::Packed, progress)
 }
 
 /// Does the same as [`write()`] for the weights in `contents`, to an output that was opened before
-/// the plan was made. The output must not be one of the plan's model files.
+/// the plan was made. The output must not be one of the plan's model files. Takes the plan's folder,
+/// and its open model files by number; others are opened.
 ///
 /// # Errors
 /// See [`write()`].
 pub fn write_to(
     mut output: Output,
     plan: &Plan<Kernel>,
-    folder: &Path,
+    (folder, model_files): (&Path, &[Option<File>]),
     options: &Options,
     contents: Contents,
     mut progress: impl FnMut(u64, u64),
@@ -248,7 +249,7 @@ pub fn write_to(
     if plan.own_weight_bytes > 0 {
         return Err(file_error(LoadError::NoWeights));
     }
-    let files = open_files(plan, folder, options).map_err(file_error)?;
+    let files = open_files(plan, model_files, folder, options).map_err(file_error)?;
     let sources = ModelFiles { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files) };
     let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {

@@ -1,0 +1,178 @@
+//! Model or plan that is open and not loaded yet: its size is known before memory is taken for it.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc_architectures::Nextn;
+use ixc_compile::Error as CompileError;
+use ixc_compile::compile::{self, Compiled};
+use ixc_compile::model::{Input, Model};
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_runtime::engine;
+use ixc_runtime::file::PlanFile;
+
+use super::open::compile_for;
+use super::{DEFERRED, LoadOptions, LoadedModel, PASSES, START, TUNED};
+use crate::Error;
+use crate::budget::ResidentPlan;
+use crate::plan_file::read_plan;
+
+/// Model or plan that is open and not loaded. Its files are opened once, and its kernels generated
+/// once.
+#[derive(Debug)]
+pub struct UnloadedModel(Contents);
+
+#[derive(Debug)]
+enum Contents {
+    Plan {
+        file: Box<PlanFile>,
+        /// Folder that its relative paths start from.
+        folder: PathBuf,
+        /// Names of replaced kernels.
+        replaced: Vec<String>,
+    },
+    Model {
+        model: Box<Model>,
+        /// Plan with all weights in memory, once it was needed.
+        resident: Option<Box<ResidentPlan>>,
+    },
+}
+
+impl UnloadedModel {
+    /// Opens a model or a plan. Without a path, opens the demo model.
+    ///
+    /// # Errors
+    /// When the file is missing, malformed or not supported, or the options are not for it.
+    pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<UnloadedModel, Error> {
+        let (gguf, path) = match path {
+            None => (ixc_compile::demo::open()?, Path::new(ixc_compile::demo::NAME)),
+            Some(path) => match Input::open(path)? {
+                Input::Plan(file) => {
+                    check_plan_options(path, options)?;
+                    let mut file = read_plan(file, path, options.model_file.as_deref())?;
+                    let replaced = options.compile.kernels.put_into(&mut file.plan)?;
+                    let (file, folder) = (Box::new(file), path.parent().unwrap_or(path).to_owned());
+                    return Ok(UnloadedModel(Contents::Plan { file, folder, replaced }));
+                }
+                Input::Model(gguf) => (*gguf, path),
+            },
+        };
+        if options.model_file.is_some() {
+            return Err(Error::NotPlan { path: path.to_owned() });
+        }
+        let model = Box::new(Model::of_parts(gguf, options.parts())?);
+        Ok(UnloadedModel(Contents::Model { model, resident: None }))
+    }
+
+    /// Returns the plan with all weights in memory. Compiles a model at the first call.
+    ///
+    /// # Errors
+    /// When the model cannot be compiled.
+    pub fn resident_plan(&mut self, options: &LoadOptions) -> Result<&Plan<Kernel>, Error> {
+        match &mut self.0 {
+            Contents::Plan { file, .. } => Ok(&file.plan),
+            Contents::Model { model, resident } => {
+                let plan = match resident.take() {
+                    Some(plan) => plan,
+                    None => Box::new(ResidentPlan::new(model, &compile_options(options))?),
+                };
+                Ok(resident.insert(plan).plan())
+            }
+        }
+    }
+
+    /// Loads the model or plan. The options may differ from the earlier ones only in the memory and
+    /// the context of the run.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, or this machine cannot run it.
+    pub fn load(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
+        match self.0 {
+            Contents::Plan { file, folder, replaced } => {
+                let model = LoadedModel::of_plan_file(*file, &folder, options)?;
+                Ok(LoadedModel { replaced, ..model })
+            }
+            Contents::Model { model, resident } => {
+                let resident = resident.map(|resident| *resident);
+                let compiled = CompiledModel::of(&model, resident, options)?;
+                // The model is freed before its plan is loaded, which measures the memory in use.
+                drop(model);
+                compiled.load(options)
+            }
+        }
+    }
+}
+
+impl LoadedModel {
+    /// Opens a model or a plan. Without a path, opens the demo model.
+    ///
+    /// # Errors
+    /// When the file is missing, malformed or not supported, or this machine cannot run it.
+    pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<LoadedModel, Error> {
+        UnloadedModel::open(path, options)?.load(options)
+    }
+
+    /// Compiles a model and loads the plan.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, or this machine cannot run it.
+    pub fn of_model(model: &Model, options: &LoadOptions) -> Result<LoadedModel, Error> {
+        CompiledModel::of(model, None, options)?.load(options)
+    }
+}
+
+/// Checks that no option is for compiling, which a plan fixes.
+fn check_plan_options(path: &Path, options: &LoadOptions) -> Result<(), Error> {
+    if options.nextn != Nextn::Absent {
+        return Err(CompileError::IsPlan { path: path.to_owned() }.into());
+    }
+    let compile = &options.compile;
+    let named = compile.tuned.as_ref().is_some_and(|tuned| tuned.is_named());
+    let asked = [
+        (compile.defer > 0, DEFERRED),
+        (!compile.passes.is_empty(), PASSES),
+        (compile.start.is_some(), START),
+        (named, TUNED),
+    ];
+    match asked.into_iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(Error::PlanSays { what }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the options of compiling a model for a run.
+fn compile_options(options: &LoadOptions) -> compile::Options {
+    let LoadOptions { compile: wanted, run, .. } = options;
+    let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
+    compile::Options { predict_extra, ..wanted.clone() }
+}
+
+/// Plan of a model, with facts about its compilation.
+struct CompiledModel {
+    file: PlanFile,
+    memory: Option<u64>,
+    replaced: Vec<String>,
+    tuned: Option<(usize, PathBuf)>,
+}
+
+impl CompiledModel {
+    /// Compiles a model to be loaded. `resident` is its plan with all weights in memory, if that
+    /// was compiled.
+    fn of(model: &Model, resident: Option<ResidentPlan>, options: &LoadOptions) -> Result<CompiledModel, Error> {
+        let begin = Instant::now();
+        let (compiled, memory) = compile_for(model, resident, &compile_options(options), &options.run)?;
+        options.run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
+        let Compiled { plan, replaced, tuned, .. } = compiled;
+        let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(plan) };
+        Ok(CompiledModel { file, memory, replaced, tuned })
+    }
+
+    /// Loads the plan.
+    fn load(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
+        let CompiledModel { file, memory, replaced, tuned } = self;
+        let run = engine::Options { memory, ..options.run.clone() };
+        let model = LoadedModel::of_plan_file(file, Path::new(""), &LoadOptions { run, ..options.clone() })?;
+        Ok(LoadedModel { replaced, tuned, ..model })
+    }
+}
