@@ -52,6 +52,7 @@ mod models;
 mod moe;
 mod moved_plans;
 mod nextn;
+mod openings;
 mod origins;
 mod outputs;
 mod page;
