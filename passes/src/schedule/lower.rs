@@ -14,7 +14,8 @@
 //! | --- | --- |
 //! | `products` | products of rows with weights |
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
-//! | `attention` | rotation, cache, attention |
+//! | `rotation` | rotation of heads, temperatures |
+//! | `attention` | cache, attention |
 //! | `attend` | kernels of attention |
 //! | `recurrent` | ops that change a state token by token |
 //! | `experts` | routing, and rows in the order of their experts |
@@ -34,6 +35,7 @@ mod operands;
 mod products;
 mod recurrent;
 mod residency;
+mod rotation;
 mod rows;
 mod weights;
 
@@ -354,7 +356,6 @@ impl<'a> Lowering<'a> {
 
     /// Lowers one op.
     pub(super) fn op(&mut self, op: &Op) -> Result<(), ScheduleError> {
-        let name = op.kind.row().mnemonic;
         let meaning = match op.kind {
             OpKind::Embed => self.embed(op)?,
             OpKind::Dequantise => Binding::Weight(self.weight_operand(op, "w")),
@@ -376,14 +377,7 @@ impl<'a> Lowering<'a> {
             OpKind::ScaleHeads => self.scale_heads(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
-            OpKind::SplitHeads | OpKind::MergeHeads => {
-                let x = self.operand(op, "x")?;
-                // A routed row holds one slot, not all slots of a token.
-                if matches!(x.rows, Rows::Routed { .. }) {
-                    return unsupported(name, "slots as heads");
-                }
-                Binding::ArenaRows(x)
-            }
+            OpKind::SplitHeads | OpKind::MergeHeads => self.same_rows(op)?,
             OpKind::Slice => self.slice(op)?,
             OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
@@ -404,16 +398,12 @@ impl<'a> Lowering<'a> {
             OpKind::Route => self.route(op)?,
             OpKind::ExpertSplit => self.split(op)?,
             OpKind::Positions => {
-                let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
-                    return unsupported(name, "positions other than the parameter's");
-                };
+                self.check_positions(op)?;
                 let every = fit("positions that turn alike", op.attr("every").int().unsigned_abs())?;
                 Binding::Turned { every, back: op.attr("back").bool() }
             }
             OpKind::Ends => {
-                let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
-                    return unsupported(name, "positions other than the parameter's");
-                };
+                self.check_positions(op)?;
                 Binding::Ends
             }
             OpKind::AttentionEntries => {
@@ -458,6 +448,25 @@ impl<'a> Lowering<'a> {
             OpKind::ExpertEvict => self.expert_evict(op)?,
         };
         self.meanings[op.results[0].index()] = Some(meaning);
+        Ok(())
+    }
+
+    /// Returns the rows of an operand, whose heads only change their shape.
+    fn same_rows(&self, op: &Op) -> Result<Binding, ScheduleError> {
+        let x = self.operand(op, "x")?;
+        // A routed row holds one slot, not all slots of a token.
+        if matches!(x.rows, Rows::Routed { .. }) {
+            return unsupported(op.kind.row().mnemonic, "slots as heads");
+        }
+        Ok(Binding::ArenaRows(x))
+    }
+
+    /// Refuses positions other than those of the tokens.
+    pub(super) fn check_positions(&self, op: &Op) -> Result<(), ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
+            return unsupported(name, "positions other than the parameter's");
+        };
         Ok(())
     }
 

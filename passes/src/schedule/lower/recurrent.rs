@@ -44,112 +44,113 @@ struct Columns {
 impl Lowering<'_> {
     /// Returns the kernel of an op.
     fn columns(&self, op: &Op, kind: Recurrent) -> Result<Columns, ScheduleError> {
-        let size = |name: &str| -> Result<u64, ScheduleError> { Ok(self.operand(op, name)?.width) };
-        let dims = |name: &str| -> Result<[u32; 2], ScheduleError> {
-            let number = |dim: usize| {
-                let dim = self.function.ty(self.value_operand(op, name)?).dims().get(dim).and_then(Dim::fixed);
-                fit("heads", dim.unwrap_or(0))
-            };
-            Ok([number(1)?, number(2)?])
-        };
         match kind {
-            Recurrent::DeltaNet => {
-                let ([heads, d], [all, dv]) = (dims("q")?, dims("v")?);
-                let interleaved = op.attr("keys").word() == "interleaved";
-                let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
-                let eps = Bits::of(op.attr("eps").float());
-                let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::of);
-                let rate = Some(op.attr("rate").float()).filter(|&rate| rate != 0.0).map(Bits::of);
-                let group = all / heads.max(1);
-                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
-                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
-                // Unless heads are interleaved, a key head's value heads lie side by side and are
-                // an even part of every buffer.
-                let matrix = u64::from(d) * u64::from(dv);
-                let decays = if channels { d.into() } else { 1 };
-                let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
-                let strides = [("state", matrix), ("v", dv.into()), ("y", dv.into())].into_iter().chain(one_head);
-                let strides = if interleaved { strides.collect() } else { Vec::new() };
-                Ok(Columns { spec, many: Some((DeltaNetChunks::MIN_ROWS, many)), count: heads.into(), strides })
-            }
-            Recurrent::ShortConv => {
-                let channels = size("x")?;
-                let taps = self.shape(op, "w").last().copied().unwrap_or(0);
-                let n = if channels.is_multiple_of(CHANNELS) { CHANNELS } else { channels };
-                let [channels, n, taps] = [channels, n, taps].map(|n| fit("channels", n));
-                let (channels, n) = (channels?, n?);
-                let count = u64::from(channels / n.max(1));
-                // A row of the state is as long as the tokens' rows.
-                let dilation = fit("dilation", op.attr("dilation").int().unsigned_abs())?;
-                let dilation = Some(dilation).filter(|&dilation| dilation != 1);
-                Ok(Columns {
-                    spec: ShortConv { channels, n, taps: taps?, dilation }.into(),
-                    many: None,
-                    count,
-                    strides: vec![("state", n.into())],
-                })
-            }
-            Recurrent::Compress => {
-                let overlap = op.attr("overlap").bool();
-                let d = size("kv")? / if overlap { 2 } else { 1 };
-                let n = if d.is_multiple_of(COMPRESSED) { COMPRESSED } else { d.max(1) };
-                let spec = Compress {
-                    d: fit("elements of a row", d)?,
-                    n: fit("elements of a row", n)?,
-                    every: fit("positions of a row", op.attr("every").int().unsigned_abs())?,
-                    overlap,
-                };
-                // In every buffer a column starts `n` elements after the one before; the rows of a
-                // column are whole rows apart.
-                let strides = ["state", "kv", "gate", "ape", "y"].map(|name| (name, n)).to_vec();
-                Ok(Columns { spec: spec.into(), many: None, count: d / n, strides })
-            }
-            Recurrent::Wkv => {
-                let ([all, d], [heads, dv]) = (dims("q")?, dims("v")?);
-                let [before, filled] = ["before", "filled"].map(|name| op.attr(name).bool());
-                let finds = op.operand("find") != Operand::Absent;
-                let spec = Wkv { heads, group: all / heads.max(1), d, dv, before, finds, filled }.into();
-                // Heads that share a key lie side by side and are an even part of every buffer.
-                Ok(Columns { spec, many: None, count: heads.into(), strides: Vec::new() })
-            }
-            Recurrent::SsmScan => {
-                let ([heads, p], [groups, s]) = (dims("x")?, dims("b")?);
-                let of_group = heads / groups.max(1);
-                let head = u64::from(p) * u64::from(s);
-                let channels = self.shape(op, "a").len() == 2;
-                let spec = |of, n| SsmScan { heads, groups, of, n, p, s, channels }.into();
-                if groups > of_group {
-                    // Every buffer is in even parts, one for each group.
-                    return Ok(Columns {
-                        spec: spec(1, of_group),
-                        many: None,
-                        count: groups.into(),
-                        strides: Vec::new(),
-                    });
-                }
-                // An item has some heads of every group; the groups' places in a row are `of_group`
-                // heads apart.
-                let enough =
-                    (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
-                let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
-                let heads = ["x", "y"].map(|name| (name, u64::from(n) * u64::from(p)));
-                let one_head = ["dt", "bias", "d"].map(|name| (name, n.into()));
-                let rates = [("a", u64::from(n) * if channels { u64::from(s) } else { 1 })];
-                let shared = ["b", "c"].map(|name| (name, 0));
-                let strides = [("state", u64::from(n) * head)]
-                    .into_iter()
-                    .chain(heads)
-                    .chain(one_head)
-                    .chain(rates)
-                    .chain(shared);
-                Ok(Columns {
-                    spec: spec(groups, n),
-                    many: None,
-                    count: (of_group / n).into(),
-                    strides: strides.collect(),
-                })
-            }
+            Recurrent::DeltaNet => self.delta_net(op),
+            Recurrent::ShortConv => self.short_conv(op),
+            Recurrent::Compress => self.compress(op),
+            Recurrent::Wkv => self.wkv(op),
+            Recurrent::SsmScan => self.ssm_scan(op),
         }
+    }
+
+    /// Returns the number of heads of an operand, and the elements of each.
+    fn heads(&self, op: &Op, name: &str) -> Result<[u32; 2], ScheduleError> {
+        let number = |dim: usize| {
+            let dim = self.function.ty(self.value_operand(op, name)?).dims().get(dim).and_then(Dim::fixed);
+            fit("heads", dim.unwrap_or(0))
+        };
+        Ok([number(1)?, number(2)?])
+    }
+
+    /// Returns the kernels of a delta rule. An item is a key head with its value heads.
+    fn delta_net(&self, op: &Op) -> Result<Columns, ScheduleError> {
+        let ([heads, d], [all, dv]) = (self.heads(op, "q")?, self.heads(op, "v")?);
+        let interleaved = op.attr("keys").word() == "interleaved";
+        let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
+        let eps = Bits::of(op.attr("eps").float());
+        let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::of);
+        let rate = Some(op.attr("rate").float()).filter(|&rate| rate != 0.0).map(Bits::of);
+        let group = all / heads.max(1);
+        let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
+        let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
+        // Unless heads are interleaved, a key head's value heads lie side by side and are
+        // an even part of every buffer.
+        let matrix = u64::from(d) * u64::from(dv);
+        let decays = if channels { d.into() } else { 1 };
+        let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
+        let strides = [("state", matrix), ("v", dv.into()), ("y", dv.into())].into_iter().chain(one_head);
+        let strides = if interleaved { strides.collect() } else { Vec::new() };
+        Ok(Columns { spec, many: Some((DeltaNetChunks::MIN_ROWS, many)), count: heads.into(), strides })
+    }
+
+    /// Returns the kernel of a short convolution. An item is some channels.
+    fn short_conv(&self, op: &Op) -> Result<Columns, ScheduleError> {
+        let channels = self.operand(op, "x")?.width;
+        let taps = self.shape(op, "w").last().copied().unwrap_or(0);
+        let n = if channels.is_multiple_of(CHANNELS) { CHANNELS } else { channels };
+        let [channels, n, taps] = [channels, n, taps].map(|n| fit("channels", n));
+        let (channels, n) = (channels?, n?);
+        let count = u64::from(channels / n.max(1));
+        // A row of the state is as long as the tokens' rows.
+        let dilation = fit("dilation", op.attr("dilation").int().unsigned_abs())?;
+        let dilation = Some(dilation).filter(|&dilation| dilation != 1);
+        Ok(Columns {
+            spec: ShortConv { channels, n, taps: taps?, dilation }.into(),
+            many: None,
+            count,
+            strides: vec![("state", n.into())],
+        })
+    }
+
+    /// Returns the kernel that compresses positions into entries. An item is some elements.
+    fn compress(&self, op: &Op) -> Result<Columns, ScheduleError> {
+        let overlap = op.attr("overlap").bool();
+        let d = self.operand(op, "kv")?.width / if overlap { 2 } else { 1 };
+        let n = if d.is_multiple_of(COMPRESSED) { COMPRESSED } else { d.max(1) };
+        let spec = Compress {
+            d: fit("elements of a row", d)?,
+            n: fit("elements of a row", n)?,
+            every: fit("positions of a row", op.attr("every").int().unsigned_abs())?,
+            overlap,
+        };
+        // In every buffer a column starts `n` elements after the one before; the rows of a
+        // column are whole rows apart.
+        let strides = ["state", "kv", "gate", "ape", "y"].map(|name| (name, n)).to_vec();
+        Ok(Columns { spec: spec.into(), many: None, count: d / n, strides })
+    }
+
+    /// Returns the kernel of a WKV recurrence. An item is a key head with its heads.
+    fn wkv(&self, op: &Op) -> Result<Columns, ScheduleError> {
+        let ([all, d], [heads, dv]) = (self.heads(op, "q")?, self.heads(op, "v")?);
+        let [before, filled] = ["before", "filled"].map(|name| op.attr(name).bool());
+        let finds = op.operand("find") != Operand::Absent;
+        let spec = Wkv { heads, group: all / heads.max(1), d, dv, before, finds, filled }.into();
+        // Heads that share a key lie side by side and are an even part of every buffer.
+        Ok(Columns { spec, many: None, count: heads.into(), strides: Vec::new() })
+    }
+
+    /// Returns the kernel of a state-space scan. An item is some heads of each group, or a group.
+    fn ssm_scan(&self, op: &Op) -> Result<Columns, ScheduleError> {
+        let ([heads, p], [groups, s]) = (self.heads(op, "x")?, self.heads(op, "b")?);
+        let of_group = heads / groups.max(1);
+        let head = u64::from(p) * u64::from(s);
+        let channels = self.shape(op, "a").len() == 2;
+        let spec = |of, n| SsmScan { heads, groups, of, n, p, s, channels }.into();
+        if groups > of_group {
+            // Every buffer is in even parts, one for each group.
+            return Ok(Columns { spec: spec(1, of_group), many: None, count: groups.into(), strides: Vec::new() });
+        }
+        // An item has some heads of every group; the groups' places in a row are `of_group`
+        // heads apart.
+        let enough = (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
+        let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
+        let heads = ["x", "y"].map(|name| (name, u64::from(n) * u64::from(p)));
+        let one_head = ["dt", "bias", "d"].map(|name| (name, n.into()));
+        let rates = [("a", u64::from(n) * if channels { u64::from(s) } else { 1 })];
+        let shared = ["b", "c"].map(|name| (name, 0));
+        let strides =
+            [("state", u64::from(n) * head)].into_iter().chain(heads).chain(one_head).chain(rates).chain(shared);
+        Ok(Columns { spec: spec(groups, n), many: None, count: (of_group / n).into(), strides: strides.collect() })
     }
 
     /// Returns the dimensions of a weight operand.
@@ -178,10 +179,7 @@ impl Lowering<'_> {
                 }
                 (Role::Scratch, _) => scratch_arg(),
                 (Role::Index, _) => {
-                    let rows = self.value_operand(op, "pos")?;
-                    let super::Binding::Positions = self.meaning(name, rows)? else {
-                        return unsupported(name, "positions other than the parameter's");
-                    };
+                    self.check_positions(op)?;
                     let every = fit("positions of a row", op.attr("every").int().unsigned_abs())?;
                     by_row(Source::Input(Input::Phase(every)), INDEX_BYTES)
                 }
