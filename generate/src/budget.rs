@@ -194,8 +194,8 @@ impl ResidentPlan {
         let experts = expert_bytes(&self.plan);
         let needed = memory_estimate::resident(&self.plan, run)?;
         let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
-        // Also if it is close to the budget: the process grows a little until the plan is loaded, and
-        // such a plan also runs with all experts in memory.
+        // Also if it is close to the budget: the process grows a little until the plan is loaded,
+        // and such a plan also runs with all experts in memory.
         let is_over = |memory: u64| with_margin(needed) > memory;
         // Memory that is left for experts after everything else.
         let others = needed.saturating_sub(experts);

@@ -229,8 +229,8 @@ pub fn write(
 }
 
 /// Does the same as [`write()`] for the weights in `contents`, to an output that was opened before
-/// the plan was made. The output must not be one of the plan's model files. Takes the plan's folder,
-/// and its open model files by number; others are opened.
+/// the plan was made. The output must not be one of the plan's model files. Takes the plan's
+/// folder, and its open model files by number; others are opened.
 ///
 /// # Errors
 /// See [`write()`].
