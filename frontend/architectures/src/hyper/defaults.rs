@@ -27,7 +27,7 @@ pub struct Defaults {
     pub normalise: bool,
     /// Whether layers have RoPE.
     pub rotates: Rotates,
-    /// Keys of [`NEUTRAL`](super::NEUTRAL) that the architecture reads.
+    /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture reads.
     pub reads: &'static [&'static str],
     /// Tensors that older files lack, derived from others.
     pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,

@@ -4,7 +4,7 @@ use ixc_ir::graph::attrs::RouteScore;
 use ixc_model_files::gguf::GgufError;
 
 use super::keys::Keys;
-use super::{Experts, MAX_COUNT, MAX_WIDTH};
+use super::{MAX_COUNT, MAX_WIDTH};
 
 /// Key of the number of identity experts, which follow the others, have no matrices and return
 /// their input.
@@ -12,6 +12,44 @@ pub(super) const IDENTITIES: &str = "expert_identity_count";
 
 /// Key of the function from router logits to weights.
 pub(crate) const SCORE: &str = "expert_gating_func";
+
+/// The experts of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// Number of experts with matrices.
+    pub count: u64,
+    /// Number of identity experts after these: they have no matrices and return their input.
+    pub identities: u64,
+    /// Number of experts for each token.
+    pub used: u64,
+    /// Width of one expert.
+    pub feed_forward: u64,
+    /// Whether the weights of a token's experts are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f64,
+    /// Function from router logits to weights.
+    pub score: RouteScore,
+    /// Width of the network for every token (the shared expert, or several merged into one); 0 for
+    /// none.
+    pub shared: u64,
+    /// Width of the experts' input and output, if it differs from the stream's.
+    pub latent: Option<u64>,
+    /// Number of groups of equal size.
+    pub groups: u64,
+    /// Number of groups from which a token's experts are selected.
+    pub groups_kept: u64,
+    /// Whether a group is ranked by its best expert, for softmax scores; otherwise by the sum of
+    /// its two best.
+    pub best_of_group: bool,
+}
+
+impl Experts {
+    /// Returns the number of experts in the router's logits.
+    pub fn routed(&self) -> u64 {
+        self.count.saturating_add(self.identities)
+    }
+}
 
 /// Keys of experts, before they are assigned to layers.
 pub(super) struct ExpertKeys {

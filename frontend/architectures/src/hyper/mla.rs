@@ -5,7 +5,23 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 
 use super::keys::Keys;
 use super::rope::stated_magnitude;
-use super::{Defaults, Layer, MAX_COUNT, MAX_WIDTH, Mla, Rope, Rotates};
+use super::{Defaults, Hyper, Layer, MAX_COUNT, MAX_WIDTH, Rope, Rotates};
+
+/// Latent attention (MLA): queries and keys are made from short rows. Only the row for keys and
+/// values is cached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mla {
+    /// Length of the row from which queries are made; `None` if they are made from the stream.
+    pub query_rank: Option<u64>,
+    /// Length of the row from which keys and values are made.
+    pub rank: u64,
+    /// Length of a query of one head, including its rotated part.
+    pub key_length: u64,
+    /// Length of a value of one head.
+    pub value_length: u64,
+    /// Epsilon of the norms of these rows, if it differs from that of other norms.
+    pub norm_eps: Option<f64>,
+}
 
 /// Returns the elements of a head's keys or values. Older files have only the second key; some have
 /// only the width of all heads for values.
@@ -63,7 +79,7 @@ impl Mla {
 
     /// Sets one latent row as the cache of all heads, for older files, whose keys describe keys and
     /// values of all heads.
-    pub(super) fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
+    fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
         if keys.metadata.get(&keys.name("attention.key_length_mla")).is_none() {
             for layer in layers {
                 layer.kv_heads = 1;
@@ -75,7 +91,7 @@ impl Mla {
     /// Checks that the lengths in the cache are those of one latent row for all heads. The length
     /// of values is the row's, whatever `attention.value_length` is: in files of Kimi Linear that
     /// key has no meaning. In models with RoPE, layers without it cache no rotated part.
-    pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
+    fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
         // Models without RoPE may have no rotated part.
         let least = u64::from(keys.defaults.rotates != Rotates::Never);
         keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
@@ -91,11 +107,33 @@ impl Mla {
         Ok(())
     }
 
+    /// Checks the sizes of all layers, and sets their factors on scores. `local` has the sizes of
+    /// layers with a window.
+    pub(super) fn set_layers(
+        &self,
+        keys: &Keys<'_>,
+        local: Mla,
+        layers: &mut [Layer],
+        windowed: &[bool],
+        rope: &mut Rope,
+    ) -> Result<(), GgufError> {
+        self.absorb(keys, layers, rope);
+        let scale = self.attention_scale(keys, rope)?;
+        for (sizes, is_local) in [(*self, false), (local, true)] {
+            let own = layers.iter_mut().zip(windowed).filter(|(_, windowed)| **windowed == is_local);
+            let mut own: Vec<&mut Layer> = own.map(|(layer, _)| layer).collect();
+            sizes.check(keys, &mut own, rope)?;
+            let scale = scale * (self.key_length as f64 / sizes.key_length as f64).sqrt();
+            own.iter_mut().for_each(|layer| layer.attention_scale = scale);
+        }
+        Ok(())
+    }
+
     /// Returns the factor on scores. It includes YaRN's magnitude, squared and with its own weight,
     /// and rotated elements are not multiplied by it (DeepSeek-V3; llama.cpp stores a tenth of
     /// `mscale_all_dim`). Without such a weight, only rotated elements have the magnitude, as in
     /// transformers; llama.cpp multiplies both.
-    pub(super) fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
+    fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
         let scale = 1.0 / (self.key_length as f64).sqrt();
         let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
         if rope.scaling != RopeScaling::Yarn {
@@ -108,5 +146,14 @@ impl Mla {
             None => {}
         }
         Ok(scale * (1.0 + weight * rope.factor.ln()).powi(2))
+    }
+}
+
+impl Hyper {
+    /// Sets the epsilon of the norms of latent rows, unless the file states it.
+    pub(crate) fn default_latent_eps(&mut self, eps: f64) {
+        for mla in [&mut self.mla, &mut self.local_mla].into_iter().flatten() {
+            mla.norm_eps.get_or_insert(eps);
+        }
     }
 }

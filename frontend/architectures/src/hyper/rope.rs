@@ -10,67 +10,89 @@ use super::{MAX_CONTEXT, Rope, RopeSizes};
 /// configurations.
 pub(crate) const TRUNCATED: &str = "rope.scaling.yarn_truncate";
 
-/// Reads RoPE.
-pub(super) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
-    let rope = plain(keys, sizes, rotated(keys, sizes)?)?;
-    let type_key = keys.name("rope.scaling.type");
-    // The default is llama.cpp's. Older files have the factor of linear scaling as
-    // `rope.scale_linear`; 0 means none.
-    let kind = keys.metadata.read_or(&type_key, "linear")?;
-    let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
-    let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
-    let (scaling, factor) = match kind {
-        "none" => (RopeScaling::None, 1.0),
-        "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
-        "linear" => (RopeScaling::Linear, factor),
-        // Tensors have the divisors of frequencies.
-        "longrope" => (RopeScaling::None, 1.0),
-        "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), true)? {
-            true => (RopeScaling::Yarn, factor),
-            false => (RopeScaling::YarnUntruncated, factor),
-        },
-        "yarn" => {
-            return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
-        }
-        other => {
-            let found = format!("\"{}\"", ixc_model_files::gguf::quoted(other));
-            return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
-        }
-    };
-    Ok(Rope { scaling, factor, ..rope })
-}
-
-/// Reads the number of rotated elements of a head.
-pub(super) fn rotated(keys: &Keys<'_>, sizes: RopeSizes) -> Result<u64, GgufError> {
-    let stated = keys.optional("rope.dimension_count", 1, sizes.key_length)?;
-    Ok(stated.unwrap_or(sizes.key_length))
-}
-
-/// Reads RoPE without scaling that rotates `dims` elements.
-pub(super) fn plain(keys: &Keys<'_>, sizes: RopeSizes, dims: u64) -> Result<Rope, GgufError> {
-    let positive = |x: f64| x > 0.0;
-    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
-    if !dims.is_multiple_of(2) {
-        return Err(keys.metadata.bad_value(
-            &keys.name("rope.dimension_count"),
-            dims,
-            "even: dimensions turn in pairs",
-        ));
+impl Rope {
+    /// Reads RoPE from its usual keys.
+    pub(crate) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
+        let rope = Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?)?;
+        let type_key = keys.name("rope.scaling.type");
+        // The default is llama.cpp's. Older files have the factor of linear scaling as
+        // `rope.scale_linear`; 0 means none.
+        let kind = keys.metadata.read_or(&type_key, "linear")?;
+        let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+        let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
+        let (scaling, factor) = match kind {
+            "none" => (RopeScaling::None, 1.0),
+            "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
+            "linear" => (RopeScaling::Linear, factor),
+            // Tensors have the divisors of frequencies.
+            "longrope" => (RopeScaling::None, 1.0),
+            "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), true)? {
+                true => (RopeScaling::Yarn, factor),
+                false => (RopeScaling::YarnUntruncated, factor),
+            },
+            "yarn" => {
+                return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
+            }
+            other => {
+                let found = format!("\"{}\"", ixc_model_files::gguf::quoted(other));
+                return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
+            }
+        };
+        Ok(Rope { scaling, factor, ..rope })
     }
-    keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
-    Ok(Rope {
-        base,
-        dims,
-        scaling: RopeScaling::None,
-        factor: 1.0,
-        original_context: keys
-            .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
-            .unwrap_or(sizes.context_length),
-        beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
-        beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
-        attn_factor: stated_factor(keys)?,
-        divided: true,
-    })
+
+    /// Reads the number of elements of a head that RoPE rotates.
+    pub(crate) fn rotated(keys: &Keys<'_>, sizes: RopeSizes) -> Result<u64, GgufError> {
+        let stated = keys.optional("rope.dimension_count", 1, sizes.key_length)?;
+        Ok(stated.unwrap_or(sizes.key_length))
+    }
+
+    /// Reads RoPE that rotates `dims` elements and is not scaled, even if the file states a scaling.
+    pub(crate) fn plain(keys: &Keys<'_>, sizes: RopeSizes, dims: u64) -> Result<Rope, GgufError> {
+        let positive = |x: f64| x > 0.0;
+        let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
+        if !dims.is_multiple_of(2) {
+            return Err(keys.metadata.bad_value(
+                &keys.name("rope.dimension_count"),
+                dims,
+                "even: dimensions turn in pairs",
+            ));
+        }
+        keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
+        Ok(Rope {
+            base,
+            dims,
+            scaling: RopeScaling::None,
+            factor: 1.0,
+            original_context: keys
+                .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
+                .unwrap_or(sizes.context_length),
+            beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
+            beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
+            attn_factor: stated_factor(keys)?,
+            divided: true,
+        })
+    }
+
+    /// Returns the RoPE of layers that are not rotated.
+    pub(super) fn none(context_length: u64) -> Rope {
+        Rope {
+            base: 10_000.0,
+            dims: 0,
+            scaling: RopeScaling::None,
+            factor: 1.0,
+            original_context: context_length,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attn_factor: 1.0,
+            divided: false,
+        }
+    }
+
+    /// Returns the same RoPE without scaling.
+    pub(crate) fn unscaled(&self) -> Rope {
+        Rope { scaling: RopeScaling::None, factor: 1.0, attn_factor: 1.0, ..self.clone() }
+    }
 }
 
 /// Reads the factor on rotated elements in addition to YaRN's.

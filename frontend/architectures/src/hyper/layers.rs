@@ -1,0 +1,197 @@
+//! Keys of decoder layers: heads, networks and experts of each, and layers that only draft.
+
+use ixc_model_files::gguf::{Gguf, GgufError};
+
+use super::experts::{ExpertKeys, experts};
+use super::keys::Keys;
+use super::{Defaults, Experts, HeadSizes, Layer, Limits, MAX_COUNT, MAX_WIDTH, Parts, Wkv};
+
+/// Key of the layers with RoPE.
+pub(crate) const ROPED: &str = "attention.rope_pattern";
+
+/// Heads of all layers, before their lengths have defaults.
+struct HeadKeys {
+    heads: Vec<u64>,
+    kv_heads: Vec<u64>,
+    /// Lengths of a key and of a value, without a window and with one.
+    full: [Option<u64>; 2],
+    local: [Option<u64>; 2],
+    /// Factor on attention scores; 0 if the file does not state it.
+    scale: f64,
+}
+
+/// Heads of a layer.
+struct LayerHeads {
+    heads: u64,
+    kv_heads: u64,
+    key_length: u64,
+    value_length: u64,
+    attention_scale: f64,
+}
+
+impl HeadKeys {
+    fn read(keys: &Keys<'_>, count: usize, wkv: Option<Wkv>) -> Result<HeadKeys, GgufError> {
+        // Layers without attention may have no heads.
+        let least = u64::from(keys.defaults.parts == Parts::All);
+        let heads = match wkv {
+            // Files have this key with the value 0.
+            Some(wkv) => vec![wkv.heads; count],
+            None => keys
+                .per_layer("attention.head_count", count, least, MAX_COUNT)?
+                .ok_or_else(|| keys.missing("attention.head_count"))?,
+        };
+        let kv_heads =
+            keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
+        let [key_length, value_length] =
+            ["attention.key_length", "attention.value_length"].map(|key| keys.optional(key, 1, MAX_WIDTH));
+        let full = [key_length?, value_length?];
+        let mut local = full;
+        if keys.defaults.windows.is_some() {
+            let [key_length, value_length] =
+                ["attention.key_length_swa", "attention.value_length_swa"].map(|key| keys.optional(key, 1, MAX_WIDTH));
+            local = [key_length?.or(full[0]), value_length?.or(full[1])];
+        }
+        // Grok's files have another key.
+        let [scale, other] = ["attention.scale", "attention.output_scale"]
+            .map(|key| keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"));
+        let (scale, other) = (scale?, other?);
+        let scale = if scale == 0.0 { other } else { scale };
+        Ok(HeadKeys { heads, kv_heads, full, local, scale })
+    }
+
+    /// Returns the heads of layer `i`, which has a window if `windowed` is set.
+    fn layer(&self, keys: &Keys<'_>, i: usize, windowed: bool, embedding_length: u64) -> Result<LayerHeads, GgufError> {
+        let (heads, kv_heads) = (self.heads[i], self.kv_heads[i]);
+        let [key_length, value_length] = if windowed { self.local } else { self.full };
+        if kv_heads > 0 && (heads == 0 || !heads.is_multiple_of(kv_heads)) {
+            let limit = format!("a divisor of attention.head_count, {heads}");
+            return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
+        }
+        let default_length = key_length.is_none() || value_length.is_none();
+        if default_length && heads > 0 && !embedding_length.is_multiple_of(heads) {
+            let limit = format!("a divisor of embedding_length, {embedding_length}, where key_length is not given");
+            return Err(keys.metadata.bad_value(&keys.name("attention.head_count"), heads, limit));
+        }
+        let of_width = embedding_length.checked_div(heads).unwrap_or(0);
+        let key_length = key_length.unwrap_or(of_width);
+        let layers = self.heads.len();
+        let attention_scale = match self.scale {
+            0.0 => {
+                (keys.defaults.attention_scale)(HeadSizes { layers, embedding: embedding_length, heads, key_length })
+            }
+            scale => scale,
+        };
+        Ok(LayerHeads { heads, kv_heads, key_length, value_length: value_length.unwrap_or(of_width), attention_scale })
+    }
+}
+
+/// Networks of all layers.
+struct NetworkKeys {
+    /// Widths of dense networks.
+    feed_forward: Option<Vec<u64>>,
+    experts: Option<ExpertKeys>,
+    /// First layers without experts. A truncated model may have fewer layers than this.
+    leading_dense: usize,
+    /// Period of layers with experts.
+    step: usize,
+}
+
+impl NetworkKeys {
+    fn read(keys: &Keys<'_>, count: usize) -> Result<NetworkKeys, GgufError> {
+        let experts = experts(keys, count)?;
+        let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());
+        let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
+        if feed_forward.is_none() && experts.is_none() {
+            return Err(keys.missing("feed_forward_length"));
+        }
+        let leading_dense = keys.optional("leading_dense_block_count", 0, MAX_COUNT)?.unwrap_or(0) as usize;
+        let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
+        Ok(NetworkKeys { feed_forward, experts, leading_dense, step })
+    }
+
+    /// Returns the width of the dense network of layer `i`.
+    fn feed_forward(&self, i: usize) -> u64 {
+        self.feed_forward.as_ref().map_or(0, |lengths| lengths[i])
+    }
+
+    /// Returns the experts of layer `i`.
+    fn experts(&self, keys: &Keys<'_>, i: usize) -> Result<Option<Experts>, GgufError> {
+        let feed_forward = self.feed_forward(i);
+        match &self.experts {
+            Some(_) if keys.defaults.parts == Parts::One && feed_forward == 0 => Ok(None),
+            Some(experts) if i >= self.leading_dense && (i + 1).is_multiple_of(self.step) => {
+                experts.layer(keys, i, feed_forward).map(Some)
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+}
+
+/// Reads all layers. `windowed` has an element for each: layers with a window may have heads of
+/// other sizes.
+pub(super) fn layers(
+    keys: &Keys<'_>,
+    windowed: &[bool],
+    embedding_length: u64,
+    wkv: Option<Wkv>,
+) -> Result<Vec<Layer>, GgufError> {
+    let count = windowed.len();
+    let heads = HeadKeys::read(keys, count, wkv)?;
+    let networks = NetworkKeys::read(keys, count)?;
+    let limits = Limits::read(keys, count)?;
+    let roped: Vec<bool> = match keys.metadata.get(&keys.name(ROPED)) {
+        None => vec![true; count],
+        Some(_) => keys.first_per_layer(ROPED, count, 0, 1)?.into_iter().map(|roped| roped == 1).collect(),
+    };
+    let layer = |i: usize| {
+        let LayerHeads { heads, kv_heads, key_length, value_length, attention_scale } =
+            heads.layer(keys, i, windowed[i], embedding_length)?;
+        let feed_forward = networks.feed_forward(i);
+        Ok(Layer {
+            recurrent: match keys.defaults.parts {
+                _ if wkv.is_some() => true,
+                Parts::All | Parts::Fewer => false,
+                Parts::Keyless => kv_heads == 0,
+                Parts::One => kv_heads == 0 && feed_forward == 0,
+            },
+            heads,
+            kv_heads,
+            key_length,
+            value_length,
+            attention_scale,
+            window: None,
+            chunked: false,
+            shares: None,
+            feed_forward,
+            experts: networks.experts(keys, i)?,
+            limits: limits[i],
+            roped: roped[i],
+            xielu: None,
+            sparsity: None,
+        })
+    };
+    (0..count).map(layer).collect()
+}
+
+/// Returns the length of a head's query, for models in which all layers have the same heads.
+///
+/// # Errors
+/// When the keys lack it, or a value is invalid.
+pub(crate) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufError> {
+    let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
+    let stated = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
+    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
+    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+    Ok(stated.unwrap_or((width / heads).max(1)))
+}
+
+/// Returns the number of trailing layers that only draft. Files may count draft layers that they
+/// lack (early ones of DeepSeek-V4): an existing layer drafts only if it has the matrix of a draft
+/// layer.
+pub(super) fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufError> {
+    let stated = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
+    let first = format!("blk.{}.", layers - stated);
+    let is_there = gguf.tensors().any(|tensor| tensor.name().starts_with(&first));
+    let drafts = gguf.tensor(&format!("{first}nextn.eh_proj.weight")).is_some();
+    Ok(if is_there && !drafts { 0 } else { stated })
+}

@@ -1,0 +1,290 @@
+//! Reading of all keys, in an order in which each value is checked before others depend on it.
+
+use ixc_model_files::gguf::{Gguf, GgufError};
+
+use super::experts::IDENTITIES;
+use super::keys::Keys;
+use super::layers::{draft_layers, layers};
+use super::recurrent::RATE;
+use super::rope::{sectioned, yarn_magnitude};
+use super::shares::share;
+use super::temperature::temperature;
+use super::vocabulary::vocabulary;
+use super::windows::{windowed, windows};
+use super::{
+    Adjugate, Alternating, Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, LayerInputs, MAX_BIAS, MAX_CONTEXT,
+    MAX_COUNT, MAX_ROUNDED, MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams,
+    Widths, Wkv, alternating, recurrent,
+};
+
+/// Key of the number of times the layers are repeated.
+const ROUNDS: &str = "num_loops";
+
+/// Keys that change the computation, with the values that change nothing. An architecture that
+/// supports a key lists it in `reads`.
+const NEUTRAL: [(&str, &[f64]); 19] = [
+    ("attention.clamp_kqv", &[0.0]),
+    (MAX_BIAS, &[0.0]),
+    ("attn_logit_softcapping", &[0.0]),
+    ("final_logit_softcapping", &[0.0]),
+    ("router_logit_softcapping", &[0.0]),
+    (ROUNDS, &[0.0, 1.0]),
+    ("embedding_scale", &[0.0, 1.0]),
+    ("residual_scale", &[0.0, 1.0]),
+    ("logit_scale", &[0.0, 1.0]),
+    ("attention.temperature_scale", &[0.0]),
+    ("attention.shared_kv_layers", &[0.0]),
+    ("attention.value_scale", &[0.0, 1.0]),
+    ("embedding_length_per_layer_input", &[0.0]),
+    ("swiglu_clamp_exp", &[0.0]),
+    ("swiglu_clamp_shexp", &[0.0]),
+    ("rope.scaling.yarn_log_multiplier", &[0.0]),
+    (KEPT_EVERY, &[0.0]),
+    (IDENTITIES, &[0.0]),
+    (RATE, &[1.0]),
+];
+
+impl Hyper {
+    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`. Draft layers are
+    /// read only if `guessing` is set.
+    ///
+    /// # Errors
+    /// When a key or tensor is missing or invalid.
+    pub(crate) fn read(
+        gguf: &Gguf,
+        architecture: &str,
+        defaults: Defaults,
+        guessing: bool,
+    ) -> Result<Hyper, GgufError> {
+        let keys = Keys { metadata: gguf.metadata(), architecture, defaults };
+        if gguf.tensors().len() == 0 {
+            // A file with only a vocabulary is valid, but has no model.
+            let path = gguf.metadata().path().into();
+            return Err(GgufError::TensorMissing { path, tensor: "token_embd.weight".into() });
+        }
+        // Every layer has tensors, so their number bounds that of layers, and thereby the size of
+        // all lists by layer.
+        let most = MAX_COUNT.min(gguf.tensors().len() as u64);
+        let count = (defaults.layers)(&keys, most)?;
+        let context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
+        let (window, windows) = windows(&keys, context_length)?;
+        let defaults = Defaults { windows, ..defaults };
+        let keys = Keys { defaults, ..keys };
+        let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
+        let vocabulary = vocabulary(gguf, &keys)?;
+        let norms = NormKeys::read(&keys)?;
+        for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
+            keys.neutral(name, neutral)?;
+        }
+        let roped = is_roped(&keys, &Widths { layers: count, embedding: embedding_length })?;
+        let draft_layers = draft_layers(gguf, &keys, count)?;
+        let windowed = windowed(&keys, [count, draft_layers].map(|count| count as usize))?;
+        let wkv = Wkv::read(&keys, embedding_length)?;
+        let mut layers = layers(&keys, &windowed, embedding_length, wkv)?;
+        if !guessing {
+            layers.truncate(layers.len() - draft_layers as usize);
+        }
+        if defaults.dense_by_tensor {
+            remove_experts_without_router(gguf, &mut layers);
+        }
+        let ssm = Ssm::read(&keys)?;
+        if ssm.is_some() && defaults.parts == Parts::All {
+            let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
+            layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
+        }
+        let places = Places { context_length, window, windowed: &windowed, roped };
+        let PlaceKeys { mla, local_mla, rope, local_rope } = places.read(&keys, &mut layers)?;
+        share(&keys, &mut layers)?;
+        alternating::sparsity(&keys, &mut layers)?;
+        let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
+        let block_index = BlockIndex::read(&keys, &layers, context_length)?;
+        let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
+        let mut hyper = Hyper {
+            architecture: architecture.to_owned(),
+            causal: defaults.causal,
+            context_length,
+            embedding_length,
+            vocabulary,
+            norm_eps: norms.eps.into(),
+            layer_norms: norms.layer_norms,
+            weighted_norms: !matches!(defaults.norms, Norms::Bare | Norms::Plain),
+            layer_inputs: layer_inputs(&keys, layers.len(), ngrams.is_some())?,
+            scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
+            parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
+            rounds: rounds(&keys, layers.len())?,
+            normed_rounds: !keys.metadata.read_or(&keys.name("skip_loop_final_norm"), false)?,
+            stacks: None,
+            normed_behind: keys.metadata.read_or(&keys.name("swin_norm"), false)?,
+            temperature: temperature(&keys, &rope)?,
+            rope,
+            roped,
+            sectioned: sectioned(&keys),
+            local_rope,
+            streams: Streams::read(&keys)?,
+            adjugate: Adjugate::read(&keys)?,
+            alternating: Alternating::read(&keys)?,
+            kept_every: match defaults.reads.contains(&KEPT_EVERY) {
+                true => keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
+                false => None,
+            },
+            bends: Bends::read(&keys)?,
+            ngrams,
+            compressed: None,
+            mla,
+            local_mla,
+            indexer,
+            block_index,
+            ssm,
+            wkv,
+            conv_taps: recurrent::conv_taps(&keys)?,
+            layers,
+            draft_layers,
+        };
+        (defaults.adjust)(&keys, &mut hyper)?;
+        hyper.causal = is_causal(&keys, &hyper)?;
+        Ok(hyper)
+    }
+
+    /// Returns whether the layers support only causal attention.
+    fn only_before(&self, defaults: &Defaults) -> bool {
+        // In encoders, half of a window precedes a row and half follows it.
+        let symmetric = |window: u64| !defaults.causal && window > 1;
+        let one_sided =
+            |layer: &Layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window));
+        self.layers.iter().any(one_sided)
+            || self.scales.max_bias != 0.0
+            || self.compressed.is_some()
+            || self.indexer.is_some()
+            || self.block_index.is_some()
+            || self.ngrams.is_some()
+    }
+}
+
+/// Keys of norms.
+struct NormKeys {
+    /// Whether norms subtract the mean first.
+    layer_norms: bool,
+    eps: f32,
+}
+
+impl NormKeys {
+    fn read(keys: &Keys<'_>) -> Result<NormKeys, GgufError> {
+        // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of
+        // llama.cpp's converter have this key for Qwen 1.
+        let [own, other] =
+            ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
+        let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
+        let layer_norms = match keys.defaults.norms {
+            Norms::Rms | Norms::Plain => false,
+            Norms::Layer | Norms::Bare => true,
+            Norms::ByKey => !has_own,
+        };
+        let takes_other = match layer_norms {
+            true => has_other || !has_own,
+            false => has_other && !has_own,
+        };
+        let eps_key = if takes_other { other } else { own };
+        let eps = keys.metadata.read::<f32>(&eps_key)?;
+        if !(eps > 0.0 && eps <= 1.0) {
+            return Err(keys.metadata.bad_value(&eps_key, eps, "above 0 and at most 1"));
+        }
+        Ok(NormKeys { layer_norms, eps })
+    }
+}
+
+/// Returns whether layers have RoPE.
+fn is_roped(keys: &Keys<'_>, widths: &Widths) -> Result<bool, GgufError> {
+    match keys.defaults.rotates {
+        Rotates::Always => Ok(true),
+        Rotates::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true),
+        Rotates::IfUnbiased => Ok(Scales::read(keys, widths)?.max_bias == 0.0),
+        Rotates::Never => Ok(false),
+    }
+}
+
+/// Makes the layers dense that have a width but no router.
+fn remove_experts_without_router(gguf: &Gguf, layers: &mut [Layer]) {
+    let has_router = |layer: usize| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+    let dense = layers.iter_mut().enumerate().filter(|(layer, of)| of.feed_forward > 0 && !has_router(*layer));
+    dense.for_each(|(_, of)| of.experts = None);
+}
+
+/// Values from which windows, RoPE and latent attention are read.
+struct Places<'a> {
+    context_length: u64,
+    /// Positions of a window.
+    window: u64,
+    /// Whether each layer has a window.
+    windowed: &'a [bool],
+    /// Whether layers have RoPE.
+    roped: bool,
+}
+
+/// Latent attention and RoPE, of layers without a window and with one.
+struct PlaceKeys {
+    mla: Option<Mla>,
+    local_mla: Option<Mla>,
+    rope: Rope,
+    local_rope: Option<Rope>,
+}
+
+impl Places<'_> {
+    /// Reads latent attention and RoPE, and sets windows, heads and factors of layers to match.
+    fn read(&self, keys: &Keys<'_>, layers: &mut [Layer]) -> Result<PlaceKeys, GgufError> {
+        let mla = Mla::read(keys)?;
+        let local_mla = match (mla, keys.defaults.windows) {
+            (Some(mla), Some(_)) => mla.read_local(keys)?,
+            _ => None,
+        };
+        let key_length = |local: bool| {
+            let mut own = layers.iter().zip(self.windowed).filter(|(_, windowed)| **windowed == local);
+            own.next().map(|(layer, _)| layer.key_length)
+        };
+        let [full, local] = [false, true].map(key_length);
+        let context_length = self.context_length;
+        let mut rope = match self.roped {
+            true => (keys.defaults.rope)(keys, RopeSizes { context_length, key_length: full.or(local).unwrap_or(0) })?,
+            false => Rope::none(context_length),
+        };
+        match mla {
+            Some(mla) => mla.set_layers(keys, local_mla.unwrap_or(mla), layers, self.windowed, &mut rope)?,
+            None => yarn_magnitude(keys, &mut rope)?,
+        }
+        let mut local_rope = None;
+        if let Some(windows) = keys.defaults.windows {
+            windows.apply(self.window, layers, self.windowed);
+            local_rope = Some(windows.rope(keys, &rope, local.or(full).unwrap_or(0))?);
+        }
+        Ok(PlaceKeys { mla, local_mla, rope, local_rope })
+    }
+}
+
+/// Reads the number of times that layers are repeated.
+fn rounds(keys: &Keys<'_>, layers: usize) -> Result<u64, GgufError> {
+    if !keys.defaults.reads.contains(&ROUNDS) {
+        return Ok(1);
+    }
+    Ok(keys.optional(ROUNDS, 0, (MAX_ROUNDED / layers as u64).max(1))?.unwrap_or(1).max(1))
+}
+
+/// Reads the additional input of each layer. In models with tables of n-grams, the key has another
+/// meaning.
+fn layer_inputs(keys: &Keys<'_>, layers: usize, has_ngrams: bool) -> Result<Option<LayerInputs>, GgufError> {
+    let length = keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)?;
+    let length = length.filter(|length| *length > 0 && !has_ngrams);
+    Ok(length.map(|length| LayerInputs { length, layers: layers as u64 }))
+}
+
+/// Reads whether attention is causal; most files have no key.
+fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
+    let name = keys.name("attention.causal");
+    let causal = keys.metadata.read_or(&name, keys.defaults.causal)?;
+    if causal && !keys.defaults.causal {
+        return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
+    }
+    if !causal && hyper.only_before(&keys.defaults) {
+        let limit = "absent or true: layers have states, windows or scores that are of what is before a token";
+        return Err(keys.metadata.bad_value(&name, false, limit));
+    }
+    Ok(causal)
+}
