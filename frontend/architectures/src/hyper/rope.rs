@@ -47,7 +47,8 @@ impl Rope {
         Ok(stated.unwrap_or(sizes.key_length))
     }
 
-    /// Reads RoPE that rotates `dims` elements and is not scaled, even if the file states a scaling.
+    /// Reads RoPE that rotates `dims` elements and is not scaled, even if the file states a
+    /// scaling.
     pub(crate) fn plain(keys: &Keys<'_>, sizes: RopeSizes, dims: u64) -> Result<Rope, GgufError> {
         let positive = |x: f64| x > 0.0;
         let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
