@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
-use ixc_architectures::ARCHITECTURES;
+use ixc_architectures::architectures;
 use ixc_targets::TARGETS;
 
 /// A build.
@@ -42,7 +42,7 @@ pub fn version() -> &'static str {
 pub fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let targets: Vec<&str> = TARGETS.iter().map(|row| row.name).collect();
-        let architectures: Vec<&str> = ARCHITECTURES.iter().map(|row| row.name).collect();
+        let architectures: Vec<&str> = architectures().map(|row| row.name).collect();
         let commit = BUILD.commit.unwrap_or("unknown");
         format!(
             "{}\ncommit: {commit}\ntargets: {}\narchitectures: {}",

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use ixc_architectures::ARCHITECTURES;
+use ixc_architectures::FAMILIES;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_kernels::candidates::{Weight, candidates};
 use ixc_targets::{TARGETS, Target};
@@ -19,12 +19,14 @@ const ROWS: u64 = 4096;
 const COLUMNS: u64 = 4096;
 /// Weight rows of an item.
 const ITEM: u64 = 64;
+/// Columns of the page, except of its tables.
+const WIDTH: usize = 80;
 
 /// Supported features.
 #[derive(Clone, Debug, Serialize)]
 pub struct Support {
-    /// Architectures, by the value of `general.architecture`.
-    pub architectures: Vec<Named>,
+    /// Architectures, by family.
+    pub architectures: Vec<ArchitectureSupport>,
     /// Block formats of files.
     pub formats: Vec<FormatSupport>,
     /// Pre-tokenizers of byte-pair vocabularies, by the value of `tokenizer.ggml.pre`.
@@ -33,13 +35,15 @@ pub struct Support {
     pub answers: Vec<&'static str>,
 }
 
-/// Name with a description.
+/// An architecture.
 #[derive(Clone, Debug, Serialize)]
-pub struct Named {
-    /// Name.
+pub struct ArchitectureSupport {
+    /// Value of `general.architecture`.
     pub name: &'static str,
-    /// Models with this name.
+    /// Models with this architecture.
     pub about: &'static str,
+    /// Family of these models.
+    pub family: &'static str,
 }
 
 /// A format.
@@ -106,8 +110,12 @@ impl Support {
             made: format.encodes(),
             products: targets().map(|target| products(format, target)).collect(),
         });
+        let architectures = FAMILIES.iter().flat_map(|family| {
+            let rows = family.architectures.iter();
+            rows.map(|row| ArchitectureSupport { name: row.name, about: row.doc, family: family.name })
+        });
         Support {
-            architectures: ARCHITECTURES.iter().map(|row| Named { name: row.name, about: row.doc }).collect(),
+            architectures: architectures.collect(),
             formats: formats.collect(),
             pre_tokenizers: supported_pre_tokenizers(),
             answers: chat::format::FORMATS.iter().map(|format| format.name).collect(),
@@ -126,19 +134,47 @@ impl Support {
     }
 
     fn text(&self, kernels: bool) -> String {
-        let mut out = String::new();
-        out.push_str("# What is supported\n\nGenerated from the tables in the code; `ixc inspect --support` prints this page. Each architecture works with each block format on each target.\n\n");
-        out.push_str("## Architectures\n\n| `general.architecture` | models |\n| --- | --- |\n");
-        for Named { name, about } in &self.architectures {
-            let _ = writeln!(out, "| `{name}` | {about} |");
-        }
-        out.push_str(
-            "\n## Block formats\n\n`bits` and `packed` are bits per element, in the file and packed. `made` marks formats that `ixc quantise` can write",
+        let mut out = String::from("# What is supported\n\n");
+        out += &wrapped(
+            "Generated from the tables in the code; `ixc inspect --support` prints this page. Each architecture works \
+             with each block format on each target.",
         );
-        out.push_str(match kernels {
-            true => ".\nThe other columns are the matrix product kernels of each target, from few rows to many.\n\n",
-            false => ".\n\n",
-        });
+        out += &self.architectures_text();
+        out += &self.formats_text(kernels);
+        out += "\n## Tokenizers\n\n";
+        let tokenizers = "Values of `tokenizer.ggml.model`: `llama` (SentencePiece), `t5` (SentencePiece unigram), \
+             `bert` (WordPiece), `gemma4`, `plamo2`, `rwkv`, and `gpt2` (byte-level BPE) with one of these values of \
+             `tokenizer.ggml.pre`:";
+        out += &wrapped(&format!("{tokenizers} {}.", list(&self.pre_tokenizers)));
+        out += "\n## Answers\n\n";
+        let answers = "Answers in these chat formats are split into content, reasoning and tool calls:";
+        out += &wrapped(&format!("{answers} {}.", list(&self.answers)));
+        out
+    }
+
+    /// Returns a paragraph for each family.
+    fn architectures_text(&self) -> String {
+        let mut out = String::from("\n## Architectures\n\n");
+        out += &wrapped("Values of `general.architecture`, each with its models, by family:");
+        for family in self.architectures.chunk_by(|one, next| one.family == next.family) {
+            let name = family[0].family;
+            let models: Vec<String> = family.iter().map(|row| format!("`{}`: {}", row.name, row.about)).collect();
+            out += "\n";
+            out += &wrapped(&format!("**{name}** — {}", models.join(" · ")));
+        }
+        out
+    }
+
+    /// Returns a table of formats, with their kernels if `kernels` is set.
+    fn formats_text(&self, kernels: bool) -> String {
+        let mut out = String::from("\n## Block formats\n\n");
+        out += &wrapped(
+            "`bits` and `packed` are bits per element, in the file and packed. `made` marks formats that \
+             `ixc quantise` can write.",
+        );
+        if kernels {
+            out += &wrapped("The other columns are the matrix product kernels of each target, from few rows to many.");
+        }
         let names = TARGETS.iter().map(|row| row.name);
         let columns: Vec<&str> = match self.formats.first() {
             Some(format) if kernels => format.products.iter().map(|product| product.target).collect(),
@@ -146,7 +182,7 @@ impl Support {
         };
         let _ = writeln!(
             out,
-            "| format | bits | packed | made |{}",
+            "\n| format | bits | packed | made |{}",
             columns.iter().map(|name| format!(" {name} |")).collect::<String>()
         );
         let _ = writeln!(out, "| --- | --- | --- | --- |{}", " --- |".repeat(columns.len()));
@@ -159,19 +195,32 @@ impl Support {
         }
         if kernels {
             let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
-            let _ = writeln!(out, "\nEach CPU has the kernels of its instruction set: {}.", cpus.join(", "));
+            let cpus = format!("Each CPU has the kernels of its instruction set: {}.", cpus.join(", "));
+            out += "\n";
+            out += &wrapped(&cpus);
         }
-        let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(
-            out,
-            "\n## Tokenizers\n\nValues of `tokenizer.ggml.model`: `llama` (SentencePiece), `t5` (SentencePiece unigram), `bert` (WordPiece), `gemma4`, `plamo2`, `rwkv`, and `gpt2`\n(byte-level BPE) with one of these values of `tokenizer.ggml.pre`:\n{}.",
-            list(&self.pre_tokenizers)
-        );
-        let _ = writeln!(
-            out,
-            "\n## Answers\n\nAnswers in these chat formats are split into content, reasoning and tool calls:\n{}.",
-            list(&self.answers)
-        );
         out
     }
+}
+
+/// Returns names as code, with commas.
+fn list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns a paragraph as lines of at most [`WIDTH`] columns, unless a word is wider.
+fn wrapped(paragraph: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in paragraph.split_whitespace() {
+        let width = word.chars().count();
+        if column > 0 {
+            let fits = column + 1 + width <= WIDTH;
+            out.push(if fits { ' ' } else { '\n' });
+            column = if fits { column + 1 } else { 0 };
+        }
+        out += word;
+        column += width;
+    }
+    out + "\n"
 }

@@ -1,10 +1,19 @@
-//! The row that each architecture has in the registry.
+//! Rows of the registry: architectures and their families.
 
 use ixc_ir::graph::ValueId;
 
 use crate::builder::Builder;
 use crate::error::ArchError;
 use crate::hyper::Defaults;
+
+/// A family of models. Most families have one author.
+#[derive(Debug)]
+pub struct Family {
+    /// Name of the family, with its author.
+    pub name: &'static str,
+    /// Architectures of its models.
+    pub architectures: &'static [Architecture],
+}
 
 /// A row of the registry.
 #[derive(Debug)]

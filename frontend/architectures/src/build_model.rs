@@ -12,7 +12,7 @@ use crate::architecture::Architecture;
 use crate::builder::{Builder, Guessing};
 use crate::error::{ArchError, NextnProblem};
 use crate::hyper::{Defaults, GuessFrom, Hyper, Precise};
-use crate::models::ARCHITECTURES;
+use crate::models::architectures;
 
 /// A model: hyperparameters and graph.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
 /// If their shapes contradict the keys.
 pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
-    let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
+    let Some(architecture) = architectures().find(|row| Some(row.name) == name) else { return Ok(gguf) };
     let made = (architecture.defaults.made)(&gguf, architecture.name)?;
     (architecture.defaults.rename)(gguf.with(made)?)
 }
@@ -113,7 +113,7 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
 /// Returns the tensors of an architecture that quantisers leave precise; none for an unknown
 /// architecture.
 pub fn precise(architecture: &str) -> Precise {
-    let known = ARCHITECTURES.iter().find(|row| row.name == architecture);
+    let known = architectures().find(|row| row.name == architecture);
     known.map_or(Defaults::USUAL.precise, |row| row.defaults.precise)
 }
 
@@ -134,9 +134,9 @@ pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
 pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     let Parts { layers, head, nextn } = parts;
     let name: &str = gguf.metadata().read("general.architecture")?;
-    let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
+    let architecture = architectures().find(|row| row.name == name).ok_or_else(|| {
         let (path, found) = (gguf.metadata().path().into(), name.into());
-        ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
+        ArchError::UnknownArchitecture { path, found, known: architectures().map(|row| row.name).collect() }
     })?;
     let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults, nextn == Nextn::Alone)?;
     if head && !hyper.causal {
@@ -176,7 +176,7 @@ fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result
     match architecture.defaults.guess_from {
         Some(from) => Ok(from),
         None => {
-            let known = ARCHITECTURES.iter().filter(|row| row.defaults.guess_from.is_some());
+            let known = architectures().filter(|row| row.defaults.guess_from.is_some());
             let known = known.map(|row| row.name).collect();
             refused(NextnProblem::Architecture { architecture: architecture.name, known })
         }

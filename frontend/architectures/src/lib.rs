@@ -17,7 +17,7 @@
 //! | file | what it owns |
 //! | --- | --- |
 //! | `models` | a file for each architecture, and the registry of their rows |
-//! | `architecture` | the type of a row |
+//! | `architecture` | the types of a row and of a family |
 //! | `build_model` | opening a file, and building the model of a row |
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
@@ -28,7 +28,8 @@
 //! | `weights` | bytes of a model's weights, for the interpreter |
 //! | `error` | errors of files that do not make a model |
 //!
-//! To add an architecture, write a file with its row, and add the row to [`ARCHITECTURES`].
+//! To add an architecture, write a file with its row, and add the row to its family in
+//! [`FAMILIES`].
 //!
 //! Uses `failure`, `ir` and `model_files`.
 
@@ -46,7 +47,7 @@ mod models;
 mod numbers;
 mod weights;
 
-pub use architecture::Architecture;
+pub use architecture::{Architecture, Family};
 pub use build_model::{Model, Nextn, Output, Parts, build, build_parts, complete, open, open_file, precise};
 pub use builder::layer_of;
 pub use error::{ArchError, NextnProblem};
@@ -54,5 +55,5 @@ pub use hyper::{
     Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams,
     Precise, Rope, Scales, Ssm, Stacks, Streams, Wkv, Xielu,
 };
-pub use models::ARCHITECTURES;
+pub use models::{FAMILIES, architectures};
 pub use weights::FileWeights;

@@ -302,7 +302,7 @@ fn draft_layers_are_built_separately() {
         let text = of("llama").refused_parts(parts);
         assert!(
             text.starts_with(
-                "draft layers (nextn) of llama are not supported; supported are those of mimo2, glm4moe, "
+                "draft layers (nextn) of llama are not supported; supported are those of deepseek2, deepseek32, "
             ),
             "{text}"
         );
