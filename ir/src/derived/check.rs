@@ -1,0 +1,232 @@
+//! Checks of derived tensors, which may be in hostile plans.
+
+use super::{Change, Derived, Element, Extent, MAX_AXES, Piece, ScaleKind, Scales, Tiles, groups, last, len, tiles};
+use crate::format::Format;
+
+/// Reason why a derived tensor is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DerivedError {
+    /// A file that does not exist.
+    #[error("piece {piece} is in file {file}; the model has {files} files")]
+    File {
+        /// Number of the piece.
+        piece: usize,
+        /// The file.
+        file: u32,
+        /// Number of files.
+        files: usize,
+    },
+    /// Bytes or elements outside their file or tensor.
+    #[error("piece {piece}: the end of {what} is after the {available} available bytes")]
+    Outside {
+        /// Number of the piece.
+        piece: usize,
+        /// Name of the bytes.
+        what: &'static str,
+        /// Number of bytes in the file or tensor.
+        available: u64,
+    },
+    /// Properties that do not fit together.
+    #[error("piece {piece}: {what}")]
+    Shape {
+        /// Number of the piece.
+        piece: usize,
+        /// The problem.
+        what: &'static str,
+    },
+}
+
+impl Derived {
+    /// Checks that every element lies inside files with these lengths, and that all parts fit
+    /// together.
+    ///
+    /// # Errors
+    /// The first problem.
+    pub fn check(&self, files: &[u64]) -> Result<(), DerivedError> {
+        if self.bytes().is_none() || self.columns == 0 {
+            return Err(DerivedError::Shape { piece: 0, what: "no columns, or too many rows" });
+        }
+        self.check_beside()?;
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let check = Check { derived: self, number, piece };
+            check.extents(files)?;
+            let elements = check.view()?;
+            check.elements(elements)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that pieces beside each other have equal numbers of rows, and together a row's
+    /// columns.
+    fn check_beside(&self) -> Result<(), DerivedError> {
+        let beside = self.beside as usize;
+        let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
+        if beside == 0 || !self.pieces.len().is_multiple_of(beside) {
+            return wrong(self.pieces.len(), "the number of pieces is not a multiple of the pieces side by side");
+        }
+        if beside > 1 && self.format.tail_bytes() > 0 {
+            return wrong(0, "pieces side by side in a format with one scale for the whole row");
+        }
+        let block = self.format.block_len() as u64;
+        for (number, group) in self.pieces.chunks_exact(beside).enumerate() {
+            let columns = group.iter().try_fold(0u64, |columns, piece| {
+                let own = piece.column_count().filter(|own| beside == 1 || own.is_multiple_of(block))?;
+                columns.checked_add(own)
+            });
+            if columns != Some(self.columns) {
+                return wrong(number * beside, "other columns than the derived tensor");
+            }
+            if group.iter().any(|piece| len(&piece.rows) != len(&group[0].rows)) {
+                return wrong(number * beside, "a different number of rows than the pieces next to it");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Check of a piece.
+struct Check<'a> {
+    derived: &'a Derived,
+    /// Number of the piece.
+    number: usize,
+    piece: &'a Piece,
+}
+
+impl Check<'_> {
+    fn wrong<T>(&self, what: &'static str) -> Result<T, DerivedError> {
+        Err(DerivedError::Shape { piece: self.number, what })
+    }
+
+    fn outside<T>(&self, what: &'static str, available: u64) -> Result<T, DerivedError> {
+        Err(DerivedError::Outside { piece: self.number, what, available })
+    }
+
+    /// Checks that stored tensors lie inside their files.
+    fn extents(&self, files: &[u64]) -> Result<(), DerivedError> {
+        let of_groups = self.piece.groups.iter().flat_map(|groups| groups.extents());
+        let of_scales = self.piece.scales.iter().flat_map(Scales::extents);
+        for extent in [self.piece.extent].into_iter().chain(of_scales).chain(of_groups) {
+            let Some(&available) = files.get(extent.file as usize) else {
+                return Err(DerivedError::File { piece: self.number, file: extent.file, files: files.len() });
+            };
+            if extent.offset.checked_add(extent.bytes).is_none_or(|end| end > available) {
+                return self.outside("a stored tensor", available);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the view lies inside the stored tensor. Returns the number of its elements up to
+    /// the last one of the view.
+    fn view(&self) -> Result<u64, DerivedError> {
+        let Piece { rows, columns, extent, element, first, .. } = self.piece;
+        if rows.len() > MAX_AXES || columns.len() > MAX_AXES {
+            return self.wrong("too many axes");
+        }
+        if rows.iter().chain(columns).any(|axis| axis.len == 0) {
+            return self.wrong("an axis of no length");
+        }
+        let elements = last(*first, rows, columns).and_then(|last| last.checked_add(1));
+        let end = elements.and_then(|elements| element.bytes_of(elements));
+        match elements {
+            Some(elements) if end.is_some_and(|end| end <= extent.bytes) => Ok(elements),
+            _ => self.outside("its view", extent.bytes),
+        }
+    }
+
+    /// Checks that elements, scales and format fit together.
+    fn elements(&self, elements: u64) -> Result<(), DerivedError> {
+        let (piece, format) = (self.piece, self.derived.format);
+        let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
+        if piece.change == Change::Unit && (self.derived.beside > 1 || !is_float) {
+            return self.wrong("rows of length 1 that are not whole rows, or not numbers");
+        }
+        if piece.groups.is_some() && !matches!(piece.element, Element::Integer(_)) {
+            return self.wrong("groups without integers");
+        }
+        match (piece.element, piece.scales.as_ref()) {
+            (Element::Integer(integers), _) => match groups::wrong(piece, integers, format) {
+                Some(what) => self.wrong(what),
+                None => Ok(()),
+            },
+            (Element::Tiled(tiles), scales) => self.tiles(tiles, scales),
+            (Element::Mxfp4 | Element::Nvfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
+                self.blocks(elements, extent)
+            }
+            (Element::Mxfp4 | Element::Nvfp4, _) => self.wrong("blocks without a scale for each"),
+            (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => self.wrong("scales of blocks without blocks"),
+            (Element::Block(format), _) if format.row().gguf_id.is_none() => {
+                self.wrong("blocks of a format that files cannot have")
+            }
+            (Element::Block(_), Some(_)) => self.wrong("scales for a format that has its own"),
+            (
+                _,
+                Some(Scales {
+                    kind:
+                        ScaleKind::Number(
+                            Element::Mxfp4
+                            | Element::Nvfp4
+                            | Element::F8E4m3
+                            | Element::Block(_)
+                            | Element::Tiled(_)
+                            | Element::Integer(_)
+                            | Element::Nf4
+                            | Element::Fp4,
+                        ),
+                    ..
+                }),
+            ) => self.wrong("scales that are not numbers of two or four bytes"),
+            _ if !is_float => self.wrong("a format that numbers are not converted to"),
+            (_, None) => Ok(()),
+            (_, Some(scales)) => self.scales(elements, scales),
+        }
+    }
+
+    /// Checks tiles of integers, with an f32 for each row.
+    fn tiles(&self, tiles: Tiles, scales: Option<&Scales>) -> Result<(), DerivedError> {
+        if !tiles::fits(self.piece, tiles, self.derived.format) {
+            return self.wrong("tiles that are not whole, not read row by row, or in a format without such integers");
+        }
+        let Tiles { rows, columns, .. } = tiles;
+        match scales {
+            Some(Scales {
+                kind: ScaleKind::Number(Element::F32),
+                extent,
+                block_rows: 1,
+                block_columns,
+                columns: of,
+            }) if [*block_columns, *of] == [columns; 2] => match rows.checked_mul(4) {
+                Some(bytes) if bytes <= extent.bytes => Ok(()),
+                _ => self.outside("its scales", extent.bytes),
+            },
+            _ => self.wrong("tiles without an f32 for each row"),
+        }
+    }
+
+    /// Checks blocks whose scales are in `extent`.
+    fn blocks(&self, elements: u64, extent: &Extent) -> Result<(), DerivedError> {
+        let element = self.piece.element;
+        if self.derived.format != element.scaled_format() || self.piece.change != Change::Keep {
+            return self.wrong("blocks of another format");
+        }
+        let each = element.codes_apart().map_or(0, |codes| codes.scales);
+        if elements.checked_mul(each).is_none_or(|bytes| bytes > extent.bytes) {
+            return self.outside("its scales", extent.bytes);
+        }
+        Ok(())
+    }
+
+    /// Checks scales that are numbers, each for a block of rows and columns.
+    fn scales(&self, elements: u64, scales: &Scales) -> Result<(), DerivedError> {
+        if scales.block_rows == 0 || scales.block_columns == 0 || scales.columns == 0 {
+            return self.wrong("scales for no rows or columns");
+        }
+        let last_row = (elements - 1) / scales.columns / scales.block_rows;
+        let each = scales.columns.div_ceil(scales.block_columns);
+        let count = last_row.checked_add(1).and_then(|rows| rows.checked_mul(each));
+        if !count.is_some_and(|count| scales.has(count)) {
+            return self.outside("its scales", scales.extent.bytes);
+        }
+        Ok(())
+    }
+}
