@@ -10,7 +10,10 @@
 //! %b = fma f32x8 %a, %a, %c     each lane a * a + c, rounded once
 //! ```
 
+mod arithmetic;
 mod bf16;
+mod dot;
+mod lanes;
 mod tile;
 mod vector;
 
@@ -18,8 +21,16 @@ use half::f16;
 
 use super::verify::{self, VerifyError};
 use super::*;
-use crate::format::grids::{BYTE_TABLES, TABLES};
+use arithmetic::{
+    bf16_pairs, convert, extend_unsigned, float2, fma, int2, less, max, min, narrow_signed, reduce, resize,
+    shift_unsigned, to_i32,
+};
+use dot::{dot2_bf16, dot2_s16, dot2_u8s8, dot4_u8s8};
 use ixc_failure::Class;
+use lanes::{
+    bytes_of, interleave, lookup, lookup_byte, lookup_quarter, multishift, repeat_element, select, shuffle_bytes,
+    splat, swap_pairs, unpack,
+};
 use tile::Tile;
 use vector::Vector;
 
@@ -342,7 +353,7 @@ impl Machine<'_> {
 
     fn inst(&mut self, inst: &Inst) -> Result<(), InterpretError> {
         let ty = inst.ty;
-        let lanes = usize::from(ty.lanes);
+        let (lanes, half) = (usize::from(ty.lanes), ty.bytes() as usize / 2);
         let arg = |i: usize| self.values[inst.operands[i].index()];
         let arg_ty = |i: usize| self.kernel.ty(inst.operands[i]);
         let result = match inst.op {
@@ -351,18 +362,12 @@ impl Machine<'_> {
             Op::Bytes => bytes_of(&inst.imm),
             Op::Iota => Vector::from_lanes(lanes, |i| i as i32),
             Op::Index => {
-                let value = match &inst.index {
-                    Some(affine) => self.affine(affine)?,
-                    None => 0,
-                };
+                let value = inst.index.as_ref().map_or(Ok(0), |affine| self.affine(affine))?;
                 Vector::from_lanes(1, |_| value as i32)
             }
             // memory
             Op::Load => self.load(inst, ty.bytes())?,
-            Op::LoadSplat => {
-                let element = self.load(inst, ty.elem.bytes())?;
-                repeat_element(ty, &element, 0)
-            }
+            Op::LoadSplat => repeat_element(ty, &self.load(inst, ty.elem.bytes())?, 0),
             Op::Store => return self.store(inst),
             Op::Prefetch => return Ok(()),
             // lanes
@@ -370,53 +375,19 @@ impl Machine<'_> {
             Op::Extract => repeat_element(ty, &arg(0), int(&inst.imm)),
             Op::Slice => arg(0).bytes_from(int(&inst.imm) * ty.elem.bytes() as usize, ty.bytes() as usize),
             Op::Concat => Vector::joined(&arg(0), &arg(1), 0, 0, arg_ty(0).bytes() as usize),
-            Op::JoinLo => Vector::joined(&arg(0), &arg(1), 0, 0, ty.bytes() as usize / 2),
-            Op::JoinHi => {
-                let half = ty.bytes() as usize / 2;
-                Vector::joined(&arg(0), &arg(1), half, half, half)
-            }
+            Op::JoinLo => Vector::joined(&arg(0), &arg(1), 0, 0, half),
+            Op::JoinHi => Vector::joined(&arg(0), &arg(1), half, half, half),
             Op::Bitcast => arg(0),
             Op::UnpackLo => unpack(ty, &arg(0), &arg(1), int(&inst.imm), 0),
             Op::UnpackHi => unpack(ty, &arg(0), &arg(1), int(&inst.imm), 8),
-            Op::SwapPairs => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| a.lane::<i32>(i ^ 1))
-            }
-            Op::Interleave => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| a.lane::<u16>(i / 2 + i % 2 * (lanes / 2)))
-            }
-            Op::ShuffleBytes => {
-                let (a, pick) = (arg(0), arg(1));
-                Vector::from_lanes(lanes, |i| {
-                    let by = pick.lane::<u8>(i);
-                    if by & 0x80 != 0 { 0u8 } else { a.lane((i & !15) + usize::from(by & 15)) }
-                })
-            }
-            Op::Lookup => {
-                let (a, table) = (arg(0), TABLES[int(&inst.imm)]);
-                Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
-            }
-            Op::LookupQuarter => {
-                let (low, high, immediate) = (arg(0), arg(1), int(&inst.imm));
-                let (table, quarter) = (TABLES[immediate / QUARTERS as usize], immediate % QUARTERS as usize);
-                Vector::from_lanes(lanes, |i| {
-                    let byte = QUARTERS as usize * i + quarter;
-                    table[usize::from(u16::from_le_bytes([low.lane(byte), high.lane(byte)])) % table.len()]
-                })
-            }
-            Op::LookupByte => {
-                let (low, high, table) = (arg(0), arg(1), BYTE_TABLES[int(&inst.imm)]);
-                let number = |i| usize::from(u16::from_le_bytes([low.lane(i), high.lane(i)]));
-                Vector::from_lanes(lanes, |i| table[number(i) % table.len()])
-            }
-            Op::Multishift => {
-                let (a, from) = (arg(0), arg(1));
-                Vector::from_lanes(lanes, |i| {
-                    let eight = u64::from_le_bytes(std::array::from_fn(|byte| a.lane((i & !7) + byte)));
-                    eight.rotate_right(u32::from(from.lane::<u8>(i) & 63)) as u8
-                })
-            }
+            Op::SwapPairs => swap_pairs(lanes, &arg(0)),
+            Op::Interleave => interleave(lanes, &arg(0)),
+            Op::ShuffleBytes => shuffle_bytes(lanes, &arg(0), &arg(1)),
+            Op::Lookup => lookup(lanes, &arg(0), int(&inst.imm)),
+            Op::LookupQuarter => lookup_quarter(lanes, &arg(0), &arg(1), int(&inst.imm)),
+            Op::LookupByte => lookup_byte(lanes, &arg(0), &arg(1), int(&inst.imm)),
+            Op::Multishift => multishift(lanes, &arg(0), &arg(1)),
+            Op::Select => select(lanes, &arg(0), &arg(1), &arg(2))?,
             // float arithmetic
             Op::Add => float2(lanes, &arg(0), &arg(1), |a, b| a + b),
             Op::Sub => float2(lanes, &arg(0), &arg(1), |a, b| a - b),
@@ -424,14 +395,8 @@ impl Machine<'_> {
             Op::Div => float2(lanes, &arg(0), &arg(1), |a, b| a / b),
             Op::Min => float2(lanes, &arg(0), &arg(1), min),
             Op::Max => float2(lanes, &arg(0), &arg(1), max),
-            Op::Sqrt => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| a.lane::<f32>(i).sqrt())
-            }
-            Op::Fma => {
-                let (a, b, c) = (arg(0), arg(1), arg(2));
-                Vector::from_lanes(lanes, |i| a.lane::<f32>(i).mul_add(b.lane(i), c.lane(i)))
-            }
+            Op::Sqrt => convert(lanes, &arg(0), f32::sqrt),
+            Op::Fma => fma(lanes, &arg(0), &arg(1), &arg(2)),
             // integer arithmetic
             Op::IAdd => int2(ty, &arg(0), &arg(1), |a, b| a + b),
             Op::ISub => int2(ty, &arg(0), &arg(1), |a, b| a - b),
@@ -443,94 +408,30 @@ impl Machine<'_> {
             Op::And => int2(ty, &arg(0), &arg(1), |a, b| a & b),
             Op::Or => int2(ty, &arg(0), &arg(1), |a, b| a | b),
             Op::Xor => int2(ty, &arg(0), &arg(1), |a, b| a ^ b),
-            Op::Shl => {
-                let by = int(&inst.imm);
-                int2(ty, &arg(0), &arg(0), |a, _| a << by)
-            }
-            Op::ShrU => {
-                let (by, mask) = (int(&inst.imm), (1i64 << (8 * ty.elem.bytes())) - 1);
-                int2(ty, &arg(0), &arg(0), |a, _| (a & mask) >> by)
-            }
-            Op::ShrS => {
-                let by = int(&inst.imm);
-                int2(ty, &arg(0), &arg(0), |a, _| a >> by)
-            }
+            Op::Shl => int2(ty, &arg(0), &arg(0), |a, _| a << int(&inst.imm)),
+            Op::ShrU => shift_unsigned(ty, &arg(0), int(&inst.imm)),
+            Op::ShrS => int2(ty, &arg(0), &arg(0), |a, _| a >> int(&inst.imm)),
             // comparison
             Op::CmpEq => int2(ty, &arg(0), &arg(1), |a, b| -i64::from(a == b)),
             Op::CmpGt => int2(ty, &arg(0), &arg(1), |a, b| -i64::from(a > b)),
-            Op::CmpLtF => {
-                let (a, b) = (arg(0), arg(1));
-                Vector::from_lanes(lanes, |i| -i32::from(a.lane::<f32>(i) < b.lane::<f32>(i)))
-            }
-            Op::Select => select(lanes, &arg(0), &arg(1), &arg(2))?,
+            Op::CmpLtF => less(lanes, &arg(0), &arg(1)),
             // conversion
-            Op::ToF32 => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| a.lane::<i32>(i) as f32)
-            }
-            Op::ToI32 => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| to_i32(a.lane(i)))
-            }
-            Op::F16ToF32 => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| f16::from_bits(a.lane(i)).to_f32())
-            }
-            Op::F32ToF16 => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| f16::from_f32(a.lane(i)).to_bits())
-            }
-            Op::ToBf16 => {
-                let a = arg(0);
-                Vector::from_lanes(lanes, |i| bf16::from_f32(a.lane(i)))
-            }
-            Op::Bf16ToF32 => {
-                let a = arg(0);
-                // Bits, because moving a float may change those of a NaN.
-                Vector::from_lanes(lanes, |i| u32::from(a.lane::<u16>(i)) << 16)
-            }
-            Op::ToBf16Pairs => {
-                let (a, b) = (arg(0), arg(1));
-                Vector::from_lanes(lanes, |i| bf16::from_f32(if i % 2 == 0 { a.lane(i / 2) } else { b.lane(i / 2) }))
-            }
+            Op::ToF32 => convert(lanes, &arg(0), |a: i32| a as f32),
+            Op::ToI32 => convert(lanes, &arg(0), to_i32),
+            Op::F16ToF32 => convert(lanes, &arg(0), |a| f16::from_bits(a).to_f32()),
+            Op::F32ToF16 => convert(lanes, &arg(0), |a| f16::from_f32(a).to_bits()),
+            Op::ToBf16 => convert(lanes, &arg(0), bf16::from_f32),
+            // Bits, because moving a float may change those of a NaN.
+            Op::Bf16ToF32 => convert(lanes, &arg(0), |a: u16| u32::from(a) << 16),
+            Op::ToBf16Pairs => bf16_pairs(lanes, &arg(0), &arg(1)),
             Op::ExtendS => resize(ty, arg_ty(0), &arg(0), |a| a),
-            Op::ExtendU => {
-                let mask = (1i64 << (8 * arg_ty(0).elem.bytes())) - 1;
-                resize(ty, arg_ty(0), &arg(0), |a| a & mask)
-            }
-            Op::NarrowS => {
-                let limit = 1i64 << (8 * ty.elem.bytes() - 1);
-                resize(ty, arg_ty(0), &arg(0), |a| a.clamp(-limit, limit - 1))
-            }
+            Op::ExtendU => extend_unsigned(ty, arg_ty(0), &arg(0)),
+            Op::NarrowS => narrow_signed(ty, arg_ty(0), &arg(0)),
             // dot products
-            Op::Dot2U8S8 => {
-                let (a, b) = (arg(0), arg(1));
-                let product = |i: usize| i32::from(a.lane::<u8>(i)) * i32::from(b.lane::<i8>(i));
-                Vector::from_lanes(lanes, |i| {
-                    let sum = product(2 * i) + product(2 * i + 1);
-                    sum.clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
-                })
-            }
-            Op::Dot2S16 => {
-                let (a, b) = (arg(0), arg(1));
-                let product = |i: usize| i32::from(a.lane::<i16>(i)) * i32::from(b.lane::<i16>(i));
-                Vector::from_lanes(lanes, |i| product(2 * i).wrapping_add(product(2 * i + 1)))
-            }
-            Op::Dot4U8S8 => {
-                let (acc, u, s) = (arg(0), arg(1), arg(2));
-                let product = |i: usize| i32::from(u.lane::<u8>(i)) * i32::from(s.lane::<i8>(i));
-                Vector::from_lanes(lanes, |i| {
-                    (4 * i..4 * i + 4).map(product).fold(acc.lane::<i32>(i), i32::wrapping_add)
-                })
-            }
-            Op::Dot2Bf16 => {
-                let (acc, a, b) = (arg(0), arg(1), arg(2));
-                let single = |v: &Vector, i: usize| bf16::to_f32(v.lane(i));
-                Vector::from_lanes(lanes, |i| {
-                    let odd = bf16::fma(single(&a, 2 * i + 1), single(&b, 2 * i + 1), acc.lane(i));
-                    bf16::fma(single(&a, 2 * i), single(&b, 2 * i), odd)
-                })
-            }
+            Op::Dot2U8S8 => dot2_u8s8(lanes, &arg(0), &arg(1)),
+            Op::Dot2S16 => dot2_s16(lanes, &arg(0), &arg(1)),
+            Op::Dot4U8S8 => dot4_u8s8(lanes, &arg(0), &arg(1), &arg(2)),
+            Op::Dot2Bf16 => dot2_bf16(lanes, &arg(0), &arg(1), &arg(2)),
             // reductions
             Op::ReduceAdd => reduce(arg_ty(0), &arg(0), |a, b| a + b, i32::wrapping_add),
             Op::ReduceMax => reduce(arg_ty(0), &arg(0), max, i32::max),
@@ -556,107 +457,4 @@ fn int(imm: &Imm) -> usize {
         Imm::Int(value) => *value as usize,
         Imm::None | Imm::Float(_) | Imm::Bytes(_) => 0,
     }
-}
-
-fn splat(ty: Type, imm: &Imm) -> Vector {
-    match imm {
-        Imm::Float(value) => Vector::from_lanes(usize::from(ty.lanes), |_| *value),
-        Imm::Int(value) => Vector::from_ints(ty, |_| *value),
-        Imm::None | Imm::Bytes(_) => Vector::ZERO,
-    }
-}
-
-fn bytes_of(imm: &Imm) -> Vector {
-    let mut vector = Vector::ZERO;
-    if let Imm::Bytes(bytes) = imm {
-        vector.0[..bytes.len()].copy_from_slice(bytes);
-    }
-    vector
-}
-
-fn repeat_element(ty: Type, a: &Vector, lane: usize) -> Vector {
-    let element = a.int(ty.elem, lane);
-    Vector::from_ints(ty, |_| element)
-}
-
-fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vector {
-    let mut vector = Vector::ZERO;
-    for chunk in (0..ty.bytes() as usize).step_by(16) {
-        for i in 0..8 {
-            let (from, to) = (chunk + half + i, chunk + (i / unit) * 2 * unit + i % unit);
-            vector.0[to] = a.0[from];
-            vector.0[to + unit] = b.0[from];
-        }
-    }
-    vector
-}
-
-/// Returns `a < b ? a : b`. With NaN, and for two zeros, this is `b`, as on x86.
-fn min(a: f32, b: f32) -> f32 {
-    if a < b { a } else { b }
-}
-
-/// Returns `a > b ? a : b`. With NaN, and for two zeros, this is `b`, as on x86.
-fn max(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
-}
-
-fn to_i32(a: f32) -> i32 {
-    // Both limits are exact in f32, and no range contains NaN.
-    const RANGE: std::ops::Range<f32> = -2147483648.0..2147483648.0;
-    let nearest = a.round_ties_even();
-    if RANGE.contains(&nearest) { nearest as i32 } else { i32::MIN }
-}
-
-#[inline]
-fn float2(lanes: usize, a: &Vector, b: &Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
-    Vector::from_lanes(lanes, |i| f(a.lane(i), b.lane(i)))
-}
-
-/// Computes integer arithmetic in 64 bits, which hold every exact result, and cuts it to the
-/// element.
-#[inline]
-fn int2(ty: Type, a: &Vector, b: &Vector, f: impl Fn(i64, i64) -> i64) -> Vector {
-    let lanes = usize::from(ty.lanes);
-    match ty.elem {
-        Elem::I8 => Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i8>(i)), i64::from(b.lane::<i8>(i))) as i8),
-        Elem::I16 | Elem::F16 | Elem::Bf16 => {
-            Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i16>(i)), i64::from(b.lane::<i16>(i))) as i16)
-        }
-        Elem::I32 | Elem::F32 => {
-            Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i32>(i)), i64::from(b.lane::<i32>(i))) as i32)
-        }
-    }
-}
-
-fn resize(ty: Type, from: Type, a: &Vector, f: impl Fn(i64) -> i64) -> Vector {
-    Vector::from_ints(ty, |i| f(a.int(from.elem, i)))
-}
-
-fn select(lanes: usize, mask: &Vector, a: &Vector, b: &Vector) -> Result<Vector, InterpretError> {
-    for lane in 0..lanes {
-        let found = mask.lane::<u32>(lane);
-        if found != 0 && found != u32::MAX {
-            return Err(InterpretError::Mask { lane, found });
-        }
-    }
-    Ok(Vector::from_lanes(lanes, |i| if mask.lane::<u32>(i) != 0 { a.lane::<u32>(i) } else { b.lane(i) }))
-}
-
-/// Folds the upper half onto the lower until one lane is left. The lower half is the first operand.
-fn reduce(ty: Type, a: &Vector, float: impl Fn(f32, f32) -> f32, int: impl Fn(i32, i32) -> i32) -> Vector {
-    let mut folded = *a;
-    let mut lanes = usize::from(ty.lanes);
-    while lanes > 1 {
-        lanes /= 2;
-        folded = match ty.elem {
-            Elem::F32 | Elem::F16 | Elem::Bf16 => {
-                Vector::from_lanes(lanes, |i| float(folded.lane(i), folded.lane(i + lanes)))
-            }
-            Elem::I8 | Elem::I16 | Elem::I32 => {
-                Vector::from_lanes(lanes, |i| int(folded.lane(i), folded.lane(i + lanes)))
-            }
-        };
-    }
-    folded
 }
