@@ -401,13 +401,6 @@ pub(super) fn weights(
     of: &Quantisation,
     &Family { by_rank, multiplied, .. }: &Family,
 ) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
-    let mut weights = BTreeMap::new();
-    let ranks = ranks(shards, of, by_rank);
-    let scales_of = |name: &str| {
-        let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
-        let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
-        names.into_iter().flatten().find_map(|name| shards.tensors.get_key_value(name.as_str()))
-    };
     // Each scheme once, because each is asked about each tensor.
     let mut schemes: Vec<Scheme> = Vec::new();
     for scheme in of.integers.values().flatten() {
@@ -415,91 +408,139 @@ pub(super) fn weights(
             schemes.push(scheme);
         }
     }
-    let is_scale = |name: &str| {
+    let reader = WeightReader { shards, of, schemes, by_rank, multiplied, ranks: ranks(shards, of, by_rank) };
+    let mut weights = BTreeMap::new();
+    for (name, stored) in shards.tensors.iter().filter(|(name, _)| !reader.is_scale(name)) {
+        match reader.quantised(name, stored)? {
+            Some((name, array)) => {
+                weights.insert(name, array);
+            }
+            None => weights.extend(reader.numbers(name, stored)?),
+        }
+    }
+    Ok(weights)
+}
+
+/// Stored tensors, and how their quantisation divides weights among them.
+struct WeightReader<'a> {
+    shards: &'a Shards,
+    of: &'a Quantisation,
+    schemes: Vec<Scheme>,
+    /// Ends of the names of matrices that several machines quantised.
+    by_rank: &'a [&'a str],
+    /// Ends of the names of vectors, and of the vectors with their factors.
+    multiplied: &'a [(&'a str, &'a str)],
+    /// Number of these machines.
+    ranks: u64,
+}
+
+impl WeightReader<'_> {
+    /// Returns whether a weight of this name is stored, as it is or packed.
+    fn has_weight(&self, name: &str) -> bool {
+        let tensors = &self.shards.tensors;
+        tensors.contains_key(name) || tensors.contains_key(&*format!("{name}{PACKED}"))
+    }
+
+    /// Returns whether a tensor belongs to another one, such as its scales.
+    fn is_scale(&self, name: &str) -> bool {
+        let tensors = &self.shards.tensors;
         let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
-        let beside = name.strip_suffix(".scale").and_then(|base| shards.tensors.get(&*format!("{base}.weight")));
-        weight.is_some_and(|weight| {
-            shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
-        }) || schemes.iter().any(|scheme| scheme.is_beside(shards, name))
-            || of.codes && codebook::is_beside(shards, name)
+        let beside = name.strip_suffix(".scale").and_then(|base| tensors.get(&*format!("{base}.weight")));
+        weight.is_some_and(|weight| self.has_weight(weight))
+            || self.schemes.iter().any(|scheme| scheme.is_beside(self.shards, name))
+            || self.of.codes && codebook::is_beside(self.shards, name)
             || beside.is_some_and(|(_, weight)| {
                 CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
             })
-            || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
+            || name.strip_suffix("_scales").is_some_and(|base| tensors.contains_key(&*format!("{base}_blocks")))
             || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
-            || FACTORS.iter().filter_map(|(end, _)| name.strip_suffix(end)).any(|weight| {
-                shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
+            || FACTORS.iter().filter_map(|(end, _)| name.strip_suffix(end)).any(|weight| self.has_weight(weight))
+            || self.multiplied.iter().any(|(end, other)| {
+                name.strip_suffix(other).is_some_and(|base| tensors.contains_key(&*format!("{base}{end}")))
             })
-            || multiplied.iter().any(|(end, other)| {
-                name.strip_suffix(other).is_some_and(|base| shards.tensors.contains_key(&*format!("{base}{end}")))
-            })
-    };
-    for (name, (file, entry)) in shards.tensors.iter().filter(|(name, _)| !is_scale(name)) {
+    }
+
+    /// Returns the scales of a weight, with their name.
+    fn scales_of(&self, name: &str) -> Option<(&Box<str>, &(u32, Entry))> {
+        let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
+        let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
+        names.into_iter().flatten().find_map(|name| self.shards.tensors.get_key_value(name.as_str()))
+    }
+
+    /// Returns the weight with its name, if the tensor has codes that another tensor explains.
+    fn quantised(
+        &self,
+        name: &str,
+        (file, entry): &(u32, Entry),
+    ) -> Result<Option<(Box<str>, Array)>, CheckpointError> {
+        let shards = self.shards;
         let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
         if let Some(base) = name.strip_suffix("_blocks")
             && let Some((scales, found)) = shards.tensors.get_key_value(&*format!("{base}_scales"))
         {
-            weights.insert(base.into(), blocks(shards, name, entry, extent, scales, found)?);
-            continue;
+            return Ok(Some((base.into(), blocks(shards, name, entry, extent, scales, found)?)));
         }
-        if let Some(scheme) = of.scheme(name)
+        if let Some(scheme) = self.of.scheme(name)
             && let Some((matrix, array)) = scheme.weight(shards, name)?
         {
-            weights.insert(matrix.into(), array);
-            continue;
+            return Ok(Some((matrix.into(), array)));
         }
-        if entry.dtype.name == "I32" && name.ends_with(PACKED) && !schemes.is_empty() {
+        if entry.dtype.name == "I32" && name.ends_with(PACKED) && !self.schemes.is_empty() {
             let expected = "in a module that targets of config_groups name, with integers";
             return Err(shards.wrong(name, "integers without a group".to_owned(), expected));
         }
-        if of.codes
+        if self.of.codes
             && let Some(array) = codebook::weight(shards, name)?
         {
-            weights.insert(name.clone(), array);
-            continue;
+            return Ok(Some((name.into(), array)));
         }
         let packed = name.strip_suffix(PACKED).unwrap_or(name);
         if CODES.contains(&entry.dtype.name)
-            && let Some((scales, found)) = scales_of(packed)
+            && let Some((scales, found)) = self.scales_of(packed)
         {
             let array = pairs(shards, name, entry, extent, scales, found)?;
-            weights.insert(packed.into(), array.with_factor(factor(shards, packed)?));
-            continue;
+            return Ok(Some((packed.into(), array.with_factor(factor(shards, packed)?))));
         }
-        let unreadable = || shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3");
+        Ok(None)
+    }
+
+    /// Returns the weight of a tensor of numbers, or the weights of several machines.
+    fn numbers(&self, name: &str, stored: &(u32, Entry)) -> Result<Vec<(Box<str>, Array)>, CheckpointError> {
+        let (shards, (file, entry)) = (self.shards, stored);
+        let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+        let one = |array| Ok(vec![(name.into(), array)]);
         let Some(element) = entry.dtype.element else {
             // Counters, tables of tokenizers and the like are refused only if a weight needs them.
             let integers = ["I32", "I64"].contains(&entry.dtype.name);
             let table = Array::integers(extent, entry.dtype.name, entry.dtype.bytes, &entry.shape).filter(|_| integers);
-            weights.insert(name.clone(), table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
-            continue;
+            return one(table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
         };
         // Empty tensors are refused only if a weight needs them: unused encoders may have some.
         if entry.shape.contains(&0) {
-            weights.insert(name.clone(), Array::unreadable("empty"));
-            continue;
+            return one(Array::unreadable("empty"));
         }
-        let mut array = Array::whole(extent, element, &entry.shape).ok_or_else(unreadable)?;
-        if element == Element::F8E4m3 && ranks > 1 && by_rank.iter().any(|end| name.ends_with(end)) {
-            for rank in 0..ranks {
-                let part = of_rank(shards, name, (*file, entry), of, [rank, ranks])?;
-                weights.insert(format!("{name}.{rank}").into(), part);
-            }
-            continue;
+        let mut array = Array::whole(extent, element, &entry.shape)
+            .ok_or_else(|| shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3"))?;
+        if element == Element::F8E4m3 && self.ranks > 1 && self.by_rank.iter().any(|end| name.ends_with(end)) {
+            let part = |rank| {
+                let part = of_rank(shards, name, (*file, entry), self.of, [rank, self.ranks])?;
+                Ok((format!("{name}.{rank}").into(), part))
+            };
+            return (0..self.ranks).map(part).collect();
         }
         if element == Element::F8E4m3 {
-            let (scale_name, (file, found)) = scales_of(name).ok_or_else(|| {
+            let (scale_name, (file, found)) = self.scales_of(name).ok_or_else(|| {
                 shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
             })?;
-            array.set_scales(scales(shards, name, &entry.shape, scale_name, *file, found, of)?);
+            array.set_scales(scales(shards, name, &entry.shape, scale_name, *file, found, self.of)?);
         }
-        let factors = multiplied.iter().find_map(|(end, other)| Some(format!("{}{other}", name.strip_suffix(end)?)));
+        let mut ends = self.multiplied.iter();
+        let factors = ends.find_map(|(end, other)| Some(format!("{}{other}", name.strip_suffix(end)?)));
         if let Some(factors) = factors {
             array.set_scales(number_by_number(shards, &entry.shape, &factors)?);
         }
-        weights.insert(name.clone(), array);
+        one(array)
     }
-    Ok(weights)
 }
 
 /// Returns the scales of a vector, one for each number: another vector of the same length.
