@@ -73,23 +73,10 @@ impl VocabularyError {
 /// [`VocabularyError`], with the key, its value and the expected value.
 pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyError> {
     let chat_template = metadata.read_optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
-    let model = match metadata.read_or("tokenizer.ggml.model", "none")? {
-        "none" | "no_vocab" => return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() }),
-        "llama" => ModelKind::Spm,
-        "gpt2" | GEMMA_4 => ModelKind::Bpe,
-        PLAMO_2 => ModelKind::Unigram,
-        RWKV => ModelKind::Longest,
-        BERT => ModelKind::WordPiece,
-        T5 => ModelKind::Sentence,
-        other => {
-            let found = metadata.bad_value(
-                "tokenizer.ggml.model",
-                other,
-                "llama, gpt2, gemma4, plamo2, rwkv, bert, t5, no_vocab or none",
-            );
-            return Err(found.into());
-        }
-    };
+    let model = model_kind(metadata)?;
+    if model == ModelKind::None {
+        return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() });
+    }
     let pre_tokenizer = match metadata.read_or("tokenizer.ggml.model", "")? {
         // The pre-tokenizer of this BPE has the same name, whatever the file states.
         GEMMA_4 => GEMMA_4,
@@ -106,48 +93,8 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         | ModelKind::None => Vec::new(),
     };
     let scores = metadata.read_optional::<&[f32]>(SCORES)?.unwrap_or_default().to_vec();
-    let types = metadata.read_optional::<&[i32]>(TYPES)?.unwrap_or_default().iter().enumerate().map(|(index, &n)| {
-        TokenType::from_number(n).ok_or_else(|| TokenizerError::Invalid {
-            key: TYPES.into(),
-            found: format!("is {n} at index {index}"),
-            expected: "0 to 6".into(),
-        })
-    });
-    let types = types.collect::<Result<Vec<_>, _>>()?;
-
-    let has_defaults = matches!(model, ModelKind::Spm | ModelKind::Unigram);
-    let default = |id: u32| (has_defaults && (id as usize) < tokens.len()).then_some(id);
-    let id = |key, default| Ok::<_, VocabularyError>(metadata.read_optional::<u32>(key)?.or(default));
-    let mut special = SpecialIds {
-        bos: id(BOS, default(1))?,
-        eos: id(EOS, default(2))?,
-        eot: id(EOT, None)?,
-        eom: id(EOM, None)?,
-        unk: id(UNK, default(0))?,
-        pad: id(PAD, if model == ModelKind::Unigram { default(3) } else { None })?,
-        fim_ends: Vec::new(),
-    };
-    if model == ModelKind::WordPiece {
-        // A text begins with the class token and ends with the separator.
-        let named = |name: &str| tokens.iter().position(|text| text == name).map(|id| id as u32);
-        special.bos = id(CLS, None)?.or(special.bos).or_else(|| named("[CLS]"));
-        special.eos = id(SEP, None)?.or_else(|| named("[SEP]"));
-        special.unk = special.unk.or_else(|| named("[UNK]"));
-        special.pad = special.pad.or_else(|| named("[PAD]"));
-    }
-    if model == ModelKind::Sentence {
-        let own = |number: u32| ((number as usize) < tokens.len()).then_some(number);
-        special.eos = special.eos.or(own(1));
-        let unknown = types.iter().position(|ty| *ty == TokenType::Unknown).map(|id| id as u32);
-        special.unk = special.unk.or(unknown).or(own(2));
-        special.pad = special.pad.or(own(0));
-    }
-    for key in FIM_ENDS {
-        special.fim_ends.extend(check_id(key, id(key, None)?, tokens.len())?);
-    }
-    for key in OTHER_IDS {
-        check_id(key, id(key, None)?, tokens.len())?;
-    }
+    let types = token_types(metadata)?;
+    let special = special_ids(metadata, model, &tokens, &types)?;
     let bos = match model {
         ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
         ModelKind::Spm | ModelKind::WordPiece | ModelKind::None => Bos::UnlessStated,
@@ -184,17 +131,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         chat_template,
         lowercase,
         strip_accents: metadata.read_or("tokenizer.ggml.normalizer.strip_accents", lowercase)?,
-        charsmap: match (metadata.get(CHARSMAP), model) {
-            (None, _) => Vec::new(),
-            (Some(Value::Array(Array::U8(bytes))), ModelKind::Sentence) => bytes.clone(),
-            (Some(Value::Array(Array::I8(bytes))), ModelKind::Sentence) => {
-                bytes.iter().map(|byte| byte.cast_unsigned()).collect()
-            }
-            (Some(other), ModelKind::Sentence) => {
-                return Err(metadata.wrong_type(CHARSMAP, other, "array of u8").into());
-            }
-            (Some(_), _) => Vec::new(),
-        },
+        charsmap: charsmap(metadata, model)?,
         squeezes_spaces: match model {
             ModelKind::Sentence => metadata.read_or("tokenizer.ggml.remove_extra_whitespaces", true)?,
             _ => false,
@@ -202,4 +139,89 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
     };
     spec.validate()?;
     Ok(spec)
+}
+
+/// Reads the kind of the tokenizer.
+fn model_kind(metadata: &Metadata) -> Result<ModelKind, VocabularyError> {
+    match metadata.read_or("tokenizer.ggml.model", "none")? {
+        "none" | "no_vocab" => Ok(ModelKind::None),
+        "llama" => Ok(ModelKind::Spm),
+        "gpt2" | GEMMA_4 => Ok(ModelKind::Bpe),
+        PLAMO_2 => Ok(ModelKind::Unigram),
+        RWKV => Ok(ModelKind::Longest),
+        BERT => Ok(ModelKind::WordPiece),
+        T5 => Ok(ModelKind::Sentence),
+        other => {
+            let expected = "llama, gpt2, gemma4, plamo2, rwkv, bert, t5, no_vocab or none";
+            Err(metadata.bad_value("tokenizer.ggml.model", other, expected).into())
+        }
+    }
+}
+
+/// Reads the types of tokens.
+fn token_types(metadata: &Metadata) -> Result<Vec<TokenType>, VocabularyError> {
+    let types = metadata.read_optional::<&[i32]>(TYPES)?.unwrap_or_default();
+    let of = |(index, &n): (usize, &i32)| {
+        TokenType::from_number(n).ok_or_else(|| TokenizerError::Invalid {
+            key: TYPES.into(),
+            found: format!("is {n} at index {index}"),
+            expected: "0 to 6".into(),
+        })
+    };
+    Ok(types.iter().enumerate().map(of).collect::<Result<_, _>>()?)
+}
+
+/// Reads special ids.
+fn special_ids(
+    metadata: &Metadata,
+    model: ModelKind,
+    tokens: &[String],
+    types: &[TokenType],
+) -> Result<SpecialIds, VocabularyError> {
+    let has_defaults = matches!(model, ModelKind::Spm | ModelKind::Unigram);
+    let default = |id: u32| (has_defaults && (id as usize) < tokens.len()).then_some(id);
+    let id = |key, default| Ok::<_, VocabularyError>(metadata.read_optional::<u32>(key)?.or(default));
+    let mut special = SpecialIds {
+        bos: id(BOS, default(1))?,
+        eos: id(EOS, default(2))?,
+        eot: id(EOT, None)?,
+        eom: id(EOM, None)?,
+        unk: id(UNK, default(0))?,
+        pad: id(PAD, if model == ModelKind::Unigram { default(3) } else { None })?,
+        fim_ends: Vec::new(),
+    };
+    if model == ModelKind::WordPiece {
+        // A text begins with the class token and ends with the separator.
+        let named = |name: &str| tokens.iter().position(|text| text == name).map(|id| id as u32);
+        special.bos = id(CLS, None)?.or(special.bos).or_else(|| named("[CLS]"));
+        special.eos = id(SEP, None)?.or_else(|| named("[SEP]"));
+        special.unk = special.unk.or_else(|| named("[UNK]"));
+        special.pad = special.pad.or_else(|| named("[PAD]"));
+    }
+    if model == ModelKind::Sentence {
+        let own = |number: u32| ((number as usize) < tokens.len()).then_some(number);
+        special.eos = special.eos.or(own(1));
+        let unknown = types.iter().position(|ty| *ty == TokenType::Unknown).map(|id| id as u32);
+        special.unk = special.unk.or(unknown).or(own(2));
+        special.pad = special.pad.or(own(0));
+    }
+    for key in FIM_ENDS {
+        special.fim_ends.extend(check_id(key, id(key, None)?, tokens.len())?);
+    }
+    for key in OTHER_IDS {
+        check_id(key, id(key, None)?, tokens.len())?;
+    }
+    Ok(special)
+}
+
+/// Reads the map of characters, which only one kind of tokenizer has.
+fn charsmap(metadata: &Metadata, model: ModelKind) -> Result<Vec<u8>, VocabularyError> {
+    match (metadata.get(CHARSMAP), model) {
+        (Some(Value::Array(Array::U8(bytes))), ModelKind::Sentence) => Ok(bytes.clone()),
+        (Some(Value::Array(Array::I8(bytes))), ModelKind::Sentence) => {
+            Ok(bytes.iter().map(|byte| byte.cast_unsigned()).collect())
+        }
+        (Some(other), ModelKind::Sentence) => Err(metadata.wrong_type(CHARSMAP, other, "array of u8").into()),
+        _ => Ok(Vec::new()),
+    }
 }
