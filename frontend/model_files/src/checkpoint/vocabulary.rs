@@ -15,8 +15,9 @@
 //! name `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Any
 //! other token without a row is an error.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ixc_text::tokenizer::{MAX_TOKENS, PreTokenizer};
 use serde::Deserialize;
@@ -134,163 +135,33 @@ pub(super) fn keys(
     if let Some(template) = template::template(folder, &said)? {
         keys.push(("tokenizer.chat_template".into(), template.as_str().into()));
     }
-    let path = folder.join(TOKENIZER);
-    if !path.is_file() && folder.join(lines::NAME).is_file() {
+    if !folder.join(TOKENIZER).is_file() && folder.join(lines::NAME).is_file() {
         lines::keys(folder, config, &said, rows, &mut keys)?;
         return Ok(keys);
     }
-    let list = word_pieces::has_list(folder, &said, config.text(&["model_type"])?);
-    let path = if list && !path.is_file() { folder.join(word_pieces::LIST) } else { path };
-    if !path.is_file() {
-        let other = ["tokenizer.model", "tiktoken.model", "tekken.json", "tokenizer.tok.json"]
-            .into_iter()
-            .find(|name| folder.join(name).is_file());
-        let instead = other.map_or_else(String::new, |name| format!(" ({name} is not read)"));
-        tracing::warn!("{}: there is no {TOKENIZER}{instead}; the model takes token ids only", folder.display());
-        return Ok(keys);
-    }
+    let Some(path) = path(folder, config, &said)? else { return Ok(keys) };
     let mut file = if path.ends_with(TOKENIZER) { read(&path)? } else { word_pieces::list(folder, &said)? };
-    let wrong = |key: &str, found: String, expected: &str| CheckpointError::Key {
-        path: path.as_path().into(),
-        key: key.into(),
-        found: found.into(),
-        expected: expected.into(),
-    };
-    let Vocabulary::Ids(ids) = &file.model.vocab else {
-        let kind = file.model.kind.as_deref().unwrap_or("of unigrams");
-        tracing::warn!("{}: a tokenizer {kind} is not supported; the model takes token ids only", path.display());
+    let Some(count) = token_count(&path, &file, rows)? else { return Ok(keys) };
+    leave_out(&path, &mut file.added_tokens, count);
+    let Vocabulary::Ids(ids) = &file.model.vocab else { return Ok(keys) };
+    let source = Source { path: &path, file: &file, ids, count: count as usize, pieces: given };
+    let tokens = source.tokens()?;
+    let Some(model) = source.model()? else {
+        let found: String = file.pre_tokenizer.to_string().chars().take(200).collect();
+        tracing::warn!("{}: pre-tokenizer {found} is not supported; the model takes token ids only", path.display());
         return Ok(keys);
     };
-    let most = ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id)).max().unwrap_or(0);
-    if most as usize >= MAX_TOKENS {
-        return Err(wrong("model.vocab", format!("of {} tokens", u64::from(most) + 1), "at most 524288"));
-    }
-    if rows > MAX_TOKENS as u64 {
-        return Err(wrong("model.vocab", format!("for an embedding table of {rows} rows"), "at most 524288"));
-    }
-    // A missing embedding table is reported later; the largest id then gives the count.
-    let count = if rows == 0 { u64::from(most) + 1 } else { rows };
-    let has_row = |id: u32| u64::from(id) < count;
-    let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
-    let without_row = ids.iter().filter(|(_, id)| !has_row(**id) && !added.contains(id));
-    if let Some((token, id)) = without_row.min_by_key(|(_, id)| **id) {
-        let found = format!("of \"{}\" with id {id}", crate::gguf::quoted(token));
-        return Err(wrong("model.vocab", found, &format!("ids below {count}, the rows of the embedding table")));
-    }
-    // Mostly tokens for images; the embedding table of a text model has no rows for them.
-    file.added_tokens.retain(|token| {
-        if !has_row(token.id) {
-            let (path, text) = (path.display(), crate::gguf::quoted(&token.content));
-            tracing::warn!("{path}: token {} (\"{text}\") is left out: the embedding table has {count} rows", token.id);
-        }
-        has_row(token.id)
-    });
-    let count = count as usize;
-    let mut tokens: Vec<Option<&str>> = vec![None; count];
-    let mut types = vec![UNUSED; count];
-    let pieces = file.model.byte_fallback;
-    for (token, &id) in ids.iter().filter(|(_, id)| has_row(**id)) {
-        if let Some(other) = tokens[id as usize].replace(token) {
-            return Err(wrong(
-                "model.vocab",
-                format!("of two tokens with id {id}, \"{other}\" and \"{token}\""),
-                "one token for each id",
-            ));
-        }
-        types[id as usize] = match token {
-            _ if pieces && ixc_text::tokenizer::byte_of(token).is_some() => BYTE,
-            _ if pieces && file.model.unk_token.as_deref() == Some(token) => UNKNOWN,
-            _ => NORMAL,
-        };
-    }
-    let spaced: Vec<String> = file.added_tokens.iter().map(|token| token.content.replace(SPACE, " ")).collect();
-    let visible: &[&str] = if let Pieces::Merged { visible, .. } = given { visible } else { &[] };
-    for (added, spaced) in file.added_tokens.iter().zip(&spaced) {
-        let is_text = visible.contains(&added.content.as_str());
-        let control = !is_text && (added.special || looks_special(&added.content));
-        let id = added.id as usize;
-        tokens[id] = Some(if control { &added.content } else { spaced });
-        types[id] = match types[id] {
-            kept @ (UNKNOWN | BYTE) => kept,
-            _ if control => CONTROL,
-            _ => USER_DEFINED,
-        };
-    }
-    let id_of = |text: &str| {
-        let added = file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
-        added.or_else(|| ids.get(text).copied().filter(|id| has_row(*id)))
-    };
-    let word_pieces = WordPieces::is_such(&file);
-    let spelled = |(id, (token, ty)): (usize, (&Option<&str>, &i32))| match token {
-        None => format!("[PAD{id}]"),
-        Some(token) if word_pieces && *ty == NORMAL => WordPieces::spelled(token),
-        Some(token) => (*token).to_owned(),
-    };
-    let names: StringArray = tokens.iter().zip(&types).enumerate().map(spelled).collect();
     let mut put = |key: &str, value: Value| keys.push((format!("tokenizer.ggml.{key}").into(), value));
-    let merges = || {
-        let mut merges = StringArray::default();
-        for (rank, merge) in file.model.merges.iter().enumerate() {
-            let (left, right) = merge.sides().ok_or_else(|| {
-                wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
-            })?;
-            merges.extend([format!("{left} {right}")]);
-        }
-        Ok::<_, CheckpointError>(Value::Array(Array::String(merges)))
-    };
-    if let (true, Pieces::Merged { name, .. }) = (pieces, given) {
-        put("model", name.into());
-        put("pre", name.into());
-        put("merges", merges()?);
-        put("add_space_prefix", false.into());
-    } else if pieces {
-        let mut scores = vec![NEVER_MERGED; count];
-        for (rank, merge) in file.model.merges.iter().enumerate() {
-            let (left, right) = merge.sides().ok_or_else(|| {
-                wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
-            })?;
-            let Some(&id) = ids.get(&*[left, right].concat()) else {
-                return Err(wrong(
-                    "model.merges",
-                    format!("a pair at index {rank} that makes no token"),
-                    "pairs that make tokens",
-                ));
-            };
-            if let Some(score) = scores.get_mut(id as usize).filter(|score| **score == NEVER_MERGED) {
-                *score = -(rank as f32);
-            }
-        }
-        put("model", "llama".into());
-        put("pre", "default".into());
-        put("scores", Value::Array(Array::F32(scores)));
-        put("add_space_prefix", leading_space(&file).into());
-    } else if let Some(words) = WordPieces::read(&file).filter(|_| word_pieces) {
-        put("model", "bert".into());
-        put("pre", "default".into());
-        put("normalizer.lowercase", words.lowercase.into());
-        put("normalizer.strip_accents", words.strip_accents.into());
-    } else {
-        let Some(name) = pre_tokenizer(&file).filter(|_| !word_pieces) else {
-            let found: String = file.pre_tokenizer.to_string().chars().take(200).collect();
-            tracing::warn!(
-                "{}: pre-tokenizer {found} is not supported; the model takes token ids only",
-                path.display()
-            );
-            keys.retain(|(key, _)| !key.starts_with("tokenizer.ggml."));
-            return Ok(keys);
-        };
-        put("model", "gpt2".into());
-        put("pre", name.into());
-        put("merges", merges()?);
-    }
-    put("tokens", Value::Array(Array::String(names)));
-    put("token_type", Value::Array(Array::I32(types)));
-    let roles = special::roles(folder, config, &said, &file.post_processor, &id_of, count as u64)?;
+    model.into_iter().for_each(|(key, value)| put(key, value));
+    put("tokens", Value::Array(Array::String(tokens.texts)));
+    put("token_type", Value::Array(Array::I32(tokens.types)));
+    let id_of = |text: &str| source.id_of(text);
+    let roles = special::roles(folder, config, &said, &file.post_processor, &id_of, count)?;
     for (key, id) in roles.ids {
         put(key, id.into());
     }
     // WordPiece has another key for the token at the end.
-    let add_sep = roles.add_eos.filter(|_| word_pieces);
+    let add_sep = roles.add_eos.filter(|_| WordPieces::is_such(&file));
     for (key, flag) in [("add_bos_token", roles.add_bos), ("add_eos_token", roles.add_eos), ("add_sep_token", add_sep)]
     {
         if let Some(flag) = flag {
@@ -298,6 +169,198 @@ pub(super) fn keys(
         }
     }
     Ok(keys)
+}
+
+/// Returns the file with the tokens: `tokenizer.json`, or a list of word pieces. Warns if there is
+/// none.
+fn path(folder: &Path, config: &Config, said: &Json) -> Result<Option<PathBuf>, CheckpointError> {
+    let path = folder.join(TOKENIZER);
+    let list = word_pieces::has_list(folder, said, config.text(&["model_type"])?);
+    let path = if list && !path.is_file() { folder.join(word_pieces::LIST) } else { path };
+    if path.is_file() {
+        return Ok(Some(path));
+    }
+    let other = ["tokenizer.model", "tiktoken.model", "tekken.json", "tokenizer.tok.json"]
+        .into_iter()
+        .find(|name| folder.join(name).is_file());
+    let instead = other.map_or_else(String::new, |name| format!(" ({name} is not read)"));
+    tracing::warn!("{}: there is no {TOKENIZER}{instead}; the model takes token ids only", folder.display());
+    Ok(None)
+}
+
+fn wrong(path: &Path, key: &str, found: String, expected: &str) -> CheckpointError {
+    CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
+}
+
+/// Returns the number of tokens: the `rows` of the embedding table. A missing table is reported
+/// later; the largest id then gives the number. Warns if the tokens are unigrams, and returns
+/// `None`.
+fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, CheckpointError> {
+    const KEY: &str = "model.vocab";
+    let Vocabulary::Ids(ids) = &file.model.vocab else {
+        let kind = file.model.kind.as_deref().unwrap_or("of unigrams");
+        tracing::warn!("{}: a tokenizer {kind} is not supported; the model takes token ids only", path.display());
+        return Ok(None);
+    };
+    let most = ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id)).max().unwrap_or(0);
+    if most as usize >= MAX_TOKENS {
+        return Err(wrong(path, KEY, format!("of {} tokens", u64::from(most) + 1), "at most 524288"));
+    }
+    if rows > MAX_TOKENS as u64 {
+        return Err(wrong(path, KEY, format!("for an embedding table of {rows} rows"), "at most 524288"));
+    }
+    let count = if rows == 0 { u64::from(most) + 1 } else { rows };
+    let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
+    let without_row = ids.iter().filter(|(_, id)| u64::from(**id) >= count && !added.contains(id));
+    if let Some((token, id)) = without_row.min_by_key(|(_, id)| **id) {
+        let found = format!("of \"{}\" with id {id}", crate::gguf::quoted(token));
+        return Err(wrong(path, KEY, found, &format!("ids below {count}, the rows of the embedding table")));
+    }
+    Ok(Some(count))
+}
+
+/// Removes added tokens without a row, with a warning for each. They are mostly for images: the
+/// embedding table of a text model has no rows for them.
+fn leave_out(path: &Path, added: &mut Vec<Added>, count: u64) {
+    added.retain(|token| {
+        let has_row = u64::from(token.id) < count;
+        if !has_row {
+            let (path, text) = (path.display(), crate::gguf::quoted(&token.content));
+            tracing::warn!("{path}: token {} (\"{text}\") is left out: the embedding table has {count} rows", token.id);
+        }
+        has_row
+    });
+}
+
+/// A vocabulary whose ids are valid.
+struct Source<'a> {
+    path: &'a Path,
+    file: &'a File,
+    ids: &'a HashMap<String, u32>,
+    /// Number of tokens.
+    count: usize,
+    pieces: Pieces,
+}
+
+/// Tokens by id.
+struct Tokens {
+    texts: StringArray,
+    /// ggml's types.
+    types: Vec<i32>,
+}
+
+impl Source<'_> {
+    fn wrong(&self, key: &str, found: String, expected: &str) -> CheckpointError {
+        wrong(self.path, key, found, expected)
+    }
+
+    /// Returns the id of a token.
+    fn id_of(&self, text: &str) -> Option<u32> {
+        let added = self.file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
+        added.or_else(|| self.ids.get(text).copied().filter(|id| (*id as usize) < self.count))
+    }
+
+    /// Returns the tokens in the order of their ids.
+    fn tokens(&self) -> Result<Tokens, CheckpointError> {
+        let mut texts: Vec<Option<Cow<'_, str>>> = vec![None; self.count];
+        let mut types = vec![UNUSED; self.count];
+        let model = &self.file.model;
+        let pieces = model.byte_fallback;
+        for (token, &id) in self.ids.iter().filter(|(_, id)| (**id as usize) < self.count) {
+            if let Some(other) = texts[id as usize].replace(token.into()) {
+                let found = format!("of two tokens with id {id}, \"{other}\" and \"{token}\"");
+                return Err(self.wrong("model.vocab", found, "one token for each id"));
+            }
+            types[id as usize] = match token {
+                _ if pieces && ixc_text::tokenizer::byte_of(token).is_some() => BYTE,
+                _ if pieces && model.unk_token.as_deref() == Some(token) => UNKNOWN,
+                _ => NORMAL,
+            };
+        }
+        let visible: &[&str] = if let Pieces::Merged { visible, .. } = self.pieces { visible } else { &[] };
+        for added in &self.file.added_tokens {
+            let is_text = visible.contains(&added.content.as_str());
+            let control = !is_text && (added.special || looks_special(&added.content));
+            let id = added.id as usize;
+            let content = added.content.as_str();
+            texts[id] = Some(if control { content.into() } else { content.replace(SPACE, " ").into() });
+            types[id] = match types[id] {
+                kept @ (UNKNOWN | BYTE) => kept,
+                _ if control => CONTROL,
+                _ => USER_DEFINED,
+            };
+        }
+        let word_pieces = WordPieces::is_such(self.file);
+        let spelled = |(id, (token, ty)): (usize, (&Option<Cow<'_, str>>, &i32))| match token {
+            None => format!("[PAD{id}]"),
+            Some(token) if word_pieces && *ty == NORMAL => WordPieces::spelled(token),
+            Some(token) => token.as_ref().to_owned(),
+        };
+        Ok(Tokens { texts: texts.iter().zip(&types).enumerate().map(spelled).collect(), types })
+    }
+
+    /// Returns the keys of the algorithm, or `None` if it is not supported.
+    fn model(&self) -> Result<Option<Vec<(&'static str, Value)>>, CheckpointError> {
+        if self.file.model.byte_fallback {
+            return Ok(Some(match self.pieces {
+                Pieces::Merged { name, .. } => vec![
+                    ("model", name.into()),
+                    ("pre", name.into()),
+                    ("merges", self.merges()?),
+                    ("add_space_prefix", false.into()),
+                ],
+                Pieces::Scored => vec![
+                    ("model", "llama".into()),
+                    ("pre", "default".into()),
+                    ("scores", self.scores()?),
+                    ("add_space_prefix", leading_space(self.file).into()),
+                ],
+            }));
+        }
+        let word_pieces = WordPieces::is_such(self.file);
+        if let Some(words) = WordPieces::read(self.file).filter(|_| word_pieces) {
+            return Ok(Some(vec![
+                ("model", "bert".into()),
+                ("pre", "default".into()),
+                ("normalizer.lowercase", words.lowercase.into()),
+                ("normalizer.strip_accents", words.strip_accents.into()),
+            ]));
+        }
+        let Some(name) = pre_tokenizer(self.file).filter(|_| !word_pieces) else { return Ok(None) };
+        Ok(Some(vec![("model", "gpt2".into()), ("pre", name.into()), ("merges", self.merges()?)]))
+    }
+
+    /// Returns the sides of the merge at this index.
+    fn sides<'m>(&self, rank: usize, merge: &'m Merge) -> Result<(&'m str, &'m str), CheckpointError> {
+        merge.sides().ok_or_else(|| {
+            self.wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
+        })
+    }
+
+    fn merges(&self) -> Result<Value, CheckpointError> {
+        let mut merges = StringArray::default();
+        for (rank, merge) in self.file.model.merges.iter().enumerate() {
+            let (left, right) = self.sides(rank, merge)?;
+            merges.extend([format!("{left} {right}")]);
+        }
+        Ok(Value::Array(Array::String(merges)))
+    }
+
+    /// Returns scores of tokens from the ranks of merges.
+    fn scores(&self) -> Result<Value, CheckpointError> {
+        let mut scores = vec![NEVER_MERGED; self.count];
+        for (rank, merge) in self.file.model.merges.iter().enumerate() {
+            let (left, right) = self.sides(rank, merge)?;
+            let Some(&id) = self.ids.get(&*[left, right].concat()) else {
+                let found = format!("a pair at index {rank} that makes no token");
+                return Err(self.wrong("model.merges", found, "pairs that make tokens"));
+            };
+            if let Some(score) = scores.get_mut(id as usize).filter(|score| **score == NEVER_MERGED) {
+                *score = -(rank as f32);
+            }
+        }
+        Ok(Value::Array(Array::F32(scores)))
+    }
 }
 
 /// Enables lowercasing of text before it is split, like `do_lower_case` of sentence-transformers.
