@@ -171,8 +171,8 @@ pub(super) fn keys(
     Ok(keys)
 }
 
-/// Returns the file with the tokens: `tokenizer.json`, or a list of word pieces. Warns if there is
-/// none.
+/// Returns the file of tokens: `tokenizer.json`, or a list of word pieces. Without one, warns and
+/// returns `None`.
 fn path(folder: &Path, config: &Config, said: &Json) -> Result<Option<PathBuf>, CheckpointError> {
     let path = folder.join(TOKENIZER);
     let list = word_pieces::has_list(folder, said, config.text(&["model_type"])?);
