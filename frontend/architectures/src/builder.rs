@@ -7,8 +7,11 @@
 
 mod attention;
 mod experts;
+mod heads;
 mod norms;
 mod recurrent;
+mod streams;
+mod weights;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -17,13 +20,13 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{Attr, Dim, Module, Part, Place, State, Type, Unary, ValueId, WeightId};
+use ixc_ir::graph::{Attr, Dim, Module, Place, State, Type, Unary, ValueId, WeightId};
 use ixc_ir::ngram::{BEFORE, Hash};
 use ixc_ir::state::Rollback;
-use ixc_model_files::gguf::{Gguf, Tensor};
+use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Adjugate, Alternating, GuessFrom, Hyper, KEPT_EVERY, LayerInputs, Ngrams, Streams, Xielu};
+use super::hyper::{Adjugate, GuessFrom, Hyper, LayerInputs, Ngrams, Xielu};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,32 +157,6 @@ impl<'a> Builder<'a> {
         result.map_err(|source| ArchError::Graph { path: self.path(), source: Box::new(source) })
     }
 
-    /// Returns the weight `name`, which must have `shape` (outermost first).
-    pub fn weight(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
-        let tensor = self.gguf.require_tensor(name)?;
-        self.add_weight(tensor, shape)
-    }
-
-    /// Returns the F32 vector `name` of `len` elements.
-    pub fn vector(&mut self, name: &str, len: u64) -> Result<WeightId, ArchError> {
-        self.vectors(name, &[len])
-    }
-
-    /// Returns the F32 vectors `name`.
-    pub fn vectors(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
-        let tensor = self.gguf.require_tensor(name)?;
-        if tensor.tensor_type().name != "F32" {
-            let (path, found) = (self.path(), tensor.tensor_type());
-            return Err(ArchError::VectorType { path, tensor: name.into(), found });
-        }
-        self.add_weight(tensor, shape)
-    }
-
-    /// Returns the F32 vector `name`, if the file has it.
-    pub fn optional_vector(&mut self, name: &str, len: u64) -> Result<Option<WeightId>, ArchError> {
-        if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
-    }
-
     /// Returns the activation of gates from the key `hidden_activation`; `usual` without the key.
     pub fn hidden_activation(&self, usual: Activation) -> Result<Activation, ArchError> {
         let (metadata, key) = (self.gguf.metadata(), format!("{}.hidden_activation", self.architecture));
@@ -189,103 +166,6 @@ impl<'a> Builder<'a> {
             Some("silu") => Ok(Activation::Silu),
             Some(other) => Err(metadata.bad_value(&key, other, "gelu or silu").into()),
         }
-    }
-
-    /// Returns whether the file has a tensor `name`.
-    pub fn has(&self, name: &str) -> bool {
-        self.gguf.tensor(name).is_some()
-    }
-
-    /// Accepts a tensor that files may have although no graph uses it. Its shape is checked like
-    /// any other.
-    pub fn unread(&mut self, name: &str, shape: &[u64]) -> Result<(), ArchError> {
-        if let Some(tensor) = self.gguf.tensor(name) {
-            self.check_shape(tensor, shape)?;
-            self.used.insert(name.to_owned());
-        }
-        Ok(())
-    }
-
-    /// Returns the number of rows of the matrix `name`, if the file has it.
-    pub fn rows(&self, name: &str) -> Option<u64> {
-        self.gguf.tensor(name)?.dims().get(1).copied()
-    }
-
-    /// Returns the number in the F32 tensor `name`, if the file has it.
-    pub fn optional_scalar(&mut self, name: &str) -> Result<Option<f64>, ArchError> {
-        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
-        let bytes = self.gguf.tensor_data(tensor);
-        let found = <[u8; 4]>::try_from(&*bytes).ok().filter(|_| tensor.tensor_type().name == "F32");
-        self.used.insert(name.to_owned());
-        match found.map(f32::from_le_bytes) {
-            Some(number) if number.is_finite() => Ok(Some(number.into())),
-            Some(number) => Err(ArchError::Scalar { path: self.path(), tensor: name.into(), found: number }),
-            None => {
-                self.vector(name, 1)?;
-                Err(ArchError::Scalar { path: self.path(), tensor: name.into(), found: f32::NAN })
-            }
-        }
-    }
-
-    /// Returns the number in the F32 tensor `name`.
-    pub fn scalar(&mut self, name: &str) -> Result<f64, ArchError> {
-        self.gguf.require_tensor(name)?;
-        Ok(self.optional_scalar(name)?.unwrap_or_default())
-    }
-
-    /// Returns a part of `tensor` as a weight called `name`: for each of `shape[0]` experts,
-    /// `shape[1]` of `rows` rows, beginning at row `from`.
-    fn part(
-        &mut self,
-        name: &str,
-        tensor: &str,
-        shape: [u64; 3],
-        [rows, from]: [u64; 2],
-    ) -> Result<WeightId, ArchError> {
-        if let Some(id) = self.graph.find_weight(name) {
-            return Ok(id);
-        }
-        let found = self.gguf.require_tensor(tensor)?;
-        // A matrix may have the rows of all experts.
-        match found.dims() {
-            [_, _] => self.check_shape(found, &[shape[0].saturating_mul(rows), shape[2]])?,
-            _ => self.check_shape(found, &[shape[0], rows, shape[2]])?,
-        }
-        let format = self.gguf.require_format(found)?;
-        let place = Some(Place { file: found.file() as u32, offset: found.offset() });
-        let part = Part { tensor: tensor.to_owned(), rows, from };
-        let weight = self.graph.weight_part(name, format, &shape, place, Some(part));
-        self.used.insert(tensor.to_owned());
-        self.typed(weight)
-    }
-
-    fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
-        // Dimensions of 1 do not affect the layout: ggml pads to four dimensions, `ssm_a` has rows
-        // of one element, and taps of a convolution are matrices of one row.
-        let found = tensor.dims();
-        let expected: Vec<u64> = shape.iter().rev().copied().collect();
-        let [significant, wanted] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));
-        if significant.eq(wanted) {
-            return Ok(());
-        }
-        Err(ArchError::Shape {
-            path: self.path(),
-            tensor: tensor.name().into(),
-            found: found.into(),
-            expected: expected.into(),
-        })
-    }
-
-    fn add_weight(&mut self, tensor: &Tensor, shape: &[u64]) -> Result<WeightId, ArchError> {
-        self.check_shape(tensor, shape)?;
-        if let Some(id) = self.graph.find_weight(tensor.name()) {
-            return Ok(id);
-        }
-        let format = self.gguf.require_format(tensor)?;
-        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        let weight = self.graph.weight(tensor.name(), format, shape, place);
-        self.used.insert(tensor.name().to_owned());
-        self.typed(weight)
     }
 
     /// Builds rows of `token_embd.weight` for the step's ids. A draft layer concatenates them with
@@ -595,69 +475,16 @@ impl<'a> Builder<'a> {
         self.used.insert(name.to_owned());
     }
 
-    /// Returns the residual streams and their mixing, which the file must have.
-    pub fn streams(&self) -> Result<Streams, ArchError> {
-        let key = format!("{}.hyper_connection.count", self.architecture);
-        self.hyper.streams.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Returns the number of residual streams, and the length of the row from which weights of
-    /// their elements are made. The file must have both.
-    pub fn weighted_streams(&self) -> Result<(u64, u64), ArchError> {
-        let Streams { count, rank, .. } = self.streams()?;
-        let key = format!("{}.hyper_connection.low_rank", self.architecture);
-        Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
-    }
-
     /// Returns the small experts that groups share, which the file must have.
     pub fn adjugate(&self) -> Result<Adjugate, ArchError> {
         let key = format!("{}.experts_per_group", self.architecture);
         self.hyper.adjugate.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Returns the alternating streams (AltUp), which the file must have.
-    pub fn alternating(&self) -> Result<Alternating, ArchError> {
-        let key = format!("{}.altup.num_inputs", self.architecture);
-        self.hyper.alternating.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
     /// Returns the additional input of each layer from the token, which the file must have.
     pub fn layer_inputs(&self) -> Result<LayerInputs, ArchError> {
         let key = format!("{}.embedding_length_per_layer_input", self.architecture);
         self.hyper.layer_inputs.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Builds the weights of streams from projections `x`, with two vectors: scales and base.
-    pub fn stream_weights(&mut self, x: ValueId, vectors: [WeightId; 2]) -> Result<ValueId, ArchError> {
-        let Streams { count, iterations, eps, magnitude, .. } = self.streams()?;
-        let y = self.graph.stream_weights(x, vectors, count, (iterations, eps, magnitude));
-        self.typed(y)
-    }
-
-    /// Builds a block's input: the weighted sum of the streams `x`.
-    pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
-        let y = self.graph.stream_input(x, w);
-        self.typed(y)
-    }
-
-    /// Builds the streams after a block: `x` mixed with the output `y`.
-    pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
-        let z = self.graph.stream_mix(x, y, w);
-        self.typed(z)
-    }
-
-    /// Builds attention of `y` over the saved streams `x`, scored with the weight `name`.
-    pub fn stream_attend(&mut self, x: ValueId, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
-        let weight = self.vector(name, self.hyper.embedding_length)?;
-        let z = self.graph.stream_attend(x, y, weight, self.hyper.norm_eps);
-        self.typed(z)
-    }
-
-    /// Returns the number of layers between two saved streams, which the file must have.
-    pub fn kept_every(&self) -> Result<usize, ArchError> {
-        let key = format!("{}.{KEPT_EVERY}", self.architecture);
-        let every = self.hyper.kept_every.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?;
-        Ok(every as usize)
     }
 
     /// Returns the error of a key whose value no graph supports.
@@ -687,54 +514,6 @@ impl<'a> Builder<'a> {
     /// Returns the table whose rows are selected by the last tokens, if the file has one.
     pub fn ngrams(&self) -> Option<Ngrams> {
         self.hyper.ngrams.clone()
-    }
-
-    /// Builds the sum of each head.
-    pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
-        let y = self.graph.heads_sum(x);
-        self.typed(y)
-    }
-
-    /// Multiplies each head of `x` by its own matrix of `name` (`to` rows of `from`).
-    pub fn heads_linear(&mut self, x: ValueId, name: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
-        let weight = self.weight(&format!("{name}.weight"), &[heads, to, from])?;
-        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        let y = self.typed(y)?;
-        self.scaled(y, name)
-    }
-
-    /// Does what [`Builder::heads_linear`] does. In the file, the rows of all heads may form one
-    /// matrix.
-    pub fn rows_linear(&mut self, x: ValueId, stem: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
-        let name = format!("{stem}.weight");
-        let tensor = self.gguf.require_tensor(&name)?;
-        let shape = [heads, to, from];
-        match tensor.dims().len() {
-            0..=2 => self.check_shape(tensor, &[heads.saturating_mul(to), from])?,
-            _ => self.check_shape(tensor, &shape)?,
-        }
-        let format = self.gguf.require_format(tensor)?;
-        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        let weight = self.graph.weight(&name, format, &shape, place);
-        let weight = self.typed(weight)?;
-        self.used.insert(name);
-        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        let y = self.typed(y)?;
-        self.scaled(y, stem)
-    }
-
-    /// Does what [`Builder::heads_linear`] does, with a part of `tensor` as a weight called `name`.
-    /// The part follows `before` rows of each head.
-    pub fn heads_part(
-        &mut self,
-        x: ValueId,
-        [name, tensor]: [&str; 2],
-        [heads, to, from]: [u64; 3],
-        before: u64,
-    ) -> Result<ValueId, ArchError> {
-        let weight = self.part(name, tensor, [heads, to, from], [before + to, before])?;
-        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        self.typed(y)
     }
 }
 

@@ -1,0 +1,221 @@
+//! Networks of decoder layers: dense ones, routed experts and shared experts.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use super::{Style, add};
+use crate::builder::{Bias, Builder};
+use crate::error::ArchError;
+use crate::hyper::{Bends, Experts};
+
+/// Builds norm, routed experts (in dense layers the network), residual.
+pub(crate) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm))? } else { x };
+    feed_forward_of(b, layer, x, h, style)
+}
+
+/// Builds the routed experts, or in dense layers the network, on `h`, and adds the result to the
+/// stream `x`.
+pub(super) fn feed_forward_of(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    h: ValueId,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let norm = style.post_norms.map(|[_, norm]| norm);
+    match b.hyper.layers[layer].experts.clone() {
+        Some(of) => {
+            // Unless a norm takes the sum of all experts, the output of shared experts is added to
+            // the stream first. It does not depend on the router, so it is computed in parallel.
+            let stream = if norm.is_none() { Some(x) } else { None };
+            match (experts(b, layer, stream, h, &of, style)?, norm) {
+                ((routed, Some(with_shared)), None) => b.add(routed, with_shared),
+                ((routed, Some(shared)), Some(_)) => {
+                    let y = b.add(routed, shared)?;
+                    add(b, layer, x, y, norm, style)
+                }
+                ((routed, None), _) => add(b, layer, x, routed, norm, style),
+            }
+        }
+        None => {
+            let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style)?;
+            add(b, layer, x, y, norm, style)
+        }
+    }
+}
+
+/// Builds routed and shared experts, or in dense layers the network, on `h`.
+pub(crate) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let Some(of) = b.hyper.layers[layer].experts.clone() else {
+        return network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style);
+    };
+    match experts(b, layer, None, h, &of, style)? {
+        (routed, Some(shared)) => b.add(routed, shared),
+        (routed, None) => Ok(routed),
+    }
+}
+
+/// Returns the activation of gates, with a layer's own limit, or with the model's soft limits.
+fn limited(b: &Builder<'_>, style: &Style, limit: f64) -> GateAttrs {
+    match b.hyper.bends {
+        Some(Bends { gate, up }) => GateAttrs { bend: gate, limit: up, ..GateAttrs::plain(Activation::BentSilu) },
+        None if limit == 0.0 => style.gate,
+        None => GateAttrs { limit, ..style.gate },
+    }
+}
+
+/// Builds a network from the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with `suffix` appended to
+/// their names. Most networks have gates.
+pub(crate) fn network(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    suffix: &str,
+    inner: u64,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let name = |part: &str| format!("blk.{layer}.{part}{suffix}");
+    if let Some(function) = style.ungated {
+        let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
+        let y = b.activation(layer, function, up)?;
+        return b.linear(y, &name("ffn_down"), inner, width, Bias::Optional);
+    }
+    let (gate, up) = if style.fused_gate {
+        let both = b.linear(h, &name("ffn_up"), width, 2 * inner, Bias::Optional)?;
+        (b.slice(both, 0, inner)?, b.slice(both, inner, inner)?)
+    } else {
+        let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
+        (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
+    };
+    let y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
+    let y = (style.before_output)(b, y, &name("ffn_sub_norm.weight"), inner)?;
+    b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
+}
+
+/// Builds routed experts on `h`. Also returns the sum of shared experts, identity experts and `x`,
+/// if there are any.
+fn experts(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: Option<ValueId>,
+    h: ValueId,
+    of: &Experts,
+    style: &Style,
+) -> Result<(ValueId, Option<ValueId>), ArchError> {
+    let chosen = chosen(b, layer, h, of)?;
+    given(b, layer, x, (h, chosen), of, style)
+}
+
+/// Experts selected for each row, and their weights.
+#[derive(Clone, Copy)]
+pub(crate) struct Chosen {
+    ids: ValueId,
+    weights: ValueId,
+    /// Sum of the weights of identity experts, for models with such experts.
+    passed: Option<ValueId>,
+}
+
+/// Builds the router on `h`.
+pub(crate) fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Chosen, ArchError> {
+    let width = b.hyper.embedding_length;
+    let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
+    if b.hyper.scales.router_softcap != 0.0 {
+        logits = b.softcap(logits, b.hyper.scales.router_softcap)?;
+    }
+    let all = b.route(layer, logits, of)?;
+    let ((ids, weights), passed) = match of.identities {
+        0 => (all, None),
+        _ => b.identities(all, of.count).map(|(own, passed)| (own, Some(passed)))?,
+    };
+    Ok(Chosen { ids, weights, passed })
+}
+
+/// Does what [`experts`] does, with experts that are already selected for `h`.
+pub(crate) fn given(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: Option<ValueId>,
+    (h, Chosen { ids, weights, passed }): (ValueId, Chosen),
+    of: &Experts,
+    style: &Style,
+) -> Result<(ValueId, Option<ValueId>), ArchError> {
+    let mut beside = if of.shared > 0 { Some((style.shared)(b, layer, h, of.shared, style)?) } else { None };
+    if let Some(passed) = passed {
+        let back = b.scale_heads(h, passed)?;
+        beside = Some(beside.map_or(Ok(back), |shared| b.add(back, shared))?);
+    }
+    if let (Some(beside), Some(x)) = (&mut beside, x) {
+        *beside = b.add(*beside, x)?;
+    }
+    Ok((routed(b, layer, h, (ids, weights), of, style)?, beside))
+}
+
+/// Builds the experts `ids` on `h`, and sums their outputs with their weights.
+pub(crate) fn routed(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    (ids, weights): (ValueId, ValueId),
+    of: &Experts,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    // Experts may have a narrower input than the stream. Kimi K3's files have other names for its
+    // matrices, and a norm.
+    let own = of.latent.unwrap_or(width);
+    let latent = |b: &Builder<'_>, part: &str| {
+        let [usual, other] = ["latent", "routed"].map(|of| name(&format!("ffn_{of}_{part}")));
+        if b.has(&format!("{other}.weight")) { other } else { usual }
+    };
+    let down = latent(b, "down");
+    let h = if of.latent.is_some() { b.linear(h, &down, width, own, Bias::Optional)? } else { h };
+    let y = match style.ungated {
+        Some(function) => {
+            let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own])?;
+            b.activation(layer, function, up)?
+        }
+        None => {
+            let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
+            b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.routed))?
+        }
+    };
+    let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;
+    let mut y = b.combine(y, weights)?;
+    if of.latent.is_none() {
+        return Ok(y);
+    }
+    let norm = name("ffn_routed_norm.weight");
+    if b.has(&norm) {
+        y = b.rms_norm(y, &norm, own)?;
+    }
+    let up = latent(b, "up");
+    b.linear(y, &up, own, width, Bias::Optional)
+}
+
+/// Builds the shared expert.
+pub(crate) fn shared_expert(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    inner: u64,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    network(b, layer, h, "_shexp", inner, &Style { fused_gate: false, ..*style })
+}
+
+/// Builds the shared expert, and weights it for each token.
+pub(crate) fn gated_shared_expert(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    inner: u64,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let y = shared_expert(b, layer, h, inner, style)?;
+    let gate = b.linear(h, &format!("blk.{layer}.ffn_gate_inp_shexp"), b.hyper.embedding_length, 1, Bias::Optional)?;
+    let gate = b.sigmoid(gate)?;
+    b.scale_heads(y, gate)
+}
