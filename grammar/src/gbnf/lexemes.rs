@@ -16,19 +16,20 @@
 //! grammar may stand for a long one. If the analysis would cost more, the grammar also uses single
 //! characters. Its length is then bounded by a multiple of its source's length.
 
+mod automaton;
+mod follow;
+mod regular;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Characters, Node, Rules};
 use crate::GrammarError;
-use crate::error::{MAX_DEPTH, MAX_LARK_BYTES};
+use crate::error::MAX_LARK_BYTES;
+use automaton::Automaton;
+use follow::Follow;
+use regular::Regular;
 
-/// Max bytes of a lexeme's regular expression; rules in it are written out.
-const MAX_LEXEME: usize = 1 << 18;
-/// Max positions of a lexeme's automaton, and max states; beyond these limits any of its characters
-/// counts as a continuation.
-const MAX_POSITIONS: usize = 1024;
-const MAX_STATES: usize = 1024;
 /// Max work on automata for one grammar; beyond it any character of a lexeme counts as a
 /// continuation.
 const MAX_AUTOMATA_WORK: usize = 20_000_000;
@@ -38,7 +39,6 @@ const MAX_WORK: usize = 20_000_000;
 /// Work of data that stays in memory, in proportion to its bytes: it takes at most about ten MB.
 const FORM_WORK: usize = 32;
 const RANGE_WORK: usize = 8;
-const TEXT_WORK: usize = 2;
 /// Max lexemes that are compared with each other.
 const MAX_LEXEMES: usize = 512;
 
@@ -205,256 +205,6 @@ impl Lexemes {
     }
 }
 
-/// Lexemes that begin rules, and lexemes that follow lexemes.
-struct Follow {
-    /// For each rule, the lexemes that it can begin with, and whether it can be empty.
-    first: BTreeMap<usize, (BTreeSet<usize>, bool)>,
-    /// For each rule, the lexemes that can follow it.
-    behind: BTreeMap<usize, BTreeSet<usize>>,
-    /// For each lexeme, the lexemes that can follow it.
-    after: Vec<BTreeSet<usize>>,
-    changed: bool,
-}
-
-impl Follow {
-    fn new(lexemes: &Lexemes, work: &Work) -> Option<Follow> {
-        let forms = &lexemes.forms;
-        let none = || forms.keys().map(|number| (*number, BTreeSet::new())).collect::<BTreeMap<_, _>>();
-        let first = none().into_iter().map(|(number, none)| (number, (none, false))).collect();
-        let after = vec![BTreeSet::new(); lexemes.lexemes.len()];
-        let mut follow = Follow { first, behind: none(), after, changed: true };
-        while std::mem::take(&mut follow.changed) {
-            for (number, form) in forms {
-                let found = follow.first_of(form, work)?;
-                if follow.first.get(number) != Some(&found) {
-                    follow.first.insert(*number, found);
-                    follow.changed = true;
-                }
-            }
-        }
-        follow.changed = true;
-        while std::mem::take(&mut follow.changed) {
-            for (number, form) in forms {
-                let behind = follow.behind[number].clone();
-                follow.walk(form, &behind, work)?;
-            }
-        }
-        Some(follow)
-    }
-
-    fn first_of(&self, form: &Form, work: &Work) -> Option<(BTreeSet<usize>, bool)> {
-        work.add(1)?;
-        Some(match form {
-            Form::Lexeme(number) => (BTreeSet::from([*number]), false),
-            Form::Rule(number) => {
-                work.add(self.first[number].0.len())?;
-                self.first[number].clone()
-            }
-            // A token begins with a byte that no character has.
-            Form::Token(_) => (BTreeSet::new(), false),
-            Form::Sequence(parts) => {
-                let mut all = BTreeSet::new();
-                for part in parts {
-                    let (first, nullable) = self.first_of(part, work)?;
-                    work.add(first.len())?;
-                    all.extend(first);
-                    if !nullable {
-                        return Some((all, false));
-                    }
-                }
-                (all, true)
-            }
-            Form::Choice(parts) => {
-                let (mut all, mut any) = (BTreeSet::new(), false);
-                for part in parts {
-                    let (first, nullable) = self.first_of(part, work)?;
-                    work.add(first.len())?;
-                    all.extend(first);
-                    any |= nullable;
-                }
-                (all, any)
-            }
-            Form::Repeat(inner, least, _) => {
-                let (first, nullable) = self.first_of(inner, work)?;
-                (first, nullable || *least == 0)
-            }
-        })
-    }
-
-    /// Records the lexemes that follow each part, if `next` follows the whole.
-    fn walk(&mut self, form: &Form, next: &BTreeSet<usize>, work: &Work) -> Option<()> {
-        work.add(1 + next.len())?;
-        match form {
-            Form::Lexeme(number) => {
-                let own = &mut self.after[*number];
-                let before = own.len();
-                own.extend(next);
-                self.changed |= own.len() > before;
-            }
-            Form::Rule(number) => {
-                let own = self.behind.entry(*number).or_default();
-                let before = own.len();
-                own.extend(next);
-                self.changed |= own.len() > before;
-            }
-            Form::Token(_) => {}
-            Form::Sequence(parts) => {
-                let mut next = next.clone();
-                for part in parts.iter().rev() {
-                    self.walk(part, &next, work)?;
-                    let (first, nullable) = self.first_of(part, work)?;
-                    if !nullable {
-                        next.clear();
-                    }
-                    next.extend(first);
-                }
-            }
-            Form::Choice(parts) => {
-                for part in parts {
-                    self.walk(part, next, work)?;
-                }
-            }
-            Form::Repeat(inner, _, most) => {
-                let mut next = next.clone();
-                if *most != Some(1) {
-                    next.extend(self.first_of(inner, work)?.0);
-                }
-                self.walk(inner, &next, work)?;
-            }
-        }
-        Some(())
-    }
-}
-
-/// Properties of the regular rules.
-struct Regular {
-    /// Regular expressions of the rules.
-    texts: Vec<Option<String>>,
-    /// Whether each rule can be empty.
-    nullable: Vec<bool>,
-}
-
-impl Regular {
-    /// Finds the regular rules. Rules that take too much work, or nest too deep when written out,
-    /// count as not regular.
-    fn of(rules: &Rules, work: &Work) -> Regular {
-        let count = rules.0.len();
-        let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
-        // Each rule comes after all rules that it names; recursive rules never become ready.
-        let names: Vec<BTreeSet<usize>> = rules.0.iter().map(Node::names).collect();
-        let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); count];
-        for (number, names) in names.iter().enumerate() {
-            names.iter().for_each(|name| named_by[*name].push(number));
-        }
-        let mut missing: Vec<usize> = names.iter().map(BTreeSet::len).collect();
-        let mut depths = vec![0; count];
-        let mut ready: Vec<usize> = (0..count).filter(|number| missing[*number] == 0).collect();
-        while let Some(number) = ready.pop() {
-            let node = &rules.0[number];
-            depths[number] = node.depth(&depths);
-            if depths[number] > MAX_DEPTH {
-                continue;
-            }
-            let Some(text) = regular.text(node, work) else { continue };
-            let Some(nullable) = regular.is_nullable(node, work) else { continue };
-            (regular.texts[number], regular.nullable[number]) = (Some(text), nullable);
-            for &user in &named_by[number] {
-                missing[user] -= 1;
-                if missing[user] == 0 {
-                    ready.push(user);
-                }
-            }
-        }
-        regular
-    }
-
-    /// Returns a part's expression, if the part is regular and neither too long nor too much work.
-    fn text(&self, node: &Node, work: &Work) -> Option<String> {
-        let text = match node {
-            Node::Characters(set) => set.regex(),
-            Node::Rule(number) => self.texts[*number].clone()?,
-            Node::Token(_) => return None,
-            // Writes a non-empty text, so that many uses of an empty part also reach the length
-            // limit.
-            Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
-            Node::Sequence(parts) => {
-                let mut whole = String::new();
-                for part in parts {
-                    whole.push_str(&self.text(part, work)?);
-                    if whole.len() > MAX_LEXEME {
-                        return None;
-                    }
-                }
-                whole
-            }
-            Node::Choice(parts) => {
-                let mut whole = "(?:".to_owned();
-                for (i, part) in parts.iter().enumerate() {
-                    if i > 0 {
-                        whole.push('|');
-                    }
-                    whole.push_str(&self.text(part, work)?);
-                    if whole.len() > MAX_LEXEME {
-                        return None;
-                    }
-                }
-                whole + ")"
-            }
-            Node::Repeat(inner, least, most) => {
-                let most = most.map_or(String::new(), |most| most.to_string());
-                format!("(?:{}){{{least},{most}}}", self.text(inner, work)?)
-            }
-        };
-        work.add(1 + TEXT_WORK * text.len())?;
-        (text.len() <= MAX_LEXEME).then_some(text)
-    }
-
-    /// Returns whether a regular part can be empty.
-    fn is_nullable(&self, node: &Node, work: &Work) -> Option<bool> {
-        work.add(1)?;
-        Some(match node {
-            Node::Characters(_) | Node::Token(_) => false,
-            Node::Rule(number) => self.nullable[*number],
-            Node::Sequence(parts) => {
-                for part in parts {
-                    if !self.is_nullable(part, work)? {
-                        return Some(false);
-                    }
-                }
-                true
-            }
-            Node::Choice(parts) => {
-                for part in parts {
-                    if self.is_nullable(part, work)? {
-                        return Some(true);
-                    }
-                }
-                false
-            }
-            Node::Repeat(inner, least, _) => *least == 0 || self.is_nullable(inner, work)?,
-        })
-    }
-
-    /// Returns whether a part names a rule that is not regular, or a token.
-    fn is_recursive(&self, node: &Node, work: &Work) -> Option<bool> {
-        work.add(1)?;
-        Some(match node {
-            Node::Characters(_) => false,
-            Node::Rule(number) => self.texts[*number].is_none(),
-            Node::Token(_) => true,
-            Node::Sequence(parts) | Node::Choice(parts) => {
-                for part in parts {
-                    if self.is_recursive(part, work)? {
-                        return Some(true);
-                    }
-                }
-                false
-            }
-            Node::Repeat(inner, ..) => self.is_recursive(inner, work)?,
-        })
-    }
-}
-
 /// Writes rules in lexemes.
 struct Builder<'r> {
     rules: &'r Rules,
@@ -570,164 +320,10 @@ fn ranges(node: &Node, rules: &Rules, all: &mut Vec<(u32, u32)>, work: &Work) ->
     }
 }
 
-/// Glushkov's automaton of a regular part: a position for each character in it.
-#[derive(Debug, Default)]
-struct Automaton {
-    classes: Vec<Characters>,
-    first: Vec<usize>,
-    follow: Vec<BTreeSet<usize>>,
-    last: BTreeSet<usize>,
-}
-
-/// First and last positions of a part.
-struct Fragment {
-    first: Vec<usize>,
-    last: Vec<usize>,
-    nullable: bool,
-}
-
-impl Automaton {
-    /// Builds the automaton; returns `None` if it would be too large or take too much work.
-    fn of(node: &Node, rules: &Rules, work: &Work) -> Option<Automaton> {
-        let mut automaton = Automaton::default();
-        let Fragment { first, last, .. } = automaton.add(node, rules, work)?;
-        (automaton.first, automaton.last) = (first, last.into_iter().collect());
-        Some(automaton)
-    }
-
-    fn add(&mut self, node: &Node, rules: &Rules, work: &Work) -> Option<Fragment> {
-        work.add(1)?;
-        Some(match node {
-            Node::Characters(set) => {
-                let position = self.classes.len();
-                if position >= MAX_POSITIONS {
-                    return None;
-                }
-                self.classes.push(set.clone());
-                self.follow.push(BTreeSet::new());
-                Fragment { first: vec![position], last: vec![position], nullable: false }
-            }
-            Node::Rule(number) => self.add(&rules.0[*number], rules, work)?,
-            Node::Token(_) => return None,
-            Node::Sequence(parts) => {
-                let mut whole = Fragment { first: Vec::new(), last: Vec::new(), nullable: true };
-                for part in parts {
-                    let next = self.add(part, rules, work)?;
-                    whole = self.join(whole, next, work)?;
-                }
-                whole
-            }
-            Node::Choice(parts) => {
-                let mut whole = Fragment { first: Vec::new(), last: Vec::new(), nullable: false };
-                for part in parts {
-                    let next = self.add(part, rules, work)?;
-                    work.add(next.first.len() + next.last.len())?;
-                    whole.first.extend(next.first);
-                    whole.last.extend(next.last);
-                    whole.nullable |= next.nullable;
-                }
-                whole
-            }
-            Node::Repeat(inner, least, most) => {
-                let (mut whole, before) =
-                    (Fragment { first: Vec::new(), last: Vec::new(), nullable: true }, self.classes.len());
-                for _ in 0..*least {
-                    let next = self.add(inner, rules, work)?;
-                    whole = self.join(whole, next, work)?;
-                    // The part is empty, however often it repeats.
-                    if self.classes.len() == before {
-                        return Some(whole);
-                    }
-                }
-                match most {
-                    None => {
-                        let mut next = self.add(inner, rules, work)?;
-                        self.link(&next.last, &next.first, work)?;
-                        next.nullable = true;
-                        self.join(whole, next, work)?
-                    }
-                    Some(most) => {
-                        for _ in *least..*most {
-                            let mut next = self.add(inner, rules, work)?;
-                            next.nullable = true;
-                            whole = self.join(whole, next, work)?;
-                            if self.classes.len() == before {
-                                return Some(whole);
-                            }
-                        }
-                        whole
-                    }
-                }
-            }
-        })
-    }
-
-    fn link(&mut self, from: &[usize], to: &[usize], work: &Work) -> Option<()> {
-        work.add(from.len().saturating_mul(to.len()))?;
-        for position in from {
-            self.follow[*position].extend(to);
-        }
-        Some(())
-    }
-
-    fn join(&mut self, a: Fragment, b: Fragment, work: &Work) -> Option<Fragment> {
-        self.link(&a.last, &b.first, work)?;
-        work.add(a.last.len() + b.first.len())?;
-        let mut first = a.first;
-        if a.nullable {
-            first.extend(&b.first);
-        }
-        let mut last = b.last;
-        if b.nullable {
-            last.extend(a.last);
-        }
-        Some(Fragment { first, last, nullable: a.nullable && b.nullable })
-    }
-
-    fn union<'p>(&self, positions: impl IntoIterator<Item = &'p usize>) -> Characters {
-        Characters::new(positions.into_iter().flat_map(|position| self.classes[*position].0.iter().copied()).collect())
-    }
-
-    /// Returns the characters that can continue a matched text. Returns `None` if the deterministic
-    /// automaton is too large or takes too much work.
-    fn goes_on(&self, work: &Work) -> Option<Characters> {
-        let mut found: BTreeSet<usize> = BTreeSet::new();
-        let mut seen: HashSet<Vec<usize>> = HashSet::new();
-        let mut open: Vec<BTreeSet<usize>> = vec![self.first.iter().copied().collect()];
-        // States are sets of positions that may be read next; each is expanded by character.
-        while let Some(next) = open.pop() {
-            let mut bounds: BTreeSet<u32> = BTreeSet::new();
-            for (first, last) in next.iter().flat_map(|position| &self.classes[*position].0) {
-                work.add(1)?;
-                bounds.extend([*first, last + 1]);
-            }
-            work.add(bounds.len().saturating_mul(next.len()))?;
-            for c in bounds {
-                let read: Vec<usize> =
-                    next.iter().filter(|position| self.classes[**position].has(c)).copied().collect();
-                if read.is_empty() || seen.contains(&read) {
-                    continue;
-                }
-                if seen.len() == MAX_STATES {
-                    return None;
-                }
-                work.add(read.iter().map(|position| self.follow[*position].len()).sum())?;
-                let follow: BTreeSet<usize> =
-                    read.iter().flat_map(|position| &self.follow[*position]).copied().collect();
-                if read.iter().any(|position| self.last.contains(position)) {
-                    found.extend(&follow);
-                }
-                seen.insert(read);
-                open.push(follow);
-            }
-        }
-        Some(self.union(&found))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::read;
+    use super::automaton::MAX_POSITIONS;
     use super::*;
 
     /// Returns whether the long lexemes of a grammar are few enough to be checked.

@@ -1,0 +1,141 @@
+//! Regular rules of a grammar, with their expressions.
+
+use std::collections::BTreeSet;
+
+use super::Work;
+use crate::error::MAX_DEPTH;
+use crate::gbnf::{Node, Rules};
+
+/// Max bytes of a lexeme's regular expression; rules in it are written out.
+const MAX_LEXEME: usize = 1 << 18;
+/// Work of a byte of an expression, which stays in memory.
+const TEXT_WORK: usize = 2;
+
+/// Properties of the regular rules.
+pub(super) struct Regular {
+    /// Regular expressions of the rules.
+    pub texts: Vec<Option<String>>,
+    /// Whether each rule can be empty.
+    pub nullable: Vec<bool>,
+}
+
+impl Regular {
+    /// Finds the regular rules. Rules that take too much work, or nest too deep when written out,
+    /// count as not regular.
+    pub(super) fn of(rules: &Rules, work: &Work) -> Regular {
+        let count = rules.0.len();
+        let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
+        // Each rule comes after all rules that it names; recursive rules never become ready.
+        let names: Vec<BTreeSet<usize>> = rules.0.iter().map(Node::names).collect();
+        let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); count];
+        for (number, names) in names.iter().enumerate() {
+            names.iter().for_each(|name| named_by[*name].push(number));
+        }
+        let mut missing: Vec<usize> = names.iter().map(BTreeSet::len).collect();
+        let mut depths = vec![0; count];
+        let mut ready: Vec<usize> = (0..count).filter(|number| missing[*number] == 0).collect();
+        while let Some(number) = ready.pop() {
+            let node = &rules.0[number];
+            depths[number] = node.depth(&depths);
+            if depths[number] > MAX_DEPTH {
+                continue;
+            }
+            let Some(text) = regular.text(node, work) else { continue };
+            let Some(nullable) = regular.is_nullable(node, work) else { continue };
+            (regular.texts[number], regular.nullable[number]) = (Some(text), nullable);
+            for &user in &named_by[number] {
+                missing[user] -= 1;
+                if missing[user] == 0 {
+                    ready.push(user);
+                }
+            }
+        }
+        regular
+    }
+
+    /// Returns a part's expression, if the part is regular and neither too long nor too much work.
+    pub(super) fn text(&self, node: &Node, work: &Work) -> Option<String> {
+        let text = match node {
+            Node::Characters(set) => set.regex(),
+            Node::Rule(number) => self.texts[*number].clone()?,
+            Node::Token(_) => return None,
+            // Writes a non-empty text, so that many uses of an empty part also reach the length
+            // limit.
+            Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
+            Node::Sequence(parts) => {
+                let mut whole = String::new();
+                for part in parts {
+                    whole.push_str(&self.text(part, work)?);
+                    if whole.len() > MAX_LEXEME {
+                        return None;
+                    }
+                }
+                whole
+            }
+            Node::Choice(parts) => {
+                let mut whole = "(?:".to_owned();
+                for (i, part) in parts.iter().enumerate() {
+                    if i > 0 {
+                        whole.push('|');
+                    }
+                    whole.push_str(&self.text(part, work)?);
+                    if whole.len() > MAX_LEXEME {
+                        return None;
+                    }
+                }
+                whole + ")"
+            }
+            Node::Repeat(inner, least, most) => {
+                let most = most.map_or(String::new(), |most| most.to_string());
+                format!("(?:{}){{{least},{most}}}", self.text(inner, work)?)
+            }
+        };
+        work.add(1 + TEXT_WORK * text.len())?;
+        (text.len() <= MAX_LEXEME).then_some(text)
+    }
+
+    /// Returns whether a regular part can be empty.
+    pub(super) fn is_nullable(&self, node: &Node, work: &Work) -> Option<bool> {
+        work.add(1)?;
+        Some(match node {
+            Node::Characters(_) | Node::Token(_) => false,
+            Node::Rule(number) => self.nullable[*number],
+            Node::Sequence(parts) => {
+                for part in parts {
+                    if !self.is_nullable(part, work)? {
+                        return Some(false);
+                    }
+                }
+                true
+            }
+            Node::Choice(parts) => {
+                for part in parts {
+                    if self.is_nullable(part, work)? {
+                        return Some(true);
+                    }
+                }
+                false
+            }
+            Node::Repeat(inner, least, _) => *least == 0 || self.is_nullable(inner, work)?,
+        })
+    }
+
+    /// Returns whether a part names a rule that is not regular, or a token.
+    pub(super) fn is_recursive(&self, node: &Node, work: &Work) -> Option<bool> {
+        work.add(1)?;
+        Some(match node {
+            Node::Characters(_) => false,
+            Node::Rule(number) => self.texts[*number].is_none(),
+            Node::Token(_) => true,
+            Node::Sequence(parts) | Node::Choice(parts) => {
+                for part in parts {
+                    if self.is_recursive(part, work)? {
+                        return Some(true);
+                    }
+                }
+                false
+            }
+            Node::Repeat(inner, ..) => self.is_recursive(inner, work)?,
+        })
+    }
+}
