@@ -51,6 +51,7 @@ mod modules;
 mod names;
 mod packed;
 mod parts;
+mod quantisation;
 mod safetensors;
 mod shards;
 mod sizes;
@@ -60,6 +61,7 @@ mod targets;
 mod template;
 mod unit_columns;
 mod vocabulary;
+mod weights;
 mod word_pieces;
 
 use std::collections::BTreeMap;
@@ -78,7 +80,8 @@ use keys::{Described, OfLayer};
 use modules::Modules;
 use names::{OneOf, SHARED};
 use packed::Packed;
-use shards::{Quantisation, Shards};
+use quantisation::Quantisation;
+use shards::Shards;
 use sizes::Sizes;
 
 /// Name of the configuration file.
@@ -228,7 +231,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     }
     let mut packed = packed::experts(&mut shards, &sizes)?;
     packed.extend(parts::experts(&mut shards, family, &sizes)?);
-    let weights = shards::weights(&shards, &quantisation, family)?;
+    let weights = weights::weights(&shards, &quantisation, family)?;
     let mut made = made(&shards, &config, family, (&sizes, &layers), weights)?;
     check_dense(&shards, &made, &(family.dense)(&config)?)?;
     if family.unit_columns && config.flag(&["norm_head"])? == Some(true) {

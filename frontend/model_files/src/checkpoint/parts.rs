@@ -12,7 +12,6 @@
 //! `grok.py`, which Grok 2's authors wrote. All other tensors are undivided.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use ixc_ir::derived::{Axis, Change, Derived, Extent, Piece};
 
@@ -24,33 +23,10 @@ use super::safetensors::Entry;
 use super::shards::Shards;
 use super::sizes::Sizes;
 
-/// Text before a machine's number in file names, and the word that replaces the number in files of
-/// all machines.
-const OF_MACHINE: &str = "-TP-";
-const OF_ALL: &str = "common";
 /// Maximum number of machines.
 const MAX_MACHINES: u64 = 256;
 /// Matrix of experts that is divided by columns.
 const LAST: &str = "ffn_down_exps.weight";
-
-/// Returns a folder's files in order, each with its machine's number; `None` for files of all
-/// machines.
-pub(super) fn files(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().take(super::MAX_ENTRIES).filter_map(Result::ok);
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let (_, of) = name.strip_suffix(".safetensors")?.rsplit_once(OF_MACHINE)?;
-            let machine = if of == OF_ALL { None } else { Some(of.parse().ok()?) };
-            Some((name.into(), machine))
-        })
-        .collect();
-    files.sort();
-    files
-}
-
-/// Tensors by name and machine.
-pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, (u32, Entry)>>;
 
 /// Experts of a matrix by number: the stored name, and the parts of all machines in order.
 type Experts = BTreeMap<u64, (Box<str>, Vec<(u32, Entry)>)>;

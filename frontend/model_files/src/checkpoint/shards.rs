@@ -3,19 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
 
-use ixc_ir::derived::{Change, Element, Extent, ScaleKind, Scales};
 use serde_json::Value as Json;
 
-use super::array::Array;
-use super::codebook;
-use super::config::{self, Config};
+use super::config;
 use super::error::{CheckpointError, HeaderFault};
-use super::families::Family;
-use super::integers::Scheme;
-use super::parts::{self, Parts};
 use super::safetensors::{self, Entry};
-use super::targets::Targets;
-use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
+use crate::gguf::{Array, GgufError, ShardFile, Value};
 
 /// Index of a checkpoint with several files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -23,6 +16,14 @@ const INDEX: &str = "model.safetensors.index.json";
 pub(super) const SINGLE: &str = "model.safetensors";
 /// Maximum number of files.
 const MAX_SHARDS: usize = 4096;
+
+/// Text before a machine's number in file names, and the word that replaces the number in files of
+/// all machines.
+const OF_MACHINE: &str = "-TP-";
+const OF_ALL: &str = "common";
+
+/// Tensors by name and machine.
+pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, (u32, Entry)>>;
 
 /// All stored tensors of a checkpoint, by name.
 pub(super) struct Shards {
@@ -53,7 +54,7 @@ impl Shards {
             }
             None => (vec![SINGLE.into()], None),
         };
-        let names: Vec<(Box<str>, Option<u64>)> = match parts::files(folder) {
+        let names: Vec<(Box<str>, Option<u64>)> = match files_of_machines(folder) {
             files if said.is_none() && !files.is_empty() && !folder.join(SINGLE).is_file() => files,
             _ => names.into_iter().map(|name| (name, None)).collect(),
         };
@@ -159,9 +160,25 @@ fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>,
         .collect()
 }
 
+/// Returns a folder's files in order, each with its machine's number; `None` for files of all
+/// machines.
+fn files_of_machines(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(super::MAX_ENTRIES).filter_map(Result::ok);
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (_, of) = name.strip_suffix(".safetensors")?.rsplit_once(OF_MACHINE)?;
+            let machine = if of == OF_ALL { None } else { Some(of.parse().ok()?) };
+            Some((name.into(), machine))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
 /// Returns whether a folder has weights.
 pub(super) fn has_weights(folder: &Path) -> bool {
-    folder.join(INDEX).is_file() || folder.join(SINGLE).is_file() || !parts::files(folder).is_empty()
+    folder.join(INDEX).is_file() || folder.join(SINGLE).is_file() || !files_of_machines(folder).is_empty()
 }
 
 /// Returns a hint about the files of a folder without weights.
@@ -180,134 +197,6 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     }
 }
 
-/// Quantisation of a checkpoint's weights.
-#[derive(Clone, Debug)]
-pub(super) struct Quantisation {
-    /// Rows and columns of a block that shares a scale, if stated.
-    block: Option<[u64; 2]>,
-    /// Schemes of integer matrices, by module name; `None` for floats.
-    integers: Targets<Option<Scheme>>,
-    /// Whether matrices may be codes of four bits.
-    codes: bool,
-}
-
-/// Name ending of a module's matrix.
-const MATRIX: &str = ".weight";
-/// Format name of compressed-tensors if each group has its own format.
-const MIXED: &str = "mixed-precision";
-/// Formats of floats. Their four-bit weights have other tensor names than integers.
-const OF_FLOATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
-
-impl Quantisation {
-    /// Reads `quantization_config` of the configuration.
-    pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
-        let none = Quantisation { block: None, integers: Targets::none(), codes: false };
-        let Some(said) = config.object("quantization_config")? else { return Ok(none) };
-        if let Some(integers) = Scheme::read(&said)? {
-            return Ok(Quantisation { integers: Targets::all(Some(integers)), ..none });
-        }
-        let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
-        let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
-        let method = match said.text(&["quant_method"])? {
-            Some(method) => method,
-            // Transformers wrote no method before it had several.
-            None if is_four_bits()? => "bitsandbytes",
-            None => "none",
-        };
-        match method {
-            "bitsandbytes" => return Ok(Quantisation { codes: true, ..none }),
-            "fp8" | "mxfp4" => {}
-            // NVIDIA's ModelOpt.
-            "modelopt" => match said.text(&["quant_algo"])?.unwrap_or("FP8") {
-                "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => {}
-                other => return Err(refused(&format!("{method}, {other}"))),
-            },
-            "compressed-tensors" => {}
-            other => return Err(refused(other)),
-        }
-        let mut block = said.counts("weight_block_size")?;
-        let mut integers = Targets::none();
-        if method == "compressed-tensors" {
-            let format = said.text(&["format"])?.unwrap_or("float-quantized");
-            let groups = groups(&said)?;
-            if groups.is_empty() && Scheme::FORMATS.contains(&format) {
-                return Err(said.wrong("config_groups", "without weights", "a group_0 with weights"));
-            }
-            let is_known = |format: &str| OF_FLOATS.contains(&format) || Scheme::FORMATS.contains(&format);
-            if !is_known(format) && format != MIXED {
-                return Err(refused(&format!("{method}, {format}")));
-            }
-            for (group, weights) in &groups {
-                let own =
-                    group.text(&["format"])?.unwrap_or(if format == MIXED { usual(group, weights)? } else { format });
-                if !is_known(own) {
-                    return Err(refused(&format!("{method}, {own}")));
-                }
-                let scheme = Scheme::compressed(weights, own)?;
-                block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
-                // A single group applies to all quantised modules.
-                if groups.len() == 1 {
-                    integers = Targets::all(scheme);
-                    break;
-                }
-                let targets = group.texts("targets")?;
-                for target in targets.ok_or_else(|| group.wrong("targets", "missing", "an array of texts"))? {
-                    integers.add(group, target, scheme)?;
-                }
-            }
-        }
-        let block = block.map(|block| match block[..] {
-            [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
-            _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
-        });
-        Ok(Quantisation { block: block.transpose()?, integers, codes: false })
-    }
-
-    /// Returns the scheme of an integer matrix. A matrix outside of a module goes by its own name.
-    fn scheme(&self, name: &str) -> Option<Scheme> {
-        let matrix = name.strip_suffix(PACKED).unwrap_or(name);
-        self.integers.of(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
-    }
-}
-
-/// Returns the groups of compressed-tensors that quantise weights, with their weight settings.
-fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
-    let Some(all) = said.object("config_groups")? else { return Ok(Vec::new()) };
-    let mut groups = Vec::new();
-    for name in all.keys() {
-        if let Some(group) = all.object(name)?
-            && let Some(weights) = group.object("weights")?
-        {
-            groups.push((group, weights));
-        }
-    }
-    Ok(groups)
-}
-
-/// Returns the default format of a group's weights (compressed-tensors, `infer_module_format`).
-fn usual(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
-    let bits = weights.count(&["num_bits"])?.unwrap_or(8);
-    Ok(match (weights.text(&["type"])?.unwrap_or("int"), bits) {
-        ("int", 8) if group.has("input_activations") => "int-quantized",
-        ("int", _) => "pack-quantized",
-        (_, 4) => "nvfp4-pack-quantized",
-        _ => "float-quantized",
-    })
-}
-
-/// Types of bytes that hold two four-bit numbers.
-const CODES: [&str; 2] = ["I8", "U8"];
-/// Name ending of such weights in some checkpoints.
-const PACKED: &str = "_packed";
-/// Name endings of scales of activations, which are not quantised here.
-const OF_ACTIVATIONS: [&str; 5] = [".input_scale", ".input_global_scale", ".activation_scale", ".k_scale", ".v_scale"];
-/// Name endings of the number that multiplies an NVFP4 matrix, and of the number that divides it
-/// (ModelOpt, compressed-tensors).
-const FACTORS: [(&str, Change); 2] = [("_scale_2", Change::Keep), ("_global_scale", Change::Inverse)];
-
-/// Numbers of machines among which matrices were divided by rows before quantisation: those of
-/// published models, and one.
-const RANKS: [u64; 3] = [8, 4, 1];
 /// Maximum number of integers in a key.
 const MAX_NUMBERS: u64 = 1 << 16;
 
@@ -328,7 +217,7 @@ pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, Check
         shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
     })?;
     let (words, _) = bytes.as_chunks::<8>();
-    Ok(Some(Value::Array(Integers::I64(words.iter().map(|word| i64::from_le_bytes(*word)).collect()))))
+    Ok(Some(Value::Array(Array::I64(words.iter().map(|word| i64::from_le_bytes(*word)).collect()))))
 }
 
 /// Returns a number for each layer, from one-element tensors whose names end with `end`.
@@ -349,7 +238,7 @@ pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Resu
         let tensor = format!("model.layers.{layer}.{end}").into();
         return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
     }
-    Ok(Value::Array(Integers::F32(found.into_values().collect())))
+    Ok(Value::Array(Array::F32(found.into_values().collect())))
 }
 
 fn one_number(shards: &Shards, name: &str, file: u32, entry: &Entry) -> Result<f32, CheckpointError> {
@@ -372,356 +261,4 @@ pub(super) fn number(shards: &Shards, name: &str) -> Result<Option<f32>, Checkpo
         Some((file, entry)) => one_number(shards, name, *file, entry).map(Some),
         None => Ok(None),
     }
-}
-
-/// Returns the number of machines that quantised FP8 matrices, each its own rows: the number that
-/// fits the scales, otherwise 1. `ends` are the name endings of these matrices.
-fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
-    let Some([block, _]) = of.block else { return 1 };
-    let of_ends = shards.tensors.iter().filter(|(name, _)| ends.iter().any(|end| name.ends_with(end)));
-    let shapes: Vec<[u64; 2]> = of_ends
-        .filter_map(|(name, (_, entry))| {
-            let (_, scales) = shards.tensors.get(&*format!("{name}_scale_inv"))?;
-            Some([*entry.shape.first()?, *scales.shape.first()?])
-        })
-        .collect();
-    let fits = |ranks: &u64| {
-        shapes.iter().all(|[rows, scales]| {
-            rows.is_multiple_of(*ranks) && (rows / ranks).div_ceil(block).checked_mul(*ranks) == Some(*scales)
-        })
-    };
-    RANKS.into_iter().find(|ranks| !shapes.is_empty() && fits(ranks)).unwrap_or(1)
-}
-
-/// Returns weights with their scales, by the names that they have without quantisation. A matrix
-/// listed in `by_rank` that several machines quantised becomes several matrices, from `weight.0`
-/// on. Vectors with a factor vector get it as their scales.
-pub(super) fn weights(
-    shards: &Shards,
-    of: &Quantisation,
-    &Family { by_rank, multiplied, .. }: &Family,
-) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
-    // Each scheme once, because each is asked about each tensor.
-    let mut schemes: Vec<Scheme> = Vec::new();
-    for scheme in of.integers.values().flatten() {
-        if !schemes.contains(&scheme) {
-            schemes.push(scheme);
-        }
-    }
-    let reader = WeightReader { shards, of, schemes, by_rank, multiplied, ranks: ranks(shards, of, by_rank) };
-    let mut weights = BTreeMap::new();
-    for (name, stored) in shards.tensors.iter().filter(|(name, _)| !reader.is_scale(name)) {
-        match reader.quantised(name, stored)? {
-            Some((name, array)) => {
-                weights.insert(name, array);
-            }
-            None => weights.extend(reader.numbers(name, stored)?),
-        }
-    }
-    Ok(weights)
-}
-
-/// Stored tensors, and how their quantisation divides weights among them.
-struct WeightReader<'a> {
-    shards: &'a Shards,
-    of: &'a Quantisation,
-    schemes: Vec<Scheme>,
-    /// Ends of the names of matrices that several machines quantised.
-    by_rank: &'a [&'a str],
-    /// Ends of the names of vectors, and of the vectors with their factors.
-    multiplied: &'a [(&'a str, &'a str)],
-    /// Number of these machines.
-    ranks: u64,
-}
-
-impl WeightReader<'_> {
-    /// Returns whether a weight of this name is stored, as it is or packed.
-    fn has_weight(&self, name: &str) -> bool {
-        let tensors = &self.shards.tensors;
-        tensors.contains_key(name) || tensors.contains_key(&*format!("{name}{PACKED}"))
-    }
-
-    /// Returns whether a tensor belongs to another one, such as its scales.
-    fn is_scale(&self, name: &str) -> bool {
-        let tensors = &self.shards.tensors;
-        let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
-        let beside = name.strip_suffix(".scale").and_then(|base| tensors.get(&*format!("{base}.weight")));
-        weight.is_some_and(|weight| self.has_weight(weight))
-            || self.schemes.iter().any(|scheme| scheme.is_beside(self.shards, name))
-            || self.of.codes && codebook::is_beside(self.shards, name)
-            || beside.is_some_and(|(_, weight)| {
-                CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
-            })
-            || name.strip_suffix("_scales").is_some_and(|base| tensors.contains_key(&*format!("{base}_blocks")))
-            || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
-            || FACTORS.iter().filter_map(|(end, _)| name.strip_suffix(end)).any(|weight| self.has_weight(weight))
-            || self.multiplied.iter().any(|(end, other)| {
-                name.strip_suffix(other).is_some_and(|base| tensors.contains_key(&*format!("{base}{end}")))
-            })
-    }
-
-    /// Returns the scales of a weight, with their name.
-    fn scales_of(&self, name: &str) -> Option<(&Box<str>, &(u32, Entry))> {
-        let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
-        let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
-        names.into_iter().flatten().find_map(|name| self.shards.tensors.get_key_value(name.as_str()))
-    }
-
-    /// Returns the weight with its name, if the tensor has codes that another tensor explains.
-    fn quantised(
-        &self,
-        name: &str,
-        (file, entry): &(u32, Entry),
-    ) -> Result<Option<(Box<str>, Array)>, CheckpointError> {
-        let shards = self.shards;
-        let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
-        if let Some(base) = name.strip_suffix("_blocks")
-            && let Some((scales, found)) = shards.tensors.get_key_value(&*format!("{base}_scales"))
-        {
-            return Ok(Some((base.into(), blocks(shards, name, entry, extent, scales, found)?)));
-        }
-        if let Some(scheme) = self.of.scheme(name)
-            && let Some((matrix, array)) = scheme.weight(shards, name)?
-        {
-            return Ok(Some((matrix.into(), array)));
-        }
-        if entry.dtype.name == "I32" && name.ends_with(PACKED) && !self.schemes.is_empty() {
-            let expected = "in a module that targets of config_groups name, with integers";
-            return Err(shards.wrong(name, "integers without a group".to_owned(), expected));
-        }
-        if self.of.codes
-            && let Some(array) = codebook::weight(shards, name)?
-        {
-            return Ok(Some((name.into(), array)));
-        }
-        let packed = name.strip_suffix(PACKED).unwrap_or(name);
-        if CODES.contains(&entry.dtype.name)
-            && let Some((scales, found)) = self.scales_of(packed)
-        {
-            let array = pairs(shards, name, entry, extent, scales, found)?;
-            return Ok(Some((packed.into(), array.with_factor(factor(shards, packed)?))));
-        }
-        Ok(None)
-    }
-
-    /// Returns the weight of a tensor of numbers, or the weights of several machines.
-    fn numbers(&self, name: &str, stored: &(u32, Entry)) -> Result<Vec<(Box<str>, Array)>, CheckpointError> {
-        let (shards, (file, entry)) = (self.shards, stored);
-        let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
-        let one = |array| Ok(vec![(name.into(), array)]);
-        let Some(element) = entry.dtype.element else {
-            // Counters, tables of tokenizers and the like are refused only if a weight needs them.
-            let integers = ["I32", "I64"].contains(&entry.dtype.name);
-            let table = Array::integers(extent, entry.dtype.name, entry.dtype.bytes, &entry.shape).filter(|_| integers);
-            return one(table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
-        };
-        // Empty tensors are refused only if a weight needs them: unused encoders may have some.
-        if entry.shape.contains(&0) {
-            return one(Array::unreadable("empty"));
-        }
-        let mut array = Array::whole(extent, element, &entry.shape)
-            .ok_or_else(|| shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3"))?;
-        if element == Element::F8E4m3 && self.ranks > 1 && self.by_rank.iter().any(|end| name.ends_with(end)) {
-            let part = |rank| {
-                let part = of_rank(shards, name, (*file, entry), self.of, [rank, self.ranks])?;
-                Ok((format!("{name}.{rank}").into(), part))
-            };
-            return (0..self.ranks).map(part).collect();
-        }
-        if element == Element::F8E4m3 {
-            let (scale_name, (file, found)) = self.scales_of(name).ok_or_else(|| {
-                shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
-            })?;
-            array.set_scales(scales(shards, name, &entry.shape, scale_name, *file, found, self.of)?);
-        }
-        let mut ends = self.multiplied.iter();
-        let factors = ends.find_map(|(end, other)| Some(format!("{}{other}", name.strip_suffix(end)?)));
-        if let Some(factors) = factors {
-            array.set_scales(number_by_number(shards, &entry.shape, &factors)?);
-        }
-        one(array)
-    }
-}
-
-/// Returns the scales of a vector, one for each number: another vector of the same length.
-fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales, CheckpointError> {
-    let (file, found) = shards
-        .tensors
-        .get(name)
-        .ok_or_else(|| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() })?;
-    let columns: u64 = shape.iter().product();
-    let element = found.dtype.element.filter(|element| matches!(element, Element::F32 | Element::F16 | Element::Bf16));
-    match element {
-        Some(element) if found.shape.iter().product::<u64>() == columns && shape.last() == Some(&columns) => {
-            let extent = Extent { file: *file, offset: found.offset, bytes: found.bytes };
-            Ok(Scales { extent, kind: ScaleKind::Number(element), block_rows: 1, block_columns: 1, columns })
-        }
-        _ => {
-            let expected = format!("{columns} numbers of F32, F16 or BF16, one for each column that it multiplies");
-            Err(shards.wrong(name, format!("{:?} of {}", found.shape, found.dtype.name), expected))
-        }
-    }
-}
-
-/// Returns the rows of one machine with their own scales; all machines have the same number of
-/// rows.
-fn of_rank(
-    shards: &Shards,
-    name: &str,
-    (file, entry): (u32, &Entry),
-    of: &Quantisation,
-    [rank, ranks]: [u64; 2],
-) -> Result<Array, CheckpointError> {
-    let scale_name = format!("{name}_scale_inv");
-    let cut = |entry: &Entry| {
-        let bytes = entry.bytes / ranks;
-        let rows = entry.shape.first().map_or(0, |rows| rows / ranks);
-        let shape = std::iter::once(rows).chain(entry.shape.iter().skip(1).copied()).collect();
-        Entry { offset: entry.offset + rank * bytes, bytes, shape, ..entry.clone() }
-    };
-    let missing = || shards.wrong(name, "F8_E4M3 without scales".to_owned(), &*scale_name);
-    let (scale_file, scale_entry) = shards.tensors.get(&*scale_name).ok_or_else(missing)?;
-    let (own, own_scales) = (cut(entry), cut(scale_entry));
-    let extent = Extent { file, offset: own.offset, bytes: own.bytes };
-    let array = Array::whole(extent, Element::F8E4m3, &own.shape);
-    let mut array = array.ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))?;
-    array.set_scales(scales(shards, name, &own.shape, &scale_name, *scale_file, &own_scales, of)?);
-    Ok(array)
-}
-
-/// Returns the scales of one or several FP8 matrices of the same shape: by blocks, by rows, or a
-/// single one.
-fn scales(
-    shards: &Shards,
-    weight: &str,
-    shape: &[u64],
-    name: &str,
-    file: u32,
-    found: &Entry,
-    of: &Quantisation,
-) -> Result<Scales, CheckpointError> {
-    let kind = match found.dtype.name {
-        "F8_E8M0" | "U8" => ScaleKind::Power,
-        _ => match found.dtype.element {
-            Some(element @ (Element::F32 | Element::F16 | Element::Bf16)) => ScaleKind::Number(element),
-            _ => return Err(shards.wrong(name, found.dtype.name.to_owned(), "F32, F16, BF16 or F8_E8M0")),
-        },
-    };
-    let (Some((&columns, lead)), false) = (shape.split_last(), shape.contains(&0)) else {
-        return Err(shards.wrong(weight, format!("{shape:?}"), "a matrix"));
-    };
-    // No dimension is 0 from here on, so no product is larger than the file.
-    if found.shape.contains(&0) {
-        return Err(shards.wrong(name, format!("{:?}", found.shape), "at least one scale"));
-    }
-    let rows: u64 = lead.iter().product();
-    let count: u64 = found.shape.iter().product();
-    let shape_of = |block: [u64; 2]| -> Option<Vec<u64>> {
-        let (&of_rows, outer) = lead.split_last()?;
-        // Matrices are concatenated; a block must not extend from one to the next.
-        if !outer.is_empty() && !of_rows.is_multiple_of(block[0]) {
-            return None;
-        }
-        let last = [of_rows.div_ceil(block[0]), columns.div_ceil(block[1])];
-        Some(outer.iter().copied().chain(last).collect())
-    };
-    let block = match of.block {
-        _ if count == 1 => [rows, columns],
-        Some(block) if shape_of(block).as_deref() == Some(&*found.shape) => block,
-        _ if found.shape.first() == lead.first() && count == rows => [1, columns],
-        _ => {
-            let expected = match of.block {
-                Some([rows, columns]) => format!("a scale for each {rows} rows and {columns} columns of {shape:?}"),
-                None => format!("one scale, or one for each row of {shape:?}"),
-            };
-            return Err(shards.wrong(name, format!("{:?}", found.shape), expected));
-        }
-    };
-    let extent = Extent { file, offset: found.offset, bytes: found.bytes };
-    Ok(Scales { extent, kind, block_rows: block[0], block_columns: block[1], columns })
-}
-
-/// Returns a matrix of MXFP4 (DeepSeek-V4, compressed-tensors) or NVFP4 (ModelOpt,
-/// compressed-tensors). Bytes are `[.., rows, columns / 2]` with neighbours in a byte; scales are
-/// `[.., rows, columns / 32]` or `[.., rows, columns / 16]`.
-fn pairs(
-    shards: &Shards,
-    name: &str,
-    entry: &Entry,
-    extent: Extent,
-    scales_name: &str,
-    (file, scales): &(u32, Entry),
-) -> Result<Array, CheckpointError> {
-    let element = if scales.dtype.element == Some(Element::F8E4m3) { Element::Nvfp4 } else { Element::Mxfp4 };
-    let each = if element == Element::Nvfp4 { 8 } else { 16 };
-    let same = match (entry.shape.split_last(), scales.shape.split_last()) {
-        (Some((bytes, rows)), Some((groups, others))) => rows == others && groups.checked_mul(each) == Some(*bytes),
-        _ => false,
-    };
-    if !same || element == Element::Mxfp4 && !["U8", "F8_E8M0"].contains(&scales.dtype.name) {
-        let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
-        let expected = format!(
-            "of U8 or F8_E8M0, one for each 16 bytes of {name}, {:?}, or of F8_E4M3, one for each 8",
-            entry.shape
-        );
-        return Err(shards.wrong(scales_name, found, expected));
-    }
-    let wrong = |expected: String| shards.wrong(name, format!("{:?}", entry.shape), expected);
-    let mut units = entry.shape.to_vec();
-    let bytes_of_block = element.columns() / 2;
-    match units.last_mut() {
-        Some(bytes) if bytes.is_multiple_of(bytes_of_block) => *bytes /= bytes_of_block,
-        _ => return Err(wrong(format!("a matrix of whole blocks of {} columns", element.columns()))),
-    }
-    blocks_of(element, extent, &units, *file, scales).ok_or_else(|| wrong("a matrix".to_owned()))
-}
-
-/// Returns the additional factor on a matrix of such codes, if it has one.
-fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointError> {
-    let found = FACTORS.iter().find_map(|(end, change)| {
-        let name = format!("{weight}{end}");
-        Some((shards.tensors.get_key_value(name.as_str())?, *change))
-    });
-    let Some(((name, (file, entry)), change)) = found else { return Ok(None) };
-    let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
-    let is_one = entry.dtype.element == Some(Element::F32) && entry.shape.iter().all(|len| *len == 1);
-    let array = Array::whole(extent, Element::F32, &[1]).filter(|_| is_one);
-    let array = array
-        .ok_or_else(|| shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "one number of F32"))?;
-    Ok(Some(array.changed(change)))
-}
-
-/// Returns blocks of codes with their scales.
-fn blocks_of(element: Element, extent: Extent, units: &[u64], file: u32, scales: &Entry) -> Option<Array> {
-    let mut array = Array::whole(extent, element, units)?;
-    array.set_scales(Scales {
-        extent: Extent { file, offset: scales.offset, bytes: scales.bytes },
-        kind: ScaleKind::OfBlock,
-        block_rows: 1,
-        block_columns: 1,
-        columns: units.last().copied().unwrap_or(1),
-    });
-    Some(array)
-}
-
-/// Returns blocks of MXFP4 (gpt-oss): bytes `[.., rows, blocks, 16]`, with scales `[.., rows,
-/// blocks]`.
-fn blocks(
-    shards: &Shards,
-    name: &str,
-    entry: &Entry,
-    extent: Extent,
-    scales_name: &str,
-    (file, scales): &(u32, Entry),
-) -> Result<Array, CheckpointError> {
-    let units = match entry.shape.split_last() {
-        Some((&16, units)) if entry.dtype.name == "U8" && !units.is_empty() => units,
-        _ => return Err(shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "[.., 16] of U8")),
-    };
-    if *units != *scales.shape || scales.dtype.name != "U8" {
-        let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
-        return Err(shards.wrong(scales_name, found, format!("{units:?} of U8, one for each block")));
-    }
-    blocks_of(Element::Mxfp4, extent, units, *file, scales)
-        .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
 }

@@ -1,0 +1,124 @@
+//! Quantisation of a checkpoint's weights, as its configuration states it.
+
+use super::config::Config;
+use super::error::CheckpointError;
+use super::integers::Scheme;
+use super::targets::Targets;
+
+/// Name ending of packed weights in some checkpoints.
+pub(super) const PACKED: &str = "_packed";
+
+/// Quantisation of a checkpoint's weights.
+#[derive(Clone, Debug)]
+pub(super) struct Quantisation {
+    /// Rows and columns of a block that shares a scale, if stated.
+    pub block: Option<[u64; 2]>,
+    /// Schemes of integer matrices, by module name; `None` for floats.
+    pub integers: Targets<Option<Scheme>>,
+    /// Whether matrices may be codes of four bits.
+    pub codes: bool,
+}
+
+/// Name ending of a module's matrix.
+const MATRIX: &str = ".weight";
+/// Format name of compressed-tensors if each group has its own format.
+const MIXED: &str = "mixed-precision";
+/// Formats of floats. Their four-bit weights have other tensor names than integers.
+const OF_FLOATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
+
+impl Quantisation {
+    /// Reads `quantization_config` of the configuration.
+    pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
+        let none = Quantisation { block: None, integers: Targets::none(), codes: false };
+        let Some(said) = config.object("quantization_config")? else { return Ok(none) };
+        if let Some(integers) = Scheme::read(&said)? {
+            return Ok(Quantisation { integers: Targets::all(Some(integers)), ..none });
+        }
+        let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
+        let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
+        let method = match said.text(&["quant_method"])? {
+            Some(method) => method,
+            // Transformers wrote no method before it had several.
+            None if is_four_bits()? => "bitsandbytes",
+            None => "none",
+        };
+        match method {
+            "bitsandbytes" => return Ok(Quantisation { codes: true, ..none }),
+            "fp8" | "mxfp4" => {}
+            // NVIDIA's ModelOpt.
+            "modelopt" => match said.text(&["quant_algo"])?.unwrap_or("FP8") {
+                "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => {}
+                other => return Err(refused(&format!("{method}, {other}"))),
+            },
+            "compressed-tensors" => {}
+            other => return Err(refused(other)),
+        }
+        let mut block = said.counts("weight_block_size")?;
+        let mut integers = Targets::none();
+        if method == "compressed-tensors" {
+            let format = said.text(&["format"])?.unwrap_or("float-quantized");
+            let groups = groups(&said)?;
+            if groups.is_empty() && Scheme::FORMATS.contains(&format) {
+                return Err(said.wrong("config_groups", "without weights", "a group_0 with weights"));
+            }
+            let is_known = |format: &str| OF_FLOATS.contains(&format) || Scheme::FORMATS.contains(&format);
+            if !is_known(format) && format != MIXED {
+                return Err(refused(&format!("{method}, {format}")));
+            }
+            for (group, weights) in &groups {
+                let own =
+                    group.text(&["format"])?.unwrap_or(if format == MIXED { usual(group, weights)? } else { format });
+                if !is_known(own) {
+                    return Err(refused(&format!("{method}, {own}")));
+                }
+                let scheme = Scheme::compressed(weights, own)?;
+                block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
+                // A single group applies to all quantised modules.
+                if groups.len() == 1 {
+                    integers = Targets::all(scheme);
+                    break;
+                }
+                let targets = group.texts("targets")?;
+                for target in targets.ok_or_else(|| group.wrong("targets", "missing", "an array of texts"))? {
+                    integers.add(group, target, scheme)?;
+                }
+            }
+        }
+        let block = block.map(|block| match block[..] {
+            [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
+            _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
+        });
+        Ok(Quantisation { block: block.transpose()?, integers, codes: false })
+    }
+
+    /// Returns the scheme of an integer matrix. A matrix outside of a module goes by its own name.
+    pub(super) fn scheme(&self, name: &str) -> Option<Scheme> {
+        let matrix = name.strip_suffix(PACKED).unwrap_or(name);
+        self.integers.of(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
+    }
+}
+
+/// Returns the groups of compressed-tensors that quantise weights, with their weight settings.
+fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
+    let Some(all) = said.object("config_groups")? else { return Ok(Vec::new()) };
+    let mut groups = Vec::new();
+    for name in all.keys() {
+        if let Some(group) = all.object(name)?
+            && let Some(weights) = group.object("weights")?
+        {
+            groups.push((group, weights));
+        }
+    }
+    Ok(groups)
+}
+
+/// Returns the default format of a group's weights (compressed-tensors, `infer_module_format`).
+fn usual(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
+    let bits = weights.count(&["num_bits"])?.unwrap_or(8);
+    Ok(match (weights.text(&["type"])?.unwrap_or("int"), bits) {
+        ("int", 8) if group.has("input_activations") => "int-quantized",
+        ("int", _) => "pack-quantized",
+        (_, 4) => "nvfp4-pack-quantized",
+        _ => "float-quantized",
+    })
+}
