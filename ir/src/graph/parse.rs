@@ -13,6 +13,8 @@
 //! The text may be hostile. Every error has a line, a column and the expectation, and the text's
 //! length bounds the memory. The returned module verifies and is in canonical numbering.
 
+mod lex;
+
 use std::collections::HashMap;
 
 use super::op::{Attr, AttrKind, AttrRow, OpKind, OperandKind};
@@ -24,6 +26,7 @@ use super::{
 };
 use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
+use lex::{Token, clip, expected};
 
 /// An error in the text, and its place.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -148,44 +151,6 @@ pub fn parse(text: &str) -> Result<Module, ParseError> {
 struct Failure {
     at: usize,
     problem: ParseProblem,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Token<'t> {
-    /// A mnemonic, keyword, format, attribute name or `_`.
-    Word(&'t str),
-    /// A number, not yet read.
-    Number(&'t str),
-    /// `%name` or `%12`, without the sigil.
-    Value(&'t str),
-    /// `@name` or `@"name"`, unescaped.
-    Symbol(String),
-    /// `"text"`, unescaped.
-    Text(String),
-    /// `->` or one character.
-    Mark(&'t str),
-    /// The end of the text.
-    End,
-}
-
-impl Token<'_> {
-    fn text(&self) -> String {
-        match self {
-            Token::Word(s) | Token::Number(s) | Token::Mark(s) => format!("'{}'", clip(s)),
-            Token::Value(s) => format!("'%{}'", clip(s)),
-            Token::Symbol(s) => format!("'@{}'", clip(s)),
-            Token::Text(s) => format!("{:?}", clip(s)),
-            Token::End => "the end of the text".to_string(),
-        }
-    }
-}
-
-/// At most 40 characters of hostile text go into a message.
-fn clip(s: &str) -> String {
-    match s.char_indices().nth(40) {
-        Some((end, _)) => format!("{}…", &s[..end]),
-        None => s.to_string(),
-    }
 }
 
 struct Parser<'t> {
@@ -625,181 +590,6 @@ impl<'t> Parser<'t> {
         };
         value.ok_or_else(|| expected(at, "a number of 64 bits", token))
     }
-
-    fn word(&mut self, what: &str) -> Result<(usize, &'t str), Failure> {
-        match self.next()? {
-            (at, Token::Word(word)) => Ok((at, word)),
-            (at, other) => Err(expected(at, what, &other)),
-        }
-    }
-
-    fn keyword(&mut self, keyword: &str) -> Result<(), Failure> {
-        match self.word(keyword)? {
-            (_, word) if word == keyword => Ok(()),
-            (at, word) => Err(expected(at, keyword, &Token::Word(word))),
-        }
-    }
-
-    fn value(&mut self) -> Result<(usize, &'t str), Failure> {
-        match self.next()? {
-            (at, Token::Value(label)) => Ok((at, label)),
-            (at, other) => Err(expected(at, "a value", &other)),
-        }
-    }
-
-    fn symbol(&mut self) -> Result<(usize, String), Failure> {
-        match self.next()? {
-            (at, Token::Symbol(name)) => Ok((at, name)),
-            (at, other) => Err(expected(at, "a name with @", &other)),
-        }
-    }
-
-    fn string(&mut self) -> Result<String, Failure> {
-        match self.next()? {
-            (_, Token::Text(text)) => Ok(text),
-            (at, other) => Err(expected(at, "text in quotes", &other)),
-        }
-    }
-
-    fn mark(&mut self, mark: &str) -> Result<(), Failure> {
-        match self.next()? {
-            (_, Token::Mark(found)) if found == mark => Ok(()),
-            (at, other) => Err(expected(at, &format!("'{mark}'"), &other)),
-        }
-    }
-
-    fn peek(&mut self) -> Result<(usize, Token<'t>), Failure> {
-        let before = self.at;
-        let token = self.next();
-        self.at = before;
-        token
-    }
-
-    fn peek_is(&mut self, mark: &str) -> Result<bool, Failure> {
-        Ok(matches!(self.peek()?, (_, Token::Mark(found)) if found == mark))
-    }
-
-    fn take(&mut self, mark: &str) -> Result<bool, Failure> {
-        let taken = self.peek_is(mark)?;
-        if taken {
-            self.next()?;
-        }
-        Ok(taken)
-    }
-
-    /// Returns the next token and its place.
-    fn next(&mut self) -> Result<(usize, Token<'t>), Failure> {
-        let text: &'t str = self.text;
-        loop {
-            let rest = &text[self.at..];
-            let trimmed = rest.trim_start();
-            self.at += rest.len() - trimmed.len();
-            if !trimmed.starts_with(';') && !trimmed.starts_with("//") {
-                break;
-            }
-            self.at += trimmed.find('\n').unwrap_or(trimmed.len());
-        }
-        let at = self.at;
-        let rest = &text[at..];
-        let run = |from: usize, inside: fn(char) -> bool| {
-            from + rest[from..].find(|c| !inside(c)).unwrap_or(rest.len() - from)
-        };
-        let (length, token) = match rest.chars().next() {
-            None => (0, Token::End),
-            Some('%') => {
-                let end = run(1, is_name_char);
-                if end == 1 {
-                    return Err(expected(at, "a value's name", &Token::Mark("%")));
-                }
-                (end, Token::Value(&rest[1..end]))
-            }
-            Some('@') if rest[1..].starts_with('"') => {
-                let (length, name) = self.quoted(at + 1)?;
-                (1 + length, Token::Symbol(name))
-            }
-            Some('"') => {
-                let (length, text) = self.quoted(at)?;
-                (length, Token::Text(text))
-            }
-            Some('@') => {
-                let end = run(1, is_name_char);
-                if end == 1 {
-                    return Err(expected(at, "a name", &Token::Mark("@")));
-                }
-                (end, Token::Symbol(rest[1..end].to_string()))
-            }
-            Some('-') if rest.starts_with("->") => (2, Token::Mark(&rest[..2])),
-            Some(c) if c.is_ascii_digit() || c == '-' => {
-                // A sign may follow the `e` of an exponent. Hexadecimal numbers have no exponent.
-                let mut end = run(1, is_number_char);
-                let hex = rest.starts_with("0x");
-                if !hex && rest[..end].ends_with(['e', 'E']) && rest[end..].starts_with(['+', '-']) {
-                    end = run(end + 1, is_number_char);
-                }
-                (end, Token::Number(&rest[..end]))
-            }
-            Some(c) if c.is_ascii_alphabetic() || c == '_' => {
-                let end = run(0, |c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
-                (end, Token::Word(&rest[..end]))
-            }
-            Some(c) => (c.len_utf8(), Token::Mark(&rest[..c.len_utf8()])),
-        };
-        self.at += length;
-        Ok((at, token))
-    }
-
-    /// Reads `"..."` at `at`. Returns its length in bytes and the text.
-    fn quoted(&self, at: usize) -> Result<(usize, String), Failure> {
-        let body = at + 1;
-        let bad = |offset: usize, what: &str| {
-            let found = match self.text[body + offset..].chars().next() {
-                Some(c) => format!("{c:?}"),
-                None => "the end of the text".to_string(),
-            };
-            Failure { at: body + offset, problem: ParseProblem::Expected { expected: what.to_string(), found } }
-        };
-        let mut name = String::new();
-        let mut chars = self.text[body..].char_indices();
-        while let Some((i, c)) = chars.next() {
-            match c {
-                '"' => return Ok((1 + i + 1, name)),
-                '\n' => return Err(bad(i, "'\"'")),
-                '\\' => match chars.next() {
-                    Some((_, c @ ('"' | '\\'))) => name.push(c),
-                    Some((j, 'u')) => {
-                        let escape = &self.text[body + j..];
-                        let code = escape.strip_prefix("u{").and_then(|rest| rest.split_once('}'));
-                        let c = code
-                            .filter(|(hex, _)| hex.len() <= 6 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
-                            .and_then(|(hex, _)| u32::from_str_radix(hex, 16).ok().map(|n| (hex.len(), n)))
-                            .and_then(|(length, n)| char::from_u32(n).map(|c| (length, c)));
-                        let Some((length, c)) = c else { return Err(bad(j, "u{HEX} of a character")) };
-                        name.push(c);
-                        // `{`, the digits and `}`.
-                        for _ in 0..length + 2 {
-                            chars.next();
-                        }
-                    }
-                    Some((j, _)) => return Err(bad(j, "'\"', '\\' or u{HEX}")),
-                    None => break,
-                },
-                c => name.push(c),
-            }
-        }
-        Err(bad(self.text.len() - body, "'\"'"))
-    }
-}
-
-fn is_name_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '-')
-}
-
-fn is_number_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '.'
-}
-
-fn expected(at: usize, expected: &str, found: &Token<'_>) -> Failure {
-    Failure { at, problem: ParseProblem::Expected { expected: expected.to_string(), found: found.text() } }
 }
 
 fn same_types(module: &Module, at: usize, found: &[Type], expected: &[Type]) -> Result<(), Failure> {
