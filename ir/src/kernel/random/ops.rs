@@ -52,12 +52,7 @@ impl Generator {
             }
             Op::ShuffleBytes => self.shuffle::<2>(op, Elem::I8, 16),
             Op::Lookup => self.lookup::<1>(op, Elem::I32, TABLES.len()),
-            Op::LookupQuarter => {
-                let ty = self.lanes(Elem::I32);
-                let bytes = Type::i8(4 * ty.lanes);
-                let immediate = self.rng.below(QUARTERS as u64 * TABLES.len() as u64) as i64;
-                self.emit_imm(op, ty, &[bytes, bytes], Some(immediate));
-            }
+            Op::LookupQuarter => self.lookup_quarter(),
             Op::LookupByte => self.lookup::<2>(op, Elem::I8, BYTE_TABLES.len()),
             Op::Multishift => self.shuffle::<2>(op, Elem::I8, 8),
             Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max => self.elementwise::<2>(op, Elem::F32),
@@ -143,6 +138,13 @@ impl Generator {
         let ty = self.lanes(elem);
         let table = self.rng.below(tables as u64) as i64;
         self.emit_imm(op, ty, &[ty; OPERANDS], Some(table));
+    }
+
+    fn lookup_quarter(&mut self) {
+        let ty = self.lanes(Elem::I32);
+        let bytes = Type::i8(4 * ty.lanes);
+        let immediate = self.rng.below(QUARTERS as u64 * TABLES.len() as u64) as i64;
+        self.emit_imm(Op::LookupQuarter, ty, &[bytes, bytes], Some(immediate));
     }
 
     /// Adds a dot product, which has an accumulator.
