@@ -136,6 +136,15 @@ fn two_to_bf16(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 
 /// Returns the row of a conversion.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
+    integer_row(i)
+        .or_else(|| float_row(i))
+        .or_else(|| half_integer_row(i))
+        .or_else(|| widening_row(i))
+        .or_else(|| narrowing_row(i))
+}
+
+/// Returns the row of a conversion between integers and single or double precision.
+fn integer_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
         M::Vcvtps2dq | M::Cvtps2dq => Row::new(
@@ -176,6 +185,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vcvtuqq2ps => of_integers::<u64, f32>(),
         M::Vcvtqq2pd => of_integers::<i64, f64>(),
         M::Vcvtuqq2pd => of_integers::<u64, f64>(),
+        _ => return None,
+    })
+}
+
+/// Returns the row of a conversion between float formats.
+fn float_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vcvtps2pd | M::Cvtps2pd => each!(f32, f64, |x, op| round_between(x, op.rounding)),
         M::Vcvtpd2ps | M::Cvtpd2ps => each!(f64, f32, |x, op| round_between(x, op.rounding)),
         M::Vcvtss2sd | M::Cvtss2sd => {
@@ -186,13 +203,27 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         }
         M::Vcvtph2ps | M::Vcvtph2psx => each!(u16, u32, |x, _| widen_half(x)),
         M::Vcvtps2ph => each!(u32, u16, |x, op| half_ops::from_f32(x, imm_rounding(op))),
-
         M::Vcvtneps2bf16 => each!(u32, u16, |x, _| dot::cvtneps2bf16(x)),
         M::Vcvtne2ps2bf16 => Row::new(Shape::Lanes(two_to_bf16), 2).whole(),
-
         M::Vcvtps2phx => each!(u32, u16, |x, op| half_ops::from_f32(x, op.rounding)),
         M::Vcvtph2pd => each!(u16, u64, |x, _| half_ops::to_f64(x)),
         M::Vcvtpd2ph => each!(u64, u16, |x, op| half_ops::from_f64(x, op.rounding)),
+        M::Vcvtsh2ss => Row::new(Shape::Scalar(|r, _, b, _| half_ops::to_f32(u16::get(b, 0)).set(r, 0)), 4),
+        M::Vcvtsh2sd => Row::new(Shape::Scalar(|r, _, b, _| half_ops::to_f64(u16::get(b, 0)).set(r, 0)), 8),
+        M::Vcvtss2sh => {
+            Row::new(Shape::Scalar(|r, _, b, op| half_ops::from_f32(u32::get(b, 0), op.rounding).set(r, 0)), 2)
+        }
+        M::Vcvtsd2sh => {
+            Row::new(Shape::Scalar(|r, _, b, op| half_ops::from_f64(u64::get(b, 0), op.rounding).set(r, 0)), 2)
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the row of a conversion between integers and half precision.
+fn half_integer_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vcvtph2w => each!(u16, i16, |x, op| half_ops::to_i16(x, op.rounding)),
         M::Vcvttph2w => each!(u16, i16, |x, _| half_ops::to_i16(x, Rounding::Zero)),
         M::Vcvtph2uw => each!(u16, u16, |x, op| half_ops::to_u16(x, op.rounding)),
@@ -211,15 +242,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vcvtudq2ph => each!(u32, u16, |x, op| half_ops::from_u32(x, op.rounding)),
         M::Vcvtqq2ph => each!(i64, u16, |x, op| half_ops::from_i64(x, op.rounding)),
         M::Vcvtuqq2ph => each!(u64, u16, |x, op| half_ops::from_u64(x, op.rounding)),
-        M::Vcvtsh2ss => Row::new(Shape::Scalar(|r, _, b, _| half_ops::to_f32(u16::get(b, 0)).set(r, 0)), 4),
-        M::Vcvtsh2sd => Row::new(Shape::Scalar(|r, _, b, _| half_ops::to_f64(u16::get(b, 0)).set(r, 0)), 8),
-        M::Vcvtss2sh => {
-            Row::new(Shape::Scalar(|r, _, b, op| half_ops::from_f32(u32::get(b, 0), op.rounding).set(r, 0)), 2)
-        }
-        M::Vcvtsd2sh => {
-            Row::new(Shape::Scalar(|r, _, b, op| half_ops::from_f64(u64::get(b, 0), op.rounding).set(r, 0)), 2)
-        }
+        _ => return None,
+    })
+}
 
+/// Returns the row of a widening of integers.
+fn widening_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vpmovzxbw | M::Pmovzxbw => widen!(u8, u16),
         M::Vpmovzxbd | M::Pmovzxbd => widen!(u8, u32),
         M::Vpmovzxbq | M::Pmovzxbq => widen!(u8, u64),
@@ -232,7 +262,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpmovsxwd | M::Pmovsxwd => widen!(i16, i32),
         M::Vpmovsxwq | M::Pmovsxwq => widen!(i16, i64),
         M::Vpmovsxdq | M::Pmovsxdq => widen!(i32, i64),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a narrowing of integers.
+fn narrowing_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vpmovwb => narrow!(u16, u8),
         M::Vpmovdb => narrow!(u32, u8),
         M::Vpmovqb => narrow!(u64, u8),

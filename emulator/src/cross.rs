@@ -250,106 +250,141 @@ fn conversion(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(run)
 }
 
-/// Decodes an instruction between vectors and general registers or flags.
-pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
+/// Returns whether operand `n` is a register of a kind.
+fn is_register(i: &Instruction, n: u32, is: fn(Register) -> bool) -> bool {
+    i.op_kind(n) == OpKind::Register && is(i.op_register(n))
+}
+
+/// Returns the number of register operand `n`; 0 for another operand.
+fn number(i: &Instruction, n: u32) -> u8 {
+    if i.op_kind(n) == OpKind::Register { i.op_register(n).number() as u8 } else { 0 }
+}
+
+/// Decodes a move of the lowest element between vectors, general registers and memory.
+fn lowest_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
-    if i.op_count() < 2 {
-        return None;
-    }
-    let kind = |n: u32, is: fn(Register) -> bool| i.op_kind(n) == OpKind::Register && is(i.op_register(n));
-    let number = |n: u32| if i.op_kind(n) == OpKind::Register { i.op_register(n).number() as u8 } else { 0 };
-    match i.mnemonic() {
-        M::Vmovd | M::Vmovq | M::Movd | M::Movq | M::Vmovw => {
-            op.element = match i.mnemonic() {
-                M::Vmovw => 2,
-                // With REX.W, `movd` moves a quadword.
-                M::Vmovd | M::Movd if !(0..2).any(|n| kind(n, Register::is_gpr64)) => 4,
-                _ => 8,
-            };
-            // Excludes `movq` of MMX.
-            if (0..2).any(|n| kind(n, Register::is_mm)) {
-                return None;
-            }
-            let vectors = [0, 1].map(|n| kind(n, Register::is_vector_register));
-            (op.destination, op.a, op.b) = (number(0), number(1), number(1));
-            return Some(match vectors {
-                [true, true] => low_quad,
-                [true, false] => to_vector,
-                [false, true] => {
-                    op.immediate = 0;
-                    extract
-                }
-                [false, false] => return None,
-            });
-        }
-        M::Vpextrb | M::Pextrb => op.element = 1,
-        M::Vpextrw | M::Pextrw => op.element = 2,
-        M::Vpextrd | M::Pextrd | M::Vextractps | M::Extractps => op.element = 4,
-        M::Vpextrq | M::Pextrq => op.element = 8,
-        M::Vpinsrb | M::Pinsrb => op.element = 1,
-        M::Vpinsrw | M::Pinsrw => op.element = 2,
-        M::Vpinsrd | M::Pinsrd => op.element = 4,
-        M::Vpinsrq | M::Pinsrq => op.element = 8,
-        M::Vpbroadcastb if kind(1, Register::is_gpr) => op.element = 1,
-        M::Vpbroadcastw if kind(1, Register::is_gpr) => op.element = 2,
-        M::Vpbroadcastd if kind(1, Register::is_gpr) => op.element = 4,
-        M::Vpbroadcastq if kind(1, Register::is_gpr) => op.element = 8,
-        M::Vpmovmskb | M::Pmovmskb => op.element = 1,
-        M::Vmovmskps | M::Movmskps => op.element = 4,
-        M::Vmovmskpd | M::Movmskpd => op.element = 8,
-        M::Vptest | M::Ptest => op.element = 1,
-        M::Vtestps => op.element = 4,
-        M::Vtestpd => op.element = 8,
-        M::Vcomiss | M::Vucomiss | M::Comiss | M::Ucomiss => op.element = 4,
-        M::Vcomisd | M::Vucomisd | M::Comisd | M::Ucomisd => op.element = 8,
-        M::Vcomish | M::Vucomish => op.element = 2,
-        _ => return conversion(i, op),
-    }
-    if kind(0, Register::is_mm) || kind(1, Register::is_mm) {
-        return None;
-    }
-    Some(match i.mnemonic() {
-        M::Vpextrb
-        | M::Pextrb
-        | M::Vpextrw
-        | M::Pextrw
-        | M::Vpextrd
-        | M::Pextrd
-        | M::Vpextrq
-        | M::Pextrq
-        | M::Vextractps
-        | M::Extractps => {
-            (op.destination, op.a) = (number(0), number(1));
+    op.element = match i.mnemonic() {
+        M::Vmovw => 2,
+        // With REX.W, `movd` moves a quadword.
+        M::Vmovd | M::Movd if !(0..2).any(|n| is_register(i, n, Register::is_gpr64)) => 4,
+        M::Vmovd | M::Movd | M::Vmovq | M::Movq => 8,
+        _ => return None,
+    };
+    (op.destination, op.a, op.b) = (number(i, 0), number(i, 1), number(i, 1));
+    let vectors = [0, 1].map(|n| is_register(i, n, Register::is_vector_register));
+    Some(match vectors {
+        [true, true] => low_quad,
+        [true, false] => to_vector,
+        [false, true] => {
+            op.immediate = 0;
             extract
         }
-        M::Vpinsrb | M::Pinsrb | M::Vpinsrw | M::Pinsrw | M::Vpinsrd | M::Pinsrd | M::Vpinsrq | M::Pinsrq => {
-            let last = i.op_count() - 2;
-            (op.destination, op.a, op.b) = (number(0), number(last - 1), number(last));
-            insert
-        }
-        M::Vpbroadcastb | M::Vpbroadcastw | M::Vpbroadcastd | M::Vpbroadcastq => {
-            (op.destination, op.b) = (number(0), number(1));
-            op.bytes = i.op0_register().size() as u8;
-            op.count = op.bytes / op.element;
-            broadcast
-        }
-        M::Vpmovmskb | M::Pmovmskb | M::Vmovmskps | M::Movmskps | M::Vmovmskpd | M::Movmskpd => {
-            (op.destination, op.b) = (number(0), number(1));
-            op.bytes = i.op1_register().size() as u8;
-            signs
-        }
-        M::Vptest | M::Ptest | M::Vtestps | M::Vtestpd => {
-            (op.a, op.b) = (number(0), number(1));
-            op.bytes = i.op0_register().size() as u8;
-            test
-        }
-        mnemonic => {
-            (op.a, op.b) = (number(0), number(1));
-            match mnemonic {
-                M::Vcomish | M::Vucomish => compare_half,
-                _ if op.element == 4 => compare::<f32>,
-                _ => compare::<f64>,
-            }
-        }
+        [false, false] => return None,
     })
+}
+
+/// Decodes an extraction of any element.
+fn extraction(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    op.element = match i.mnemonic() {
+        M::Vpextrb | M::Pextrb => 1,
+        M::Vpextrw | M::Pextrw => 2,
+        M::Vpextrd | M::Pextrd | M::Vextractps | M::Extractps => 4,
+        M::Vpextrq | M::Pextrq => 8,
+        _ => return None,
+    };
+    (op.destination, op.a) = (number(i, 0), number(i, 1));
+    Some(extract)
+}
+
+/// Decodes an insertion of any element.
+fn insertion(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    op.element = match i.mnemonic() {
+        M::Vpinsrb | M::Pinsrb => 1,
+        M::Vpinsrw | M::Pinsrw => 2,
+        M::Vpinsrd | M::Pinsrd => 4,
+        M::Vpinsrq | M::Pinsrq => 8,
+        _ => return None,
+    };
+    // The immediate is the last operand.
+    let source = i.op_count() - 2;
+    (op.destination, op.a, op.b) = (number(i, 0), number(i, source - 1), number(i, source));
+    Some(insert)
+}
+
+/// Decodes a broadcast of a general register.
+fn general_broadcast(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    let element = match i.mnemonic() {
+        M::Vpbroadcastb => 1,
+        M::Vpbroadcastw => 2,
+        M::Vpbroadcastd => 4,
+        M::Vpbroadcastq => 8,
+        _ => return None,
+    };
+    if !is_register(i, 1, Register::is_gpr) {
+        return None;
+    }
+    (op.element, op.destination, op.b) = (element, number(i, 0), number(i, 1));
+    op.bytes = i.op0_register().size() as u8;
+    op.count = op.bytes / op.element;
+    Some(broadcast)
+}
+
+/// Decodes a collection of sign bits in a general register.
+fn sign_bits(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    op.element = match i.mnemonic() {
+        M::Vpmovmskb | M::Pmovmskb => 1,
+        M::Vmovmskps | M::Movmskps => 4,
+        M::Vmovmskpd | M::Movmskpd => 8,
+        _ => return None,
+    };
+    (op.destination, op.b) = (number(i, 0), number(i, 1));
+    op.bytes = i.op1_register().size() as u8;
+    Some(signs)
+}
+
+/// Decodes a test of bits that sets flags.
+fn bit_test(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    op.element = match i.mnemonic() {
+        M::Vptest | M::Ptest => 1,
+        M::Vtestps => 4,
+        M::Vtestpd => 8,
+        _ => return None,
+    };
+    (op.a, op.b) = (number(i, 0), number(i, 1));
+    op.bytes = i.op0_register().size() as u8;
+    Some(test)
+}
+
+/// Decodes a comparison of floats that sets flags.
+fn comparison(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    let (run, element): (Run, u8) = match i.mnemonic() {
+        M::Vcomiss | M::Vucomiss | M::Comiss | M::Ucomiss => (compare::<f32>, 4),
+        M::Vcomisd | M::Vucomisd | M::Comisd | M::Ucomisd => (compare::<f64>, 8),
+        M::Vcomish | M::Vucomish => (compare_half, 2),
+        _ => return None,
+    };
+    (op.element, op.a, op.b) = (element, number(i, 0), number(i, 1));
+    Some(run)
+}
+
+/// Decodes an instruction between vectors and general registers or flags.
+pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
+    // Excludes instructions of MMX.
+    if i.op_count() < 2 || (0..2).any(|n| is_register(i, n, Register::is_mm)) {
+        return None;
+    }
+    lowest_move(i, op)
+        .or_else(|| extraction(i, op))
+        .or_else(|| insertion(i, op))
+        .or_else(|| general_broadcast(i, op))
+        .or_else(|| sign_bits(i, op))
+        .or_else(|| bit_test(i, op))
+        .or_else(|| comparison(i, op))
+        .or_else(|| conversion(i, op))
 }

@@ -188,8 +188,20 @@ macro_rules! shift_each {
 
 /// Returns the row of an integer instruction.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
+    sum_row(i)
+        .or_else(|| product_row(i))
+        .or_else(|| logic_row(i))
+        .or_else(|| extremum_row(i))
+        .or_else(|| comparison_row(i))
+        .or_else(|| shift_row(i))
+        .or_else(|| rotate(i))
+        .or_else(|| horizontal_row(i))
+        .or_else(|| dot_row(i))
+}
+
+/// Returns the row of a sum, difference or average.
+fn sum_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
-    let vex = i.encoding() != EncodingKind::EVEX;
     Some(match i.mnemonic() {
         M::Vpaddb | M::Paddb => two!(u8, u8::wrapping_add),
         M::Vpaddw | M::Paddw => two!(u16, u16::wrapping_add),
@@ -209,7 +221,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpsubusw | M::Psubusw => two!(u16, u16::saturating_sub),
         M::Vpavgb | M::Pavgb => two!(u8, |a, b| (u16::from(a) + u16::from(b)).div_ceil(2) as u8),
         M::Vpavgw | M::Pavgw => two!(u16, |a, b| (u32::from(a) + u32::from(b)).div_ceil(2) as u16),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a product.
+fn product_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vpmullw | M::Pmullw => two!(u16, u16::wrapping_mul),
         M::Vpmulld | M::Pmulld => two!(u32, u32::wrapping_mul),
         M::Vpmullq => two!(u64, u64::wrapping_mul),
@@ -241,7 +260,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         )
         .whole(),
         M::Vpsadbw | M::Psadbw => Row::new(Shape::Lanes(sums_of_differences), 8),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a bitwise operation.
+fn logic_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vpand | M::Vpandd | M::Pand | M::Vandps | M::Andps => two!(u32, |a, b| a & b),
         M::Vpandq | M::Vandpd | M::Andpd => two!(u64, |a, b| a & b),
         M::Vpandn | M::Vpandnd | M::Pandn | M::Vandnps | M::Andnps => two!(u32, |a, b| !a & b),
@@ -252,7 +278,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpxorq | M::Vxorpd | M::Xorpd => two!(u64, |a, b| a ^ b),
         M::Vpternlogd => Row::new(Shape::Accumulate(ternary), 4),
         M::Vpternlogq => Row::new(Shape::Accumulate(ternary), 8),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a minimum, maximum, absolute value or sign.
+fn extremum_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vpminsb | M::Pminsb => two!(i8, i8::min),
         M::Vpminsw | M::Pminsw => two!(i16, i16::min),
         M::Vpminsd | M::Pminsd => two!(i32, i32::min),
@@ -276,16 +309,34 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpsignb | M::Psignb => sign!(i8),
         M::Vpsignw | M::Psignw => sign!(i16),
         M::Vpsignd | M::Psignd => sign!(i32),
+        _ => return None,
+    })
+}
 
-        M::Vpcmpeqb | M::Pcmpeqb if vex => holds!(u8, |a, b| a == b),
-        M::Vpcmpeqw | M::Pcmpeqw if vex => holds!(u16, |a, b| a == b),
-        M::Vpcmpeqd | M::Pcmpeqd if vex => holds!(u32, |a, b| a == b),
-        M::Vpcmpeqq | M::Pcmpeqq if vex => holds!(u64, |a, b| a == b),
-        M::Vpcmpgtb | M::Pcmpgtb if vex => holds!(i8, |a, b| a > b),
-        M::Vpcmpgtw | M::Pcmpgtw if vex => holds!(i16, |a, b| a > b),
-        M::Vpcmpgtd | M::Pcmpgtd if vex => holds!(i32, |a, b| a > b),
-        M::Vpcmpgtq | M::Pcmpgtq if vex => holds!(i64, |a, b| a > b),
+/// Returns the row of a comparison whose result is a vector.
+fn comparison_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    // The EVEX forms have a mask as their result.
+    if i.encoding() == EncodingKind::EVEX {
+        return None;
+    }
+    Some(match i.mnemonic() {
+        M::Vpcmpeqb | M::Pcmpeqb => holds!(u8, |a, b| a == b),
+        M::Vpcmpeqw | M::Pcmpeqw => holds!(u16, |a, b| a == b),
+        M::Vpcmpeqd | M::Pcmpeqd => holds!(u32, |a, b| a == b),
+        M::Vpcmpeqq | M::Pcmpeqq => holds!(u64, |a, b| a == b),
+        M::Vpcmpgtb | M::Pcmpgtb => holds!(i8, |a, b| a > b),
+        M::Vpcmpgtw | M::Pcmpgtw => holds!(i16, |a, b| a > b),
+        M::Vpcmpgtd | M::Pcmpgtd => holds!(i32, |a, b| a > b),
+        M::Vpcmpgtq | M::Pcmpgtq => holds!(i64, |a, b| a > b),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a shift, by one count or by one for each element.
+fn shift_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vpsllw | M::Psllw => shift!(i, u16, |x, n| left(x, n, 16)),
         M::Vpslld | M::Pslld => shift!(i, u32, |x, n| left(x, n, 32)),
         M::Vpsllq | M::Psllq => shift!(i, u64, |x, n| left(x, n, 64)),
@@ -304,7 +355,15 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpsravw => two!(i16, |x, n| x >> n.cast_unsigned().min(15)),
         M::Vpsravd => two!(i32, |x, n| x >> n.cast_unsigned().min(31)),
         M::Vpsravq => two!(i64, |x, n| x >> n.cast_unsigned().min(63)),
+        M::Vpmultishiftqb => Row::new(Shape::Lanes(multishift), 1).whole(),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a horizontal sum or a pack.
+fn horizontal_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Vphaddw | M::Phaddw => Row::new(Shape::Lanes(|r, a, b, op| horizontal(r, a, b, op, u16::wrapping_add)), 2),
         M::Vphaddd | M::Phaddd => Row::new(Shape::Lanes(|r, a, b, op| horizontal(r, a, b, op, u32::wrapping_add)), 4),
         M::Vphaddsw | M::Phaddsw => {
@@ -331,8 +390,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
             Row::new(Shape::Lanes(|r, a, b, op| pack::<i32, u16>(r, a, b, op, |x| saturate(x, u16::MIN, u16::MAX))), 2)
                 .whole()
         }
-        M::Vpmultishiftqb => Row::new(Shape::Lanes(multishift), 1).whole(),
+        _ => return None,
+    })
+}
 
+/// Returns the row of a dot product that adds to the destination.
+fn dot_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         // By the manual, masked elements of these and of `vpmuldq` do not fault. On a Zen 4, they
         // do.
         M::Vpdpbusd => three!(u32, dot::pdpbusd).whole(),
@@ -340,6 +405,6 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpdpwssd => three!(u32, dot::pdpwssd).whole(),
         M::Vpdpwssds => three!(u32, dot::pdpwssds).whole(),
         M::Vdpbf16ps => three!(u32, dot::dpbf16ps),
-        _ => return rotate(i),
+        _ => return None,
     })
 }

@@ -105,112 +105,137 @@ fn from_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
+/// The operation of a mask instruction. `Binary`, `Shift` and `Test` have the number of their
+/// function.
+#[derive(Clone, Copy)]
+enum Work {
+    Binary(u8),
+    Not,
+    Shift(u8),
+    Test(u8),
+    Move,
+    /// Moves between a mask and the elements of a vector.
+    Vector,
+}
+
+/// Returns the operation of a mask instruction, and the bytes of the mask.
+fn work(mnemonic: Mnemonic) -> Option<(Work, u8)> {
+    use Mnemonic as M;
+    use Work::{Binary, Move, Not, Shift, Test, Vector};
+    Some(match mnemonic {
+        M::Kandb => (Binary(0), 1),
+        M::Kandw => (Binary(0), 2),
+        M::Kandd => (Binary(0), 4),
+        M::Kandq => (Binary(0), 8),
+        M::Kandnb => (Binary(1), 1),
+        M::Kandnw => (Binary(1), 2),
+        M::Kandnd => (Binary(1), 4),
+        M::Kandnq => (Binary(1), 8),
+        M::Korb => (Binary(2), 1),
+        M::Korw => (Binary(2), 2),
+        M::Kord => (Binary(2), 4),
+        M::Korq => (Binary(2), 8),
+        M::Kxorb => (Binary(3), 1),
+        M::Kxorw => (Binary(3), 2),
+        M::Kxord => (Binary(3), 4),
+        M::Kxorq => (Binary(3), 8),
+        M::Kxnorb => (Binary(4), 1),
+        M::Kxnorw => (Binary(4), 2),
+        M::Kxnord => (Binary(4), 4),
+        M::Kxnorq => (Binary(4), 8),
+        M::Kaddb => (Binary(5), 1),
+        M::Kaddw => (Binary(5), 2),
+        M::Kaddd => (Binary(5), 4),
+        M::Kaddq => (Binary(5), 8),
+        M::Kunpckbw => (Binary(6), 2),
+        M::Kunpckwd => (Binary(6), 4),
+        M::Kunpckdq => (Binary(6), 8),
+        M::Knotb => (Not, 1),
+        M::Knotw => (Not, 2),
+        M::Knotd => (Not, 4),
+        M::Knotq => (Not, 8),
+        M::Kshiftlb => (Shift(0), 1),
+        M::Kshiftlw => (Shift(0), 2),
+        M::Kshiftld => (Shift(0), 4),
+        M::Kshiftlq => (Shift(0), 8),
+        M::Kshiftrb => (Shift(1), 1),
+        M::Kshiftrw => (Shift(1), 2),
+        M::Kshiftrd => (Shift(1), 4),
+        M::Kshiftrq => (Shift(1), 8),
+        M::Kortestb => (Test(0), 1),
+        M::Kortestw => (Test(0), 2),
+        M::Kortestd => (Test(0), 4),
+        M::Kortestq => (Test(0), 8),
+        M::Ktestb => (Test(1), 1),
+        M::Ktestw => (Test(1), 2),
+        M::Ktestd => (Test(1), 4),
+        M::Ktestq => (Test(1), 8),
+        M::Kmovb => (Move, 1),
+        M::Kmovw => (Move, 2),
+        M::Kmovd => (Move, 4),
+        M::Kmovq => (Move, 8),
+        M::Vpmovm2b | M::Vpmovb2m => (Vector, 1),
+        M::Vpmovm2w | M::Vpmovw2m => (Vector, 2),
+        M::Vpmovm2d | M::Vpmovd2m => (Vector, 4),
+        M::Vpmovm2q | M::Vpmovq2m => (Vector, 8),
+        _ => return None,
+    })
+}
+
+/// Sets the operands of a move between a mask and a mask, a general register or memory.
+fn decode_move(i: &Instruction, op: &mut Op) -> Option<Run> {
+    let register = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n));
+    Some(match (register(0), register(1)) {
+        (None, Some(k)) => {
+            op.b = k.number() as u8;
+            store
+        }
+        (Some(k), None) => {
+            op.destination = k.number() as u8;
+            load
+        }
+        (Some(to), Some(from)) => {
+            (op.destination, op.b) = (to.number() as u8, from.number() as u8);
+            match (to.is_k(), from.is_k()) {
+                (true, true) => mov,
+                (true, false) => from_general,
+                _ => to_general,
+            }
+        }
+        (None, None) => return None,
+    })
+}
+
 /// Decodes a mask instruction.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
-    use Mnemonic as M;
-    let (kind, size): (u8, u8) = match i.mnemonic() {
-        M::Kandb => (0, 1),
-        M::Kandw => (0, 2),
-        M::Kandd => (0, 4),
-        M::Kandq => (0, 8),
-        M::Kandnb => (1, 1),
-        M::Kandnw => (1, 2),
-        M::Kandnd => (1, 4),
-        M::Kandnq => (1, 8),
-        M::Korb => (2, 1),
-        M::Korw => (2, 2),
-        M::Kord => (2, 4),
-        M::Korq => (2, 8),
-        M::Kxorb => (3, 1),
-        M::Kxorw => (3, 2),
-        M::Kxord => (3, 4),
-        M::Kxorq => (3, 8),
-        M::Kxnorb => (4, 1),
-        M::Kxnorw => (4, 2),
-        M::Kxnord => (4, 4),
-        M::Kxnorq => (4, 8),
-        M::Kaddb => (5, 1),
-        M::Kaddw => (5, 2),
-        M::Kaddd => (5, 4),
-        M::Kaddq => (5, 8),
-        M::Kunpckbw => (6, 2),
-        M::Kunpckwd => (6, 4),
-        M::Kunpckdq => (6, 8),
-        M::Knotb => (7, 1),
-        M::Knotw => (7, 2),
-        M::Knotd => (7, 4),
-        M::Knotq => (7, 8),
-        M::Kshiftlb => (8, 1),
-        M::Kshiftlw => (8, 2),
-        M::Kshiftld => (8, 4),
-        M::Kshiftlq => (8, 8),
-        M::Kshiftrb => (9, 1),
-        M::Kshiftrw => (9, 2),
-        M::Kshiftrd => (9, 4),
-        M::Kshiftrq => (9, 8),
-        M::Kortestb => (10, 1),
-        M::Kortestw => (10, 2),
-        M::Kortestd => (10, 4),
-        M::Kortestq => (10, 8),
-        M::Ktestb => (11, 1),
-        M::Ktestw => (11, 2),
-        M::Ktestd => (11, 4),
-        M::Ktestq => (11, 8),
-        M::Kmovb => (12, 1),
-        M::Kmovw => (12, 2),
-        M::Kmovd => (12, 4),
-        M::Kmovq => (12, 8),
-        M::Vpmovm2b | M::Vpmovb2m => (13, 1),
-        M::Vpmovm2w | M::Vpmovw2m => (13, 2),
-        M::Vpmovm2d | M::Vpmovd2m => (13, 4),
-        M::Vpmovm2q | M::Vpmovq2m => (13, 8),
-        _ => return None,
-    };
+    let (work, size) = work(i.mnemonic())?;
     op.size = size;
     let register = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n));
     let number = |n: u32| register(n).map(|r| r.number() as u8);
-    match kind {
-        0..=6 => {
-            (op.destination, op.a, op.b, op.element) = (number(0)?, number(1)?, number(2)?, kind);
-            Some(binary)
+    Some(match work {
+        Work::Binary(function) => {
+            (op.destination, op.a, op.b, op.element) = (number(0)?, number(1)?, number(2)?, function);
+            binary
         }
-        7 => {
+        Work::Not => {
             (op.destination, op.b) = (number(0)?, number(1)?);
-            Some(not)
+            not
         }
-        8 | 9 => {
-            (op.destination, op.b, op.element) = (number(0)?, number(1)?, kind - 8);
-            Some(shift)
+        Work::Shift(function) => {
+            (op.destination, op.b, op.element) = (number(0)?, number(1)?, function);
+            shift
         }
-        10 | 11 => {
-            (op.a, op.b, op.element) = (number(0)?, number(1)?, kind - 10);
-            Some(test)
+        Work::Test(function) => {
+            (op.a, op.b, op.element) = (number(0)?, number(1)?, function);
+            test
         }
-        12 => Some(match (register(0), register(1)) {
-            (None, Some(k)) => {
-                op.b = k.number() as u8;
-                store
-            }
-            (Some(k), None) => {
-                op.destination = k.number() as u8;
-                load
-            }
-            (Some(to), Some(from)) => {
-                (op.destination, op.b) = (to.number() as u8, from.number() as u8);
-                match (to.is_k(), from.is_k()) {
-                    (true, true) => mov,
-                    (true, false) => from_general,
-                    _ => to_general,
-                }
-            }
-            (None, None) => return None,
-        }),
-        _ => {
+        Work::Move => decode_move(i, op)?,
+        Work::Vector => {
             (op.destination, op.b, op.element) = (number(0)?, number(1)?, size);
             let to_mask = register(0).is_some_and(Register::is_k);
             op.bytes = register(if to_mask { 1 } else { 0 })?.size() as u8;
             op.count = op.bytes / size;
-            Some(if to_mask { from_vector } else { to_vector })
+            if to_mask { from_vector } else { to_vector }
         }
-    }
+    })
 }

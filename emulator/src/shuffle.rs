@@ -159,15 +159,44 @@ fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     }
 }
 
+/// Makes the row of an instruction that accesses memory whole.
+fn moving(element: u8, lanes: LaneFn) -> Option<Row> {
+    Some(Row::new(Shape::Lanes(lanes), element).whole())
+}
+
+/// Makes the row of an instruction whose source may have any number of elements.
+fn repeated(element: u8, lanes: LaneFn) -> Option<Row> {
+    Some(Row::new(Shape::Lanes(lanes), element).from(0))
+}
+
+/// Makes the row of an instruction that reads the same places of its sources.
+fn within(element: u8, lanes: LaneFn) -> Option<Row> {
+    Some(Row::new(Shape::Lanes(lanes), element))
+}
+
+/// Makes the row of an instruction that also reads its destination, and accesses memory whole.
+fn two_tables(element: u8, lanes: LaneFn) -> Option<Row> {
+    Some(Row::new(Shape::Accumulate(lanes), element).whole())
+}
+
+/// Returns whether the last operand is an immediate.
+fn ends_in_immediate(i: &Instruction) -> bool {
+    i.op_count() > 0 && i.op_kind(i.op_count() - 1) == OpKind::Immediate8
+}
+
 /// Returns the row of an instruction that moves elements within vectors.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
+    interleave_row(i)
+        .or_else(|| shuffle_row(i))
+        .or_else(|| permute_row(i))
+        .or_else(|| part_row(i))
+        .or_else(|| broadcast_row(i))
+        .or_else(|| blend_row(i))
+}
+
+/// Returns the row of an instruction that interleaves two vectors.
+fn interleave_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
-    let moving = |element, lanes: LaneFn| Some(Row::new(Shape::Lanes(lanes), element).whole());
-    let immediate = i.op_count() > 0 && i.op_kind(i.op_count() - 1) == OpKind::Immediate8;
-    // The source may have any number of elements.
-    let repeated = |element, lanes: LaneFn| Some(Row::new(Shape::Lanes(lanes), element).from(0));
-    let within = |element, lanes: LaneFn| Some(Row::new(Shape::Lanes(lanes), element));
-    let two_tables = |element, lanes: LaneFn| Some(Row::new(Shape::Accumulate(lanes), element).whole());
     match i.mnemonic() {
         M::Vpunpcklbw | M::Punpcklbw => moving(1, |r, a, b, op| interleave::<u8>(r, a, b, op, false)),
         M::Vpunpcklwd | M::Punpcklwd => moving(2, |r, a, b, op| interleave::<u16>(r, a, b, op, false)),
@@ -185,7 +214,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpunpckhqdq | M::Punpckhqdq | M::Vunpckhpd | M::Unpckhpd => {
             moving(8, |r, a, b, op| interleave::<u64>(r, a, b, op, true))
         }
+        _ => None,
+    }
+}
 
+/// Returns the row of a shuffle within each 128 bits, or of an alignment.
+fn shuffle_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    match i.mnemonic() {
         M::Vpshufb | M::Pshufb => moving(1, shuffle_bytes),
         M::Vpshufd | M::Pshufd => {
             moving(4, |r, _, b, op| lanes::by_128(r, op, |first, i| u32::get(b, first + field(op.imm8(), i))))
@@ -196,10 +232,10 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpshuflw | M::Pshuflw => moving(2, |r, _, b, op| {
             lanes::by_128(r, op, |first, i| u16::get(b, first + if i < 4 { field(op.imm8(), i) } else { i }));
         }),
-        M::Vpermilps if immediate => {
+        M::Vpermilps if ends_in_immediate(i) => {
             moving(4, |r, _, b, op| lanes::by_128(r, op, |first, i| u32::get(b, first + field(op.imm8(), i))))
         }
-        M::Vpermilpd if immediate => {
+        M::Vpermilpd if ends_in_immediate(i) => {
             moving(8, |r, _, b, op| lanes::by_128(r, op, |first, i| u64::get(b, first + bit(op.imm8(), first + i))))
         }
         M::Vpermilps => moving(4, |r, a, b, op| {
@@ -226,8 +262,15 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         }),
         M::Valignd => moving(4, align_elements::<u32>),
         M::Valignq => moving(8, align_elements::<u64>),
+        _ => None,
+    }
+}
 
-        M::Vpermq | M::Vpermpd if immediate => moving(8, permute_quads),
+/// Returns the row of a permutation across 128 bits.
+fn permute_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    match i.mnemonic() {
+        M::Vpermq | M::Vpermpd if ends_in_immediate(i) => moving(8, permute_quads),
         M::Vpermb => moving(1, permute::<u8>),
         M::Vpermw => moving(2, permute::<u16>),
         M::Vpermd | M::Vpermps => moving(4, permute::<u32>),
@@ -243,7 +286,14 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vperm2i128 | M::Vperm2f128 => moving(8, permute_halves),
         M::Vshuff32x4 | M::Vshufi32x4 => moving(4, shuffle_pieces),
         M::Vshuff64x2 | M::Vshufi64x2 => moving(8, shuffle_pieces),
+        _ => None,
+    }
+}
 
+/// Returns the row of an insertion or extraction of a part, or of a float.
+fn part_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    match i.mnemonic() {
         M::Vinsertf128 | M::Vinserti128 | M::Vinsertf64x2 | M::Vinserti64x2 => moving(8, insert::<16>),
         M::Vinsertf32x4 | M::Vinserti32x4 => moving(4, insert::<16>),
         M::Vinsertf32x8 | M::Vinserti32x8 => moving(4, insert::<32>),
@@ -253,7 +303,22 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vextractf32x8 | M::Vextracti32x8 => moving(4, extract::<32>),
         M::Vextractf64x4 | M::Vextracti64x4 => moving(8, extract::<32>),
         M::Vinsertps | M::Insertps => moving(4, insert_float),
+        M::Vmovlhps | M::Movlhps => within(8, |r, a, b, _| {
+            copy(r, 0, a, 0, 8);
+            copy(r, 8, b, 0, 8);
+        }),
+        M::Vmovhlps | M::Movhlps => within(8, |r, a, b, _| {
+            copy(r, 0, b, 8, 8);
+            copy(r, 8, a, 8, 8);
+        }),
+        _ => None,
+    }
+}
 
+/// Returns the row of an instruction that repeats elements.
+fn broadcast_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    match i.mnemonic() {
         M::Vpbroadcastb => repeated(1, broadcast::<1>),
         M::Vpbroadcastw => repeated(2, broadcast::<2>),
         M::Vpbroadcastd | M::Vbroadcastss => repeated(4, broadcast::<4>),
@@ -268,7 +333,15 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         }
         M::Vmovshdup | M::Movshdup => moving(4, |r, _, b, op| lanes::each(r, op, |i| u32::get(b, i | 1))),
         M::Vmovsldup | M::Movsldup => moving(4, |r, _, b, op| lanes::each(r, op, |i| u32::get(b, i & !1))),
+        _ => None,
+    }
+}
 
+/// Returns the row of an instruction that takes each element from the same place of one of two
+/// vectors.
+fn blend_row(i: &Instruction) -> Option<Row> {
+    use Mnemonic as M;
+    match i.mnemonic() {
         M::Vblendps | M::Blendps | M::Vpblendd => within(4, blend::<u32>),
         M::Vblendpd | M::Blendpd => within(8, blend::<u64>),
         M::Vpblendw | M::Pblendw => within(2, blend::<u16>),
@@ -279,14 +352,6 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         M::Vpblendmw => Some(Row::new(Shape::Blend, 2)),
         M::Vpblendmd | M::Vblendmps => Some(Row::new(Shape::Blend, 4)),
         M::Vpblendmq | M::Vblendmpd => Some(Row::new(Shape::Blend, 8)),
-        M::Vmovlhps | M::Movlhps => within(8, |r, a, b, _| {
-            copy(r, 0, a, 0, 8);
-            copy(r, 8, b, 0, 8);
-        }),
-        M::Vmovhlps | M::Movhlps => within(8, |r, a, b, _| {
-            copy(r, 0, b, 8, 8);
-            copy(r, 8, a, 8, 8);
-        }),
         _ => None,
     }
 }

@@ -93,27 +93,21 @@ fn condition(i: &Instruction) -> Option<u8> {
     })
 }
 
-/// Decodes a general-purpose instruction; `None` if it is not emulated.
-pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
+/// Decodes a jump to an address in the code.
+fn jump(i: &Instruction, op: &mut Op) -> Option<Run> {
+    if i.op0_kind() != OpKind::NearBranch64 {
+        return None;
+    }
+    if i.mnemonic() == Mnemonic::Jmp {
+        return Some(jmp);
+    }
+    op.c = condition(i)?;
+    Some(jcc)
+}
+
+/// Decodes a sum, difference, bitwise operation, comparison or negation.
+fn arithmetic(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
-    // Finds the second byte of the first four registers.
-    let high = |r: Register| matches!(r, Register::AH | Register::BH | Register::CH | Register::DH);
-    if i.has_lock_prefix() || i.has_rep_prefix() || i.has_repne_prefix() {
-        return None;
-    }
-    if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && high(i.op_register(n))) {
-        return None;
-    }
-    if matches!(i.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch) {
-        if i.op0_kind() != OpKind::NearBranch64 {
-            return None;
-        }
-        if i.mnemonic() == M::Jmp {
-            return Some(jmp);
-        }
-        op.c = condition(i)?;
-        return Some(jcc);
-    }
     Some(match i.mnemonic() {
         M::Add => by_size!(op, form(i, op)?, binary, 0),
         M::Or => by_size!(op, form(i, op)?, binary, 1),
@@ -124,7 +118,6 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         M::Xor => by_size!(op, form(i, op)?, binary, 6),
         M::Cmp => by_size!(op, form(i, op)?, binary, 7),
         M::Test => by_size!(op, form(i, op)?, binary, 8),
-        M::Mov => by_size!(op, form(i, op)?, mov),
         M::Inc | M::Dec => {
             form(i, op)?;
             op.immediate = u64::from(i.mnemonic() == M::Dec);
@@ -132,6 +125,15 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Neg => form(i, op).map(|_| negate)?,
         M::Not => form(i, op).map(|_| not)?,
+        _ => return None,
+    })
+}
+
+/// Decodes a copy, extension, exchange or address computation.
+fn movement(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
+        M::Mov => by_size!(op, form(i, op)?, mov),
         M::Movzx => unary_source(i, op, 1).map(|()| movzx)?,
         M::Movsx | M::Movsxd => unary_source(i, op, 1).map(|()| movsx)?,
         M::Lea => {
@@ -139,6 +141,38 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             (op.destination, op.size, op.memory_bytes) = (r.full_register().number() as u8, r.size() as u8, 0);
             lea
         }
+        M::Cbw | M::Cwde | M::Cdqe | M::Cwd | M::Cdq | M::Cqo => {
+            op.c = u8::from(matches!(i.mnemonic(), M::Cwd | M::Cdq | M::Cqo));
+            op.size = match i.mnemonic() {
+                M::Cbw | M::Cwd => 2,
+                M::Cwde | M::Cdq => 4,
+                _ => 8,
+            };
+            extend_accumulator
+        }
+        M::Bswap => {
+            form(i, op)?;
+            // The 16-bit form is undefined.
+            if op.size < 4 {
+                return None;
+            }
+            bswap
+        }
+        M::Xchg => {
+            form(i, op)?;
+            if i.op1_kind() == OpKind::Memory {
+                return None;
+            }
+            xchg
+        }
+        _ => return None,
+    })
+}
+
+/// Decodes a product or quotient.
+fn product(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Imul if i.op_count() > 1 => {
             unary_source(i, op, 1)?;
             op.c = u8::from(i.op_count() == 3);
@@ -153,15 +187,14 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             }
             if matches!(i.mnemonic(), M::Imul | M::Mul) { multiply_wide } else { divide }
         }
-        M::Cbw | M::Cwde | M::Cdqe | M::Cwd | M::Cdq | M::Cqo => {
-            op.c = u8::from(matches!(i.mnemonic(), M::Cwd | M::Cdq | M::Cqo));
-            op.size = match i.mnemonic() {
-                M::Cbw | M::Cwd => 2,
-                M::Cwde | M::Cdq => 4,
-                _ => 8,
-            };
-            extend_accumulator
-        }
+        _ => return None,
+    })
+}
+
+/// Decodes a shift or rotation.
+fn shifts(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Shl | M::Sal | M::Shr | M::Sar | M::Rol | M::Ror => {
             form(i, op)?;
             if i.op0_kind() == OpKind::Register {
@@ -191,6 +224,14 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             };
             shift_x
         }
+        _ => return None,
+    })
+}
+
+/// Decodes a test, count, extraction or deposit of bits.
+fn bits(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Bt | M::Bts | M::Btr | M::Btc => {
             if form(i, op)? != TO_REGISTER {
                 return None;
@@ -238,21 +279,14 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             };
             bmi
         }
-        M::Bswap => {
-            form(i, op)?;
-            // The 16-bit form is undefined.
-            if op.size < 4 {
-                return None;
-            }
-            bswap
-        }
-        M::Xchg => {
-            form(i, op)?;
-            if i.op1_kind() == OpKind::Memory {
-                return None;
-            }
-            xchg
-        }
+        _ => return None,
+    })
+}
+
+/// Decodes a push, pop, return, change of a flag, or an instruction without effect.
+fn control(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    Some(match i.mnemonic() {
         M::Push => {
             op.b = ALWAYS_ZERO as u8;
             match i.op0_kind() {
@@ -285,17 +319,41 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             };
             flag
         }
-        _ => {
-            op.c = condition(i)?;
-            if i.op_count() == 1 {
-                if i.op0_kind() == OpKind::Register {
-                    op.destination = i.op0_register().full_register().number() as u8;
-                }
-                setcc
-            } else {
-                unary_source(i, op, 1)?;
-                cmov
-            }
-        }
+        _ => return None,
     })
+}
+
+/// Decodes an instruction that writes or copies by a condition.
+fn conditional(i: &Instruction, op: &mut Op) -> Option<Run> {
+    op.c = condition(i)?;
+    if i.op_count() == 1 {
+        if i.op0_kind() == OpKind::Register {
+            op.destination = i.op0_register().full_register().number() as u8;
+        }
+        return Some(setcc);
+    }
+    unary_source(i, op, 1)?;
+    Some(cmov)
+}
+
+/// Decodes a general-purpose instruction; `None` if it is not emulated.
+pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
+    // Finds the second byte of the first four registers.
+    let high = |r: Register| matches!(r, Register::AH | Register::BH | Register::CH | Register::DH);
+    if i.has_lock_prefix() || i.has_rep_prefix() || i.has_repne_prefix() {
+        return None;
+    }
+    if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && high(i.op_register(n))) {
+        return None;
+    }
+    if matches!(i.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch) {
+        return jump(i, op);
+    }
+    arithmetic(i, op)
+        .or_else(|| movement(i, op))
+        .or_else(|| product(i, op))
+        .or_else(|| shifts(i, op))
+        .or_else(|| bits(i, op))
+        .or_else(|| control(i, op))
+        .or_else(|| conditional(i, op))
 }
