@@ -197,214 +197,354 @@ pub fn is_zero_idiom(i: &Instruction) -> bool {
     )
 }
 
+/// An instruction, and the properties of its operands that its class depends on.
+struct Form<'i> {
+    i: &'i Instruction,
+    width: Width,
+    loaded: Width,
+    /// Whether the first operand is memory.
+    to_memory: bool,
+    /// Whether another operand is memory.
+    from_memory: bool,
+    /// The first operand, if it is a register.
+    op0: Register,
+    /// The second operand, if it is a register.
+    op1: Register,
+}
+
+impl Form<'_> {
+    fn new(i: &Instruction) -> Form<'_> {
+        let width = width(i);
+        let register = |n| {
+            if i.op_count() > n && i.op_kind(n) == OpKind::Register { i.op_register(n) } else { Register::None }
+        };
+        Form {
+            i,
+            width,
+            loaded: loaded(i, width),
+            to_memory: i.op_count() > 0 && i.op0_kind() == OpKind::Memory,
+            from_memory: (1..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory),
+            op0: register(0),
+            op1: register(1),
+        }
+    }
+
+    fn with(&self, class: Class, memory: Memory) -> Option<Work> {
+        Some(Work { class, width: self.width, memory, loaded: self.loaded })
+    }
+
+    /// Returns work whose memory access is part of its class.
+    fn plain(&self, class: Class) -> Option<Work> {
+        self.with(class, Memory::None)
+    }
+
+    /// Returns work that may read a memory operand.
+    fn work(&self, class: Class) -> Option<Work> {
+        self.with(class, if self.from_memory { Memory::Read } else { Memory::None })
+    }
+
+    /// Returns work whose result goes to memory.
+    fn store(&self, class: Class) -> Option<Work> {
+        self.with(class, Memory::Write)
+    }
+
+    /// Returns integer work; the first operand can be memory too.
+    fn int(&self, class: Class) -> Option<Work> {
+        if self.to_memory { self.with(class, Memory::Update) } else { self.work(class) }
+    }
+}
+
 /// Returns the class of an instruction; `None` if it has none.
 pub fn classify(i: &Instruction) -> Option<Work> {
+    let f = &Form::new(i);
+    if is_zero_idiom(i) {
+        return f.plain(if f.width == Width::Scalar { Class::Nothing } else { Class::Zero });
+    }
+    scalar(f)
+        .or_else(|| vector_move(f))
+        .or_else(|| vector_integer(f))
+        .or_else(|| shuffle(f))
+        .or_else(|| part_move(f))
+        .or_else(|| float(f))
+        .or_else(|| product(f))
+        .or_else(|| conversion(f))
+        .or_else(|| mask(f))
+        .or_else(|| element_move(f))
+        .or_else(|| tile(f))
+}
+
+/// Returns the class of an instruction on integer registers.
+fn scalar(f: &Form) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
-    let width = width(i);
-    let to_memory = i.op_count() > 0 && i.op0_kind() == OpKind::Memory;
-    let from_memory = (1..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-    let loaded = loaded(i, width);
-    let plain = |class| Some(Work { class, width, memory: Memory::None, loaded });
-    // Work that may read a memory operand.
-    let work = |class| {
-        let memory = if from_memory { Memory::Read } else { Memory::None };
-        Some(Work { class, width, memory, loaded })
-    };
-    // Work whose result goes to memory.
-    let store = |class| Some(Work { class, width, memory: Memory::Write, loaded });
-    // Integer work; the first operand can be memory too.
-    let int = |class| {
-        let memory = if to_memory { Memory::Update } else { return work(class) };
-        Some(Work { class, width, memory, loaded })
-    };
-    let op0 = if i.op_count() > 0 && i.op0_kind() == OpKind::Register { i.op0_register() } else { Register::None };
-    let op1 = if i.op_count() > 1 && i.op1_kind() == OpKind::Register { i.op1_register() } else { Register::None };
-    if is_zero_idiom(i) {
-        return if width == Width::Scalar { plain(C::Nothing) } else { plain(C::Zero) };
-    }
-    match i.mnemonic() {
-        Nop | Endbr64 => plain(C::Nothing),
-        Add | Sub | And | Or | Xor | Neg | Not | Inc | Dec | Adc | Sbb => int(C::IntAlu),
-        Cmp | Test => {
-            let memory = if to_memory || from_memory { Memory::Read } else { Memory::None };
-            Some(Work { class: C::IntAlu, width, memory, loaded })
-        }
-        Mov if to_memory => plain(C::StoreInt),
-        Mov if from_memory => plain(C::LoadInt),
-        Mov if op1 == Register::None => plain(C::IntAlu),
-        Mov => plain(C::IntMove),
-        Movzx | Movsx | Movsxd if from_memory => plain(C::LoadInt),
-        Movzx | Movsx | Movsxd => plain(C::IntAlu),
-        Cmove | Cmovne | Cmovl | Cmovge | Cmovle | Cmovg | Cmovb | Cmovae | Cmovbe | Cmova => work(C::IntAlu),
-        Shl | Shr | Sar | Rol | Ror => int(C::IntShift),
+    match f.i.mnemonic() {
+        Nop | Endbr64 => f.plain(C::Nothing),
+        Add | Sub | And | Or | Xor | Neg | Not | Inc | Dec | Adc | Sbb => f.int(C::IntAlu),
+        Cmp | Test => f.with(C::IntAlu, if f.to_memory || f.from_memory { Memory::Read } else { Memory::None }),
+        Mov if f.to_memory => f.plain(C::StoreInt),
+        Mov if f.from_memory => f.plain(C::LoadInt),
+        Mov if f.op1 == Register::None => f.plain(C::IntAlu),
+        Mov => f.plain(C::IntMove),
+        Movzx | Movsx | Movsxd if f.from_memory => f.plain(C::LoadInt),
+        Movzx | Movsx | Movsxd => f.plain(C::IntAlu),
+        Cmove | Cmovne | Cmovl | Cmovge | Cmovle | Cmovg | Cmovb | Cmovae | Cmovbe | Cmova => f.work(C::IntAlu),
+        Shl | Shr | Sar | Rol | Ror => f.int(C::IntShift),
         Lea => {
-            let parts = u32::from(i.memory_base() != Register::None)
-                + u32::from(i.memory_index() != Register::None)
-                + u32::from(i.memory_displacement64() != 0);
-            plain(if parts > 2 { C::LeaThree } else { C::Lea })
+            let parts = u32::from(f.i.memory_base() != Register::None)
+                + u32::from(f.i.memory_index() != Register::None)
+                + u32::from(f.i.memory_displacement64() != 0);
+            f.plain(if parts > 2 { C::LeaThree } else { C::Lea })
         }
-        Imul => work(C::IntMul),
-        Jmp | Ja | Jae | Jb | Jbe | Je | Jne | Jg | Jge | Jl | Jle | Js | Jns | Jo | Jno | Jp | Jnp => plain(C::Branch),
-        Ret => plain(C::Return),
-        Push => plain(C::StoreInt),
-        Pop | Prefetcht0 => plain(C::LoadInt),
+        Imul => f.work(C::IntMul),
+        Jmp | Ja | Jae | Jb | Jbe | Je | Jne | Jg | Jge | Jl | Jle | Js | Jns | Jo | Jno | Jp | Jnp => {
+            f.plain(C::Branch)
+        }
+        Ret => f.plain(C::Return),
+        Push => f.plain(C::StoreInt),
+        Pop | Prefetcht0 => f.plain(C::LoadInt),
+        _ => None,
+    }
+}
 
+/// Returns the class of a copy, load, store or broadcast of vectors.
+fn vector_move(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
         Vmovdqu | Vmovdqa | Vmovups | Vmovaps | Vmovupd | Vmovapd | Vmovdqu8 | Vmovdqu16 | Vmovdqu32 | Vmovdqu64
         | Vmovdqa32 | Vmovdqa64 | Vmovss | Vmovsd
-            if to_memory || from_memory =>
+            if f.to_memory || f.from_memory =>
         {
-            plain(if to_memory { C::Store } else { C::Load })
+            f.plain(if f.to_memory { C::Store } else { C::Load })
         }
         Vmovdqu | Vmovdqa | Vmovups | Vmovaps | Vmovupd | Vmovapd | Vmovdqu8 | Vmovdqu16 | Vmovdqu32 | Vmovdqu64
-        | Vmovdqa32 | Vmovdqa64 => plain(if i.has_op_mask() { C::Logic } else { C::VecMove }),
-        Vmovss | Vmovsd => plain(C::Shuffle),
-        Vlddqu | Vmovntdqa => plain(C::Load),
-        Vmovntdq | Vmovntps => plain(C::Store),
-        Vmovd | Vmovq | Vmovw if to_memory => plain(C::Store),
-        Vmovd | Vmovq | Vmovw if from_memory => plain(C::Load),
-        Vmovd | Vmovq | Vmovw if op0.is_gpr() => plain(C::VecToInt),
-        Vmovd | Vmovq | Vmovw if op1.is_gpr() => plain(C::IntToVec),
-        Vmovq => plain(C::Shuffle),
+        | Vmovdqa32 | Vmovdqa64 => f.plain(if f.i.has_op_mask() { C::Logic } else { C::VecMove }),
+        Vmovss | Vmovsd => f.plain(C::Shuffle),
+        Vlddqu | Vmovntdqa => f.plain(C::Load),
+        Vmovntdq | Vmovntps => f.plain(C::Store),
+        Vmovd | Vmovq | Vmovw if f.to_memory => f.plain(C::Store),
+        Vmovd | Vmovq | Vmovw if f.from_memory => f.plain(C::Load),
+        Vmovd | Vmovq | Vmovw if f.op0.is_gpr() => f.plain(C::VecToInt),
+        Vmovd | Vmovq | Vmovw if f.op1.is_gpr() => f.plain(C::IntToVec),
+        Vmovq => f.plain(C::Shuffle),
         Vbroadcastss | Vbroadcastsd | Vpbroadcastd | Vpbroadcastq | Vbroadcasti128 | Vbroadcastf128
         | Vbroadcasti32x4 | Vbroadcastf32x4 | Vbroadcasti64x2 | Vbroadcastf64x2 | Vbroadcasti64x4 | Vbroadcastf64x4
         | Vbroadcasti32x8 | Vbroadcastf32x8 | Vbroadcasti32x2 | Vbroadcastf32x2
-            if from_memory =>
+            if f.from_memory =>
         {
-            plain(C::Load)
+            f.plain(C::Load)
         }
-        Vpbroadcastb | Vpbroadcastw if from_memory => plain(C::BroadcastNarrow),
-        Vpbroadcastb | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq if op1.is_gpr() => plain(C::IntBroadcast),
-        Vbroadcastss | Vbroadcastsd | Vpbroadcastb | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq => plain(C::Broadcast),
+        Vpbroadcastb | Vpbroadcastw if f.from_memory => f.plain(C::BroadcastNarrow),
+        Vpbroadcastb | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq if f.op1.is_gpr() => f.plain(C::IntBroadcast),
+        Vbroadcastss | Vbroadcastsd | Vpbroadcastb | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq => {
+            f.plain(C::Broadcast)
+        }
+        _ => None,
+    }
+}
 
-        Vpaddb | Vpaddw | Vpaddd | Vpaddq | Vpsubb | Vpsubw | Vpsubd | Vpsubq => work(C::VecAdd),
+/// Returns the class of an integer operation within elements.
+fn vector_integer(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
+        Vpaddb | Vpaddw | Vpaddd | Vpaddq | Vpsubb | Vpsubw | Vpsubd | Vpsubq => f.work(C::VecAdd),
         Vpaddsb | Vpaddsw | Vpaddusb | Vpaddusw | Vpsubsb | Vpsubsw | Vpsubusb | Vpsubusw | Vpavgb | Vpavgw
         | Vpminsb | Vpminsw | Vpminsd | Vpminub | Vpminuw | Vpminud | Vpmaxsb | Vpmaxsw | Vpmaxsd | Vpmaxub
-        | Vpmaxuw | Vpmaxud => work(C::VecCompare),
-        Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpeqq | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpcmpgtq if op0.is_k() => {
-            work(C::CompareMask)
+        | Vpmaxuw | Vpmaxud => f.work(C::VecCompare),
+        Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpeqq | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpcmpgtq if f.op0.is_k() => {
+            f.work(C::CompareMask)
         }
-        Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpeqq | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpcmpgtq => work(C::VecCompare),
-        Vpabsb | Vpabsw | Vpabsd | Vpsignb | Vpsignw | Vpsignd => work(C::VecSign),
+        Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpeqq | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpcmpgtq => f.work(C::VecCompare),
+        Vpabsb | Vpabsw | Vpabsd | Vpsignb | Vpsignw | Vpsignd => f.work(C::VecSign),
         Vpand | Vpandn | Vpor | Vpxor | Vpandd | Vpandq | Vpandnd | Vpandnq | Vpord | Vporq | Vpxord | Vpxorq
         | Vpternlogd | Vpternlogq | Vandps | Vandpd | Vandnps | Vandnpd | Vorps | Vorpd | Vxorps | Vxorpd
-        | Vpblendd | Vblendps | Vblendpd => work(C::Logic),
-        Vpblendw => work(C::Shuffle),
-        Vpblendvb | Vblendvps | Vblendvpd => work(C::Blend),
-        Vpblendmb | Vpblendmw | Vpblendmd | Vpblendmq | Vblendmps | Vblendmpd => work(C::BlendMask),
+        | Vpblendd | Vblendps | Vblendpd => f.work(C::Logic),
+        Vpblendvb | Vblendvps | Vblendvpd => f.work(C::Blend),
+        Vpblendmb | Vpblendmw | Vpblendmd | Vpblendmq | Vblendmps | Vblendmpd => f.work(C::BlendMask),
         Vpsllw | Vpslld | Vpsllq | Vpsrlw | Vpsrld | Vpsrlq | Vpsraw | Vpsrad | Vpsraq => {
-            let counted = i.op_count() > 2 && i.op2_kind() != OpKind::Immediate8;
-            work(if counted { C::ShiftCount } else { C::Shift })
+            let counted = f.i.op_count() > 2 && f.i.op2_kind() != OpKind::Immediate8;
+            f.work(if counted { C::ShiftCount } else { C::Shift })
         }
         Vpsllvd | Vpsllvq | Vpsllvw | Vpsrlvd | Vpsrlvq | Vpsrlvw | Vpsravd | Vpsravq | Vpsravw | Vprold | Vprord
-        | Vprolvd | Vprorvd | Vpshldd | Vpshrdd | Vpshldw | Vpshrdw => work(C::Shift),
+        | Vprolvd | Vprorvd | Vpshldd | Vpshrdd | Vpshldw | Vpshrdw => f.work(C::Shift),
+        _ => None,
+    }
+}
+
+/// Returns the class of an instruction that moves elements between places.
+fn shuffle(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
+        Vpblendw => f.work(C::Shuffle),
         Vpshufd | Vpshufhw | Vpshuflw | Vpunpcklbw | Vpunpcklwd | Vpunpckldq | Vpunpcklqdq | Vpunpckhbw
         | Vpunpckhwd | Vpunpckhdq | Vpunpckhqdq | Vunpcklps | Vunpckhps | Vunpcklpd | Vunpckhpd | Vshufps | Vshufpd
-        | Vpermilps | Vpermilpd | Vmovshdup | Vmovsldup | Vmovddup | Vmovhlps | Vmovlhps => work(C::Shuffle),
-        Vpshufb => work(C::ShuffleBytes),
-        Vpalignr | Vpslldq | Vpsrldq => work(C::Align),
-        Vpacksswb | Vpackssdw | Vpackuswb | Vpackusdw => work(C::Pack),
+        | Vpermilps | Vpermilpd | Vmovshdup | Vmovsldup | Vmovddup | Vmovhlps | Vmovlhps => f.work(C::Shuffle),
+        Vpshufb => f.work(C::ShuffleBytes),
+        Vpalignr | Vpslldq | Vpsrldq => f.work(C::Align),
+        Vpacksswb | Vpackssdw | Vpackuswb | Vpackusdw => f.work(C::Pack),
+        Vperm2i128 | Vperm2f128 | Vpermq | Vpermpd | Vpermd | Vpermps | Vshufi32x4 | Vshuff32x4 | Vshufi64x2
+        | Vshuff64x2 | Valignd | Valignq => f.work(C::Permute),
+        Vpermw => f.work(C::PermuteWords),
+        Vpermb => f.work(C::PermuteBytes),
+        Vpermt2d | Vpermt2q | Vpermt2ps | Vpermt2pd | Vpermi2d | Vpermi2q | Vpermi2ps | Vpermi2pd => {
+            f.work(C::PermuteTwo)
+        }
+        Vpermt2w | Vpermi2w => f.work(C::PermuteTwoWords),
+        Vpermt2b | Vpermi2b => f.work(C::PermuteTwoBytes),
+        Vpmultishiftqb => f.work(C::Multishift),
+        _ => None,
+    }
+}
+
+/// Returns the class of a move of a half or quarter, or of a change of elements' sizes.
+fn part_move(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
         Vextracti128 | Vextractf128 | Vextracti32x4 | Vextractf32x4 | Vextracti64x4 | Vextractf64x4 | Vextracti64x2
         | Vextractf64x2 | Vextracti32x8 | Vextractf32x8 => {
-            if to_memory {
-                store(C::ExtractStore)
+            if f.to_memory {
+                f.store(C::ExtractStore)
             } else {
-                plain(C::Extract)
+                f.plain(C::Extract)
             }
         }
         Vinserti128 | Vinsertf128 | Vinserti32x4 | Vinsertf32x4 | Vinserti64x4 | Vinsertf64x4 | Vinserti64x2
-        | Vinsertf64x2 | Vinserti32x8 | Vinsertf32x8 => work(if from_memory { C::InsertLoad } else { C::Insert }),
-        Vperm2i128 | Vperm2f128 | Vpermq | Vpermpd | Vpermd | Vpermps | Vshufi32x4 | Vshuff32x4 | Vshufi64x2
-        | Vshuff64x2 | Valignd | Valignq => work(C::Permute),
-        Vpermw => work(C::PermuteWords),
-        Vpermb => work(C::PermuteBytes),
-        Vpermt2d | Vpermt2q | Vpermt2ps | Vpermt2pd | Vpermi2d | Vpermi2q | Vpermi2ps | Vpermi2pd => {
-            work(C::PermuteTwo)
-        }
-        Vpermt2w | Vpermi2w => work(C::PermuteTwoWords),
-        Vpermt2b | Vpermi2b => work(C::PermuteTwoBytes),
-        Vpmultishiftqb => work(C::Multishift),
+        | Vinsertf64x2 | Vinserti32x8 | Vinsertf32x8 => f.work(if f.from_memory { C::InsertLoad } else { C::Insert }),
         Vpmovzxbw | Vpmovzxbd | Vpmovzxbq | Vpmovzxwd | Vpmovzxwq | Vpmovzxdq | Vpmovsxbw | Vpmovsxbd | Vpmovsxbq
-        | Vpmovsxwd | Vpmovsxwq | Vpmovsxdq => work(if width <= Width::X { C::ExtendShort } else { C::Extend }),
+        | Vpmovsxwd | Vpmovsxwq | Vpmovsxdq => f.work(if f.width <= Width::X { C::ExtendShort } else { C::Extend }),
         Vpmovwb | Vpmovdb | Vpmovdw | Vpmovqb | Vpmovqw | Vpmovqd | Vpmovswb | Vpmovsdb | Vpmovsdw | Vpmovuswb
         | Vpmovusdb | Vpmovusdw => {
-            if to_memory {
-                store(C::NarrowStore)
+            if f.to_memory {
+                f.store(C::NarrowStore)
             } else {
-                plain(C::Narrow)
+                f.plain(C::Narrow)
             }
         }
+        _ => None,
+    }
+}
 
-        Vaddps | Vaddss | Vaddpd | Vaddsd | Vsubps | Vsubss | Vsubpd | Vsubsd | Vaddph | Vsubph => work(C::FloatAdd),
-        Vmulps | Vmulss | Vmulpd | Vmulsd | Vmulph => work(C::FloatMul),
+/// Returns the class of float arithmetic.
+fn float(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
+        Vaddps | Vaddss | Vaddpd | Vaddsd | Vsubps | Vsubss | Vsubpd | Vsubsd | Vaddph | Vsubph => f.work(C::FloatAdd),
+        Vmulps | Vmulss | Vmulpd | Vmulsd | Vmulph => f.work(C::FloatMul),
         Vfmadd132ps | Vfmadd213ps | Vfmadd231ps | Vfmadd132ss | Vfmadd213ss | Vfmadd231ss | Vfmsub132ps
         | Vfmsub213ps | Vfmsub231ps | Vfnmadd132ps | Vfnmadd213ps | Vfnmadd231ps | Vfnmadd132ss | Vfnmadd213ss
         | Vfnmadd231ss | Vfmsub132ss | Vfmsub213ss | Vfmsub231ss | Vfmadd132ph | Vfmadd213ph | Vfmadd231ph => {
-            work(C::Fma)
+            f.work(C::Fma)
         }
-        Vcmpps | Vcmpss | Vcmppd | Vcmpsd if op0.is_k() => work(C::CompareMask),
+        Vcmpps | Vcmpss | Vcmppd | Vcmpsd if f.op0.is_k() => f.work(C::CompareMask),
         Vminps | Vminss | Vmaxps | Vmaxss | Vcmpps | Vcmpss | Vcmppd | Vcmpsd | Vminph | Vmaxph => {
-            work(C::FloatCompare)
+            f.work(C::FloatCompare)
         }
-        Vroundps | Vroundss | Vrndscaleps | Vrndscaless => work(C::FloatRound),
-        Vscalefps | Vscalefss | Vgetexpps | Vgetmantps => work(C::FloatScale),
-        Vdivps | Vdivss => work(if width <= Width::X { C::FloatDivShort } else { C::FloatDiv }),
-        Vsqrtps | Vsqrtss => work(if width <= Width::X { C::FloatSqrtShort } else { C::FloatSqrt }),
-        Vhaddps => work(C::HorizontalAdd),
+        Vroundps | Vroundss | Vrndscaleps | Vrndscaless => f.work(C::FloatRound),
+        Vscalefps | Vscalefss | Vgetexpps | Vgetmantps => f.work(C::FloatScale),
+        Vdivps | Vdivss => f.work(if f.width <= Width::X { C::FloatDivShort } else { C::FloatDiv }),
+        Vsqrtps | Vsqrtss => f.work(if f.width <= Width::X { C::FloatSqrtShort } else { C::FloatSqrt }),
+        Vhaddps => f.work(C::HorizontalAdd),
+        _ => None,
+    }
+}
 
+/// Returns the class of an integer product or a dot product.
+fn product(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
         Vpmullw | Vpmulhw | Vpmulhuw | Vpmulhrsw | Vpmaddubsw | Vpmaddwd | Vpmuldq | Vpmuludq | Vpsadbw => {
-            work(C::MulWord)
+            f.work(C::MulWord)
         }
-        Vpmulld => work(C::MulDword),
-        Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds | Vpdpbssd | Vpdpbuud | Vpdpbsud => work(C::DotInt),
-        Vdpbf16ps => work(C::DotBf16),
-        Vcvtdq2ps | Vcvtudq2ps | Vcvtps2dq | Vcvttps2dq | Vcvtps2udq => work(C::Convert),
-        Vcvtph2ps | Vcvtph2psx => work(if from_memory { C::HalfToFloatLoad } else { C::HalfToFloat }),
+        Vpmulld => f.work(C::MulDword),
+        Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds | Vpdpbssd | Vpdpbuud | Vpdpbsud => f.work(C::DotInt),
+        Vdpbf16ps => f.work(C::DotBf16),
+        _ => None,
+    }
+}
+
+/// Returns the class of a conversion between number formats.
+fn conversion(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
+        Vcvtdq2ps | Vcvtudq2ps | Vcvtps2dq | Vcvttps2dq | Vcvtps2udq => f.work(C::Convert),
+        Vcvtph2ps | Vcvtph2psx => f.work(if f.from_memory { C::HalfToFloatLoad } else { C::HalfToFloat }),
         Vcvtps2ph | Vcvtps2phx => {
-            if to_memory {
-                store(C::FloatToHalfStore)
+            if f.to_memory {
+                f.store(C::FloatToHalfStore)
             } else {
-                plain(C::FloatToHalf)
+                f.plain(C::FloatToHalf)
             }
         }
-        Vcvtneps2bf16 => work(C::FloatToBf16),
-        Vcvtne2ps2bf16 => work(C::FloatToBf16Two),
+        Vcvtneps2bf16 => f.work(C::FloatToBf16),
+        Vcvtne2ps2bf16 => f.work(C::FloatToBf16Two),
+        _ => None,
+    }
+}
 
+/// Returns the class of an instruction on masks.
+fn mask(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
         Vpcmpb | Vpcmpw | Vpcmpd | Vpcmpq | Vpcmpub | Vpcmpuw | Vpcmpud | Vpcmpuq | Vptestmb | Vptestmw | Vptestmd
         | Vptestmq | Vptestnmb | Vptestnmw | Vptestnmd | Vptestnmq | Vpmovb2m | Vpmovw2m | Vpmovd2m | Vpmovq2m => {
-            work(C::CompareMask)
+            f.work(C::CompareMask)
         }
         Kandb | Kandw | Kandd | Kandq | Kandnb | Kandnw | Kandnd | Kandnq | Korb | Korw | Kord | Korq | Kxorb
         | Kxorw | Kxord | Kxorq | Kxnorb | Kxnorw | Kxnord | Kxnorq | Knotb | Knotw | Knotd | Knotq => {
-            plain(C::MaskLogic)
+            f.plain(C::MaskLogic)
         }
         Kshiftlb | Kshiftlw | Kshiftld | Kshiftlq | Kshiftrb | Kshiftrw | Kshiftrd | Kshiftrq | Kunpckbw | Kunpckwd
-        | Kunpckdq | Kaddb | Kaddw | Kaddd | Kaddq => plain(C::MaskShift),
-        Kmovb | Kmovw | Kmovd | Kmovq if to_memory => plain(C::Store),
-        Kmovb | Kmovw | Kmovd | Kmovq if from_memory => plain(C::Load),
-        Kmovb | Kmovw | Kmovd | Kmovq if op0.is_gpr() => plain(C::MaskToInt),
-        Kmovb | Kmovw | Kmovd | Kmovq if op1.is_gpr() => plain(C::MaskFromInt),
-        Kmovb | Kmovw | Kmovd | Kmovq => plain(C::MaskLogic),
-        Kortestb | Kortestw | Kortestd | Kortestq | Ktestb | Ktestw | Ktestd | Ktestq => plain(C::MaskToInt),
-        Vpmovm2b | Vpmovm2w | Vpmovm2d | Vpmovm2q => plain(C::MaskToVector),
-        Vpmovmskb | Vmovmskps | Vmovmskpd => plain(C::VecToInt),
+        | Kunpckdq | Kaddb | Kaddw | Kaddd | Kaddq => f.plain(C::MaskShift),
+        Kmovb | Kmovw | Kmovd | Kmovq if f.to_memory => f.plain(C::Store),
+        Kmovb | Kmovw | Kmovd | Kmovq if f.from_memory => f.plain(C::Load),
+        Kmovb | Kmovw | Kmovd | Kmovq if f.op0.is_gpr() => f.plain(C::MaskToInt),
+        Kmovb | Kmovw | Kmovd | Kmovq if f.op1.is_gpr() => f.plain(C::MaskFromInt),
+        Kmovb | Kmovw | Kmovd | Kmovq => f.plain(C::MaskLogic),
+        Kortestb | Kortestw | Kortestd | Kortestq | Ktestb | Ktestw | Ktestd | Ktestq => f.plain(C::MaskToInt),
+        Vpmovm2b | Vpmovm2w | Vpmovm2d | Vpmovm2q => f.plain(C::MaskToVector),
+        _ => None,
+    }
+}
+
+/// Returns the class of a move between a vector and an integer register or an element in memory.
+fn element_move(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
+        Vpmovmskb | Vmovmskps | Vmovmskpd => f.plain(C::VecToInt),
         Vpextrb | Vpextrw | Vpextrd | Vpextrq | Vextractps => {
-            if to_memory {
-                store(C::ElementExtract)
+            if f.to_memory {
+                f.store(C::ElementExtract)
             } else {
-                plain(C::VecToIntAny)
+                f.plain(C::VecToIntAny)
             }
         }
-        Vpinsrb | Vpinsrw | Vpinsrd | Vpinsrq => work(if from_memory { C::ElementInsert } else { C::IntToVecAny }),
-        Vinsertps => work(if from_memory { C::ElementInsert } else { C::Shuffle }),
-        Vzeroupper => plain(C::UpperZero),
+        Vpinsrb | Vpinsrw | Vpinsrd | Vpinsrq => f.work(if f.from_memory { C::ElementInsert } else { C::IntToVecAny }),
+        Vinsertps => f.work(if f.from_memory { C::ElementInsert } else { C::Shuffle }),
+        _ => None,
+    }
+}
 
-        Tdpbssd | Tdpbsud | Tdpbusd | Tdpbuud | Tdpbf16ps | Tdpfp16ps => plain(C::TileDot),
-        Tileloadd | Tileloaddt1 => plain(C::TileLoad),
-        Tilestored => plain(C::TileStore),
-        Tilezero => plain(C::TileZero),
-        Ldtilecfg => plain(C::TileConfig),
-        Tilerelease => plain(C::TileRelease),
+/// Returns the class of an instruction on tiles, or on the state of vectors.
+fn tile(f: &Form) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    match f.i.mnemonic() {
+        Vzeroupper => f.plain(C::UpperZero),
+
+        Tdpbssd | Tdpbsud | Tdpbusd | Tdpbuud | Tdpbf16ps | Tdpfp16ps => f.plain(C::TileDot),
+        Tileloadd | Tileloaddt1 => f.plain(C::TileLoad),
+        Tilestored => f.plain(C::TileStore),
+        Tilezero => f.plain(C::TileZero),
+        Ldtilecfg => f.plain(C::TileConfig),
+        Tilerelease => f.plain(C::TileRelease),
         _ => None,
     }
 }
