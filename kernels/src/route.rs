@@ -1,7 +1,7 @@
 //! Routing of a token to its experts: scores, the best `top_k` of them in order, and their weights.
 
 use ixc_ir::graph::attrs::SPARSE_MIXER_NEAR;
-use ixc_ir::kernel::{BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Row, row};
@@ -92,6 +92,36 @@ impl Route {
     fn chooses_apart(&self) -> bool {
         self.bias || self.groups > 1
     }
+
+    fn check_sizes(&self, name: &str) -> Result<(), GenerateError> {
+        let Route { experts, top_k, groups, kept, bias, scales, listed, .. } = *self;
+        let in_group = experts.checked_div(groups).unwrap_or(0);
+        let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
+        check(name, "groups", groups.into(), ok, format!("a number that divides {experts} experts into equal groups"))?;
+        check(name, "kept groups", kept.into(), kept >= 1 && kept <= groups, format!("in 1..={groups}"))?;
+        let most = u64::from(kept) * u64::from(in_group);
+        check(name, "top_k", top_k.into(), top_k >= 1 && u64::from(top_k) <= most, format!("in 1..={most}"))?;
+        let alone = listed == 0 || !(bias || scales || groups > 1);
+        check(name, "rows of a table", listed.into(), alone, "0, where experts have biases, factors or groups")
+    }
+
+    /// Multiplies the weights by the factor, and divides them by their sum if the spec says so.
+    fn scale_weights(&self, b: &mut KernelBuilder, p: BufferId, total: ValueId) {
+        let scale = b.splat_f32(1, self.scale.value());
+        let total = if self.score == Score::Chosen { softmax_of_chosen(b, p, self.top_k) } else { total };
+        let factor = if self.normalise || self.score == Score::Chosen {
+            let smallest = b.splat_f32(1, SMALLEST_SUM);
+            let sum = b.same(Op::Max, &[total, smallest]);
+            b.same(Op::Div, &[scale, sum])
+        } else {
+            scale
+        };
+        b.for_each("slot", i64::from(self.top_k), |b, slot| {
+            let v = b.load(Type::f32(1), p, slot * 4);
+            let v = b.mul(v, factor);
+            b.store(p, slot * 4, v);
+        });
+    }
 }
 
 impl Definition for Route {
@@ -114,22 +144,9 @@ impl Definition for Route {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        self.check_sizes(&name)?;
         let Vectors { lanes, .. } = vectors;
-        let Route { experts, top_k, score, groups, kept, highest, bias, scales, normalise, scale, listed } = *self;
-        let in_group = experts.checked_div(groups).unwrap_or(0);
-        let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
-        check(
-            &name,
-            "groups",
-            groups.into(),
-            ok,
-            format!("a number that divides {experts} experts into equal groups"),
-        )?;
-        check(&name, "kept groups", kept.into(), kept >= 1 && kept <= groups, format!("in 1..={groups}"))?;
-        let most = u64::from(kept) * u64::from(in_group);
-        check(&name, "top_k", top_k.into(), top_k >= 1 && u64::from(top_k) <= most, format!("in 1..={most}"))?;
-        let alone = listed == 0 || !(bias || scales || groups > 1);
-        check(&name, "rows of a table", listed.into(), alone, "0, where experts have biases, factors or groups")?;
+        let Route { experts, top_k, groups, kept, highest, bias, scales, listed, .. } = *self;
         let width = i64::from(lanes);
         let vectors = self.padded(lanes) / width;
         let mut b = KernelBuilder::new(name);
@@ -147,162 +164,29 @@ impl Definition for Route {
         let own = if self.chooses_apart() { vectors * width * 4 } else { 0 };
         let of_groups = vectors * width * 4 + own;
         let group_bytes = if groups > 1 { i64::from(groups) * 4 } else { 0 };
-        let scores = b.buffer("scores", BufferKind::Scratch, of_groups + group_bytes);
+        let buffer = b.buffer("scores", BufferKind::Scratch, of_groups + group_bytes);
 
-        // Whole vectors from here on: lanes after the last expert hold a score that never wins.
-        let lowest = b.splat_f32(lanes, LOWEST);
-        b.store(scores, (vectors - 1) * width * 4, lowest);
-        for_vectors(&mut b, lanes, experts, |b, at, lanes| {
-            let v = b.load(Type::f32(lanes), logits, at.clone() * 4);
-            b.store(scores, at * 4, v);
-        });
-        let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
-        let number = b.splat_int(Type::i32(lanes), i64::from(experts));
-        let (taken, zero) = (b.splat_f32(lanes, CHOSEN_SCORE), b.splat_f32(lanes, 0.0));
-        let ids_of = |b: &mut KernelBuilder, i| {
-            let first = b.index(i * width);
-            let first = b.broadcast(lanes, first);
-            b.iadd(iota, first)
-        };
-        let each = |b: &mut KernelBuilder, score: &dyn Fn(&mut KernelBuilder, ValueId) -> ValueId| {
-            b.for_each("i", vectors, |b, i| {
-                let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                let s = score(b, v);
-                let expert = ids_of(b, i);
-                let is_expert = b.same(Op::CmpGt, &[number, expert]);
-                let s = b.op(Op::Select, Type::f32(lanes), &[is_expert, s, taken]);
-                b.store(scores, i * (width * 4), s);
-            });
-        };
-        match score {
-            Score::Softmax => {
-                let max = b.for_carry("i", vectors, &[lowest], |b, i, max| {
-                    let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                    vec![b.same(Op::Max, &[max[0], v])]
-                });
-                let max = b.op(Op::ReduceMax, Type::f32(1), &max);
-                let max = b.broadcast(lanes, max);
-                let sum = b.for_carry("i", vectors, &[zero], |b, i, sum| {
-                    let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                    let v = b.sub(v, max);
-                    let e = math::exp(b, v);
-                    let expert = ids_of(b, i);
-                    let is_expert = b.same(Op::CmpGt, &[number, expert]);
-                    let kept = b.op(Op::Select, Type::f32(lanes), &[is_expert, e, taken]);
-                    b.store(scores, i * (width * 4), kept);
-                    let e = b.op(Op::Select, Type::f32(lanes), &[is_expert, e, zero]);
-                    vec![b.add(sum[0], e)]
-                });
-                let sum = b.op(Op::ReduceAdd, Type::f32(1), &sum);
-                let one = b.splat_f32(1, 1.0);
-                let inverse = b.same(Op::Div, &[one, sum]);
-                let inverse = b.broadcast(lanes, inverse);
-                each(&mut b, &|b, v| b.mul(v, inverse));
-            }
-            Score::Sigmoid => each(&mut b, &|b, v| math::sigmoid(b, v)),
-            Score::Chosen | Score::SparseMixer => each(&mut b, &|b, v| {
-                let floor = b.splat_f32(lanes, FLOOR);
-                b.same(Op::Max, &[v, floor])
-            }),
-            Score::RootSoftplus => each(&mut b, &|b, v| {
-                let s = math::softplus(b, v);
-                b.same(Op::Sqrt, &[s])
-            }),
-        }
+        let scores = Scores::copy(&mut b, logits, buffer, Shape { experts, lanes, vectors, own });
+        scores.apply(&mut b, self.score);
         if self.chooses_apart() {
-            for_vectors(&mut b, lanes, experts, |b, at, lanes| {
-                let s = b.load(Type::f32(lanes), scores, at.clone() * 4);
-                b.store(scores, at.clone() * 4 + own, s);
-                let s = match biases {
-                    Some(biases) => {
-                        let bias = b.load(Type::f32(lanes), biases, at.clone() * 4);
-                        b.add(s, bias)
-                    }
-                    None => s,
-                };
-                let floor = b.splat_f32(lanes, FLOOR);
-                let s = b.same(Op::Max, &[s, floor]);
-                b.store(scores, at * 4, s);
-            });
+            scores.separate(&mut b, biases);
         }
         if groups > 1 {
-            keep_groups(&mut b, scores, of_groups, [groups, kept, in_group].map(i64::from), highest);
+            keep_groups(&mut b, buffer, of_groups, [groups, kept, experts / groups].map(i64::from), highest);
         }
 
         let row = table.map(|(id, table)| (table, b.load_index("row", id, 0) * (i64::from(top_k) * 4)));
         let far = b.splat_int(Type::i32(lanes), i64::from(i32::MAX));
         let nothing = b.splat_f32(1, 0.0);
         let total = b.for_carry("slot", i64::from(top_k), &[nothing], |b, slot, total| {
-            if let Some((table, row)) = &row {
-                let id = b.load(Type::i32(1), *table, row.clone() + slot * 4);
-                let (first, last) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), i64::from(experts) - 1));
-                let id = b.same(Op::IMax, &[id, first]);
-                let id = b.same(Op::IMin, &[id, last]);
-                b.store(ids, slot * 4, id);
-                let id = b.broadcast(lanes, id);
-                let weight = b.for_carry("i", vectors, &[zero], |b, i, weight| {
-                    let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                    let expert = ids_of(b, i);
-                    let is_it = b.same(Op::CmpEq, &[expert, id]);
-                    vec![b.op(Op::Select, Type::f32(lanes), &[is_it, v, weight[0]])]
-                });
-                let weight = b.op(Op::ReduceAdd, Type::f32(1), &weight);
-                b.store(p, slot * 4, weight);
-                return vec![b.add(total[0], weight)];
-            }
-            let best = b.for_carry("i", vectors, &[lowest], |b, i, best| {
-                let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                vec![b.same(Op::Max, &[best[0], v])]
-            });
-            let best = b.op(Op::ReduceMax, Type::f32(1), &best);
-            let best_lanes = b.broadcast(lanes, best);
-            // The lowest id whose score is not less than the best.
-            let id = b.for_carry("i", vectors, &[far], |b, i, id| {
-                let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                let less = b.op(Op::CmpLtF, Type::i32(lanes), &[v, best_lanes]);
-                let expert = ids_of(b, i);
-                let candidate = b.op(Op::Select, Type::i32(lanes), &[less, far, expert]);
-                vec![b.same(Op::IMin, &[id[0], candidate])]
-            });
-            let id = b.op(Op::ReduceMin, Type::i32(1), &id);
-            let share = (score == Score::SparseMixer).then(|| share_of_near(b, scores, (lanes, vectors), best_lanes));
-            b.store(ids, slot * 4, id);
-            let id = b.broadcast(lanes, id);
-            let weight = b.for_carry("i", vectors, &[zero], |b, i, weight| {
-                let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                let expert = ids_of(b, i);
-                let is_it = b.same(Op::CmpEq, &[expert, id]);
-                let left = b.op(Op::Select, Type::f32(lanes), &[is_it, taken, v]);
-                b.store(scores, i * (width * 4), left);
-                if own == 0 {
-                    return weight.to_vec();
-                }
-                let s = b.load(Type::f32(lanes), scores, i * (width * 4) + own);
-                vec![b.op(Op::Select, Type::f32(lanes), &[is_it, s, weight[0]])]
-            });
-            let weight = match share {
-                Some(share) => share,
-                None if own == 0 => best,
-                None => b.op(Op::ReduceAdd, Type::f32(1), &weight),
+            let weight = match &row {
+                Some((table, row)) => scores.listed(b, *table, row.clone() + slot * 4, ids, slot),
+                None => scores.take_best(b, self.score, far, ids, slot),
             };
             b.store(p, slot * 4, weight);
             vec![b.add(total[0], weight)]
         })[0];
-        let scale = b.splat_f32(1, scale.value());
-        let total = if score == Score::Chosen { softmax_of_chosen(&mut b, p, top_k) } else { total };
-        let normalise = normalise || score == Score::Chosen;
-        let factor = if normalise {
-            let smallest = b.splat_f32(1, SMALLEST_SUM);
-            let sum = b.same(Op::Max, &[total, smallest]);
-            b.same(Op::Div, &[scale, sum])
-        } else {
-            scale
-        };
-        b.for_each("slot", i64::from(top_k), |b, slot| {
-            let v = b.load(Type::f32(1), p, slot * 4);
-            let v = b.mul(v, factor);
-            b.store(p, slot * 4, v);
-        });
+        self.scale_weights(&mut b, p, total);
         if let Some(scales) = own_scales {
             scale_chosen(&mut b, lanes, experts, top_k, [ids, p, scales]);
         }
@@ -375,6 +259,216 @@ impl Definition for Route {
     }
 }
 
+/// The size of scores in scratch memory.
+#[derive(Clone, Copy)]
+struct Shape {
+    experts: u32,
+    lanes: u16,
+    /// Whole vectors of scores.
+    vectors: i64,
+    /// Distance in bytes to the scores of weights; 0 if these are the scores of the choice.
+    own: i64,
+}
+
+/// Scores in scratch memory, in whole vectors. Lanes after the last expert have a score that never
+/// wins.
+struct Scores {
+    buffer: BufferId,
+    shape: Shape,
+    lowest: ValueId,
+    iota: ValueId,
+    /// The number of experts, in each lane.
+    number: ValueId,
+    taken: ValueId,
+    zero: ValueId,
+}
+
+impl Scores {
+    /// Copies logits to `buffer`.
+    fn copy(b: &mut KernelBuilder, logits: BufferId, buffer: BufferId, shape: Shape) -> Scores {
+        let Shape { experts, lanes, vectors, .. } = shape;
+        let lowest = b.splat_f32(lanes, LOWEST);
+        b.store(buffer, (vectors - 1) * i64::from(lanes) * 4, lowest);
+        for_vectors(b, lanes, experts, |b, at, lanes| {
+            let v = b.load(Type::f32(lanes), logits, at.clone() * 4);
+            b.store(buffer, at * 4, v);
+        });
+        let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
+        let number = b.splat_int(Type::i32(lanes), i64::from(experts));
+        let (taken, zero) = (b.splat_f32(lanes, CHOSEN_SCORE), b.splat_f32(lanes, 0.0));
+        Scores { buffer, shape, lowest, iota, number, taken, zero }
+    }
+
+    /// Returns the place of vector `i`.
+    fn place(&self, i: VarId) -> Affine {
+        i * (i64::from(self.shape.lanes) * 4)
+    }
+
+    /// Loads vector `i`.
+    fn load(&self, b: &mut KernelBuilder, i: VarId) -> ValueId {
+        b.load(Type::f32(self.shape.lanes), self.buffer, self.place(i))
+    }
+
+    /// Computes the ids of the experts in vector `i`.
+    fn ids(&self, b: &mut KernelBuilder, i: VarId) -> ValueId {
+        let first = b.index(i * i64::from(self.shape.lanes));
+        let first = b.broadcast(self.shape.lanes, first);
+        b.iadd(self.iota, first)
+    }
+
+    /// Replaces each score by a function of it.
+    fn each(&self, b: &mut KernelBuilder, score: impl Fn(&mut KernelBuilder, ValueId) -> ValueId) {
+        b.for_each("i", self.shape.vectors, |b, i| {
+            let v = self.load(b, i);
+            let s = score(b, v);
+            let expert = self.ids(b, i);
+            let is_expert = b.same(Op::CmpGt, &[self.number, expert]);
+            let s = b.op(Op::Select, Type::f32(self.shape.lanes), &[is_expert, s, self.taken]);
+            b.store(self.buffer, self.place(i), s);
+        });
+    }
+
+    /// Replaces the logits by scores.
+    fn apply(&self, b: &mut KernelBuilder, score: Score) {
+        match score {
+            Score::Softmax => self.softmax(b),
+            Score::Sigmoid => self.each(b, math::sigmoid),
+            Score::Chosen | Score::SparseMixer => self.each(b, |b, v| {
+                let floor = b.splat_f32(self.shape.lanes, FLOOR);
+                b.same(Op::Max, &[v, floor])
+            }),
+            Score::RootSoftplus => self.each(b, |b, v| {
+                let s = math::softplus(b, v);
+                b.same(Op::Sqrt, &[s])
+            }),
+        }
+    }
+
+    fn softmax(&self, b: &mut KernelBuilder) {
+        let Shape { lanes, vectors, .. } = self.shape;
+        let max = b.for_carry("i", vectors, &[self.lowest], |b, i, max| {
+            let v = self.load(b, i);
+            vec![b.same(Op::Max, &[max[0], v])]
+        });
+        let max = b.op(Op::ReduceMax, Type::f32(1), &max);
+        let max = b.broadcast(lanes, max);
+        let sum = b.for_carry("i", vectors, &[self.zero], |b, i, sum| {
+            let v = self.load(b, i);
+            let v = b.sub(v, max);
+            let e = math::exp(b, v);
+            let expert = self.ids(b, i);
+            let is_expert = b.same(Op::CmpGt, &[self.number, expert]);
+            let kept = b.op(Op::Select, Type::f32(lanes), &[is_expert, e, self.taken]);
+            b.store(self.buffer, self.place(i), kept);
+            let e = b.op(Op::Select, Type::f32(lanes), &[is_expert, e, self.zero]);
+            vec![b.add(sum[0], e)]
+        });
+        let sum = b.op(Op::ReduceAdd, Type::f32(1), &sum);
+        let one = b.splat_f32(1, 1.0);
+        let inverse = b.same(Op::Div, &[one, sum]);
+        let inverse = b.broadcast(lanes, inverse);
+        self.each(b, |b, v| b.mul(v, inverse));
+    }
+
+    /// Copies the scores of weights, and adds the bias to those of the choice.
+    fn separate(&self, b: &mut KernelBuilder, biases: Option<BufferId>) {
+        for_vectors(b, self.shape.lanes, self.shape.experts, |b, at, lanes| {
+            let s = b.load(Type::f32(lanes), self.buffer, at.clone() * 4);
+            b.store(self.buffer, at.clone() * 4 + self.shape.own, s);
+            let s = match biases {
+                Some(biases) => {
+                    let bias = b.load(Type::f32(lanes), biases, at.clone() * 4);
+                    b.add(s, bias)
+                }
+                None => s,
+            };
+            let floor = b.splat_f32(lanes, FLOOR);
+            let s = b.same(Op::Max, &[s, floor]);
+            b.store(self.buffer, at * 4, s);
+        });
+    }
+
+    /// Stores the id that a table lists for a slot, and returns the expert's score.
+    fn listed(&self, b: &mut KernelBuilder, table: BufferId, at: Affine, ids: BufferId, slot: VarId) -> ValueId {
+        let Shape { experts, lanes, vectors, .. } = self.shape;
+        let id = b.load(Type::i32(1), table, at);
+        let (first, last) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), i64::from(experts) - 1));
+        let id = b.same(Op::IMax, &[id, first]);
+        let id = b.same(Op::IMin, &[id, last]);
+        b.store(ids, slot * 4, id);
+        let id = b.broadcast(lanes, id);
+        let weight = b.for_carry("i", vectors, &[self.zero], |b, i, weight| {
+            let v = self.load(b, i);
+            let expert = self.ids(b, i);
+            let is_it = b.same(Op::CmpEq, &[expert, id]);
+            vec![b.op(Op::Select, Type::f32(lanes), &[is_it, v, weight[0]])]
+        });
+        b.op(Op::ReduceAdd, Type::f32(1), &weight)
+    }
+
+    /// Stores the id of the best expert for a slot, marks the expert as taken, and returns its
+    /// weight.
+    fn take_best(&self, b: &mut KernelBuilder, score: Score, far: ValueId, ids: BufferId, slot: VarId) -> ValueId {
+        let Shape { lanes, vectors, own, .. } = self.shape;
+        let best = b.for_carry("i", vectors, &[self.lowest], |b, i, best| {
+            let v = self.load(b, i);
+            vec![b.same(Op::Max, &[best[0], v])]
+        });
+        let best = b.op(Op::ReduceMax, Type::f32(1), &best);
+        let best_lanes = b.broadcast(lanes, best);
+        // The lowest id whose score is not less than the best.
+        let id = b.for_carry("i", vectors, &[far], |b, i, id| {
+            let v = self.load(b, i);
+            let less = b.op(Op::CmpLtF, Type::i32(lanes), &[v, best_lanes]);
+            let expert = self.ids(b, i);
+            let candidate = b.op(Op::Select, Type::i32(lanes), &[less, far, expert]);
+            vec![b.same(Op::IMin, &[id[0], candidate])]
+        });
+        let id = b.op(Op::ReduceMin, Type::i32(1), &id);
+        let share = (score == Score::SparseMixer).then(|| self.share_of_near(b, best_lanes));
+        b.store(ids, slot * 4, id);
+        let id = b.broadcast(lanes, id);
+        let weight = b.for_carry("i", vectors, &[self.zero], |b, i, weight| {
+            let v = self.load(b, i);
+            let expert = self.ids(b, i);
+            let is_it = b.same(Op::CmpEq, &[expert, id]);
+            let left = b.op(Op::Select, Type::f32(lanes), &[is_it, self.taken, v]);
+            b.store(self.buffer, self.place(i), left);
+            if own == 0 {
+                return weight.to_vec();
+            }
+            let s = b.load(Type::f32(lanes), self.buffer, self.place(i) + own);
+            vec![b.op(Op::Select, Type::f32(lanes), &[is_it, s, weight[0]])]
+        });
+        match share {
+            Some(share) => share,
+            None if own == 0 => best,
+            None => b.op(Op::ReduceAdd, Type::f32(1), &weight),
+        }
+    }
+
+    /// Returns the share of the highest score in a softmax over the remaining scores near it; a
+    /// taken score is far below any other.
+    fn share_of_near(&self, b: &mut KernelBuilder, best: ValueId) -> ValueId {
+        let Shape { lanes, vectors, .. } = self.shape;
+        let (zero, near) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, SPARSE_MIXER_NEAR as f32));
+        let sum = b.for_carry("i", vectors, &[zero], |b, i, sum| {
+            let v = self.load(b, i);
+            let magnitude = math::abs(b, v);
+            let magnitude = b.same(Op::Max, &[magnitude, best]);
+            let (most, below) = (b.mul(magnitude, near), b.sub(best, v));
+            let far = b.op(Op::CmpLtF, Type::i32(lanes), &[most, below]);
+            let negative = b.sub(v, best);
+            let e = math::exp(b, negative);
+            let e = b.op(Op::Select, Type::f32(lanes), &[far, zero, e]);
+            vec![b.add(sum[0], e)]
+        });
+        let sum = b.op(Op::ReduceAdd, Type::f32(1), &sum);
+        let one = b.splat_f32(1, 1.0);
+        b.same(Op::Div, &[one, sum])
+    }
+}
+
 /// Removes the experts of all but the best groups from the choice. The score of a group is the sum
 /// of its two highest scores, or its highest; of equal groups the first is better.
 ///
@@ -442,26 +536,6 @@ fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, [id
         let v = b.mul(v, own);
         b.store(p, slot * 4, v);
     });
-}
-
-/// Returns the share of the highest score in a softmax over the remaining scores near it; a taken
-/// score is far below any other.
-fn share_of_near(b: &mut KernelBuilder, scores: BufferId, (lanes, vectors): (u16, i64), best: ValueId) -> ValueId {
-    let (zero, near) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, SPARSE_MIXER_NEAR as f32));
-    let sum = b.for_carry("i", vectors, &[zero], |b, i, sum| {
-        let v = b.load(Type::f32(lanes), scores, i * (i64::from(lanes) * 4));
-        let magnitude = math::abs(b, v);
-        let magnitude = b.same(Op::Max, &[magnitude, best]);
-        let (most, below) = (b.mul(magnitude, near), b.sub(best, v));
-        let far = b.op(Op::CmpLtF, Type::i32(lanes), &[most, below]);
-        let negative = b.sub(v, best);
-        let e = math::exp(b, negative);
-        let e = b.op(Op::Select, Type::f32(lanes), &[far, zero, e]);
-        vec![b.add(sum[0], e)]
-    });
-    let sum = b.op(Op::ReduceAdd, Type::f32(1), &sum);
-    let one = b.splat_f32(1, 1.0);
-    b.same(Op::Div, &[one, sum])
 }
 
 /// Replaces the chosen logits by exponentials, and returns their sum. The first logit is the
