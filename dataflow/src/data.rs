@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::descriptor::{Port, TensorSource};
+use crate::descriptor::{Port, Program, TensorSource};
 use ixc_failure::Class;
 use ixc_ir::kernel::interpret::{self, InterpretError};
 
@@ -184,41 +184,50 @@ impl<'w> Data<'w> {
         if last { made.swap_remove(place).2 } else { Rc::clone(&made[place].2) }
     }
 
+    /// Allocates the buffers of an instance. Those of states and of rotary tables are empty: a
+    /// firing borrows their bytes.
+    fn buffers(&mut self, machine: &Machine, instance: u32) -> Result<Vec<Vec<u8>>, DataError> {
+        let number = machine.layout.program[instance as usize] as usize;
+        let (unit, program) = (&machine.layout.units[number], &machine.descriptor.programs[number]);
+        let (expert, column, _) = unit.place(instance);
+        let mut buffers = Vec::with_capacity(program.ports.len());
+        for port in &program.ports {
+            buffers.push(match port {
+                Port::Weight { weight, offset, column_stride, expert_stride, bytes } => {
+                    let at = offset + u64::from(column) * column_stride + u64::from(expert) * expert_stride;
+                    self.weight(machine, *weight, at, *bytes)?
+                }
+                Port::SlotNumbers(routing) => {
+                    let slots = machine.descriptor.routings[*routing as usize].top_k;
+                    (0..slots).flat_map(u32::to_le_bytes).collect()
+                }
+                Port::Scratch { bytes } => vec![0; *bytes as usize],
+                Port::Keys(_) | Port::Values(_) => Vec::new(),
+                Port::Send(slice) | Port::Receive(slice) => vec![0; slice.bytes as usize],
+                Port::ReceiveRope(_) => Vec::new(),
+                Port::ReceiveSlots(_) | Port::ReceiveParts { .. } => {
+                    let received = unit.receives.iter().find(|r| r.port as usize == buffers.len());
+                    let count = received.map_or(1, |receive| match receive.kind {
+                        crate::layout::Kind::Slots { top_k } => top_k,
+                        crate::layout::Kind::Parts { count, .. } => count,
+                        crate::layout::Kind::Row | crate::layout::Kind::Rope => 1,
+                    });
+                    vec![0; received.map_or(0, |r| r.slice.bytes as usize) * count as usize]
+                }
+                Port::Position | Port::PositionBlock | Port::PositionLane => vec![0; 4],
+            });
+        }
+        Ok(buffers)
+    }
+
     /// Runs an instance's kernel for a row.
     pub fn fire(&mut self, machine: &Machine, instance: u32, firing: u32, row: Row<'_>) -> Result<(), DataError> {
         let number = machine.layout.program[instance as usize] as usize;
         let (unit, program) = (&machine.layout.units[number], &machine.descriptor.programs[number]);
         let kernel = &machine.kernels[unit.kernel as usize];
-        let (expert, column, part) = unit.place(instance);
+        let (_, column, part) = unit.place(instance);
         if self.instances[instance as usize].buffers.is_empty() {
-            let mut buffers = Vec::with_capacity(program.ports.len());
-            for port in &program.ports {
-                buffers.push(match port {
-                    Port::Weight { weight, offset, column_stride, expert_stride, bytes } => {
-                        let at = offset + u64::from(column) * column_stride + u64::from(expert) * expert_stride;
-                        self.weight(machine, *weight, at, *bytes)?
-                    }
-                    Port::SlotNumbers(routing) => {
-                        let slots = machine.descriptor.routings[*routing as usize].top_k;
-                        (0..slots).flat_map(u32::to_le_bytes).collect()
-                    }
-                    Port::Scratch { bytes } => vec![0; *bytes as usize],
-                    Port::Keys(_) | Port::Values(_) => Vec::new(),
-                    Port::Send(slice) | Port::Receive(slice) => vec![0; slice.bytes as usize],
-                    Port::ReceiveRope(_) => Vec::new(),
-                    Port::ReceiveSlots(_) | Port::ReceiveParts { .. } => {
-                        let received = unit.receives.iter().find(|r| r.port as usize == buffers.len());
-                        let count = received.map_or(1, |receive| match receive.kind {
-                            crate::layout::Kind::Slots { top_k } => top_k,
-                            crate::layout::Kind::Parts { count, .. } => count,
-                            crate::layout::Kind::Row | crate::layout::Kind::Rope => 1,
-                        });
-                        vec![0; received.map_or(0, |r| r.slice.bytes as usize) * count as usize]
-                    }
-                    Port::Position | Port::PositionBlock | Port::PositionLane => vec![0; 4],
-                });
-            }
-            self.instances[instance as usize].buffers = buffers;
+            self.instances[instance as usize].buffers = self.buffers(machine, instance)?;
         }
         let local = &mut self.instances[instance as usize];
         let (pending, buffers) = (&mut local.pending, &mut local.buffers);
@@ -231,21 +240,7 @@ impl<'w> Data<'w> {
             std::mem::swap(&mut buffers[number], table);
         }
         let lane = (u64::from(row.block) * 16 + u64::from(row.position % 16)) as usize;
-        pending.retain(|pending| {
-            if pending.firing != firing {
-                return true;
-            }
-            let mut to = pending.to;
-            if let Port::ReceiveRope(slice) = &program.ports[pending.port as usize] {
-                to += lane as u64 * slice.bytes;
-            }
-            let (from, bytes, to) = (pending.from as usize, pending.bytes as usize, to as usize);
-            let there = buffers[pending.port as usize].get_mut(to..to + bytes);
-            if let (Some(there), Some(here)) = (there, pending.payload.get(from..from + bytes)) {
-                there.copy_from_slice(here);
-            }
-            false
-        });
+        receive(pending, buffers, program, firing, lane);
         for (port, buffer) in program.ports.iter().zip(buffers.iter_mut()) {
             match port {
                 Port::Position => *buffer = row.position.to_le_bytes().to_vec(),
@@ -324,6 +319,25 @@ impl<'w> Data<'w> {
             local.made.clear();
         }
     }
+}
+
+/// Copies the slices that arrived for a firing to an instance's buffers.
+fn receive(pending: &mut Vec<Pending>, buffers: &mut [Vec<u8>], program: &Program, firing: u32, lane: usize) {
+    pending.retain(|pending| {
+        if pending.firing != firing {
+            return true;
+        }
+        let mut to = pending.to;
+        if let Port::ReceiveRope(slice) = &program.ports[pending.port as usize] {
+            to += lane as u64 * slice.bytes;
+        }
+        let (from, bytes, to) = (pending.from as usize, pending.bytes as usize, to as usize);
+        let there = buffers[pending.port as usize].get_mut(to..to + bytes);
+        if let (Some(there), Some(here)) = (there, pending.payload.get(from..from + bytes)) {
+            there.copy_from_slice(here);
+        }
+        false
+    });
 }
 
 fn run(

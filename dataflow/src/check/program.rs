@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource, program_name};
-use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
+use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Kernel};
 use ixc_ir::plan::{DimError, DimExpr, DimInput};
 
 use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, malformed, received_slice};
@@ -29,49 +29,100 @@ pub(super) fn check_program(
     number: usize,
     program: &Program,
 ) -> Result<(), CheckError> {
-    let what = || program_name(d, number);
-    let wrong = |problem: String| Err(malformed(program_name(d, number), problem));
-    exists(what(), "kernel", program.kernel, d.kernels.len())?;
-    exists(what(), "wave", program.wave, d.waves.len())?;
-    if let Axis::Routed(routing) = program.axis {
-        exists(what(), "routing", routing, d.routings.len())?;
-    }
-    if let Some(state) = program.state {
-        exists(what(), "state", state, d.states.len())?;
-        if program.axis != Axis::Tokens {
-            return wrong("it works on a state, but does not fire for tokens".to_owned());
-        }
-        if program.columns != d.states[state as usize].heads {
-            let heads = d.states[state as usize].heads;
-            return wrong(format!("{} columns on a state of {heads} heads; a column is a head", program.columns));
-        }
-    } else if program.appends {
-        return wrong("it appends to no state".to_owned());
-    }
-    if program.columns == 0 {
-        return wrong("it has no columns".to_owned());
-    }
-    if d.instances(program) > MAX_INSTANCES {
-        return wrong(format!("it has {} instances; the limit is {MAX_INSTANCES}", d.instances(program)));
-    }
+    exists(program_name(d, number), "kernel", program.kernel, d.kernels.len())?;
     let kernel = &kernels[program.kernel as usize];
-    if program.dims.len() != kernel.dims.len() || program.ports.len() != kernel.buffers.len() {
-        let (dims, buffers) = (kernel.dims.len(), kernel.buffers.len());
-        let (found, ports) = (program.dims.len(), program.ports.len());
-        return wrong(format!("{found} dims and {ports} ports; kernel {} has {dims} and {buffers}", kernel.name));
-    }
-    if !program.ports.iter().any(|port| received_slice(port).is_some()) {
-        return wrong("it receives nothing, so it would never fire".to_owned());
-    }
-    let (columns, parts, experts) = (program.columns, d.parts(program), d.experts(program));
+    let check = ProgramCheck { d, kernel, number, program };
+    check.references()?;
+    check.counts()?;
     for (i, port) in program.ports.iter().enumerate() {
-        let at = || format!("{}, port {i}", program_name(d, number));
+        check.port(i, port)?;
+    }
+    let values = check.dims()?;
+    let steps = steps.of(kernels, program.kernel, &values);
+    if steps > MAX_STEPS {
+        return check.wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MAX_STEPS}", kernel.name));
+    }
+    for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
+        check.size(i, buffer, port, &values)?;
+        check.access(i, buffer, port)?;
+    }
+    Ok(())
+}
+
+/// The checks of one program.
+struct ProgramCheck<'a> {
+    d: &'a Descriptor,
+    kernel: &'a Kernel,
+    number: usize,
+    program: &'a Program,
+}
+
+impl ProgramCheck<'_> {
+    fn name(&self) -> String {
+        program_name(self.d, self.number)
+    }
+
+    fn wrong<T>(&self, problem: String) -> Result<T, CheckError> {
+        Err(malformed(self.name(), problem))
+    }
+
+    /// Checks the wave, the axis, the state and the number of instances.
+    fn references(&self) -> Result<(), CheckError> {
+        exists(self.name(), "wave", self.program.wave, self.d.waves.len())?;
+        if let Axis::Routed(routing) = self.program.axis {
+            exists(self.name(), "routing", routing, self.d.routings.len())?;
+        }
+        if let Some(state) = self.program.state {
+            exists(self.name(), "state", state, self.d.states.len())?;
+            if self.program.axis != Axis::Tokens {
+                return self.wrong("it works on a state, but does not fire for tokens".to_owned());
+            }
+            if self.program.columns != self.d.states[state as usize].heads {
+                let heads = self.d.states[state as usize].heads;
+                return self.wrong(format!(
+                    "{} columns on a state of {heads} heads; a column is a head",
+                    self.program.columns
+                ));
+            }
+        } else if self.program.appends {
+            return self.wrong("it appends to no state".to_owned());
+        }
+        if self.program.columns == 0 {
+            return self.wrong("it has no columns".to_owned());
+        }
+        if self.d.instances(self.program) > MAX_INSTANCES {
+            return self
+                .wrong(format!("it has {} instances; the limit is {MAX_INSTANCES}", self.d.instances(self.program)));
+        }
+        Ok(())
+    }
+
+    /// Checks the numbers of dims and ports, and that one port receives.
+    fn counts(&self) -> Result<(), CheckError> {
+        if self.program.dims.len() != self.kernel.dims.len() || self.program.ports.len() != self.kernel.buffers.len() {
+            let (dims, buffers) = (self.kernel.dims.len(), self.kernel.buffers.len());
+            let (found, ports) = (self.program.dims.len(), self.program.ports.len());
+            return self.wrong(format!(
+                "{found} dims and {ports} ports; kernel {} has {dims} and {buffers}",
+                self.kernel.name
+            ));
+        }
+        if !self.program.ports.iter().any(|port| received_slice(port).is_some()) {
+            return self.wrong("it receives nothing, so it would never fire".to_owned());
+        }
+        Ok(())
+    }
+
+    fn port(&self, i: usize, port: &Port) -> Result<(), CheckError> {
+        let (d, program) = (self.d, self.program);
+        let columns = program.columns;
+        let at = || format!("{}, port {i}", self.name());
         match port {
             Port::Weight { weight, offset, column_stride, expert_stride, bytes } => {
                 exists(at(), "weight", *weight, d.weights.len())?;
                 let last = |stride: u64, count: u32| stride.checked_mul(u64::from(count.saturating_sub(1)));
                 let end = last(*column_stride, columns)
-                    .and_then(|end| end.checked_add(last(*expert_stride, experts)?))
+                    .and_then(|end| end.checked_add(last(*expert_stride, d.experts(program))?))
                     .and_then(|end| end.checked_add(*offset)?.checked_add(*bytes));
                 let weight = &d.weights[*weight as usize];
                 if end.is_none_or(|end| end > weight.bytes) {
@@ -95,7 +146,7 @@ pub(super) fn check_program(
                 }
             }
             Port::Send(slice) => {
-                check_slice(d, &at(), slice, columns, parts)?;
+                check_slice(d, &at(), slice, columns, d.parts(program))?;
                 let tensor = &d.tensors[slice.tensor as usize];
                 if tensor.source != TensorSource::Programs || tensor.axis != program.axis {
                     return Err(malformed(
@@ -112,64 +163,80 @@ pub(super) fn check_program(
             Port::SlotNumbers(routing) => exists(at(), "routing", *routing, d.routings.len())?,
             Port::Position | Port::PositionBlock | Port::PositionLane | Port::Scratch { .. } => {}
         }
+        Ok(())
     }
-    let constant = program.dims.iter().all(|dim| !dim.uses_positions());
-    let values = match largest_dims(d, program) {
-        Ok(values) => values,
-        Err(error) => return wrong(format!("dim {error}")),
-    };
-    for (dim, (expression, value)) in kernel.dims.iter().zip(program.dims.iter().zip(&values)) {
-        if constant && !(dim.lo..=dim.hi).contains(value) {
-            let name = &dim.name;
-            return wrong(format!("dim %{name} is {value} ({expression}); it must be in {}..={}", dim.lo, dim.hi));
+
+    /// Checks the values of dims that are the same for all rows, and returns the largest values.
+    fn dims(&self) -> Result<Vec<i64>, CheckError> {
+        let constant = self.program.dims.iter().all(|dim| !dim.uses_positions());
+        let values = match largest_dims(self.d, self.program) {
+            Ok(values) => values,
+            Err(error) => return self.wrong(format!("dim {error}")),
+        };
+        for (dim, (expression, value)) in self.kernel.dims.iter().zip(self.program.dims.iter().zip(&values)) {
+            if constant && !(dim.lo..=dim.hi).contains(value) {
+                let name = &dim.name;
+                return self
+                    .wrong(format!("dim %{name} is {value} ({expression}); it must be in {}..={}", dim.lo, dim.hi));
+            }
         }
+        Ok(values)
     }
-    let steps = steps.of(kernels, program.kernel, &values);
-    if steps > MAX_STEPS {
-        return wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MAX_STEPS}", kernel.name));
-    }
-    for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
-        let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
+
+    /// Checks the bytes of a port.
+    fn size(&self, i: usize, buffer: &Buffer, port: &Port, values: &[i64]) -> Result<(), CheckError> {
+        let (right, found) = (evaluate(&buffer.size, values), port_bytes(self.d, self.program, port));
         if matches!(port, Port::ReceiveRope(_)) {
             // The size must be the same for each firing: a buffer of that size is made.
-            if let Some((name, dim)) = differs(&buffer.size, kernel, program) {
-                return wrong(format!(
+            if let Some((name, dim)) = differs(&buffer.size, self.kernel, self.program) {
+                return self.wrong(format!(
                     "port {i} is for a rotary table; the size of buffer %{} of kernel {} has dim %{name} ({dim}), and must have none that differs from row to row",
-                    buffer.name, kernel.name
+                    buffer.name, self.kernel.name
                 ));
             }
             // Only the row itself has memory. The buffer has a row for each lane of a part's
             // blocks.
             if right != found || right > MAX_ROPE {
                 let name = &buffer.name;
-                return wrong(format!(
+                return self.wrong(format!(
                     "port {i} is for {found} bytes of a rotary table, of {MAX_ROPE} at most; buffer %{name} of kernel {} has {right}",
-                    kernel.name
+                    self.kernel.name
                 ));
             }
         } else if found < right || found > right && (received_slice(port).is_some() || matches!(port, Port::Send(_))) {
             let name = &buffer.name;
-            return wrong(format!("port {i} has {found} bytes; buffer %{name} of kernel {} has {right}", kernel.name));
+            return self.wrong(format!(
+                "port {i} has {found} bytes; buffer %{name} of kernel {} has {right}",
+                self.kernel.name
+            ));
         }
+        Ok(())
+    }
+
+    /// Checks that the kernel reads or writes a buffer as its port does.
+    fn access(&self, i: usize, buffer: &Buffer, port: &Port) -> Result<(), CheckError> {
         let writes = match buffer.kind {
             BufferKind::Read | BufferKind::Index { .. } => false,
             BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => true,
         };
         let may_write = matches!(port, Port::Send(_) | Port::Keys(_) | Port::Values(_) | Port::Scratch { .. });
         if writes && !may_write {
-            return wrong(format!("port {i} must not be written, but kernel {} writes %{}", kernel.name, buffer.name));
+            return self.wrong(format!(
+                "port {i} must not be written, but kernel {} writes %{}",
+                self.kernel.name, buffer.name
+            ));
         }
         if matches!(buffer.kind, BufferKind::Index { .. })
             && !matches!(port, Port::PositionBlock | Port::PositionLane | Port::SlotNumbers(_))
         {
-            return wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
+            return self.wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
         }
         // Products read the sums that they have written before.
         if matches!(port, Port::Send(_)) && !matches!(buffer.kind, BufferKind::Write | BufferKind::ReadWrite) {
-            return wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
+            return self.wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Part of a row that a port receives.

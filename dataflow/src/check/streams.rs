@@ -8,8 +8,38 @@ use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed, received_slice}
 use crate::grid::Routing;
 use crate::layout::start;
 
+/// A program and a tensor.
+type Use = (u32, u32);
+
+/// The ends of all streams.
+#[derive(Default)]
+struct Ends {
+    /// Tensors that streams bring to programs.
+    brought: HashSet<Use>,
+    /// Tensors that streams take from programs.
+    taken: HashSet<Use>,
+    /// The first wave that stores a tensor at the host.
+    stored: HashMap<u32, u32>,
+}
+
+/// Checks all streams.
 pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
-    let tensor_name = |tensor: u32| d.tensors[tensor as usize].name.clone();
+    let ends = ends(d)?;
+    directions(d, &ends)?;
+    completeness(d, &ends)?;
+    let logits = d.streams.iter().any(|stream| stream.tensor == d.logits && stream.to == End::Host);
+    if !logits {
+        return Err(malformed("logits", "no stream brings them to the host"));
+    }
+    Ok(())
+}
+
+fn tensor_name(d: &Descriptor, tensor: u32) -> String {
+    d.tensors[tensor as usize].name.clone()
+}
+
+/// Checks that both ends of each stream have its tensor, and that streams differ.
+fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
     let mut sends = HashSet::new();
     let mut receives = HashSet::new();
     for (number, program) in d.programs.iter().enumerate() {
@@ -23,10 +53,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
         }
     }
     let mut known = HashSet::new();
-    let mut brought = HashSet::new();
-    let mut taken = HashSet::new();
-    // The first wave that stores a tensor at the host.
-    let mut stored: HashMap<u32, u32> = HashMap::new();
+    let mut ends = Ends::default();
     for (number, stream) in d.streams.iter().enumerate() {
         let what = || format!("stream {number}");
         exists(what(), "tensor", stream.tensor, d.tensors.len())?;
@@ -36,28 +63,33 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
             }
         }
         if !known.insert((stream.tensor, stream.from, stream.to)) {
-            let problem = format!("another stream sends {} between the same programs", tensor_name(stream.tensor));
+            let problem = format!("another stream sends {} between the same programs", tensor_name(d, stream.tensor));
             return Err(malformed(what(), problem));
         }
         if let End::Program(from) = stream.from {
             if !sends.contains(&(from, stream.tensor)) {
-                let (tensor, program) = (tensor_name(stream.tensor), program_name(d, from as usize));
+                let (tensor, program) = (tensor_name(d, stream.tensor), program_name(d, from as usize));
                 return Err(CheckError::NotSent { stream: number, tensor, program });
             }
-            taken.insert((from, stream.tensor));
+            ends.taken.insert((from, stream.tensor));
             if stream.to == End::Host {
                 let wave = d.programs[from as usize].wave;
-                stored.entry(stream.tensor).and_modify(|first| *first = wave.min(*first)).or_insert(wave);
+                ends.stored.entry(stream.tensor).and_modify(|first| *first = wave.min(*first)).or_insert(wave);
             }
         }
         if let End::Program(to) = stream.to {
             if !receives.contains(&(to, stream.tensor)) {
-                let (tensor, program) = (tensor_name(stream.tensor), program_name(d, to as usize));
+                let (tensor, program) = (tensor_name(d, stream.tensor), program_name(d, to as usize));
                 return Err(CheckError::NobodyReceives { stream: number, tensor, program });
             }
-            brought.insert((to, stream.tensor));
+            ends.brought.insert((to, stream.tensor));
         }
     }
+    Ok(ends)
+}
+
+/// Checks that the host has the tensors that it sends, and that streams stay inside their wave.
+fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
     for (number, stream) in d.streams.iter().enumerate() {
         let what = || format!("stream {number}");
         let tensor = &d.tensors[stream.tensor as usize];
@@ -65,7 +97,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
             (End::Host, End::Host) => return Err(malformed(what(), "it goes from the host to the host")),
             (End::Host, End::Program(to)) => {
                 // Tensors of programs that a later wave reads wait at the host.
-                let first = stored.get(&stream.tensor);
+                let first = ends.stored.get(&stream.tensor);
                 let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
                 if tensor.source == TensorSource::Programs && !there {
                     return Err(malformed(
@@ -83,29 +115,30 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
             (End::Program(_), End::Host) => {}
         }
     }
+    Ok(())
+}
+
+/// Checks that each port of a program has a stream.
+fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
     let ids: HashSet<u32> = d.routings.iter().map(|routing| routing.ids).collect();
     for (number, program) in d.programs.iter().enumerate() {
         for (port, at) in program.ports.iter().enumerate() {
             let program = || program_name(d, number);
             if let Some(slice) = received_slice(at)
-                && !brought.contains(&(number as u32, slice.tensor))
+                && !ends.brought.contains(&(number as u32, slice.tensor))
             {
-                let tensor = tensor_name(slice.tensor);
+                let tensor = tensor_name(d, slice.tensor);
                 return Err(CheckError::NothingSent { program: program(), port, tensor });
             }
             // The ids of a routing decide which instances fire, even if no program receives them.
             if let Port::Send(slice) = at
-                && !taken.contains(&(number as u32, slice.tensor))
+                && !ends.taken.contains(&(number as u32, slice.tensor))
                 && !ids.contains(&slice.tensor)
             {
-                let tensor = tensor_name(slice.tensor);
+                let tensor = tensor_name(d, slice.tensor);
                 return Err(CheckError::NobodyTakes { program: program(), port, tensor });
             }
         }
-    }
-    let logits = d.streams.iter().any(|stream| stream.tensor == d.logits && stream.to == End::Host);
-    if !logits {
-        return Err(malformed("logits", "no stream brings them to the host"));
     }
     Ok(())
 }

@@ -17,6 +17,19 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         return Err(CheckError::Version { found: d.version });
     }
     d.grid.check()?;
+    counts(d)?;
+    weights(d)?;
+    tensors(d)?;
+    routings(d)?;
+    states(d)?;
+    let kernels = kernels(d)?;
+    embedding(d, &kernels)?;
+    logits(d)?;
+    Ok(kernels)
+}
+
+/// Checks the numbers of items of each table.
+fn counts(d: &Descriptor) -> Result<(), CheckError> {
     for (what, count) in [
         ("weights", d.weights.len()),
         ("kernels", d.kernels.len()),
@@ -39,6 +52,11 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(what, "it is 0; it must be at least 1"));
         }
     }
+    Ok(())
+}
+
+/// Checks that weights lie inside their files.
+fn weights(d: &Descriptor) -> Result<(), CheckError> {
     for (i, weight) in d.weights.iter().enumerate() {
         exists(format!("weight {i} ({})", weight.name), "file", weight.file, d.files.len())?;
         let bytes = d.files[weight.file as usize].bytes;
@@ -48,6 +66,11 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(format!("weight {i} ({})", weight.name), problem));
         }
     }
+    Ok(())
+}
+
+/// Checks the rows of tensors.
+fn tensors(d: &Descriptor) -> Result<(), CheckError> {
     for (i, tensor) in d.tensors.iter().enumerate() {
         let what = || format!("tensor {i} ({})", tensor.name);
         if tensor.row_bytes == 0 || tensor.row_bytes > MAX_ROW {
@@ -70,6 +93,11 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(what(), "tensors of the host must have a row for each token"));
         }
     }
+    Ok(())
+}
+
+/// Checks routings and their ids.
+fn routings(d: &Descriptor) -> Result<(), CheckError> {
     let mut experts = 0u64;
     for (i, routing) in d.routings.iter().enumerate() {
         let what = || format!("routing {i}");
@@ -94,6 +122,11 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(what(), "its ids must have a row for each token"));
         }
     }
+    Ok(())
+}
+
+/// Checks the parts and heads of states.
+fn states(d: &Descriptor) -> Result<(), CheckError> {
     let mut parts_of_all = 0u64;
     for (i, state) in d.states.iter().enumerate() {
         let parts = state.parts;
@@ -121,6 +154,11 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(format!("state {i}"), problem));
         }
     }
+    Ok(())
+}
+
+/// Parses kernels, and checks their sizes.
+fn kernels(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
     let kernels: Result<Vec<Kernel>, CheckError> = ixc_codegen::parallel::map(&d.kernels, |kernel| {
         ixc_ir::kernel::parse::parse(&kernel.text)
             .map_err(|source| CheckError::Kernel { name: kernel.name.clone(), source: Box::new(source) })
@@ -135,7 +173,11 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             return Err(malformed(format!("kernel {}", text.name), problem));
         }
     }
-    embedding(d, &kernels)?;
+    Ok(kernels)
+}
+
+/// Checks the tensor of logits.
+fn logits(d: &Descriptor) -> Result<(), CheckError> {
     exists("logits", "tensor", d.logits, d.tensors.len())?;
     let logits = &d.tensors[d.logits as usize];
     let right = u64::from(d.vocabulary) * 4;
@@ -146,7 +188,7 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         );
         return Err(malformed("logits", problem));
     }
-    Ok(kernels)
+    Ok(())
 }
 
 /// The host also runs a kernel.

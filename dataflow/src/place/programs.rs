@@ -56,74 +56,17 @@ struct DescriptorBuilder<'a> {
 
 /// Builds a descriptor without places, waves and streams.
 pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
-    let weights = plan.weights.iter().map(|weight| {
-        let bytes = weight.bytes_in(weight.format).unwrap_or(0);
-        let file = match weight.file {
-            ixc_ir::plan::WeightFile::Source(file) => file,
-            ixc_ir::plan::WeightFile::Derived(_) => {
-                return plan_error(
-                    &weight.name,
-                    "a weight that is derived from others when it is read; weights must be in model files",
-                );
-            }
-            _ => return plan_error(&weight.name, "a weight in the plan's own file; weights must be in model files"),
-        };
-        let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());
-        Ok(WeightInfo { name, format, stored, shape: weight.shape.clone(), file, offset: weight.offset, bytes })
-    });
-    let weights = weights.collect::<Result<Vec<_>, _>>()?;
-    let division = division(plan)?;
-    let positions = division.blocks.saturating_mul(ATTENTION_BLOCK);
-    let parts = Parts { positions, count: options.context.div_ceil(positions.max(1)).max(1) };
-    if parts.count > division.parts {
-        let held = u64::from(division.parts) * u64::from(positions);
-        return plan_error(
-            "attention",
-            format!("the plan's parts hold {held} positions; the context is {}", options.context),
-        );
-    }
-    let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
-        (StateKind::Paged, &[keys, values]) if keys.format.is_quantised() || values.format.is_quantised() => {
-            plan_error(&state.name, "keys or values in blocks; a grid has them in f16")
-        }
-        (StateKind::Paged, &[keys, values]) if state.window.is_none() && state.every == 1 => {
-            Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
-        }
-        _ => plan_error(&state.name, "a state other than keys and values of all positions"),
-    });
-    let states = states.collect::<Result<Vec<_>, _>>()?;
-    let descriptor = Descriptor {
-        version: VERSION,
-        model: options.model.clone(),
-        grid: grid.clone(),
-        context: options.context,
-        vocabulary: plan.vocabulary,
-        files: plan.files.clone(),
-        weights,
-        ropes: plan.ropes.iter().map(|table| table.within(options.context)).collect(),
-        kernels: Vec::new(),
-        tensors: Vec::new(),
-        routings: Vec::new(),
-        states,
-        programs: Vec::new(),
-        streams: Vec::new(),
-        waves: Vec::new(),
-        embedding: Embedding { kernel: 0, weight: 0, tensor: 0 },
-        logits: 0,
-        reasons: Vec::new(),
-    };
-    let (tensors, copies, kernels, ropes) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
-    let mut making = DescriptorBuilder { plan, descriptor, tensors, copies, kernels, ropes, division };
+    let mut builder = DescriptorBuilder::new(plan, grid, options)?;
     let mut embedded = false;
     for step in &plan.steps {
         match step {
             Step::Run { tasks, .. } => {
                 for task in tasks {
-                    embedded |= making.task(task)?;
+                    embedded |= builder.task(task)?;
                 }
             }
             Step::Bucket { bucket, ids, first, top_k, experts, nobody } => {
-                if bucket.0 as usize != making.descriptor.routings.len() {
+                if bucket.0 as usize != builder.descriptor.routings.len() {
                     return plan_error("bucket", "routings out of order");
                 }
                 let row = plan.buffers.get(ids.0 as usize).map(|buffer| buffer.row_bytes);
@@ -139,8 +82,8 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
                         "a routing with empty slots, as for experts without matrices, is not supported",
                     );
                 }
-                let ids = making.tensor(ids.0)?;
-                making.descriptor.routings.push(Routing { ids, top_k: *top_k, experts: *experts });
+                let ids = builder.tensor(ids.0)?;
+                builder.descriptor.routings.push(Routing { ids, top_k: *top_k, experts: *experts });
             }
             Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
                 return plan_error("experts", "experts are loaded on demand; a grid must hold all of them");
@@ -155,8 +98,51 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         Output::Hidden { .. } => return plan_error("output", "hidden states; a grid returns logits"),
         Output::Experts { .. } => return plan_error("output", "expert layers on their own; a grid returns logits"),
     }
-    making.descriptor.logits = making.tensor(plan.logits.0)?;
-    Ok(making.descriptor)
+    builder.descriptor.logits = builder.tensor(plan.logits.0)?;
+    Ok(builder.descriptor)
+}
+
+fn weights(plan: &Plan<Kernel>) -> Result<Vec<WeightInfo>, PlaceError> {
+    let weights = plan.weights.iter().map(|weight| {
+        let bytes = weight.bytes_in(weight.format).unwrap_or(0);
+        let file = match weight.file {
+            ixc_ir::plan::WeightFile::Source(file) => file,
+            ixc_ir::plan::WeightFile::Derived(_) => {
+                return plan_error(
+                    &weight.name,
+                    "a weight that is derived from others when it is read; weights must be in model files",
+                );
+            }
+            _ => return plan_error(&weight.name, "a weight in the plan's own file; weights must be in model files"),
+        };
+        let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());
+        Ok(WeightInfo { name, format, stored, shape: weight.shape.clone(), file, offset: weight.offset, bytes })
+    });
+    weights.collect()
+}
+
+/// Returns the parts of a state: as many as the context needs.
+fn state_parts(division: &Division, context: u32) -> Result<Parts, PlaceError> {
+    let positions = division.blocks.saturating_mul(ATTENTION_BLOCK);
+    let parts = Parts { positions, count: context.div_ceil(positions.max(1)).max(1) };
+    if parts.count > division.parts {
+        let held = u64::from(division.parts) * u64::from(positions);
+        return plan_error("attention", format!("the plan's parts hold {held} positions; the context is {context}"));
+    }
+    Ok(parts)
+}
+
+fn states(plan: &Plan<Kernel>, parts: Parts) -> Result<Vec<State>, PlaceError> {
+    let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
+        (StateKind::Paged, &[keys, values]) if keys.format.is_quantised() || values.format.is_quantised() => {
+            plan_error(&state.name, "keys or values in blocks; a grid has them in f16")
+        }
+        (StateKind::Paged, &[keys, values]) if state.window.is_none() && state.every == 1 => {
+            Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
+        }
+        _ => plan_error(&state.name, "a state other than keys and values of all positions"),
+    });
+    states.collect()
 }
 
 /// Returns the division of attention's positions, which is the same for all layers.
@@ -191,6 +177,34 @@ fn argument<'t>(task: &'t Task, kernel: &Kernel, name: &str) -> Result<&'t Arg, 
 }
 
 impl<'a> DescriptorBuilder<'a> {
+    fn new(plan: &'a Plan<Kernel>, grid: &Grid, options: &Options) -> Result<DescriptorBuilder<'a>, PlaceError> {
+        let weights = weights(plan)?;
+        let division = division(plan)?;
+        let states = states(plan, state_parts(&division, options.context)?)?;
+        let descriptor = Descriptor {
+            version: VERSION,
+            model: options.model.clone(),
+            grid: grid.clone(),
+            context: options.context,
+            vocabulary: plan.vocabulary,
+            files: plan.files.clone(),
+            weights,
+            ropes: plan.ropes.iter().map(|table| table.within(options.context)).collect(),
+            kernels: Vec::new(),
+            tensors: Vec::new(),
+            routings: Vec::new(),
+            states,
+            programs: Vec::new(),
+            streams: Vec::new(),
+            waves: Vec::new(),
+            embedding: Embedding { kernel: 0, weight: 0, tensor: 0 },
+            logits: 0,
+            reasons: Vec::new(),
+        };
+        let (tensors, copies, kernels, ropes) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(DescriptorBuilder { plan, descriptor, tensors, copies, kernels, ropes, division })
+    }
+
     fn kernel_of(&self, label: &str, number: u32) -> Result<&'a Kernel, PlaceError> {
         let plan: &'a Plan<Kernel> = self.plan;
         match plan.kernels.get(number as usize) {
