@@ -33,6 +33,9 @@
 //! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;  y += t * d
 //! ```
 
+mod floats;
+mod small;
+
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
@@ -53,8 +56,6 @@ const FLOAT_SUMS: usize = 12;
 const MAX_FLOAT_SUMS: usize = 2;
 /// Max integer sums that stay in registers together with sums of words.
 const MAX_INTEGER_SUMS: usize = 4;
-/// Columns of floats in a step.
-const UNROLL: i64 = 4;
 
 /// Returns the rows of activations of a block; `size` is a multiple of it.
 pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
@@ -455,195 +456,6 @@ impl Micro {
                         accumulate(b, sum, products);
                     }
                 }
-            }
-        }
-    }
-
-    /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may lack
-    /// one.
-    fn small(&self, b: &mut KernelBuilder, columns: i64) {
-        let slots = self.slots();
-        let parts = self.parts();
-        let mut sums = Vec::new();
-        if slots.is_none() {
-            for part in &parts {
-                sums.extend((0..self.rows.len()).map(|r| b.load(part.floats(), self.to, self.result(r, *part))));
-            }
-        }
-        let len = self.source.format.block_len() as i64;
-        let x_bytes = self.x_format.block_bytes() as i64;
-        let block = |b: &mut KernelBuilder, i: Affine, subs: i64, sums: &[ValueId]| {
-            b.for_carry("s", subs, sums, |b, s, sums| {
-                let row = |at: &Affine| {
-                    let at = at.clone() + i.clone() * (len / SUB * x_bytes) + s * x_bytes;
-                    RowBlock { buffer: self.x, format: self.x_format, at, sub: None }
-                };
-                let weights = self.source.block(i.clone());
-                let step = Step { weights, sub: s, rows: self.rows.iter().map(row).collect() };
-                self.prefetch(b, &step);
-                self.small_step(b, &step, sums, slots.as_deref())
-            })
-        };
-        if columns / len > 0 {
-            sums = b.for_carry("b", columns / len, &sums, |b, i, sums| block(b, i.into(), len / SUB, sums));
-        }
-        if columns % len > 0 {
-            sums = block(b, (columns / len).into(), columns % len / SUB, &sums);
-        }
-        for (part, sums) in parts.iter().zip(self.by_part(&sums)) {
-            for (r, sum) in sums.iter().enumerate() {
-                b.store(self.to, self.result(r, *part), *sum);
-            }
-        }
-    }
-
-    fn small_step(
-        &self,
-        b: &mut KernelBuilder,
-        step: &Step,
-        sums: &[ValueId],
-        slots: Option<&[(BufferId, i64)]>,
-    ) -> Vec<ValueId> {
-        let (parts, rows) = (self.parts(), self.rows.len());
-        let magnitudes = panel::has_magnitudes(self.source.format, self.source.dots);
-        // Magnitudes come with signs.
-        let in_integers = strip::begins_with_zero_point(self.source.format, self.x_format);
-        let zero = if magnitudes || in_integers { 0 } else { self.codec().zero() };
-        let by_halves = strip::by_halves_of_d(self.source.format);
-        let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
-        let mut low: Vec<ValueId> = Vec::new();
-        let mut next = sums.to_vec();
-        for half in 0..2 {
-            let pairs = 2 * half..2 * half + 2;
-            let starts = |b: &mut KernelBuilder| -> Vec<ValueId> {
-                // Each part gets its own copy, because a product overwrites its sum.
-                let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
-                each.map(|(row, part)| zero_point(b, row, (half, 2), self.codec().zero(), part.lanes)).collect()
-            };
-            let integers: Vec<ValueId> = match self.source.dots {
-                Dots::Dot2 => {
-                    let ones = b.splat_int(parts[0].words(), 1);
-                    let sums: Vec<ValueId> = if panel::by_groups(self.source.format, self.source.dots) {
-                        let mut sums = vec![None; parts.len() * rows];
-                        self.by_groups(b, step, pairs, &pair_with_high(&parts, &high), &|_, _| ones, &mut sums);
-                        sums.into_iter().flatten().collect()
-                    } else {
-                        let words = self.words(b, step, pairs, &parts, &high);
-                        words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones])).collect()
-                    };
-                    match in_integers && !magnitudes {
-                        true => starts(b).into_iter().zip(sums).map(|(start, sum)| b.iadd(start, sum)).collect(),
-                        false => sums,
-                    }
-                }
-                Dots::Dot4 => {
-                    let zero = b.splat_int(parts[0].dwords(), 0);
-                    let mut sums = if in_integers { starts(b) } else { vec![zero; parts.len() * rows] };
-                    self.groups(b, step, pairs, &parts, &high, |b, i, quants, x| {
-                        sums[i] = b.dot4_u8s8(sums[i], quants, x);
-                    });
-                    sums
-                }
-            };
-            let items = |b: &mut KernelBuilder, item: Item| -> Vec<ValueId> {
-                let at = |part: Part| step.weights.number_of(step.sub, half, part);
-                parts.iter().map(|part| step.weights.item(b, item, at(*part), *part)).collect()
-            };
-            let (mut d, mut m) = (Vec::new(), None);
-            if half == 1 || by_halves {
-                d = items(b, Item::D);
-                m = (self.codec().minimum == Minimum::Half).then(|| items(b, Item::M));
-            }
-            let mut terms: Vec<Option<ValueId>> = vec![None; integers.len()];
-            for (r, row) in step.rows.iter().enumerate() {
-                let dx = row.splat(b, parts[0].floats(), "d", 8, 4 * half);
-                let sum = |b: &mut KernelBuilder| row.splat(b, parts[0].floats(), "sums", 4, 0);
-                let start = (half == 0 && zero > 0).then(|| {
-                    let (sum, zero) = (sum(b), b.splat_f32(self.vectors.lanes, -f32::from(zero)));
-                    b.mul(sum, zero)
-                });
-                let added = m.as_ref().map(|m| (m, sum(b)));
-                for (p, part) in parts.iter().enumerate() {
-                    let i = p * rows + r;
-                    let value = b.op(Op::ToF32, part.floats(), &[integers[i]]);
-                    if by_halves {
-                        let at = self.result(r, *part);
-                        let old = match slots {
-                            Some(_) => b.load(part.floats(), self.to, at.clone()),
-                            None => next[i],
-                        };
-                        let term = b.mul(value, dx);
-                        let sum = b.fma(term, d[p], old);
-                        match slots {
-                            Some(_) => b.store(self.to, at, sum),
-                            None => next[i] = sum,
-                        }
-                        continue;
-                    }
-                    if half == 0 {
-                        let term = match start {
-                            Some(start) => b.fma(value, dx, start),
-                            None => b.mul(value, dx),
-                        };
-                        match slots {
-                            Some(slots) => b.store(slots[i].0, slots[i].1, term),
-                            None => terms[i] = Some(term),
-                        }
-                        continue;
-                    }
-                    let first = match slots {
-                        Some(slots) => b.load(part.floats(), slots[i].0, slots[i].1),
-                        None => low[i],
-                    };
-                    let term = b.fma(value, dx, first);
-                    let at = self.result(r, *part);
-                    let old = match slots {
-                        Some(_) => b.load(part.floats(), self.to, at.clone()),
-                        None => sums[i],
-                    };
-                    let mut sum = b.fma(term, d[p], old);
-                    if let Some((m, x)) = added {
-                        sum = b.fma(m[p], x, sum);
-                    }
-                    match slots {
-                        Some(_) => b.store(self.to, at, sum),
-                        None => next[i] = sum,
-                    }
-                }
-            }
-            low = terms.into_iter().flatten().collect();
-        }
-        next
-    }
-
-    /// Multiplies columns of floats.
-    fn columns(&self, b: &mut KernelBuilder, columns: i64) {
-        let parts = self.parts();
-        let mut init = Vec::new();
-        for part in &parts {
-            init.extend((0..self.rows.len()).map(|r| b.load(part.floats(), self.to, self.result(r, *part))));
-        }
-        let step = |b: &mut KernelBuilder, first: Affine, count: i64, sums: &[ValueId]| {
-            let mut sums = sums.to_vec();
-            for c in 0..count {
-                let column = first.clone() + c;
-                let source = self.source.block(column.clone());
-                let weights: Vec<ValueId> = parts.iter().map(|part| panel::column(b, &source, *part)).collect();
-                for (r, row) in self.rows.iter().enumerate() {
-                    let x = b.load_splat(parts[0].floats(), self.x, row.clone() + column.clone() * 4);
-                    for (p, weights) in weights.iter().enumerate() {
-                        let sum = &mut sums[p * self.rows.len() + r];
-                        *sum = b.fma(*weights, x, *sum);
-                    }
-                }
-            }
-            sums
-        };
-        let sums = b.for_carry("c", columns / UNROLL, &init, |b, i, sums| step(b, i * UNROLL, UNROLL, sums));
-        let sums = step(b, Affine::constant(columns - columns % UNROLL), columns % UNROLL, &sums);
-        for (part, sums) in parts.iter().zip(self.by_part(&sums)) {
-            for (r, sum) in sums.iter().enumerate() {
-                b.store(self.to, self.result(r, *part), *sum);
             }
         }
     }
