@@ -235,118 +235,175 @@ pub fn bands(weight: &Weight, rows: u64) -> Vec<u64> {
 /// Returns all candidates of items with `rows` weight rows, in the order in which they take over as
 /// rows of activations increase.
 pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> {
-    let Weight { format, x, k, products, .. } = *weight;
-    let vectors = Vectors::of(target);
-    let floats = !format.activation().is_quantised();
-    let vector_bytes = f64::from(target.isa().vector_bytes);
-    let dot2 = packed::pairs::takes(x);
+    let items = Items::new(weight, rows, target);
+    let floats = !weight.format.activation().is_quantised();
     let few = packed_floats_by_pairs(weight, target);
-    let instructions = match (few, floats, vectors.dot4) {
+    let instructions = match (few, floats, items.vectors.dot4) {
         (true, _, _) | (false, false, true) => 1.0,
-        (false, true, _) if dot2 => BF16_PRODUCTS,
+        (false, true, _) if items.has_pairs() => BF16_PRODUCTS,
         (false, true, _) => FLOAT_PRODUCTS,
         (false, false, false) => PAIRS_OF_PRODUCTS,
     };
-    let slower = MEASURED_VECTOR / vector_bytes * instructions;
-    let each = |format: Format| format.block_bytes() as f64 / format.block_len() as f64;
-    let row_bytes = |format: Format| format.row_bytes(k).unwrap_or(u64::MAX);
-    let strips = super::strips_of(format);
+    let slower = MEASURED_VECTOR / f64::from(target.isa().vector_bytes) * instructions;
     let partial = !rows.is_multiple_of(STRIP as u64);
-    let mut found = Vec::new();
-    let mut add = |strategy: MatmulStrategy,
-                   chunks: &[u32],
-                   unpack: f64,
-                   block: (f64, u32),
-                   slower: f64,
-                   reuse: &dyn Fn(u32) -> Vec<Reuse>| {
-        let most = chunks.last().map_or(1, |most| most / products);
-        for &row_chunk in chunks.iter().filter(|&&chunk| chunk <= most) {
-            let (unpack, block) = (unpack * slower, (block.0 * slower, block.1));
-            found.push(Candidate { strategy, rows, row_chunk, reuse: reuse(row_chunk), unpack, block });
-        }
-    };
-    let x_rows = |chunk: u32, row: u64, reads: f64| Reuse {
-        what: "rows of activations",
-        fixed: 0,
-        beside: 0,
-        row: (row, chunk),
-        shared: true,
-        reads,
-    };
-    let panels = packed::unpacks(strips, x, vectors);
-    let vector_reuse = |strategy: MatmulStrategy, chunk: u32| match panels {
-        true => vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64)],
-        false if packed::unpacks_whole(strips, strategy, vectors) => {
-            let fixed = packed::unpacked_bytes(strips, k);
-            let reads = fixed as f64 / (k * STRIP as u64).max(1) as f64 / f64::from(strategy.row_groups()[0]);
-            let strip = Reuse { what: "unpacked strip", fixed, beside: 0, row: (0, chunk), shared: false, reads };
-            vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64), strip]
-        }
-        false if dot2 => {
-            let together = packed::pairs::STRIPS_TOGETHER as f64 * STRIP as f64;
-            let fixed = (each(strips) * packed::pairs::STRETCH as f64 * together) as u64;
-            let reads = each(strips) / f64::from(packed::pairs::ROWS);
-            let weight = Reuse { what: "weight rows", fixed, beside: 0, row: (0, chunk), shared: false, reads };
-            vec![x_rows(chunk, row_bytes(x), each(x) / together), weight]
-        }
-        false => {
-            let fixed = (each(strips) * k as f64 * rows as f64) as u64;
-            let reads = each(strips) / f64::from(strategy.row_groups()[0]);
-            let weight = Reuse { what: "weight rows", fixed, beside: 0, row: (0, chunk), shared: false, reads };
-            vec![x_rows(chunk, row_bytes(x), each(x) / rows as f64), weight]
-        }
-    };
     let gemv_row = if few { PAIRS_ROW } else { GEMV_ROW };
     let gemv_chunks = if partial { &VECTOR_CHUNKS[..2] } else { &VECTOR_CHUNKS[..] };
-    add(MatmulStrategy::Gemv, gemv_chunks, 0.0, (gemv_row, 1), slower, &|chunk| {
-        vector_reuse(MatmulStrategy::Gemv, chunk)
-    });
+    let gemv = Arithmetic { unpack: 0.0, block: gemv_row * slower, block_rows: 1 };
+    let mut found = items
+        .candidates(MatmulStrategy::Gemv, gemv_chunks, gemv, |chunk| items.vector_reads(MatmulStrategy::Gemv, chunk));
     if !few {
-        let (strategy, chunks) = match floats && panels {
+        let (strategy, chunks) = match floats && items.has_panels() {
             true => (MatmulStrategy::Gemm6, &SIXES_CHUNKS[..]),
             false => (MatmulStrategy::Gemm, &VECTOR_CHUNKS[..]),
         };
-        add(strategy, chunks, GEMM_UNPACK, (GEMM_ROW, 1), slower, &|chunk| vector_reuse(strategy, chunk));
+        let gemm = Arithmetic { unpack: GEMM_UNPACK * slower, block: GEMM_ROW * slower, block_rows: 1 };
+        found.extend(items.candidates(strategy, chunks, gemm, |chunk| items.vector_reads(strategy, chunk)));
     }
     if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
-        let sums = |chunk: u32| u64::from(products * chunk) * rows * size_of::<f32>() as u64;
-        match format.has_row_scale() {
+        let chunks = &TILES_CHUNKS[..];
+        found.extend(match weight.format.has_row_scale() {
             // A byte takes half of the products of bf16. Four bits become bytes by two instructions
             // for 128 of them.
             true => {
-                let (fixed, block) = (by_rows::panel_bytes(k, rows), (TILES_BLOCK / 2.0, 16));
-                let multiplied = strips.quants().is_some_and(|codec| codec.multiples().is_some());
-                let bytes = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
+                let multiplied = items.strips.quants().is_some_and(|codec| codec.multiples().is_some());
+                let bytes = if by_rows::unpacks(items.strips) { TILES_BYTES } else { 0.0 };
                 let unpack = bytes + if multiplied { TILES_MULTIPLES } else { 0.0 };
-                add(MatmulStrategy::Tiles, &TILES_CHUNKS, unpack, block, 1.0, &|chunk| {
-                    let of_panel = 1.0 / rows.min(TILES_ITEMS[1]) as f64;
-                    let reads = 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
-                    let panel = Reuse { what: "panel", fixed, beside: 0, row: (0, chunk), shared: false, reads };
-                    // The sums of gate and up wait in scratch memory.
-                    let sums = if products > 1 { sums(chunk) } else { 0 };
-                    vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k, of_panel) }, panel]
-                });
+                let arithmetic = Arithmetic { unpack, block: TILES_BLOCK / 2.0, block_rows: 16 };
+                items.candidates(MatmulStrategy::Tiles, chunks, arithmetic, |chunk| items.tile_reads_by_rows(chunk))
             }
             // The other formats multiply bf16, whatever the weight's format: all weight rows of a
             // chunk of columns, then the next chunk.
-            false => add(MatmulStrategy::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
-                let columns = u32::try_from(k).unwrap_or(u32::MAX);
-                let (of_chunk, leaves) = (tiles::chunk_bytes(format, x, columns), tiles::leaves(format, x, columns));
-                let reads = BF16_BYTES / tiles::ROWS_AT_ONCE as f64;
-                let again =
-                    Reuse { what: "columns of activations", beside: sums(chunk), ..x_rows(chunk, of_chunk, reads) };
-                let of_row = k.saturating_mul(BF16_BYTES as u64);
-                let all = Reuse { beside: sums(chunk), ..x_rows(chunk, of_row, BF16_BYTES / rows as f64) };
-                // Sums are loaded and stored, and a chunk of activations is read in between.
-                let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
-                let row = products as u64 * rows * size_of::<f32>() as u64;
-                let beside = of_chunk.saturating_mul(chunk.into());
-                let sums = Reuse { what: "sums", fixed: 0, beside, row: (row, chunk), shared: false, reads };
-                vec![all, again, sums]
-            }),
-        }
+            false => {
+                let arithmetic = Arithmetic { unpack: TILES_UNPACK, block: TILES_BLOCK, block_rows: 16 };
+                items.candidates(MatmulStrategy::Tiles, chunks, arithmetic, |chunk| items.tile_reads(chunk))
+            }
+        });
     }
     found
+}
+
+/// Units of arithmetic for an element of the weight.
+#[derive(Clone, Copy)]
+struct Arithmetic {
+    /// Units before the first row of activations.
+    unpack: f64,
+    /// Units for a block of rows.
+    block: f64,
+    /// Rows of a block.
+    block_rows: u32,
+}
+
+/// Items with some rows of a weight, on a target.
+struct Items<'a> {
+    weight: &'a Weight,
+    rows: u64,
+    vectors: Vectors,
+    /// Format of the weight's strips.
+    strips: Format,
+}
+
+impl Items<'_> {
+    fn new(weight: &Weight, rows: u64, target: Target) -> Items<'_> {
+        Items { weight, rows, vectors: Vectors::of(target), strips: super::strips_of(weight.format) }
+    }
+
+    /// Whether activations are pairs of bf16.
+    fn has_pairs(&self) -> bool {
+        packed::pairs::takes(self.weight.x)
+    }
+
+    /// Whether strips are unpacked to a panel.
+    fn has_panels(&self) -> bool {
+        packed::unpacks(self.strips, self.weight.x, self.vectors)
+    }
+
+    /// Returns the candidates of a kernel: one for each of the `chunks`, the max rows of activations
+    /// of an item.
+    fn candidates(
+        &self,
+        strategy: MatmulStrategy,
+        chunks: &[u32],
+        arithmetic: Arithmetic,
+        reuse: impl Fn(u32) -> Vec<Reuse>,
+    ) -> Vec<Candidate> {
+        let Arithmetic { unpack, block, block_rows } = arithmetic;
+        let most = chunks.last().map_or(1, |most| most / self.weight.products);
+        let chunks = chunks.iter().filter(|&&chunk| chunk <= most);
+        let candidate = |&row_chunk| {
+            let (rows, reuse) = (self.rows, reuse(row_chunk));
+            Candidate { strategy, rows, row_chunk, reuse, unpack, block: (block, block_rows) }
+        };
+        chunks.map(candidate).collect()
+    }
+
+    /// Returns reads of a chunk's rows of activations, of `row` bytes each.
+    fn x_rows(&self, chunk: u32, row: u64, reads: f64) -> Reuse {
+        Reuse { what: "rows of activations", fixed: 0, beside: 0, row: (row, chunk), shared: true, reads }
+    }
+
+    /// Returns reads of `fixed` bytes for each chunk of rows of activations.
+    fn fixed(&self, what: &'static str, fixed: u64, chunk: u32, reads: f64) -> Reuse {
+        Reuse { what, fixed, beside: 0, row: (0, chunk), shared: false, reads }
+    }
+
+    /// Returns the repeated reads of a vector kernel.
+    fn vector_reads(&self, strategy: MatmulStrategy, chunk: u32) -> Vec<Reuse> {
+        let Weight { x, k, .. } = *self.weight;
+        let each = |format: Format| format.block_bytes() as f64 / format.block_len() as f64;
+        let row = x.row_bytes(k).unwrap_or(u64::MAX);
+        if self.has_panels() {
+            return vec![self.x_rows(chunk, row, each(x) / STRIP as f64)];
+        }
+        if packed::unpacks_whole(self.strips, strategy, self.vectors) {
+            let fixed = packed::unpacked_bytes(self.strips, k);
+            let reads = fixed as f64 / (k * STRIP as u64).max(1) as f64 / f64::from(strategy.row_groups()[0]);
+            let strip = self.fixed("unpacked strip", fixed, chunk, reads);
+            return vec![self.x_rows(chunk, row, each(x) / STRIP as f64), strip];
+        }
+        if self.has_pairs() {
+            let together = packed::pairs::STRIPS_TOGETHER as f64 * STRIP as f64;
+            let fixed = (each(self.strips) * packed::pairs::STRETCH as f64 * together) as u64;
+            let weight = self.fixed("weight rows", fixed, chunk, each(self.strips) / f64::from(packed::pairs::ROWS));
+            return vec![self.x_rows(chunk, row, each(x) / together), weight];
+        }
+        let fixed = (each(self.strips) * k as f64 * self.rows as f64) as u64;
+        let weight = self.fixed("weight rows", fixed, chunk, each(self.strips) / f64::from(strategy.row_groups()[0]));
+        vec![self.x_rows(chunk, row, each(x) / self.rows as f64), weight]
+    }
+
+    /// Returns the bytes of a chunk's sums.
+    fn sum_bytes(&self, chunk: u32) -> u64 {
+        u64::from(self.weight.products * chunk) * self.rows * size_of::<f32>() as u64
+    }
+
+    /// Returns the repeated reads of tile products of a weight with a scale for each row.
+    fn tile_reads_by_rows(&self, chunk: u32) -> Vec<Reuse> {
+        let Weight { k, products, .. } = *self.weight;
+        let fixed = by_rows::panel_bytes(k, self.rows);
+        let of_panel = 1.0 / self.rows.min(TILES_ITEMS[1]) as f64;
+        let panel = self.fixed("panel", fixed, chunk, 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]));
+        // The sums of gate and up wait in scratch memory.
+        let sums = if products > 1 { self.sum_bytes(chunk) } else { 0 };
+        vec![Reuse { beside: fixed + sums, ..self.x_rows(chunk, k, of_panel) }, panel]
+    }
+
+    /// Returns the repeated reads of tile products of bf16.
+    fn tile_reads(&self, chunk: u32) -> Vec<Reuse> {
+        let Weight { format, x, k, products, .. } = *self.weight;
+        let columns = u32::try_from(k).unwrap_or(u32::MAX);
+        let (of_chunk, leaves) = (tiles::chunk_bytes(format, x, columns), tiles::leaves(format, x, columns));
+        let reads = BF16_BYTES / tiles::ROWS_AT_ONCE as f64;
+        let beside = self.sum_bytes(chunk);
+        let again = Reuse { what: "columns of activations", beside, ..self.x_rows(chunk, of_chunk, reads) };
+        let of_row = k.saturating_mul(BF16_BYTES as u64);
+        let all = Reuse { beside, ..self.x_rows(chunk, of_row, BF16_BYTES / self.rows as f64) };
+        // Sums are loaded and stored, and a chunk of activations is read in between.
+        let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
+        let row = u64::from(products) * self.rows * size_of::<f32>() as u64;
+        let beside = of_chunk.saturating_mul(chunk.into());
+        let sums = Reuse { what: "sums", fixed: 0, beside, row: (row, chunk), shared: false, reads };
+        vec![all, again, sums]
+    }
 }
 
 /// Rounds down to whole strips, unless there is less than one strip.
