@@ -99,13 +99,54 @@ struct Window {
     head: DimId,
 }
 
+/// Rounds up to a multiple.
+fn whole(n: i64, of: i64) -> i64 {
+    (n + of - 1) / of * of
+}
+
+/// The layout of scratch memory.
+struct Scratch {
+    /// Place of the unpacked keys.
+    keys_at: i64,
+    /// Place of the unpacked values.
+    values_at: i64,
+    at: Places,
+    bytes: i64,
+}
+
+impl Scratch {
+    fn new(sizes: &Sizes, queries: i64, window: bool, slopes: bool) -> Scratch {
+        let mut bytes = 0;
+        let mut place = |size: i64| {
+            let at = bytes;
+            bytes = whole(bytes + size, LINE);
+            at
+        };
+        let (keys_at, values_at) = (place(sizes.keys_bytes()), place(sizes.values_bytes()));
+        let at = Places {
+            queries: place(queries * sizes.query_bytes()),
+            scores: place(i64::from(PAIR) * RUN * 4),
+            read: place(i64::from(PAIR) * RUN * 4),
+            weights: place(sizes.parts * LOW_WEIGHTS),
+            acc: place(queries * sizes.padded_dv * 4),
+            sums: place(queries * LINE),
+            maxima: place(queries * 4),
+            own: place(queries * 4),
+            seen: place(if window { queries * 4 } else { 0 }),
+            slopes: place(if slopes { queries * 4 } else { 0 }),
+            places: place(if slopes { queries * 4 } else { 0 }),
+            factors: place(i64::from(PAIR) * 4),
+        };
+        Scratch { keys_at, values_at, at, bytes }
+    }
+}
+
 /// Generates the kernel of a checked spec.
 pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let AttentionTiles { heads: Heads { group, d, dv }, scores, key_heads, rows, cache, .. } = *spec;
     let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
     let unit = i64::from(AttentionTiles::unit(group));
     let [group, d, dv, heads, rows] = [group, d, dv, key_heads, rows].map(i64::from);
-    let whole = |n: i64, of: i64| (n + of - 1) / of * of;
     let parts = if spec.exact { 2 } else { 1 };
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
@@ -145,28 +186,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
 
     // Includes an incomplete unit, and a unit after all others for the pair after the last.
     let queries = (rows + 2 * unit) * group;
-    let mut end = 0;
-    let mut place = |bytes: i64| {
-        let at = end;
-        end = whole(end + bytes, LINE);
-        at
-    };
-    let (keys_at, values_at) = (place(sizes.keys_bytes()), place(sizes.values_bytes()));
-    let at = Places {
-        queries: place(queries * sizes.query_bytes()),
-        scores: place(i64::from(PAIR) * RUN * 4),
-        read: place(i64::from(PAIR) * RUN * 4),
-        weights: place(parts * LOW_WEIGHTS),
-        acc: place(queries * sizes.padded_dv * 4),
-        sums: place(queries * LINE),
-        maxima: place(queries * 4),
-        own: place(queries * 4),
-        seen: place(if window.is_some() { queries * 4 } else { 0 }),
-        slopes: place(if slopes.is_some() { queries * 4 } else { 0 }),
-        places: place(if slopes.is_some() { queries * 4 } else { 0 }),
-        factors: place(i64::from(PAIR) * 4),
-    };
-    let scratch = b.buffer("scratch", BufferKind::Scratch, end);
+    let Scratch { keys_at, values_at, at, bytes } = Scratch::new(&sizes, queries, window.is_some(), slopes.is_some());
+    let scratch = b.buffer("scratch", BufferKind::Scratch, bytes);
     let panels = Panels { sizes, keys, values, of_keys, of_values, scratch, keys_at, values_at };
     let of_powers = |x: Bits| (f64::from(x.value()) * std::f64::consts::LOG2_E) as f32;
     let (scale, cap) = (of_powers(scores.scale), scores.cap.map(of_powers));
