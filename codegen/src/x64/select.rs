@@ -1,6 +1,7 @@
 //! Instruction selection: kernel IR to machine IR, statement by statement.
 //!
-//! This file owns blocks, loops and addresses. [`super::values`] tracks where values are.
+//! This file owns blocks and addresses, and [`super::loops`] owns loops. [`super::values`] tracks
+//! where values are. [`super::statement`] finds the function for each op.
 //! [`super::arithmetic`], [`super::combine`], [`super::lanes`] and [`super::memory`] select the
 //! ops.
 //!
@@ -13,13 +14,13 @@
 use std::collections::HashMap;
 
 use iced_x86::Code;
-use ixc_ir::kernel::{Address, Affine, Atom, Carry, DimId, For, Imm, Inst as Statement, Kernel, Op, Stmt, ValueId};
+use ixc_ir::kernel::{Address, Affine, Atom, DimId, Kernel, Stmt, ValueId};
 
 use super::address::{Addresses, Key, MAX_TERMS};
 use super::codes::Codes;
 use super::constants::place;
 use super::locations::{Deferred, Numbers, Pending, Value};
-use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, Rm, Vreg, Width};
+use super::machine::{BlockId, Class, Function, Inst, LoopId, Mem, Opcode, Rm, Vreg, Width};
 use super::uses::Uses;
 use super::{X64Error, limit};
 use ixc_targets::{Feature, Target};
@@ -92,14 +93,14 @@ pub struct Selector<'k> {
     pub(super) pending: Vec<Option<Pending>>,
     /// Ops that wait for their use.
     pub(super) deferred: Vec<Deferred>,
-    addresses: Addresses,
+    pub(super) addresses: Addresses,
     /// The current statement.
     pub(super) origin: u32,
-    statements: u32,
+    pub(super) statements: u32,
     pub(super) in_loop: Option<LoopId>,
     placement: Placement,
     /// Whether the current loop contains no other loop.
-    innermost: bool,
+    pub(super) innermost: bool,
     /// Registers of dims that are loaded once.
     dims: HashMap<DimId, Vreg>,
     /// Registers computed at their use, by the block that computes them.
@@ -145,7 +146,7 @@ impl Selector<'_> {
     }
 
     /// Creates the register for a value that a loop carries.
-    fn home(&mut self, value: ValueId) -> Vreg {
+    pub(super) fn home(&mut self, value: ValueId) -> Vreg {
         let class = self.class_of(value);
         self.f.vreg(class)
     }
@@ -207,7 +208,7 @@ impl Selector<'_> {
     }
 
     /// Loads an integer constant into a register.
-    fn integer(&mut self, value: i64) -> Vreg {
+    pub(super) fn integer(&mut self, value: i64) -> Vreg {
         let d = self.gpr();
         if u32::try_from(value).is_ok() {
             self.emit(Inst::code(Code::Mov_r32_imm32).def(d, Width::R32).imm(value));
@@ -218,7 +219,7 @@ impl Selector<'_> {
     }
 
     /// Computes `a + x * coefficient`; may return `x` itself.
-    fn multiply_add(&mut self, a: Option<Vreg>, x: Vreg, coefficient: i64) -> Vreg {
+    pub(super) fn multiply_add(&mut self, a: Option<Vreg>, x: Vreg, coefficient: i64) -> Vreg {
         if a.is_none() && coefficient == 1 {
             return x;
         }
@@ -275,12 +276,12 @@ impl Selector<'_> {
 
     // Structure.
 
-    fn start(&mut self, block: BlockId) {
+    pub(super) fn start(&mut self, block: BlockId) {
         self.f.layout.push(block);
         self.current = block;
     }
 
-    fn go_to(&mut self, successors: &[BlockId]) {
+    pub(super) fn go_to(&mut self, successors: &[BlockId]) {
         self.f.blocks[self.current.index()].successors = successors.to_vec();
     }
 
@@ -299,7 +300,7 @@ impl Selector<'_> {
     }
 
     /// Returns the register of a key; `None` for the number 0.
-    fn pointer(&mut self, key: &Key) -> Option<Vreg> {
+    pub(super) fn pointer(&mut self, key: &Key) -> Option<Vreg> {
         if let Some(register) = self.addresses.register(key) {
             return Some(register);
         }
@@ -360,7 +361,7 @@ impl Selector<'_> {
         sum.unwrap_or_else(|| self.integer(0))
     }
 
-    fn block(&mut self, body: &[Stmt]) -> Result<(), X64Error> {
+    pub(super) fn block(&mut self, body: &[Stmt]) -> Result<(), X64Error> {
         for stmt in body {
             self.origin = self.statements;
             self.statements += 1;
@@ -383,310 +384,4 @@ impl Selector<'_> {
         }
         Ok(())
     }
-
-    fn for_loop(&mut self, f: &For) -> Result<(), X64Error> {
-        match f.trip.as_constant() {
-            Some(0) => {
-                self.statements += count(&f.body);
-                for carry in &f.carries {
-                    self.alias(carry.result, carry.init);
-                }
-                return Ok(());
-            }
-            Some(1) => return self.select_single_loop(f),
-            _ if f.carries.is_empty() && self.max_value(&f.trip) <= 1 => return self.at_most_once(f),
-            _ => {}
-        }
-        let origin = self.origin;
-        let homes: Vec<Vreg> = f.carries.iter().map(|c| self.home(c.inner)).collect();
-        for (carry, &home) in f.carries.iter().zip(&homes) {
-            self.write_home(home, carry.init);
-        }
-        self.make_all();
-        for (carry, &home) in f.carries.iter().zip(&homes) {
-            self.set(carry.inner, home);
-            self.set(carry.result, home);
-        }
-
-        let counter = self.affine(&f.trip, true);
-        let exit = self.f.block(self.in_loop);
-        if self.min_value(&f.trip) < 1 {
-            let before = self.f.block(self.in_loop);
-            self.emit(Inst::code(Code::Test_rm64_r64).read(counter, Width::R64).read(counter, Width::R64));
-            self.emit(Inst::code(Code::Je_rel32_64).block(exit));
-            self.go_to(&[before, exit]);
-            self.start(before);
-        }
-        let keys = self.addresses.at(f.var).to_vec();
-        let mut steps = Vec::new();
-        for key in keys {
-            let Some((parent, _, coefficient)) = key.split() else { continue };
-            let pointer = self.gpr();
-            match self.pointer(&parent) {
-                Some(v) => self.emit(Inst::new(Opcode::Copy).def(pointer, Width::R64).read(v, Width::R64)),
-                None => self.emit(Inst::code(Code::Mov_r32_imm32).def(pointer, Width::R32).imm(0)),
-            }
-            self.addresses.set(key, pointer);
-            steps.push((pointer, coefficient));
-        }
-        let parent = self.in_loop;
-        let this = LoopId(self.f.loops.len() as u32);
-        self.f.loops.push(Loop { parent, preheader: self.current });
-        self.in_loop = Some(this);
-        let header = self.f.block(self.in_loop);
-        self.go_to(&[header]);
-
-        self.start(header);
-        self.innermost = !f.body.iter().any(|stmt| matches!(stmt, Stmt::For(_)));
-        self.block(&f.body)?;
-        self.innermost = false;
-        self.origin = origin;
-        self.back_edge(&f.carries, &homes);
-        for (pointer, step) in steps {
-            self.advance(pointer, step);
-        }
-        self.emit(Inst::code(Code::Dec_rm64).update(counter, Width::R64).or_mem());
-        self.emit(Inst::code(Code::Jne_rel32_64).block(header));
-        self.go_to(&[header, exit]);
-        self.f.blocks[self.current.index()].innermost = this.0 as usize + 1 == self.f.loops.len();
-        self.pending.clear();
-        self.deferred.clear();
-        self.in_loop = parent;
-        self.start(exit);
-        Ok(())
-    }
-
-    /// Selects a loop that runs exactly once as its body.
-    fn select_single_loop(&mut self, f: &For) -> Result<(), X64Error> {
-        for carry in &f.carries {
-            let init = self.reg(carry.init);
-            self.set(carry.inner, init);
-        }
-        for key in self.addresses.at(f.var).to_vec() {
-            let Some((parent, ..)) = key.split() else { continue };
-            let register = match self.pointer(&parent) {
-                Some(v) => v,
-                None => self.integer(0),
-            };
-            self.addresses.set(key, register);
-        }
-        self.block(&f.body)?;
-        for carry in &f.carries {
-            let next = self.reg(carry.next);
-            self.set(carry.result, next);
-        }
-        Ok(())
-    }
-
-    /// Selects a loop that runs at most once as its body after a test.
-    fn at_most_once(&mut self, f: &For) -> Result<(), X64Error> {
-        self.make_all();
-        let trip = self.affine(&f.trip, false);
-        let (body, exit) = (self.f.block(self.in_loop), self.f.block(self.in_loop));
-        self.emit(Inst::code(Code::Test_rm64_r64).read(trip, Width::R64).read(trip, Width::R64));
-        self.emit(Inst::code(Code::Je_rel32_64).block(exit));
-        self.go_to(&[body, exit]);
-        self.start(body);
-        // Copies, so that registers needed after the body can be spilled during it.
-        for key in self.addresses.at(f.var).to_vec() {
-            let Some((parent, ..)) = key.split() else { continue };
-            let register = match self.pointer(&parent) {
-                Some(v) => {
-                    let copy = self.gpr();
-                    self.emit(Inst::new(Opcode::Copy).def(copy, Width::R64).read(v, Width::R64));
-                    copy
-                }
-                None => self.integer(0),
-            };
-            self.addresses.set(key, register);
-        }
-        self.block(&f.body)?;
-        self.pending.clear();
-        self.deferred.clear();
-        self.go_to(&[exit]);
-        self.start(exit);
-        Ok(())
-    }
-
-    /// Writes all homes at once: a next value that is another carry's home is saved before any home
-    /// is written.
-    fn back_edge(&mut self, carries: &[Carry], homes: &[Vreg]) {
-        let mut copies = Vec::new();
-        for (carry, &home) in carries.iter().zip(homes) {
-            let width = self.f.width(home);
-            if let Some(id) = self.constants[carry.next.index()] {
-                copies.push(Inst::new(Opcode::Constant(id)).def(home, width));
-                continue;
-            }
-            let mut next = self.reg(carry.next);
-            if next == home {
-                continue;
-            }
-            if homes.contains(&next) {
-                let saved = self.f.vreg(self.f.vregs[home.index()]);
-                self.emit(Inst::new(Opcode::Copy).def(saved, width).read(next, width));
-                next = saved;
-            }
-            copies.push(Inst::new(Opcode::Copy).def(home, width).read(next, width));
-        }
-        for copy in copies {
-            self.emit(copy);
-        }
-    }
-
-    fn advance(&mut self, pointer: Vreg, step: i64) {
-        if let Ok(small) = i8::try_from(step) {
-            self.emit(Inst::code(Code::Add_rm64_imm8).update(pointer, Width::R64).or_mem().imm(small.into()));
-        } else if i32::try_from(step).is_ok() {
-            self.emit(Inst::code(Code::Add_rm64_imm32).update(pointer, Width::R64).or_mem().imm(step));
-        } else {
-            let step = self.integer(step);
-            self.emit(Inst::code(Code::Add_rm64_r64).update(pointer, Width::R64).or_mem().read(step, Width::R64));
-        }
-    }
-
-    /// Returns the smallest value of an expression over dims. Computed in 128 bits, because the
-    /// verifier's proof covers only the dims for which it is evaluated.
-    fn min_value(&self, value: &Affine) -> i128 {
-        value.terms.iter().fold(value.constant.into(), |sum, &(atom, coefficient)| {
-            let bound = match atom {
-                Atom::Dim(d) if coefficient > 0 => self.kernel.dims[d.index()].lo,
-                Atom::Dim(d) => self.kernel.dims[d.index()].hi,
-                // A trip count has no variables.
-                Atom::Var(_) => i64::MAX,
-            };
-            sum + i128::from(bound) * i128::from(coefficient)
-        })
-    }
-
-    /// Returns the largest value of an expression over dims.
-    fn max_value(&self, value: &Affine) -> i128 {
-        -self.min_value(&(value.clone() * -1))
-    }
-
-    fn statement(&mut self, inst: &Statement) -> Result<(), X64Error> {
-        let result = inst.result;
-        if result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
-            return Ok(());
-        }
-        // The verifier proves the number of operands, and that addresses and immediates are present
-        // where needed.
-        let o = &inst.operands;
-        let ty = inst.ty;
-        let int = match inst.imm {
-            Imm::Int(i) => i,
-            Imm::None | Imm::Float(_) | Imm::Bytes(_) => 0,
-        };
-        if inst.op.takes_tiles() {
-            return self.tile(inst);
-        }
-        let (Some(&first), second) = (o.first(), o.get(1).copied()) else {
-            return self.without_operands(inst);
-        };
-        if inst.op == Op::Store {
-            return self.store(inst, first);
-        }
-        let Some(result) = result else {
-            return Err(X64Error::NoLowering { op: inst.op, ty });
-        };
-        let register = match inst.op {
-            Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat | Op::Store | Op::Prefetch => {
-                return Ok(());
-            }
-            Op::Bitcast => {
-                self.alias(result, first);
-                return Ok(());
-            }
-            Op::Extract | Op::Slice => {
-                if int == 0 {
-                    self.alias(result, first);
-                    return Ok(());
-                }
-                self.slice(first, ty, int)
-            }
-            Op::Shl | Op::ShrU | Op::ShrS if int == 0 => {
-                self.alias(result, first);
-                return Ok(());
-            }
-            Op::Broadcast if ty.lanes == 1 => {
-                self.alias(result, first);
-                return Ok(());
-            }
-            Op::Broadcast => {
-                self.broadcast(result, first, ty);
-                return Ok(());
-            }
-            Op::Concat | Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi => {
-                let second = second.unwrap_or(first);
-                self.combine(inst.op, ty, first, second, int)
-            }
-            Op::SwapPairs => self.swap_pairs(first, ty),
-            Op::Fma | Op::Select => {
-                let (second, third) = (second.unwrap_or(first), o.get(2).copied().unwrap_or(first));
-                if inst.op == Op::Fma {
-                    self.fma(first, second, third, ty)
-                } else {
-                    self.choose(first, second, third, ty)
-                }
-            }
-            Op::Add
-            | Op::Sub
-            | Op::Mul
-            | Op::Div
-            | Op::Min
-            | Op::Max
-            | Op::IAdd
-            | Op::ISub
-            | Op::IMul
-            | Op::IMin
-            | Op::IMax
-            | Op::Sign
-            | Op::And
-            | Op::Or
-            | Op::Xor
-            | Op::CmpEq
-            | Op::CmpGt
-            | Op::CmpLtF
-            | Op::Dot2U8S8
-            | Op::Dot2S16
-            | Op::ShuffleBytes => self.binary(inst.op, ty, first, second.unwrap_or(first))?,
-            Op::Sqrt | Op::IAbs | Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 => {
-                self.unary(inst.op, ty, first)?
-            }
-            Op::Dot4U8S8 => {
-                let (second, third) = (second.unwrap_or(first), o.get(2).copied().unwrap_or(first));
-                self.dot4(ty, first, second, third)
-            }
-            Op::Dot2Bf16 => {
-                let (second, third) = (second.unwrap_or(first), o.get(2).copied().unwrap_or(first));
-                self.dot2_bf16(ty, first, second, third)
-            }
-            Op::Interleave => self.interleave(first, ty),
-            Op::Lookup => self.lookup(first, ty, int),
-            Op::LookupQuarter => self.lookup_quarter(first, second.unwrap_or(first), ty, int),
-            Op::LookupByte => self.lookup_byte(first, second.unwrap_or(first), ty, int),
-            Op::Multishift => self.multishift(first, second.unwrap_or(first), ty),
-            Op::ToBf16 => self.to_bf16(first, ty),
-            Op::Bf16ToF32 => self.bf16_to_f32(first, ty),
-            Op::ToBf16Pairs => self.to_bf16_pairs(first, second.unwrap_or(first), ty),
-            Op::TileZero
-            | Op::TileLoad
-            | Op::TileStore
-            | Op::TileDotBf16
-            | Op::TileDotS8S8
-            | Op::TileDotS8U8
-            | Op::TileDotU8S8
-            | Op::TileDotU8U8 => return Err(X64Error::NoLowering { op: inst.op, ty }),
-            Op::Shl | Op::ShrU | Op::ShrS => self.shift(inst.op, ty, first, int)?,
-            Op::ExtendS | Op::ExtendU => self.extend(inst.op == Op::ExtendS, first, ty)?,
-            Op::NarrowS => self.narrow(first, ty),
-            Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => self.reduce(inst.op, first)?,
-        };
-        self.set(result, register);
-        Ok(())
-    }
-}
-
-fn count(body: &[Stmt]) -> u32 {
-    body.iter().map(|stmt| 1 + if let Stmt::For(f) = stmt { count(&f.body) } else { 0 }).sum()
 }
