@@ -7,6 +7,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use ixc_grammar::GrammarError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::sample::log_probabilities_of;
 
@@ -235,15 +236,10 @@ impl Generator {
                 break Some(Ok(End::Limit));
             }
             if let Some(masks) = &mut active.masks {
-                let waited = match self.callers {
-                    Callers::One => masks.wait_for_mask().map(drop),
-                    Callers::Many => Ok(()),
-                };
-                match waited.and_then(|()| masks.progress()) {
+                match prepare_mask(self.callers, masks) {
                     Err(error) => break Some(Err(error.into())),
-                    // The text that the answer continues may be complete already.
-                    Ok(Progress::Ended) => break Some(Ok(End::Grammar)),
-                    Ok(_) => {}
+                    Ok(true) => break Some(Ok(End::Grammar)),
+                    Ok(false) => {}
                 }
             }
             let logits = self.model.engine.logits(output + accepted);
@@ -307,4 +303,13 @@ impl Generator {
         };
         Some(Drawn { id, text_len, accepted, end })
     }
+}
+
+/// Prepares the mask of a request's next token. Returns whether the text is complete: the text that
+/// an answer continues may be complete already.
+fn prepare_mask(callers: Callers, masks: &mut Masks) -> Result<bool, GrammarError> {
+    if callers == Callers::One {
+        masks.wait_for_mask()?;
+    }
+    Ok(*masks.progress()? == Progress::Ended)
 }
