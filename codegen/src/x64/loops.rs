@@ -1,5 +1,5 @@
-//! Selection of loops: carried values, pointers that advance with the variable, and loops that run at
-//! most once.
+//! Selection of loops: carried values, pointers that advance with the variable, and loops that run
+//! at most once.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{Affine, Atom, Carry, For, Stmt};

@@ -6,7 +6,7 @@ use super::X64Error;
 use super::machine::Vreg;
 use super::select::Selector;
 
-/// Returns the integer immediate; 0 if there is none.
+/// Returns the integer immediate, or 0.
 fn integer(inst: &Statement) -> i64 {
     match inst.imm {
         Imm::Int(i) => i,
