@@ -33,6 +33,7 @@ mod blocks;
 mod colours;
 pub mod kernels;
 mod programs;
+mod rooms;
 pub mod search;
 mod shared;
 mod shelves;
@@ -172,7 +173,7 @@ pub fn run(
 ) -> Result<Descriptor, PlaceError> {
     grid.check()?;
     let mut descriptor = programs::programs(plan, grid, options)?;
-    programs::room_for_rows(&mut descriptor)?;
+    rooms::room_for_rows(&mut descriptor)?;
     let blocks = blocks::blocks(&descriptor);
     let waves = match options.placement {
         Placement::OnePerPe => shelves::place(&mut descriptor, &blocks, decisions)?,
