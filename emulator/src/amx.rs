@@ -18,13 +18,14 @@
 //! assert_eq!(tiles.zero(1), Err(TileFault::Unused { tile: 1 }));
 //! ```
 
+mod products;
+
 use iced_x86::{Instruction, Mnemonic, Register};
 use thiserror::Error;
 
-use crate::dot::{add_flushed, add_products_flushed};
 use crate::fault::{FaultKind, Trap};
-use crate::half_ops;
 use crate::memory::Memory;
+use products::{ProductShape, add_product, dwords};
 
 /// Tile registers of palette 1 (CPUID leaf 1DH: max_names).
 pub const TILES: usize = 8;
@@ -457,14 +458,7 @@ impl Tiles {
         for (row, from) in sums.iter_mut().zip(&self.data[sum]) {
             *row = dwords(from);
         }
-        match product {
-            TileProduct::SignedSigned => bytes_product(&mut sums, left, right, shape, signed, signed),
-            TileProduct::SignedUnsigned => bytes_product(&mut sums, left, right, shape, signed, unsigned),
-            TileProduct::UnsignedSigned => bytes_product(&mut sums, left, right, shape, unsigned, signed),
-            TileProduct::UnsignedUnsigned => bytes_product(&mut sums, left, right, shape, unsigned, unsigned),
-            TileProduct::Bf16 => float_product(&mut sums, left, right, shape, |h| u32::from(h) << 16),
-            TileProduct::F16 => float_product(&mut sums, left, right, shape, half_ops::to_f32),
-        }
+        add_product(&mut sums, product, left, right, shape);
         let result = &mut self.data[sum];
         *result = EMPTY;
         for (row, from) in result.iter_mut().zip(&sums).take(shape.rows) {
@@ -527,77 +521,7 @@ impl Tiles {
     }
 }
 
-/// The shape of a product, in doublewords.
-#[derive(Clone, Copy)]
-struct ProductShape {
-    rows: usize,
-    columns: usize,
-    inner: usize,
-}
-
 fn must_be_zero(config: &[u8; CONFIG_BYTES], range: std::ops::Range<usize>) -> Result<(), TileFault> {
     let set = config.iter().copied().enumerate().take(range.end).skip(range.start).find(|(_, value)| *value != 0);
     set.map_or(Ok(()), |(byte, value)| Err(TileFault::Reserved { byte, value }))
-}
-
-fn dwords(row: &[u8; MAX_ROW_BYTES]) -> [u32; DWORDS] {
-    std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| row[4 * i + j])))
-}
-
-fn signed(byte: u8) -> i32 {
-    i32::from(byte as i8)
-}
-
-fn unsigned(byte: u8) -> i32 {
-    i32::from(byte)
-}
-
-/// Adds products of bytes to the sums, modulo 2³². Columns after the shape's end are computed from
-/// zeros, and dropped by the caller.
-///
-/// Tests run this with little optimisation. So it uses loops over arrays of known length instead of
-/// iterators, and `wrapping` operations although nothing can overflow. Both make it several times
-/// as fast then.
-fn bytes_product(
-    sums: &mut Sums,
-    left: &Tile,
-    right: &Tile,
-    shape: ProductShape,
-    widen_left: fn(u8) -> i32,
-    widen_right: fn(u8) -> i32,
-) {
-    let left: [_; MAX_ROWS] = std::array::from_fn(|m| left[m].map(widen_left));
-    for (k, right) in right.iter().enumerate().take(shape.inner) {
-        let right = right.map(widen_right);
-        let (right, _) = right.as_chunks::<4>();
-        for (sums, left) in sums.iter_mut().zip(&left).take(shape.rows) {
-            let [a, b, c, d] = left.as_chunks::<4>().0[k];
-            for n in 0..DWORDS {
-                let [e, f, g, h] = right[n];
-                // The products are at most 4 · 255², so only the addition to the sum can overflow.
-                let low = a.wrapping_mul(e).wrapping_add(b.wrapping_mul(f));
-                let high = c.wrapping_mul(g).wrapping_add(d.wrapping_mul(h));
-                sums[n] = sums[n].wrapping_add(low.wrapping_add(high) as u32);
-            }
-        }
-    }
-}
-
-/// Sums products of even and of odd elements separately, in the order of the rows of `right`. Then
-/// adds both sums, and only then the old sum.
-fn float_product(sums: &mut Sums, left: &Tile, right: &Tile, shape: ProductShape, widen: fn(u16) -> u32) {
-    let halves = |row: &[u8; MAX_ROW_BYTES]| -> [u32; 2 * DWORDS] {
-        std::array::from_fn(|i| widen(u16::from_le_bytes([row[2 * i], row[2 * i + 1]])))
-    };
-    let right: [_; MAX_ROWS] = std::array::from_fn(|k| halves(&right[k]));
-    for (sums, left) in sums.iter_mut().zip(left).take(shape.rows) {
-        let left = halves(left);
-        let mut parts = [0u32; 2 * DWORDS];
-        for (&pair, right) in left.as_chunks::<2>().0.iter().zip(&right).take(shape.inner) {
-            add_products_flushed(&mut parts, pair, right);
-        }
-        for (sum, part) in sums.iter_mut().zip(parts.as_chunks::<2>().0) {
-            *sum = add_flushed(*sum, add_flushed(part[0], part[1]));
-        }
-    }
 }
