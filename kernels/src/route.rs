@@ -105,7 +105,7 @@ impl Route {
         check(name, "rows of a table", listed.into(), alone, "0, where experts have biases, factors or groups")
     }
 
-    /// Multiplies the weights by the factor, and divides them by their sum if the spec says so.
+    /// Multiplies the weights by the factor, and divides them by their sum if they are normalised.
     fn scale_weights(&self, b: &mut KernelBuilder, p: BufferId, total: ValueId) {
         let scale = b.splat_f32(1, self.scale.value());
         let total = if self.score == Score::Chosen { softmax_of_chosen(b, p, self.top_k) } else { total };
@@ -172,7 +172,8 @@ impl Definition for Route {
             scores.separate(&mut b, biases);
         }
         if groups > 1 {
-            keep_groups(&mut b, buffer, of_groups, [groups, kept, experts / groups].map(i64::from), highest);
+            let [count, kept, size] = [groups, kept, experts / groups].map(i64::from);
+            Groups { count, kept, size, highest, sums: of_groups }.keep(&mut b, buffer);
         }
 
         let row = table.map(|(id, table)| (table, b.load_index("row", id, 0) * (i64::from(top_k) * 4)));
@@ -188,7 +189,7 @@ impl Definition for Route {
         })[0];
         self.scale_weights(&mut b, p, total);
         if let Some(scales) = own_scales {
-            scale_chosen(&mut b, lanes, experts, top_k, [ids, p, scales]);
+            scale_chosen(&mut b, lanes, experts, top_k, &ScaledWeights { ids, p, scales });
         }
         Ok(b.finish())
     }
@@ -469,53 +470,77 @@ impl Scores {
     }
 }
 
-/// Removes the experts of all but the best groups from the choice. The score of a group is the sum
-/// of its two highest scores, or its highest; of equal groups the first is better.
-///
-/// Groups are few and do not fill vectors: this loop takes one expert after the other, a few
-/// hundred short steps.
-fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups, kept, size]: [i64; 3], highest: bool) {
-    let lowest = b.splat_f32(1, LOWEST);
-    b.for_each("group", groups, |b, group| {
-        let two = b.for_carry("i", size, &[lowest, lowest], |b, i, two| {
-            let v = b.load(Type::f32(1), scores, group * (size * 4) + i * 4);
-            let less = b.same(Op::Min, &[two[0], v]);
-            vec![b.same(Op::Max, &[two[0], v]), b.same(Op::Max, &[two[1], less])]
+/// Equal groups of experts side by side.
+struct Groups {
+    count: i64,
+    /// Number of groups from which experts are chosen.
+    kept: i64,
+    /// Experts of a group.
+    size: i64,
+    /// Whether the score of a group is its highest score.
+    highest: bool,
+    /// Place of the groups' scores.
+    sums: i64,
+}
+
+impl Groups {
+    /// Removes the experts of all but the best groups from the choice. The score of a group is the
+    /// sum of its two highest scores, or its highest; of equal groups the first is better.
+    ///
+    /// Groups are few and do not fill vectors: this loop takes one expert after the other, a few
+    /// hundred short steps.
+    fn keep(&self, b: &mut KernelBuilder, scores: BufferId) {
+        let Groups { count, kept, size, highest, sums } = *self;
+        let lowest = b.splat_f32(1, LOWEST);
+        b.for_each("group", count, |b, group| {
+            let two = b.for_carry("i", size, &[lowest, lowest], |b, i, two| {
+                let v = b.load(Type::f32(1), scores, group * (size * 4) + i * 4);
+                let less = b.same(Op::Min, &[two[0], v]);
+                vec![b.same(Op::Max, &[two[0], v]), b.same(Op::Max, &[two[1], less])]
+            });
+            let sum = if highest { two[0] } else { b.add(two[0], two[1]) };
+            b.store(scores, group * 4 + sums, sum);
         });
-        let sum = if highest { two[0] } else { b.add(two[0], two[1]) };
-        b.store(scores, group * 4 + of_groups, sum);
-    });
-    let (zero, one) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), 1));
-    let kept = b.splat_int(Type::i32(1), kept);
-    let taken = b.splat_f32(1, CHOSEN_SCORE);
-    b.for_each("group", groups, |b, group| {
-        let own = b.load(Type::f32(1), scores, group * 4 + of_groups);
-        let number = b.index(group);
-        // Number of better groups.
-        let better = b.for_carry("other", groups, &[zero], |b, other, better| {
-            let sum = b.load(Type::f32(1), scores, other * 4 + of_groups);
-            let other = b.index(other);
-            let more = b.op(Op::CmpLtF, Type::i32(1), &[own, sum]);
-            let less = b.op(Op::CmpLtF, Type::i32(1), &[sum, own]);
-            let before = b.same(Op::CmpGt, &[number, other]);
-            let equal = b.op(Op::Select, Type::i32(1), &[less, zero, before]);
-            let is_better = b.same(Op::Or, &[more, equal]);
-            let count = b.same(Op::And, &[is_better, one]);
-            vec![b.iadd(better[0], count)]
+        let (zero, one) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), 1));
+        let kept = b.splat_int(Type::i32(1), kept);
+        let taken = b.splat_f32(1, CHOSEN_SCORE);
+        b.for_each("group", count, |b, group| {
+            let own = b.load(Type::f32(1), scores, group * 4 + sums);
+            let number = b.index(group);
+            // Number of better groups.
+            let better = b.for_carry("other", count, &[zero], |b, other, better| {
+                let sum = b.load(Type::f32(1), scores, other * 4 + sums);
+                let other = b.index(other);
+                let more = b.op(Op::CmpLtF, Type::i32(1), &[own, sum]);
+                let less = b.op(Op::CmpLtF, Type::i32(1), &[sum, own]);
+                let before = b.same(Op::CmpGt, &[number, other]);
+                let equal = b.op(Op::Select, Type::i32(1), &[less, zero, before]);
+                let is_better = b.same(Op::Or, &[more, equal]);
+                let count = b.same(Op::And, &[is_better, one]);
+                vec![b.iadd(better[0], count)]
+            });
+            let is_kept = b.same(Op::CmpGt, &[kept, better[0]]);
+            b.for_each("i", size, |b, i| {
+                let at = group * (size * 4) + i * 4;
+                let v = b.load(Type::f32(1), scores, at.clone());
+                let v = b.op(Op::Select, Type::f32(1), &[is_kept, v, taken]);
+                b.store(scores, at, v);
+            });
         });
-        let is_kept = b.same(Op::CmpGt, &[kept, better[0]]);
-        b.for_each("i", size, |b, i| {
-            let at = group * (size * 4) + i * 4;
-            let v = b.load(Type::f32(1), scores, at.clone());
-            let v = b.op(Op::Select, Type::f32(1), &[is_kept, v, taken]);
-            b.store(scores, at, v);
-        });
-    });
+    }
+}
+
+/// Weights of the chosen experts, and the factors of all experts.
+struct ScaledWeights {
+    ids: BufferId,
+    p: BufferId,
+    scales: BufferId,
 }
 
 /// Multiplies the weight of each chosen expert by the expert's own factor, found as a sum over all
 /// experts in which only the matching id counts.
-fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, [ids, p, scales]: [BufferId; 3]) {
+fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, weights: &ScaledWeights) {
+    let ScaledWeights { ids, p, scales } = *weights;
     let zero = b.splat_f32(1, 0.0);
     b.for_each("slot", i64::from(top_k), |b, slot| {
         let id = b.load(Type::i32(1), ids, slot * 4);
