@@ -31,6 +31,8 @@
 //!
 //! Sums follow the order of their index for every lane count, as in the recurrence.
 
+mod places;
+
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
 
@@ -44,6 +46,7 @@ use crate::signature::Signature;
 use crate::text::{Bits, spec};
 use crate::vectors::{for_bundles, for_vectors};
 use crate::work::{Arithmetic, Call, Work};
+use places::{Channels, Places};
 
 /// Rows of a chunk.
 const CHUNK: u32 = 16;
@@ -150,93 +153,6 @@ impl Definition for DeltaNetChunks {
 
     fn rows() -> &'static [Row] {
         ROWS
-    }
-}
-
-/// Places in scratch memory: each row of the chunk for a key head, then numbers of a value head,
-/// then columns of it.
-struct Places {
-    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence uses the
-    /// beginning, too.
-    q: i64,
-    k: i64,
-    /// Transposed keys: `[d][CHUNK]`.
-    across: i64,
-    /// Products of queries, and of keys, with keys: `[CHUNK][CHUNK]`.
-    qk: i64,
-    kk: i64,
-    /// Numbers by row of the chunk: `alpha`, then the decay's logarithm, then the sum of the
-    /// logarithms up to the row.
-    log: i64,
-    /// Numbers by row: the rate; the decay since the chunk's start; the decay from the row to the
-    /// chunk's end.
-    rate: i64,
-    left: i64,
-    after: i64,
-    /// Factors of earlier changes in later changes, and of changes in results: `[CHUNK][CHUNK]`.
-    /// Only the triangles are read.
-    change: i64,
-    give: i64,
-    /// Changes and results: `[CHUNK][dv]`.
-    u: i64,
-    o: i64,
-    channels: Option<Channels>,
-    end: i64,
-}
-
-/// Places for a value head in which each element of a key has a decay.
-struct Channels {
-    /// Decay of each row, decay since the chunk's start, then queries and keys times the latter:
-    /// `[CHUNK][d]`.
-    decay: i64,
-    left: i64,
-    q: i64,
-    k: i64,
-    /// Keys times the decay since their row: `[d][CHUNK]`.
-    kept: i64,
-    /// Unit matrix that selects the row of a number: `[CHUNK][CHUNK]`.
-    unit: i64,
-}
-
-impl Places {
-    fn new(spec: &DeltaNet) -> Places {
-        let (key, value) = (i64::from(spec.d) * 4, i64::from(spec.dv) * 4);
-        let mut end = 0;
-        let mut place = |bytes: i64| {
-            // Every place begins on a cache line, as scratch memory does.
-            end = (end + bytes + 63) / 64 * 64;
-            end - (bytes + 63) / 64 * 64
-        };
-        let (keys, square, values) = (i64::from(CHUNK) * key, i64::from(CHUNK) * NUMBERS, i64::from(CHUNK) * value);
-        let mut places = Places {
-            q: place(keys),
-            k: place(keys),
-            across: place(keys),
-            qk: place(square),
-            kk: place(square),
-            log: place(NUMBERS),
-            rate: place(NUMBERS),
-            left: place(NUMBERS),
-            after: place(NUMBERS),
-            change: place(square),
-            give: place(square),
-            u: place(values),
-            o: place(values),
-            channels: None,
-            end: 0,
-        };
-        if spec.channels {
-            places.channels = Some(Channels {
-                decay: place(keys),
-                left: place(keys),
-                q: place(keys),
-                k: place(keys),
-                kept: place(keys),
-                unit: place(square),
-            });
-        }
-        places.end = end;
-        places
     }
 }
 

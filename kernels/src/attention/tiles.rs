@@ -69,6 +69,7 @@
 mod attend;
 mod items;
 mod panels;
+mod scratch;
 
 use std::ops::Range;
 

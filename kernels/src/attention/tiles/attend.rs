@@ -5,6 +5,7 @@ use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder,
 
 use super::super::heads::{self, Heads};
 use super::panels::{BLOCK, KEYS, Panels, Sizes};
+use super::scratch::{LOW_WEIGHTS, Places, Scratch, whole};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
 use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
 use crate::cache::Field;
@@ -22,36 +23,6 @@ const MASKED: f32 = -1.0e30;
 /// Max masked runs of an item, in addition to the runs of as many positions as it has rows. Its
 /// last rows see these runs and its first row does not see them whole, or the reverse.
 const MORE_MASKED: i64 = 2;
-
-/// Bytes from the high parts of a pair's weights to the low parts.
-const LOW_WEIGHTS: i64 = PAIR as i64 * RUN * 2;
-
-/// Places in scratch memory, in bytes.
-struct Places {
-    /// Rows of queries times the factor on scores, as bf16.
-    queries: i64,
-    /// Rows of scores of a pair, before cap and slopes.
-    scores: i64,
-    /// Rows of scores of the previous pair, during the products of the next one.
-    read: i64,
-    /// Tiles of both strips' weights of a pair, for each block.
-    weights: i64,
-    /// Rows of sums of weighted values.
-    acc: i64,
-    /// A vector of sums of weights for each query.
-    sums: i64,
-    /// The maximum of each query's scores.
-    maxima: i64,
-    /// The position of each query's row.
-    own: i64,
-    /// With a window, the first position that each query's row sees, which may be below 0.
-    seen: i64,
-    /// With slopes: each query's slope times log2 e. `places` has its row's position as f32.
-    slopes: i64,
-    places: i64,
-    /// Factors of the new maxima on earlier sums, for the queries of a pair.
-    factors: i64,
-}
 
 /// Blocks that are attended at once.
 struct Span<'a> {
@@ -97,48 +68,6 @@ struct Window {
     /// Blocks before the first whole run, and runs that begin before the window of the last row.
     lead: DimId,
     head: DimId,
-}
-
-/// Rounds up to a multiple.
-fn whole(n: i64, of: i64) -> i64 {
-    (n + of - 1) / of * of
-}
-
-/// The layout of scratch memory.
-struct Scratch {
-    /// Place of the unpacked keys.
-    keys_at: i64,
-    /// Place of the unpacked values.
-    values_at: i64,
-    at: Places,
-    bytes: i64,
-}
-
-impl Scratch {
-    fn new(sizes: &Sizes, queries: i64, window: bool, slopes: bool) -> Scratch {
-        let mut bytes = 0;
-        let mut place = |size: i64| {
-            let at = bytes;
-            bytes = whole(bytes + size, LINE);
-            at
-        };
-        let (keys_at, values_at) = (place(sizes.keys_bytes()), place(sizes.values_bytes()));
-        let at = Places {
-            queries: place(queries * sizes.query_bytes()),
-            scores: place(i64::from(PAIR) * RUN * 4),
-            read: place(i64::from(PAIR) * RUN * 4),
-            weights: place(sizes.parts * LOW_WEIGHTS),
-            acc: place(queries * sizes.padded_dv * 4),
-            sums: place(queries * LINE),
-            maxima: place(queries * 4),
-            own: place(queries * 4),
-            seen: place(if window { queries * 4 } else { 0 }),
-            slopes: place(if slopes { queries * 4 } else { 0 }),
-            places: place(if slopes { queries * 4 } else { 0 }),
-            factors: place(i64::from(PAIR) * 4),
-        };
-        Scratch { keys_at, values_at, at, bytes }
-    }
 }
 
 /// Generates the kernel of a checked spec.
