@@ -1,16 +1,16 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, at the places that the
 //! codec gives.
 
-use ixc_ir::format::codec::HALF_OF_E4M3;
+mod numbers;
+
 use ixc_ir::format::digits::{BASE, Digits};
 use ixc_ir::format::grids::{Grid, HighBits, Index, Signs};
 use ixc_ir::format::packed::SUB;
-use ixc_ir::format::{
-    Codes, Format, Number, Plane, Quants, ScaleBits, ScaleCodes, ScaleNumber, Scales, Spread, Values,
-};
+use ixc_ir::format::{Codes, Format, Plane, Quants, ScaleBits, ScaleCodes, ScaleNumber, Scales, Spread, Values};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use crate::linear;
+pub use numbers::{number_bits, numbers, whole};
 
 /// Type of a sub-block's codes.
 pub const BYTES: Type = Type::i8(SUB as u16);
@@ -416,103 +416,6 @@ pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId)
 
 /// Type of a block's scales.
 const SCALES: Type = Type::i8(16);
-
-/// Returns a number from the f16 that stores it.
-fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
-    match number {
-        Number::PartOfHalf { halved } | Number::TopsOfWords { halved } => {
-            let part = b.splat_f32(b.ty(whole).lanes, Number::part(halved));
-            b.mul(whole, part)
-        }
-        Number::Half | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => whole,
-    }
-}
-
-/// Half of the number that would follow the largest of E4M3.
-const E4M3_BEYOND: f32 = 240.0;
-
-/// Returns a block's floats, or those of several rows side by side, as f32.
-pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
-    match number {
-        Number::Half => {
-            let halves = b.load(Type::f16(lanes), buffer, at);
-            b.op(Op::F16ToF32, Type::f32(lanes), &[halves])
-        }
-        Number::PartOfHalf { .. } => {
-            let whole = numbers(b, Number::Half, lanes, buffer, at);
-            part(b, number, whole)
-        }
-        Number::TopsOfWords { .. } => {
-            let half = number_bits(b, number, buffer, at);
-            let half = b.bitcast(Type::f16(1), half);
-            let half = b.op(Op::F16ToF32, Type::f32(1), &[half]);
-            part(b, number, half)
-        }
-        Number::HalfOfE4m3 => {
-            let bytes = b.load(Type::i8(lanes), buffer, at);
-            let words = b.op(Op::ExtendU, Type::i16(lanes), &[bytes]);
-            let (words, magnitude) = (b.shift(Op::Shl, words, 7), b.splat_int(Type::i16(lanes), 0x3fff));
-            let halves = b.same(Op::And, &[words, magnitude]);
-            let halves = b.bitcast(Type::f16(lanes), halves);
-            let whole = b.op(Op::F16ToF32, Type::f32(lanes), &[halves]);
-            let (factor, nan) = (b.splat_f32(lanes, HALF_OF_E4M3), b.splat_f32(lanes, E4M3_BEYOND));
-            let whole = b.mul(whole, factor);
-            // E4M3's NaN has the bits of that next number here; it becomes 0.
-            let is_number = b.op(Op::CmpLtF, Type::i32(lanes), &[whole, nan]);
-            let bits = b.bitcast(Type::i32(lanes), whole);
-            let bits = b.same(Op::And, &[bits, is_number]);
-            b.bitcast(Type::f32(lanes), bits)
-        }
-        Number::HalfOfPower => {
-            // The exponent of `2^(e - 128)` is `e - 1`. For `e` of 0 and 1 the number is subnormal,
-            // and `e + 1` is its value in units of 2^-128. Its mantissa bits are then the larger of
-            // both.
-            let bytes = b.load(Type::i8(lanes), buffer, at);
-            let e = b.op(Op::ExtendU, Type::i32(lanes), &[bytes]);
-            let one = b.splat_int(Type::i32(lanes), 1);
-            let (exponent, mantissa) = (b.same(Op::ISub, &[e, one]), b.iadd(e, one));
-            let (normal, small) = (b.shift(Op::Shl, exponent, 23), b.shift(Op::Shl, mantissa, 21));
-            let bits = b.same(Op::IMax, &[normal, small]);
-            b.bitcast(Type::f32(lanes), bits)
-        }
-        Number::Single => b.load(Type::f32(lanes), buffer, at),
-    }
-}
-
-/// Returns the type of an integer of one, two or four bytes.
-pub fn whole(bytes: usize) -> Type {
-    match bytes {
-        1 => Type::i8(1),
-        2 => Type::i16(1),
-        _ => Type::i32(1),
-    }
-}
-
-/// Returns the bits of a block's float in the form of packed blocks.
-pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: Affine) -> ValueId {
-    match number {
-        Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
-            b.load(whole(number.bytes()), buffer, at)
-        }
-        Number::TopsOfWords { .. } => {
-            let dword = Type::i32(1);
-            // Takes the top four bits of each word, and joins those of two words.
-            let tops = [0, 4].map(|from| {
-                let words = b.load(dword, buffer, at.clone() + from);
-                let [low, high] = [(12, 15), (24, 0xf0)].map(|(by, mask)| {
-                    let moved = b.shift(Op::ShrU, words, by);
-                    let mask = b.splat_int(dword, mask);
-                    b.same(Op::And, &[moved, mask])
-                });
-                b.same(Op::Or, &[low, high])
-            });
-            let high = b.shift(Op::Shl, tops[1], 8);
-            let both = b.same(Op::Or, &[tops[0], high]);
-            let words = b.bitcast(Type::i16(2), both);
-            b.op_imm(Op::Extract, Type::i16(1), &[words], 0)
-        }
-    }
-}
 
 /// Takes from a dword in all lanes the `width` bits of each lane, moved to bit `to`. The first
 /// lane's bits begin at bit `first`; the others are `apart` bits further each.
