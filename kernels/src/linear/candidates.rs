@@ -317,8 +317,8 @@ impl Items<'_> {
         packed::unpacks(self.strips, self.weight.x, self.vectors)
     }
 
-    /// Returns the candidates of a kernel: one for each of the `chunks`, the max rows of activations
-    /// of an item.
+    /// Returns the candidates of a kernel: one for each of the `chunks`, the max rows of
+    /// activations of an item.
     fn candidates(
         &self,
         strategy: MatmulStrategy,
