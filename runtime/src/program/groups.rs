@@ -20,8 +20,9 @@ use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, 
 
 use std::collections::HashMap;
 
-use super::check::{Checker, inside, shortened};
+use super::check::Checker;
 use super::extents::Extents;
+use super::tables::{inside, shortened};
 use super::{Access, BarrierAction, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Window, at, id, range};
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;

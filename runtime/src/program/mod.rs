@@ -27,21 +27,22 @@ mod check;
 mod error;
 mod extents;
 mod groups;
+mod inputs;
 mod layers;
 mod limits;
-
-use std::collections::BTreeSet;
+mod tables;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Input, Ngram, Output, Plan, Source, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Ngram, Output, Plan, Task};
 
 use crate::blocks::BlockShape;
-pub(crate) use check::shortened;
 pub use error::{PlanError, Problem};
 use groups::CheckedGroups;
+use inputs::InputKinds;
 pub use layers::Layer;
 pub use limits::MAX_LAYERS;
+pub(crate) use tables::shortened;
 
 /// Max dims of a kernel in a plan.
 pub const MAX_DIMS: usize = 16;
@@ -486,29 +487,9 @@ impl Program {
         };
         at(&"plan", sizes())?;
         at(&"plan", limits::check(plan))?;
-        let mut kernels = Vec::with_capacity(plan.kernels.len());
-        let mut scratch_bytes = 0;
-        for kernel in &plan.kernels {
-            let place = format!("kernel {:?}", check::shortened(&kernel.name));
-            let signature = at(&place, Signature::of(kernel))?;
-            scratch_bytes = scratch_bytes.max(at(&place, signature.scratch())?);
-            kernels.push(signature);
-        }
-        for (i, table) in plan.ropes.iter().enumerate() {
-            at(&format!("rotary table {i}"), check::rope(table))?;
-        }
-        let made = check::derived(plan)?;
-        for weight in &plan.weights {
-            at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, &made, weight))?;
-        }
-        for (i, state) in plan.states.iter().enumerate() {
-            at(&format!("state {i}, {:?}", check::shortened(&state.name)), check::state(state))?;
-        }
-        at(&"plan", check::packed_at_load(plan, &made))?;
-        for buffer in &plan.buffers {
-            at(&format!("buffer {:?}", check::shortened(&buffer.name)), check::buffer(plan, buffer))?;
-        }
-        let routings = check::routings(plan)?;
+        let (kernels, scratch_bytes) = signatures(plan)?;
+        check_tables(plan)?;
+        let routings = tables::routings(plan)?;
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
         let (stages, parts) = checker.stages()?;
         let CheckedGroups { stages, groups, windows } = groups::check(&checker, stages)?;
@@ -527,49 +508,16 @@ impl Program {
         // The sums cannot overflow: each was found to be at most MAX_PARTS.
         let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
         let part_lines = ends(|place| place.line as u64 + place.lines());
-        let inputs = || stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args);
-        let shared: BTreeSet<u32> = inputs()
-            .filter_map(|arg| match arg.source {
-                Source::Input(Input::Phase(every) | Input::Whole(every)) => Some(every),
-                _ => None,
-            })
-            .collect();
-        at(&"plan", range("kinds of places that positions share", shared.len() as u64, 0, MAX_SHARED))?;
-        let choices: BTreeSet<Choice> = inputs()
-            .filter_map(|arg| match arg.source {
-                Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => Some(choice),
-                _ => None,
-            })
-            .collect();
-        at(&"plan", range("kinds of choices of places", choices.len() as u64, 0, MAX_SHARED))?;
+        let inputs = InputKinds::of(&stages);
         let chosen_bytes = stages.iter().flat_map(|stage| &stage.tasks).map(|task| checker.chosen_bytes(task)).max();
         let chosen_bytes = chosen_bytes.unwrap_or(0);
-        at(&"plan", range("bytes of chosen places", chosen_bytes, 0, MAX_PARTS))?;
-        let ahead: BTreeSet<u32> = inputs()
-            .filter_map(|arg| match arg.source {
-                Source::Input(Input::Ahead(reach)) => Some(reach),
-                _ => None,
-            })
-            .collect();
-        at(&"plan", range("kinds of positions ahead of rows", ahead.len() as u64, 0, MAX_SHARED))?;
-        let ngrams: BTreeSet<Ngram> = inputs()
-            .filter_map(|arg| match arg.source {
-                Source::Input(Input::Ngram(ngram)) => Some(ngram),
-                _ => None,
-            })
-            .collect();
-        at(&"plan", range("rows that tokens name together", ngrams.len() as u64, 0, MAX_NGRAMS))?;
-        // Each n-gram row keeps the ids before a step in a state of its own, so that they are
-        // stored once.
-        let states: BTreeSet<u32> = ngrams.iter().map(|ngram| ngram.state).collect();
-        let alone = Problem::Shape { expected: "a separate state for each n-gram row" };
-        at(&"plan", if states.len() == ngrams.len() { Ok(()) } else { Err(alone) })?;
+        at(&"plan", inputs.check(chosen_bytes))?;
         Ok(Program {
             chosen_bytes,
-            ahead: ahead.into_iter().collect(),
-            shared: shared.into_iter().collect(),
-            choices: choices.into_iter().collect(),
-            ngrams: ngrams.into_iter().collect(),
+            ahead: inputs.ahead.into_iter().collect(),
+            shared: inputs.shared.into_iter().collect(),
+            choices: inputs.choices.into_iter().collect(),
+            ngrams: inputs.ngrams.into_iter().collect(),
             part_bytes,
             part_lines: part_lines as usize,
             stages,
@@ -588,4 +536,36 @@ impl Program {
             kernels,
         })
     }
+}
+
+/// Returns the signatures of kernels, and the scratch bytes of the kernel that needs the most.
+fn signatures(plan: &Plan<Kernel>) -> Result<(Vec<Signature>, u64)> {
+    let mut kernels = Vec::with_capacity(plan.kernels.len());
+    let mut scratch_bytes = 0;
+    for kernel in &plan.kernels {
+        let place = format!("kernel {:?}", tables::shortened(&kernel.name));
+        let signature = at(&place, Signature::of(kernel))?;
+        scratch_bytes = scratch_bytes.max(at(&place, signature.scratch())?);
+        kernels.push(signature);
+    }
+    Ok((kernels, scratch_bytes))
+}
+
+/// Checks rotary tables, derived tensors, weights, states and buffers.
+fn check_tables(plan: &Plan<Kernel>) -> Result<()> {
+    for (i, table) in plan.ropes.iter().enumerate() {
+        at(&format!("rotary table {i}"), tables::rope(table))?;
+    }
+    let made = tables::derived(plan)?;
+    for weight in &plan.weights {
+        at(&format!("weight {:?}", tables::shortened(&weight.name)), tables::weight(plan, &made, weight))?;
+    }
+    for (i, state) in plan.states.iter().enumerate() {
+        at(&format!("state {i}, {:?}", tables::shortened(&state.name)), tables::state(state))?;
+    }
+    at(&"plan", tables::packed_at_load(plan, &made))?;
+    for buffer in &plan.buffers {
+        at(&format!("buffer {:?}", tables::shortened(&buffer.name)), tables::buffer(plan, buffer))?;
+    }
+    Ok(())
 }
