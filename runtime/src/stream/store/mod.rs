@@ -51,7 +51,9 @@
 //! Invariant: kept blocks leave at least as many slots as streaming needs, and no request counts on
 //! their slots.
 
+mod arrived;
 mod check;
+mod config;
 mod state;
 pub mod stats;
 
@@ -64,59 +66,23 @@ use std::time::{Duration, Instant};
 use ixc_files::changed::Identity;
 
 use crate::memory::Region;
-use crate::trace::Recorder;
 
 use super::backend::Backend;
 use super::budget::Spending;
 use super::counters::Counters;
-use super::drive::{Drive, Options, Report, Sink};
+use super::drive::{Drive, Report, Sink};
 use super::files::Files;
 use super::queue::Queue;
 use super::reservation::Reservation;
-use super::{Block, BlockId, Form, StreamError, cache};
+use super::{Block, BlockId, Form, StreamError};
+pub use arrived::{Arrived, Pack};
+pub use config::{CHUNK, Config, KeptBlocks, Make, MakeBackend};
 use state::{Inner, Phase};
 use stats::{ClassUse, GroupBlocks, Stats};
 
 /// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
 /// hundred times as long.
 const SPINS: u32 = 200;
-
-/// Default bytes of one read.
-pub const CHUNK: u64 = 256 << 10;
-
-/// Configuration of an expert cache.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Bytes for all slots and staging memory.
-    pub budget: u64,
-    /// Experts that one token uses in a group.
-    pub top_k: u32,
-    /// Max bytes of one read. Larger blocks are split, so that the drive has many reads in flight.
-    pub chunk: u64,
-    /// Whether to bypass the page cache (O_DIRECT).
-    pub direct: bool,
-    /// Staging buffers for raw blocks, if the budget has room for them; by default `top_k`.
-    pub staging: Option<u32>,
-    /// Replacement policy.
-    pub policy: cache::Kind,
-    /// Blocks that are never evicted.
-    pub keep: KeptBlocks,
-    /// Options of the drive.
-    pub drive: Options,
-    /// Recorder of reads and of the contents of slots.
-    pub trace: Option<Arc<Recorder>>,
-    /// Backend to use in place of io_uring and the threaded reader.
-    pub backend: Option<Make>,
-}
-
-/// Blocks that stay in memory after their first read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeptBlocks {
-    /// Blocks to keep, each once, in descending priority.
-    pub blocks: Vec<BlockId>,
-    /// Max share of the slots of each size, in percent.
-    pub percent: u32,
-}
 
 /// Result of an eviction on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,46 +91,6 @@ pub struct Evicted {
     pub blocks: u32,
     /// Bytes of their slots, which are free now.
     pub bytes: u64,
-}
-
-/// Function that makes a backend for a queue.
-pub type MakeBackend = dyn Fn(&Queue) -> Box<dyn Backend> + Send + Sync;
-
-/// Factory of a backend, for example of one that injects faults or reads from another place.
-#[derive(Clone)]
-pub struct Make(pub Arc<MakeBackend>);
-
-impl std::fmt::Debug for Make {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Make")
-    }
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            budget: 0,
-            top_k: 8,
-            chunk: CHUNK,
-            direct: true,
-            staging: None,
-            policy: cache::Kind::default(),
-            keep: KeptBlocks::default(),
-            drive: Options::default(),
-            trace: None,
-            backend: None,
-        }
-    }
-}
-
-/// Packs raw blocks.
-pub trait Pack: Send + Sync {
-    /// Packs the extents of a block, in their order, into its slot. Other threads pack other blocks
-    /// at the same time. The caller has exclusive access to all these regions until this returns.
-    ///
-    /// # Errors
-    /// A text that describes the defect of the block.
-    fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String>;
 }
 
 /// State of a requested block.
@@ -203,6 +129,10 @@ struct Fixed {
 }
 
 impl Fixed {
+    fn is_raw(&self, number: u32) -> bool {
+        matches!(self.block(number).form, Form::Raw { .. })
+    }
+
     fn number(&self, block: BlockId) -> Result<u32, StreamError> {
         self.numbers.get(&block).copied().ok_or(StreamError::UnknownBlock { block })
     }
@@ -615,65 +545,5 @@ impl ExpertCache {
         let classes = ClassUse::of(&inner.slots);
         drop(inner);
         Stats { groups, classes, drive: fixed.queue.counters() }
-    }
-}
-
-/// A raw block that has arrived. Its owner packs it. If it is dropped without `finish` or `pack`,
-/// the block fails.
-pub struct Arrived<'a> {
-    shared: &'a Shared,
-    number: u32,
-    raw: Vec<Region>,
-    slot: Region,
-    finished: bool,
-}
-
-impl Arrived<'_> {
-    /// Returns the block's id.
-    pub fn id(&self) -> BlockId {
-        self.shared.fixed.block(self.number).id
-    }
-
-    /// Returns its extents, in their order. The caller has exclusive access.
-    pub fn raw(&self) -> &[Region] {
-        &self.raw
-    }
-
-    /// Returns the slot to pack it into. The caller has exclusive access.
-    pub fn slot(&self) -> Region {
-        self.slot
-    }
-
-    /// Reports that the block is packed, or the reason that it could not be.
-    pub fn finish(mut self, result: Result<(), String>) {
-        self.end(result);
-    }
-
-    /// Packs the block.
-    pub fn pack(self, packer: &dyn Pack) {
-        let result = packer.pack(self.id(), &self.raw, self.slot);
-        self.finish(result);
-    }
-
-    fn end(&mut self, result: Result<(), String>) {
-        if std::mem::replace(&mut self.finished, true) {
-            return;
-        }
-        let result = result.map_err(|why| StreamError::Pack { block: self.id(), why });
-        let mut inner = self.shared.lock();
-        inner.finish_packing(&self.shared.fixed, self.number, result);
-        self.shared.settle(inner);
-    }
-}
-
-impl Drop for Arrived<'_> {
-    fn drop(&mut self) {
-        self.end(Err("the thread that packed it stopped".into()));
-    }
-}
-
-impl Fixed {
-    fn is_raw(&self, number: u32) -> bool {
-        matches!(self.block(number).form, Form::Raw { .. })
     }
 }
