@@ -46,6 +46,8 @@
 //! Invariant: pages of the file that a sequence maps are never written, and are not punched before
 //! they are unmapped.
 
+mod zeroed;
+
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -57,6 +59,8 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 
 use crate::memory::Region;
 use crate::page_file::{PageFile, renew};
+pub(crate) use zeroed::Zeroed;
+use zeroed::gaps;
 
 /// Mean number of pages of each column that are worth mapping: making a mapping takes about as long
 /// as copying these.
@@ -348,44 +352,6 @@ impl Drop for Use {
     fn drop(&mut self) {
         self.run.release(self.end, None);
     }
-}
-
-/// Memory that became zero because its pages were released.
-#[derive(Debug)]
-pub(crate) enum Zeroed {
-    /// No memory.
-    Nothing,
-    /// All memory of the sequence.
-    All,
-    /// These parts of each column.
-    Parts(Vec<Vec<Range<u64>>>),
-}
-
-impl Zeroed {
-    /// Returns the parts of a column's range that did not become zero.
-    pub(crate) fn rest(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
-        match (self, column) {
-            (Zeroed::All, _) => Vec::new(),
-            (Zeroed::Parts(parts), Some(column)) => gaps(range, parts.get(column).into_iter().flatten().cloned()),
-            (Zeroed::Nothing | Zeroed::Parts(_), _) => vec![range],
-        }
-    }
-}
-
-/// Returns the parts of a range outside the covered ones, which are in ascending order.
-fn gaps(range: Range<u64>, covered: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let (mut gaps, mut at) = (Vec::new(), range.start);
-    for part in covered {
-        let (start, end) = (part.start.clamp(at, range.end.max(at)), part.end.min(range.end));
-        if start > at {
-            gaps.push(at..start);
-        }
-        at = at.max(end);
-    }
-    if at < range.end {
-        gaps.push(at..range.end);
-    }
-    gaps
 }
 
 /// The shared prefix of a sequence: runs, from the first position on.

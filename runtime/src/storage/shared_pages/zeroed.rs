@@ -1,0 +1,41 @@
+//! Ranges of memory that became zero, and the rest.
+
+use std::ops::Range;
+
+/// Memory that became zero because its pages were released.
+#[derive(Debug)]
+pub(crate) enum Zeroed {
+    /// No memory.
+    Nothing,
+    /// All memory of the sequence.
+    All,
+    /// These parts of each column.
+    Parts(Vec<Vec<Range<u64>>>),
+}
+
+impl Zeroed {
+    /// Returns the parts of a column's range that did not become zero.
+    pub(crate) fn rest(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
+        match (self, column) {
+            (Zeroed::All, _) => Vec::new(),
+            (Zeroed::Parts(parts), Some(column)) => gaps(range, parts.get(column).into_iter().flatten().cloned()),
+            (Zeroed::Nothing | Zeroed::Parts(_), _) => vec![range],
+        }
+    }
+}
+
+/// Returns the parts of a range outside the covered ones, which are in ascending order.
+pub(super) fn gaps(range: Range<u64>, covered: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let (mut gaps, mut at) = (Vec::new(), range.start);
+    for part in covered {
+        let (start, end) = (part.start.clamp(at, range.end.max(at)), part.end.min(range.end));
+        if start > at {
+            gaps.push(at..start);
+        }
+        at = at.max(end);
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    gaps
+}
