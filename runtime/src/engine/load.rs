@@ -9,6 +9,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::time::Instant;
 
 use ixc_codegen::module::Module;
 use ixc_ir::derived::Indexed;
@@ -23,7 +24,7 @@ use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
 use crate::expert_sort::Bucket;
 use crate::experts::{self, Experts};
-use crate::file::PlanFile;
+use crate::file::{OwnWeights, PlanFile};
 use crate::gauge::{Activity, Gauge};
 use crate::lock::lock;
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
@@ -40,6 +41,7 @@ use crate::saved::{Digest, Identity};
 use crate::stats::{Clock, Stats};
 use crate::stream::store::{Config, KeptBlocks};
 use crate::thread_count::ThreadCount;
+use crate::trace::Recorder;
 use crate::weight_source::{DerivedTensors, WeightSource};
 use crate::weights::{OnDemandPacking, Weight, Weights};
 
@@ -125,12 +127,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     // This comes before files are read, because mapped pages are given back.
     let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
     let begun = if streams { needed_process_bytes() } else { resident_bytes() };
-    let most = plan.context_length.min(MAX_CONTEXT);
-    let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
     let program = checked(&plan)?;
-    if context == 0 || context > most {
-        return Err(LoadError::Context { found: context, most });
-    }
+    let context = context(&plan, options)?;
     let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
     let memory_digest = identity::of_memory(&plan);
     let expert_counts = ExpertCounts::new(&program, &plan.weights);
@@ -150,10 +148,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let target = target(&plan)?;
     // This comes before weights are read, so that a plan that is too large is refused first.
     let sequences = options.sequences.max(1);
-    let more_additions = options.more_additions;
-    let run = Run { capacity, threads, sequences, more_additions };
+    let run = Run { capacity, threads, sequences, more_additions: options.more_additions };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
-    let phase = |begun, what| options.trace.iter().for_each(|trace| trace.phase(begun, what));
     let layout = match &streamed {
         Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
         None => None,
@@ -161,62 +157,22 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let mut for_experts = budget(options, &plan, fixed, layout.as_ref().map(|(layout, _)| layout))?;
     if let Some(trace) = &options.trace {
         if let (Some((layout, _)), Some(_)) = (&layout, options.memory) {
-            let least = layout.min_bytes();
-            let room = for_recorder(for_experts, least, threads);
-            trace.keep_within(room, threads);
-            for_experts = for_experts.saturating_sub(room).max(least);
+            for_experts = keep_within(trace, layout, for_experts, threads);
         }
-        let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
-        let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect(), kernels);
+        describe_threads(trace, &program, &plan, threads);
     }
     let taken = options.memory.filter(|_| layout.is_none()).map(|budget| (budget, resident(&plan, fixed)));
-    if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
-        let begin = std::time::Instant::now();
-        // Streamed weights are checked as they arrive: checking them here would read the whole
-        // model.
-        let streamed = |weight: usize| streamed.as_ref().is_some_and(|s| s.get(weight).copied().unwrap_or(false));
-        own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool, options.gauge.as_deref())?;
-        tracing::info!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
-        phase(begin, "check weights");
+    if let Some(own) = own.as_ref().filter(|_| !options.skip_weight_check) {
+        check_own_weights(own, &program, &plan, streamed.as_deref(), &mut pool, options)?;
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
     let sources =
         Sources { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files), own: own.as_ref() };
     let weights = weights(&plan.weights, &sources, streamed.as_deref(), threads)?;
-    let begin = std::time::Instant::now();
-    options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
-    let backend = backend(options.backend, plan.kernels, target)?;
-    tracing::info!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
-    phase(begin, "generate code");
-    let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
-    let mut store = EngineMemory {
-        arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
-        files: files.into_iter().chain(own).collect(),
-        weights,
-        experts: None,
-        advice: None,
-        trace: options.trace.clone(),
-        ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity, context)).collect::<Result<_, _>>()?,
-        sequences: Sequences::new(run.sequences, plan.states, (capacity, plan.max_tokens), options.sharing)?,
-        capacity,
-        parts: Parts::new(&program, run.additions())?,
-        inputs: Inputs::new(
-            plan.max_tokens,
-            &top_k,
-            (&program.shared, &program.choices, &program.ahead),
-            &program.ngrams,
-        )?,
-        scratch: (0..threads)
-            .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
-            .collect::<Result<_, _>>()?,
-        chosen: (0..threads)
-            .map(|_| Memory::zeroed("chosen places", program.chosen_bytes, false))
-            .collect::<Result<_, _>>()?,
-        buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
-        sorting: Mutex::new(Vec::new()),
-    };
+    let backend = generated(std::mem::take(&mut plan.kernels), target, options)?;
+    let files = files.into_iter().chain(own).collect();
+    let mut store = memory(&program, &plan, context, &run, options, MappedWeights { files, weights })?;
     if options.experts == ExpertStore::Map && !program.groups.is_empty() {
         let advice = Advice::new(&program, &plan.weights, plan.files.len());
         store.advice = Some(advice.map_err(|weight| LoadError::PackedExperts { weight })?);
@@ -232,32 +188,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, prefetcher)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
-        // Paths are opened a second time, so the files must be those whose headers and weights were
-        // checked.
-        let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();
-        experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
-        store.experts = Some(experts);
-        // Reads all weights from mapped files now: the files may change, and their pages are not
-        // part of the budget.
-        let begin = std::time::Instant::now();
-        pack_all(&mut store.weights, &store.files, &mut pool, options.gauge.as_deref())?;
-        phase(begin, "bring other weights into memory");
-        if let Some(experts) = &store.experts {
-            let begin = std::time::Instant::now();
-            let read = experts.read_kept(&mut pool, options.gauge.as_deref());
-            read.map_err(|source| LoadError::Pack { source })?;
-            phase(begin, "read experts that stay");
-        }
+        stream(&mut store, experts, &mut pool, options)?;
     }
-    let locked = if options.lock {
-        // The page cache decides which experts of mapped files stay in memory, so that they are not
-        // locked.
-        let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
-        let is_left_out = |number| options.experts == ExpertStore::Map && experts(number);
-        lock(&store.weights.regions(is_left_out))?
-    } else {
-        0
-    };
+    let locked = if options.lock { lock_weights(&program, &store.weights, options)? } else { 0 };
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
     Ok(LoadedPlan {
@@ -287,6 +220,140 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         samples,
         weights_digest: OnceLock::new(),
     })
+}
+
+/// Returns the longest sequence of an engine, in tokens.
+fn context(plan: &Plan<Kernel>, options: &Options) -> Result<u32, LoadError> {
+    let most = plan.context_length.min(MAX_CONTEXT);
+    let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
+    if context == 0 || context > most {
+        return Err(LoadError::Context { found: context, most });
+    }
+    Ok(context)
+}
+
+/// Adds a phase of loading to the trace, if there is one.
+fn record_phase(options: &Options, begun: Instant, what: &'static str) {
+    options.trace.iter().for_each(|trace| trace.phase(begun, what));
+}
+
+/// Limits the memory of a trace, and returns the rest of the experts' budget.
+fn keep_within(trace: &Recorder, layout: &experts::Layout, for_experts: u64, threads: usize) -> u64 {
+    let least = layout.min_bytes();
+    let room = for_recorder(for_experts, least, threads);
+    trace.keep_within(room, threads);
+    for_experts.saturating_sub(room).max(least)
+}
+
+/// Gives a trace the names of tasks and kernels.
+fn describe_threads(trace: &Recorder, program: &Program, plan: &Plan<Kernel>, threads: usize) {
+    let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
+    let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
+    trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect(), kernels);
+}
+
+/// Makes the backend of a plan, and records the time.
+fn generated(kernels: Vec<Kernel>, target: Target, options: &Options) -> Result<Backend, LoadError> {
+    let (begin, count) = (Instant::now(), kernels.len());
+    options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
+    let backend = backend(options.backend, kernels, target)?;
+    tracing::info!(kernels = count, ?target, elapsed = ?begin.elapsed(), "kernels ready");
+    record_phase(options, begin, "generate code");
+    Ok(backend)
+}
+
+/// Checks the weights in the plan's own file. Streamed weights are checked as they arrive: checking
+/// them here would read the whole model.
+fn check_own_weights(
+    (own, mapped): &(OwnWeights, Mapped),
+    program: &Program,
+    plan: &Plan<Kernel>,
+    streamed: Option<&[bool]>,
+    pool: &mut Pool,
+    options: &Options,
+) -> Result<(), LoadError> {
+    let begin = Instant::now();
+    let streamed = |weight: usize| is_streamed(streamed, weight);
+    own.check(mapped, &plan.weights, &program.groups, &streamed, pool, options.gauge.as_deref())?;
+    tracing::info!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
+    record_phase(options, begin, "check weights");
+    Ok(())
+}
+
+/// Weights, and the files that they are read from.
+struct MappedWeights {
+    files: Vec<Mapped>,
+    weights: Weights,
+}
+
+/// Allocates the memory of steps.
+fn memory(
+    program: &Program,
+    plan: &Plan<Kernel>,
+    context: u32,
+    run: &Run,
+    options: &Options,
+    MappedWeights { files, weights }: MappedWeights,
+) -> Result<EngineMemory, LoadError> {
+    let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
+    let each_thread = |what, bytes| (0..run.threads).map(move |_| Memory::zeroed(what, bytes, false));
+    Ok(EngineMemory {
+        arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
+        files,
+        weights,
+        experts: None,
+        advice: None,
+        trace: options.trace.clone(),
+        ropes: plan.ropes.iter().map(|table| Rope::new(table, run.capacity, context)).collect::<Result<_, _>>()?,
+        sequences: Sequences::new(
+            run.sequences,
+            plan.states.clone(),
+            (run.capacity, plan.max_tokens),
+            options.sharing,
+        )?,
+        capacity: run.capacity,
+        parts: Parts::new(program, run.additions())?,
+        inputs: Inputs::new(
+            plan.max_tokens,
+            &top_k,
+            (&program.shared, &program.choices, &program.ahead),
+            &program.ngrams,
+        )?,
+        scratch: each_thread("scratch memory", program.scratch_bytes).collect::<Result<_, _>>()?,
+        chosen: each_thread("chosen places", program.chosen_bytes).collect::<Result<_, _>>()?,
+        buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
+        sorting: Mutex::new(Vec::new()),
+    })
+}
+
+/// Lets steps use streamed experts, and reads all other weights and the experts that stay.
+fn stream(store: &mut EngineMemory, experts: Experts, pool: &mut Pool, options: &Options) -> Result<(), LoadError> {
+    // Paths are opened a second time, so the files must be those whose headers and weights were
+    // checked.
+    let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();
+    experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
+    store.experts = Some(experts);
+    // Reads all weights from mapped files now: the files may change, and their pages are not
+    // part of the budget.
+    let begin = Instant::now();
+    pack_all(&mut store.weights, &store.files, pool, options.gauge.as_deref())?;
+    record_phase(options, begin, "bring other weights into memory");
+    if let Some(experts) = &store.experts {
+        let begin = Instant::now();
+        let read = experts.read_kept(pool, options.gauge.as_deref());
+        read.map_err(|source| LoadError::Pack { source })?;
+        record_phase(options, begin, "read experts that stay");
+    }
+    Ok(())
+}
+
+/// Locks weights in memory, and returns their bytes.
+fn lock_weights(program: &Program, weights: &Weights, options: &Options) -> Result<u64, LoadError> {
+    // The page cache decides which experts of mapped files stay in memory, so that they are not
+    // locked.
+    let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
+    let is_left_out = |number| options.experts == ExpertStore::Map && experts(number);
+    Ok(lock(&weights.regions(is_left_out))?)
 }
 
 /// Makes the backend that runs verified kernels.
@@ -477,7 +544,7 @@ pub(crate) fn pack_all(
     gauge: Option<&Gauge>,
 ) -> Result<(), LoadError> {
     let missing = weights.all_missing();
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let jobs = weights.jobs(&missing);
     let shared: &Weights = weights;
     let bytes = |job: &Job| job.strips().saturating_mul(job.strip_bytes().0);
