@@ -9,7 +9,9 @@
 //! | [`memory_estimate`] | memory that a plan needs, before it is loaded |
 //! | [`pins`] | experts that stay in memory |
 //! | [`expert_use`] | counts of chosen experts, and eviction |
+//! | [`step`] | the input of a step, and its errors |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
+//! | `properties` | sizes, memory, threads and statistics of an engine |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
 //! | [`variant`] | other plans of the same model, run with the loaded weights |
@@ -22,14 +24,17 @@ pub mod memory_estimate;
 pub(crate) mod model_files;
 pub mod options;
 pub mod pins;
+mod properties;
 pub mod sample;
 pub mod saved;
 pub mod sequence;
+pub mod step;
 pub mod variant;
 
 pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use expert_use::EvictError;
 pub use options::{BackendKind, ExpertStore, Options};
 pub use pins::Pins;
-pub use sequence::{Addition, Engine, FIRST, SequenceId, Softmax, StepError};
+pub use sequence::Engine;
+pub use step::{Addition, FIRST, SequenceId, Softmax, StepError};
 pub use variant::Variant;

@@ -17,228 +17,21 @@
 //! saved position before.
 
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{HiddenRows, MAX_OUTPUTS, Output, Plan, RowCount, State};
-use ixc_targets::Target;
+use ixc_ir::plan::{HiddenRows, Output, Plan, RowCount};
 
+use super::step::{Addition, FIRST, SequenceId, Softmax, StepError};
 use crate::execute::{self, Counts, ExecuteError, ItemError};
-use crate::executor::sequences::{Piece, Sequence, StateBytes, runs};
-use crate::experts::Experts;
+use crate::executor::sequences::{Piece, Sequence, runs};
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, LoadedPlan};
-use crate::memory::{Mapped, MemoryError};
+use crate::memory::MemoryError;
 use crate::options::{self, Options};
-use crate::page_cache_hints::{Advice, AdviceCounts};
-use crate::pages::{self, PageUse};
 use crate::pool::processors;
-use crate::processors::PinRefusal;
-use crate::stats::Stats;
-use crate::stream::predict;
-use crate::stream::store;
 use crate::thread_count::ThreadCount;
 use crate::trace::Step;
-
-/// The reason why a step did not run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
-    /// The step has no tokens.
-    #[error("a step needs at least one token")]
-    NoTokens,
-    /// The step has more tokens than the plan allows.
-    #[error("the step has {found} tokens; the plan takes at most {most} (split longer prompts into several steps)")]
-    TooManyTokens {
-        /// Number of tokens.
-        found: usize,
-        /// Max tokens of a step.
-        most: u32,
-    },
-    /// A token id is outside the vocabulary.
-    #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
-    Token {
-        /// Position in the tokens.
-        index: usize,
-        /// The token's id.
-        id: u32,
-        /// Size of the vocabulary.
-        vocabulary: u32,
-    },
-    /// Outputs are requested for rows that the step does not have.
-    #[error("output {index} is requested for row {row}; the step has {rows} tokens and at most {MAX_OUTPUTS} outputs")]
-    Output {
-        /// Position in the requested outputs.
-        index: usize,
-        /// The requested row.
-        row: u32,
-        /// Tokens of the step.
-        rows: usize,
-    },
-    /// The context has no room for the tokens.
-    #[error("the context is full: the sequence has {position} tokens, and {tokens} more do not fit into {context}")]
-    ContextFull {
-        /// Tokens in the sequence.
-        position: u32,
-        /// Tokens to be added.
-        tokens: usize,
-        /// Max tokens of a sequence.
-        context: u32,
-    },
-    /// A part of a text is given to a model that reads texts whole.
-    #[error(
-        "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {most} tokens"
-    )]
-    Part {
-        /// Tokens in the sequence.
-        position: u32,
-        /// Tokens to be added.
-        tokens: usize,
-        /// Max tokens of a step.
-        most: u32,
-    },
-    /// The sequence does not exist.
-    #[error("there is no sequence {id}")]
-    NoSequence {
-        /// The sequence.
-        id: SequenceId,
-    },
-    /// A sequence is named twice.
-    #[error("sequence {id} appears twice in one step, with another sequence between")]
-    SequenceTwice {
-        /// The sequence.
-        id: SequenceId,
-    },
-    /// A sequence would become a copy of itself.
-    #[error("sequence {id} cannot become a copy of itself")]
-    CopyOfItself {
-        /// The sequence.
-        id: SequenceId,
-    },
-    /// The step has more additions than the engine was loaded for.
-    #[error("the step has {found} additions; the engine was loaded for at most {most}")]
-    TooManyAdditions {
-        /// Number of additions.
-        found: usize,
-        /// Max additions of a step.
-        most: u32,
-    },
-    /// The engine has its max number of sequences.
-    #[error("all {most} sequences that the engine was loaded for exist already")]
-    TooManySequences {
-        /// Max number of sequences.
-        most: u32,
-    },
-    /// The system refuses memory for another sequence.
-    #[error("cannot map {bytes} bytes for {what}: {kind}")]
-    Memory {
-        /// The purpose of the memory.
-        what: &'static str,
-        /// Bytes requested.
-        bytes: u64,
-        /// The kind of the system's error.
-        kind: std::io::ErrorKind,
-    },
-    /// Probabilities are requested of a plan without logits.
-    #[error("the output of the plan is hidden states, which have no probabilities")]
-    NoLogits,
-    /// The hidden states do not match the tokens.
-    #[error("found {found} numbers of hidden states for {rows} tokens; the plan takes {expected} for each token")]
-    Hidden {
-        /// Elements given.
-        found: usize,
-        /// Tokens of the step.
-        rows: usize,
-        /// Elements expected for each token.
-        expected: u32,
-    },
-    /// A slice has another length than the vocabulary.
-    #[error("found {found} logits or probabilities; the vocabulary has {expected} tokens")]
-    Vocabulary {
-        /// Length found.
-        found: usize,
-        /// Length expected.
-        expected: u32,
-    },
-    /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
-    #[error("{lead}{0}", lead = lead(.0))]
-    Execute(#[from] ExecuteError),
-}
-
-impl StepError {
-    /// Returns the kind of failure.
-    pub fn class(&self) -> Class {
-        match self {
-            StepError::Execute(error) => error.class(),
-            StepError::NoTokens
-            | StepError::TooManyTokens { .. }
-            | StepError::Token { .. }
-            | StepError::Output { .. }
-            | StepError::ContextFull { .. }
-            | StepError::Part { .. }
-            | StepError::NoSequence { .. }
-            | StepError::SequenceTwice { .. }
-            | StepError::CopyOfItself { .. }
-            | StepError::TooManyAdditions { .. }
-            | StepError::TooManySequences { .. }
-            | StepError::Memory { .. }
-            | StepError::NoLogits
-            | StepError::Hidden { .. }
-            | StepError::Vocabulary { .. } => Class::Data,
-        }
-    }
-}
-
-/// Returns the beginning of the error text of a pass. Experts that cannot be read are not the
-/// plan's fault.
-fn lead(error: &ExecuteError) -> &'static str {
-    match error {
-        ExecuteError::Changed(_) | ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
-        ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Panic { .. } => "the plan failed: ",
-    }
-}
-
-/// A function from logits to probabilities. Samplers need nothing else of an engine.
-pub trait Softmax {
-    /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have
-    /// the vocabulary's length.
-    ///
-    /// # Errors
-    /// Fails if a length differs, or if the plan's kernel fails.
-    fn probabilities(
-        &self,
-        logits: &[f32],
-        inverse_temperature: f32,
-        probabilities: &mut [f32],
-    ) -> Result<(), StepError>;
-}
-
-/// The number of a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(pub(crate) u32);
-
-/// The sequence that every engine has.
-pub const FIRST: SequenceId = SequenceId(0);
-
-impl std::fmt::Display for SequenceId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Tokens that a step adds to a sequence. Several additions of one sequence follow each other. Each
-/// has the bits that it has in a step of its own. States that change from token to token are the
-/// exception: they take all the tokens at once ([`Engine::cuts_steps`]).
-#[derive(Clone, Copy, Debug)]
-pub struct Addition<'t> {
-    /// The sequence.
-    pub sequence: SequenceId,
-    /// The tokens, at least one.
-    pub tokens: &'t [u32],
-    /// The rows (positions in `tokens`) whose logits are requested.
-    pub outputs: &'t [u32],
-}
 
 /// A loaded plan and its sequences.
 #[derive(Debug)]
@@ -589,22 +382,8 @@ impl Engine {
     }
 
     /// Returns the first sequence, which always exists.
-    fn first(&self) -> Option<&Sequence> {
+    pub(super) fn first(&self) -> Option<&Sequence> {
         self.sequence(FIRST)
-    }
-
-    /// Returns the kind of a step's outputs: logits or hidden states. The methods named after
-    /// logits return either kind.
-    pub fn output(&self) -> Output {
-        self.loaded.program.output
-    }
-
-    /// Returns the elements of one output row.
-    pub fn output_width(&self) -> u32 {
-        match self.loaded.program.output {
-            Output::Logits { .. } => self.loaded.program.vocabulary,
-            Output::Hidden { width, .. } | Output::Experts { width } => width,
-        }
     }
 
     /// Returns the logits of the last step's requested rows.
@@ -656,44 +435,10 @@ impl Engine {
         self.first().is_none_or(|sequence| sequence.states.cuts_steps())
     }
 
-    /// Returns the fewest rows of an addition whose bits do not depend on their number. Parts of a
-    /// prompt must begin at multiples of 16.
-    pub fn min_rows(&self) -> u32 {
-        self.loaded.program.min_rows(self.loaded.exact_batch)
-    }
-
-    /// Returns the max additions of a step.
-    pub fn max_additions(&self) -> u32 {
-        self.loaded.additions
-    }
-
     /// Saves the present position, so that the sequence can return to it. Only the last
     /// [`crate::states::SNAPSHOTS`] are kept. Does nothing if all states can be cut anywhere.
     pub fn save(&mut self) {
         self.loaded.store.sequences.get_mut(FIRST.0).into_iter().for_each(Sequence::save);
-    }
-
-    /// Returns the declared states of a sequence, and the bytes of the states of all sequences,
-    /// without saved copies.
-    pub fn states(&self) -> (&[State], u64) {
-        let sequences = &self.loaded.store.sequences;
-        (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
-    }
-
-    /// Bytes of weights that are locked in memory
-    /// ([`Options::lock`](crate::engine::Options::lock)).
-    pub fn locked_bytes(&self) -> u64 {
-        self.loaded.locked
-    }
-
-    /// Returns the bytes of the states of all sequences, shared and not.
-    pub fn state_bytes(&self) -> StateBytes {
-        self.loaded.store.sequences.bytes()
-    }
-
-    /// Returns the states of fixed size after the last step: name, elements of a row, values.
-    pub fn state_values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
-        self.first().into_iter().flat_map(|sequence| sequence.states.values())
     }
 
     /// Empties the sequence.
@@ -704,37 +449,6 @@ impl Engine {
     /// Returns the number of tokens in the sequence.
     pub fn position(&self) -> u32 {
         self.first().map_or(0, Sequence::position)
-    }
-
-    /// Returns the max tokens of a sequence.
-    pub fn context(&self) -> u32 {
-        self.loaded.context
-    }
-
-    /// Returns the max tokens of a step.
-    pub fn max_tokens(&self) -> u32 {
-        self.loaded.program.max_tokens
-    }
-
-    /// Returns the max rows of a step with outputs.
-    pub fn max_outputs(&self) -> u32 {
-        self.loaded.program.output.most(self.loaded.program.max_tokens)
-    }
-
-    /// Returns whether attention is not causal. A step then has the whole text, because every token
-    /// sees all others.
-    pub fn reads_whole(&self) -> bool {
-        self.loaded.program.reads_whole()
-    }
-
-    /// Returns the size of the vocabulary.
-    pub fn vocabulary(&self) -> u32 {
-        self.loaded.program.vocabulary
-    }
-
-    /// Returns the number of threads.
-    pub fn threads(&self) -> usize {
-        self.loaded.pool.threads()
     }
 
     /// Changes the number of threads of later steps, up to the number that the engine was loaded
@@ -752,69 +466,6 @@ impl Engine {
         self.loaded.thread_count = ThreadCount::new(threads, processors());
         self.loaded.stats.threads = threads;
         Ok(())
-    }
-
-    /// Returns the processor of each bound thread, or the reason why threads are not bound. The
-    /// caller's thread is bound only while it runs a step.
-    pub fn pinned_processors(&self) -> Result<&[usize], &PinRefusal> {
-        self.loaded.pinned_processors.as_deref()
-    }
-
-    /// Returns the target that kernels were generated for.
-    pub fn target(&self) -> Target {
-        self.loaded.target
-    }
-
-    /// Returns the architecture's name, for display.
-    pub fn architecture(&self) -> &str {
-        &self.loaded.architecture
-    }
-
-    /// Returns the tokenizer and chat template, as encoded in the plan.
-    pub fn tokenizer(&self) -> &[u8] {
-        &self.loaded.tokenizer
-    }
-
-    /// Returns the expert cache, if experts are streamed.
-    pub fn stream(&self) -> Option<&store::ExpertCache> {
-        self.loaded.store.experts.as_ref().map(Experts::store)
-    }
-
-    /// Returns the advice that the page cache was given, if experts stay in mapped files.
-    pub fn advice_counts(&self) -> Option<AdviceCounts> {
-        self.loaded.store.advice.as_ref().map(Advice::advice_counts)
-    }
-
-    /// Returns the results of predicting experts, if they are streamed.
-    pub fn predictions(&self) -> Option<predict::Report> {
-        self.loaded.store.experts.as_ref().map(Experts::predictions)
-    }
-
-    /// Returns the memory of weights, activations and states that is resident, and the part of it
-    /// in large pages.
-    pub fn pages(&self) -> Vec<PageUse> {
-        let store = &self.loaded.store;
-        let experts = store.experts.as_ref().map(|experts| experts.store().memory());
-        pages::page_use(&[
-            ("mapped files", store.files.iter().map(Mapped::region).collect()),
-            ("packed weights", vec![store.weights.packed()]),
-            ("streamed experts", experts.into_iter().collect()),
-            ("activations", vec![store.arena.region()]),
-            ("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
-        ])
-    }
-
-    /// Returns the statistics of time since the last call. Tasks and stalls need
-    /// [`Options::stats`].
-    pub fn take_stats(&mut self) -> Stats {
-        let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
-        let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);
-        for clock in &mut self.loaded.clocks {
-            let clock = clock.get_mut().unwrap_or_else(PoisonError::into_inner);
-            clock.add_to(&self.loaded.program, &mut stats);
-            clock.reset();
-        }
-        stats
     }
 }
 

@@ -1,0 +1,161 @@
+//! Properties of an engine: sizes, memory, threads and statistics.
+
+use std::sync::PoisonError;
+
+use ixc_ir::plan::{Output, State};
+use ixc_targets::Target;
+
+use super::sequence::Engine;
+use crate::executor::sequences::StateBytes;
+use crate::experts::Experts;
+use crate::memory::Mapped;
+use crate::page_cache_hints::{Advice, AdviceCounts};
+use crate::pages::{self, PageUse};
+use crate::processors::PinRefusal;
+use crate::stats::Stats;
+use crate::stream::predict;
+use crate::stream::store;
+
+impl Engine {
+    /// Returns the kind of a step's outputs: logits or hidden states. The methods named after
+    /// logits return either kind.
+    pub fn output(&self) -> Output {
+        self.loaded.program.output
+    }
+
+    /// Returns the elements of one output row.
+    pub fn output_width(&self) -> u32 {
+        match self.loaded.program.output {
+            Output::Logits { .. } => self.loaded.program.vocabulary,
+            Output::Hidden { width, .. } | Output::Experts { width } => width,
+        }
+    }
+
+    /// Returns the fewest rows of an addition whose bits do not depend on their number. Parts of a
+    /// prompt must begin at multiples of 16.
+    pub fn min_rows(&self) -> u32 {
+        self.loaded.program.min_rows(self.loaded.exact_batch)
+    }
+
+    /// Returns the max additions of a step.
+    pub fn max_additions(&self) -> u32 {
+        self.loaded.additions
+    }
+
+    /// Returns the declared states of a sequence, and the bytes of the states of all sequences,
+    /// without saved copies.
+    pub fn states(&self) -> (&[State], u64) {
+        let sequences = &self.loaded.store.sequences;
+        (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
+    }
+
+    /// Bytes of weights that are locked in memory
+    /// ([`Options::lock`](crate::engine::Options::lock)).
+    pub fn locked_bytes(&self) -> u64 {
+        self.loaded.locked
+    }
+
+    /// Returns the bytes of the states of all sequences, shared and not.
+    pub fn state_bytes(&self) -> StateBytes {
+        self.loaded.store.sequences.bytes()
+    }
+
+    /// Returns the states of fixed size after the last step: name, elements of a row, values.
+    pub fn state_values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
+        self.first().into_iter().flat_map(|sequence| sequence.states.values())
+    }
+
+    /// Returns the max tokens of a sequence.
+    pub fn context(&self) -> u32 {
+        self.loaded.context
+    }
+
+    /// Returns the max tokens of a step.
+    pub fn max_tokens(&self) -> u32 {
+        self.loaded.program.max_tokens
+    }
+
+    /// Returns the max rows of a step with outputs.
+    pub fn max_outputs(&self) -> u32 {
+        self.loaded.program.output.most(self.loaded.program.max_tokens)
+    }
+
+    /// Returns whether attention is not causal. A step then has the whole text, because every token
+    /// sees all others.
+    pub fn reads_whole(&self) -> bool {
+        self.loaded.program.reads_whole()
+    }
+
+    /// Returns the size of the vocabulary.
+    pub fn vocabulary(&self) -> u32 {
+        self.loaded.program.vocabulary
+    }
+
+    /// Returns the number of threads.
+    pub fn threads(&self) -> usize {
+        self.loaded.pool.threads()
+    }
+
+    /// Returns the processor of each bound thread, or the reason why threads are not bound. The
+    /// caller's thread is bound only while it runs a step.
+    pub fn pinned_processors(&self) -> Result<&[usize], &PinRefusal> {
+        self.loaded.pinned_processors.as_deref()
+    }
+
+    /// Returns the target that kernels were generated for.
+    pub fn target(&self) -> Target {
+        self.loaded.target
+    }
+
+    /// Returns the architecture's name, for display.
+    pub fn architecture(&self) -> &str {
+        &self.loaded.architecture
+    }
+
+    /// Returns the tokenizer and chat template, as encoded in the plan.
+    pub fn tokenizer(&self) -> &[u8] {
+        &self.loaded.tokenizer
+    }
+
+    /// Returns the expert cache, if experts are streamed.
+    pub fn stream(&self) -> Option<&store::ExpertCache> {
+        self.loaded.store.experts.as_ref().map(Experts::store)
+    }
+
+    /// Returns the advice that the page cache was given, if experts stay in mapped files.
+    pub fn advice_counts(&self) -> Option<AdviceCounts> {
+        self.loaded.store.advice.as_ref().map(Advice::advice_counts)
+    }
+
+    /// Returns the results of predicting experts, if they are streamed.
+    pub fn predictions(&self) -> Option<predict::Report> {
+        self.loaded.store.experts.as_ref().map(Experts::predictions)
+    }
+
+    /// Returns the memory of weights, activations and states that is resident, and the part of it
+    /// in large pages.
+    pub fn pages(&self) -> Vec<PageUse> {
+        let store = &self.loaded.store;
+        let experts = store.experts.as_ref().map(|experts| experts.store().memory());
+        pages::page_use(&[
+            ("mapped files", store.files.iter().map(Mapped::region).collect()),
+            ("packed weights", vec![store.weights.packed()]),
+            ("streamed experts", experts.into_iter().collect()),
+            ("activations", vec![store.arena.region()]),
+            ("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
+        ])
+    }
+
+    /// Returns the statistics of time since the last call. Tasks and stalls need
+    /// [`Options::stats`].
+    pub fn take_stats(&mut self) -> Stats {
+        let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
+        let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);
+        for clock in &mut self.loaded.clocks {
+            let clock = clock.get_mut().unwrap_or_else(PoisonError::into_inner);
+            clock.add_to(&self.loaded.program, &mut stats);
+            clock.reset();
+        }
+        stats
+    }
+}

@@ -1,0 +1,204 @@
+//! A step of an engine: the tokens that it adds to sequences, and the reasons why it does not run.
+
+use ixc_failure::Class;
+use ixc_ir::plan::MAX_OUTPUTS;
+
+use crate::execute::ExecuteError;
+
+/// The reason why a step did not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// The step has no tokens.
+    #[error("a step needs at least one token")]
+    NoTokens,
+    /// The step has more tokens than the plan allows.
+    #[error("the step has {found} tokens; the plan takes at most {most} (split longer prompts into several steps)")]
+    TooManyTokens {
+        /// Number of tokens.
+        found: usize,
+        /// Max tokens of a step.
+        most: u32,
+    },
+    /// A token id is outside the vocabulary.
+    #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
+    Token {
+        /// Position in the tokens.
+        index: usize,
+        /// The token's id.
+        id: u32,
+        /// Size of the vocabulary.
+        vocabulary: u32,
+    },
+    /// Outputs are requested for rows that the step does not have.
+    #[error("output {index} is requested for row {row}; the step has {rows} tokens and at most {MAX_OUTPUTS} outputs")]
+    Output {
+        /// Position in the requested outputs.
+        index: usize,
+        /// The requested row.
+        row: u32,
+        /// Tokens of the step.
+        rows: usize,
+    },
+    /// The context has no room for the tokens.
+    #[error("the context is full: the sequence has {position} tokens, and {tokens} more do not fit into {context}")]
+    ContextFull {
+        /// Tokens in the sequence.
+        position: u32,
+        /// Tokens to be added.
+        tokens: usize,
+        /// Max tokens of a sequence.
+        context: u32,
+    },
+    /// A part of a text is given to a model that reads texts whole.
+    #[error(
+        "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {most} tokens"
+    )]
+    Part {
+        /// Tokens in the sequence.
+        position: u32,
+        /// Tokens to be added.
+        tokens: usize,
+        /// Max tokens of a step.
+        most: u32,
+    },
+    /// The sequence does not exist.
+    #[error("there is no sequence {id}")]
+    NoSequence {
+        /// The sequence.
+        id: SequenceId,
+    },
+    /// A sequence is named twice.
+    #[error("sequence {id} appears twice in one step, with another sequence between")]
+    SequenceTwice {
+        /// The sequence.
+        id: SequenceId,
+    },
+    /// A sequence would become a copy of itself.
+    #[error("sequence {id} cannot become a copy of itself")]
+    CopyOfItself {
+        /// The sequence.
+        id: SequenceId,
+    },
+    /// The step has more additions than the engine was loaded for.
+    #[error("the step has {found} additions; the engine was loaded for at most {most}")]
+    TooManyAdditions {
+        /// Number of additions.
+        found: usize,
+        /// Max additions of a step.
+        most: u32,
+    },
+    /// The engine has its max number of sequences.
+    #[error("all {most} sequences that the engine was loaded for exist already")]
+    TooManySequences {
+        /// Max number of sequences.
+        most: u32,
+    },
+    /// The system refuses memory for another sequence.
+    #[error("cannot map {bytes} bytes for {what}: {kind}")]
+    Memory {
+        /// The purpose of the memory.
+        what: &'static str,
+        /// Bytes requested.
+        bytes: u64,
+        /// The kind of the system's error.
+        kind: std::io::ErrorKind,
+    },
+    /// Probabilities are requested of a plan without logits.
+    #[error("the output of the plan is hidden states, which have no probabilities")]
+    NoLogits,
+    /// The hidden states do not match the tokens.
+    #[error("found {found} numbers of hidden states for {rows} tokens; the plan takes {expected} for each token")]
+    Hidden {
+        /// Elements given.
+        found: usize,
+        /// Tokens of the step.
+        rows: usize,
+        /// Elements expected for each token.
+        expected: u32,
+    },
+    /// A slice has another length than the vocabulary.
+    #[error("found {found} logits or probabilities; the vocabulary has {expected} tokens")]
+    Vocabulary {
+        /// Length found.
+        found: usize,
+        /// Length expected.
+        expected: u32,
+    },
+    /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
+    #[error("{lead}{0}", lead = lead(.0))]
+    Execute(#[from] ExecuteError),
+}
+
+impl StepError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            StepError::Execute(error) => error.class(),
+            StepError::NoTokens
+            | StepError::TooManyTokens { .. }
+            | StepError::Token { .. }
+            | StepError::Output { .. }
+            | StepError::ContextFull { .. }
+            | StepError::Part { .. }
+            | StepError::NoSequence { .. }
+            | StepError::SequenceTwice { .. }
+            | StepError::CopyOfItself { .. }
+            | StepError::TooManyAdditions { .. }
+            | StepError::TooManySequences { .. }
+            | StepError::Memory { .. }
+            | StepError::NoLogits
+            | StepError::Hidden { .. }
+            | StepError::Vocabulary { .. } => Class::Data,
+        }
+    }
+}
+
+/// Returns the beginning of the error text of a pass. Experts that cannot be read are not the
+/// plan's fault.
+fn lead(error: &ExecuteError) -> &'static str {
+    match error {
+        ExecuteError::Changed(_) | ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
+        ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Panic { .. } => "the plan failed: ",
+    }
+}
+
+/// A function from logits to probabilities. Samplers need nothing else of an engine.
+pub trait Softmax {
+    /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have
+    /// the vocabulary's length.
+    ///
+    /// # Errors
+    /// Fails if a length differs, or if the plan's kernel fails.
+    fn probabilities(
+        &self,
+        logits: &[f32],
+        inverse_temperature: f32,
+        probabilities: &mut [f32],
+    ) -> Result<(), StepError>;
+}
+
+/// The number of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub(crate) u32);
+
+/// The sequence that every engine has.
+pub const FIRST: SequenceId = SequenceId(0);
+
+impl std::fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Tokens that a step adds to a sequence. Several additions of one sequence follow each other. Each
+/// has the bits that it has in a step of its own. States that change from token to token are the
+/// exception: they take all the tokens at once ([`Engine::cuts_steps`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Addition<'t> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// The tokens, at least one.
+    pub tokens: &'t [u32],
+    /// The rows (positions in `tokens`) whose logits are requested.
+    pub outputs: &'t [u32],
+}
