@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ixc_files::{ReadError, read_argument, read_system};
-use ixc_server::AllowedOrigin;
+use ixc_serve::http::AllowedOrigin;
 
 use super::BadInput;
 

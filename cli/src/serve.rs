@@ -12,9 +12,9 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc_generate::prompt_cache;
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
+use ixc_serve::http::{LogFormat, RequestLog};
 use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings, serve};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
-use ixc_server::{LogFormat, RequestLog};
 use ixc_text::template::own_program;
 use serde_json::{Map, Value};
 
@@ -178,7 +178,7 @@ impl Args {
     /// Runs the command.
     pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
         self.sampling.check()?;
-        ixc_server::check_defaults(&self.defaults()).map_err(Usage)?;
+        ixc_serve::http::check_defaults(&self.defaults()).map_err(Usage)?;
         let keys = self.access.keys()?;
         let notifier = Notifier::from_environment().map_err(ixc_serve::Error::from)?;
         let inherited = inherited_listener().map_err(ixc_serve::Error::from)?;
@@ -276,7 +276,7 @@ impl Args {
                 models
             }
         };
-        let options = ixc_server::Options {
+        let options = ixc_serve::http::Options {
             hosts: self.access.hosts(&host),
             checks_host: self.access.checks_host(&keys),
             origins: self.access.origins(),
@@ -284,7 +284,7 @@ impl Args {
             defaults: self.defaults(),
             log: self.log_format.open()?,
             advice: self.advice(),
-            ..ixc_server::Options::default()
+            ..ixc_serve::http::Options::default()
         };
         let (end, ended) = tokio::sync::oneshot::channel();
         interrupt::once(move || {

@@ -33,10 +33,10 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::http::{Local, fields_of};
+use crate::model::One;
 use ixc_files::open::open_append;
 use ixc_files::{Kind, Place};
-use ixc_server::model::One;
-use ixc_server::{Local, fields_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;

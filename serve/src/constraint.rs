@@ -11,8 +11,8 @@
 
 use std::fmt::Write;
 
+use crate::model::{Constraint, Prompt};
 use ixc_grammar::{Begin, Frame as GrammarFrame, Mark, Source, regex_literal};
-use ixc_server::model::{Constraint, Prompt};
 use ixc_text::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;

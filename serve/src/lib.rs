@@ -1,20 +1,30 @@
-//! Models behind the HTTP server, and batches of requests from a file.
+//! HTTP server, loaded models behind it, and batches of requests from a file.
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`http`] | HTTP interfaces of OpenAI, Anthropic and llama-server; connections, limits, metrics |
+//! | [`model`] | requests to a model, its events and its status |
+//! | [`histogram`] | distributions of values |
 //! | [`serving`] | loaded model behind a server, and several models in one memory budget |
 //! | [`batch`] | concurrent requests from a file |
 //! | `constraint` | grammar of a whole answer when a request constrains a part of it |
 //! | [`supervisor`] | the service manager: inherited sockets, messages about readiness |
 //! | [`error`] | errors of this crate |
 //!
-//! Uses loaded models, and the server of `ixc-server`.
+//! ```text
+//! http, batch ──Request──▶ serving ──▶ generator (ixc-generate)
+//!      ▲                      │
+//!      └────────Event─────────┘
+//! ```
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod batch;
 mod constraint;
 pub mod error;
+pub mod histogram;
+pub mod http;
+pub mod model;
 pub mod serving;
 pub mod supervisor;
 

@@ -15,15 +15,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::model::{
+    self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal,
+    SlotAction, SlotDone, Status,
+};
+use crate::model::{Model, Models};
 use ixc_failure::Remedy;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::sample;
-use ixc_server::model::{
-    self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal,
-    SlotAction, SlotDone, Status,
-};
-use ixc_server::{Model, Models};
 use ixc_text::chat::{Format, Parser, Part, TextParameters, format_of};
 use ixc_text::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
 use ixc_text::tokenizer::Tokenizer;
@@ -445,7 +445,7 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
 pub fn serve(
     models: Registry,
     listener: TcpListener,
-    options: ixc_server::Options,
+    options: crate::http::Options,
     notifier: Notifier,
     ended: tokio::sync::oneshot::Receiver<()>,
 ) -> io::Result<Option<ExpertUse>> {
@@ -465,7 +465,7 @@ pub fn serve(
                 tracing::warn!(%error, "the service manager was not notified");
             }
         };
-        ixc_server::serve(listener, served, options, end).await;
+        crate::http::serve(listener, served, options, end).await;
         Ok(())
     });
     // This also closes connections that did not end in time, and abandons grammars in compilation

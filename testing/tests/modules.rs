@@ -27,7 +27,6 @@ const ROOTS: &[&str] = &[
     "dataflow/src/lib.rs",
     "runtime/src/lib.rs",
     "grammar/src/lib.rs",
-    "server/src/lib.rs",
     "compile/src/lib.rs",
     "generate/src/lib.rs",
     "quantise/src/lib.rs",

@@ -22,7 +22,7 @@ fn names<'t>(text: &'t str, before: &str) -> BTreeSet<&'t str> {
 
 #[test]
 fn dashboards_name_metrics_of_the_server() {
-    let source = read("server/src/metrics.rs");
+    let source = read("serve/src/http/metrics.rs");
     // The table gives each name first, on the line of `metric(` or on the next one.
     let table: String = source.split_whitespace().collect();
     let known = names(&table, "metric(\"");

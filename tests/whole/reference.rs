@@ -218,7 +218,7 @@ fn reference_pages_match_the_tables() {
         ("passes.md", passes()),
         ("targets.md", targets()),
         ("chat-templates.md", chat_templates()),
-        ("api-fields.md", ixc_server::request_fields::markdown()),
+        ("api-fields.md", ixc_serve::http::request_fields::markdown()),
         ("support.md", ixc::support::Support::here().markdown()),
         ("dataflow-descriptor.schema.json", descriptor_schema()),
     ] {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ixc_server::request_fields::{Field, Interface, Treatment, fields_of};
+use ixc_serve::http::request_fields::{Field, Interface, Treatment, fields_of};
 use serde_json::{Value, json};
 
 use crate::serve::Server;

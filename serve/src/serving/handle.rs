@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use ixc_runtime::sample::Settings;
-//! use ixc_server::model::{Event, Model, Request};
+//! use ixc_serve::model::{Event, Model, Request};
 //! use ixc_serve::serving::{Host, Options};
 //! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
 //!
@@ -31,9 +31,9 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::model::Model;
+use crate::model::{Event, Refusal, Request};
 use futures_core::Stream;
-use ixc_server::Model;
-use ixc_server::model::{Event, Refusal, Request};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 

@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::model::{Listed, ModelQuery, Models, Refusal};
 use ixc_runtime::{engine, memory_estimate};
-use ixc_server::model::{Listed, ModelQuery, Models, Refusal};
 
 use super::{Host, Options, gives_embeddings};
 use ixc_generate::budget;

@@ -14,9 +14,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::model::{self, Embeddings, ExpertsAction, Refusal, SlotAction, SlotDone, Status};
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
-use ixc_server::model::{self, Embeddings, ExpertsAction, Refusal, SlotAction, SlotDone, Status};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;

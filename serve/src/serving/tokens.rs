@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::model::{self, Experts, Refusal, Slot, SlotAction, SlotDone, Status};
 use ixc_files::Guard;
 use ixc_runtime::engine::{self, Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{sample, saved};
-use ixc_server::model::{self, Experts, Refusal, Slot, SlotAction, SlotDone, Status};
 use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::model::{self, Embeddings, Refusal, Slot, Status};
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
-use ixc_server::model::{self, Embeddings, Refusal, Slot, Status};
 
 use super::invalid;
 use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};

@@ -1,0 +1,155 @@
+//! HTTP server: the interfaces of OpenAI, Anthropic and llama-server. They turn bodies into
+//! [requests](crate::model::Request), and [events](crate::model::Event) into answers.
+//!
+//! ```text
+//! connection ──▶ admission ──▶ interface: fields, forms, tools ──Request──▶ model
+//!     ▲                              │
+//!     └──────────── answer ◀─────────┴──Event── model
+//! ```
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `app` | state that all requests share |
+//! | `connection`, `places` | connections, their time limits, their number |
+//! | `admission` | checks of every request |
+//! | `client` | the client of a request, for work that ends when it leaves |
+//! | `names`, [`origins`] | names of the server, and origins of pages that may send requests |
+//! | `bodies` | bodies of requests |
+//! | [`request_log`] | a line for each request |
+//! | `local` | requests of this process, without connections |
+//! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
+//! | `responses`, `offered` | `/v1/responses`, and its tools |
+//! | `anthropic` | `/v1/messages` |
+//! | `native` | endpoints of llama-server, `/health` |
+//! | `tokens` | `/tokenize`, `/detokenize` |
+//! | `embeddings` | `/v1/embeddings` |
+//! | `slots` | `/slots`: contents of sequences; they can be saved and restored |
+//! | `experts` | `/experts`: use of experts; they can be evicted |
+//! | `metrics` | `/metrics` |
+//! | `page` | `/`: a page for browsers |
+//! | `fields` | values of fields, and their ranges |
+//! | [`request_fields`] | table of all fields: honoured, ignored or refused |
+//! | `wanted` | sampling and stop texts of an answer |
+//! | `forms`, `tools` | required form of an answer, and tools that it may call |
+//! | `prompts` | prompts of completions as tokens |
+//! | `answer` | an answer in progress |
+//! | `error` | errors of requests |
+//!
+//! Invariant: if there are keys, every path except `/health` and the page at `/` needs one.
+//! Invariant: a field that would change an answer and is not supported is refused by name.
+//! Invariant: the body of a request, its fields, its time to arrive and its place in the queue are
+//! bounded.
+
+mod admission;
+mod answer;
+mod anthropic;
+mod app;
+mod bodies;
+mod client;
+mod connection;
+mod embeddings;
+mod error;
+mod experts;
+mod fields;
+mod forms;
+mod local;
+mod metrics;
+mod names;
+mod native;
+mod offered;
+mod openai;
+pub mod origins;
+mod page;
+mod places;
+mod prompts;
+pub mod request_fields;
+pub mod request_log;
+mod responses;
+mod slots;
+mod tokens;
+mod tools;
+mod wanted;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::model::{Model, Models};
+use app::App;
+pub use app::Options;
+use error::HttpError;
+pub use local::{Local, fields_of};
+pub use origins::AllowedOrigin;
+pub use request_log::{LogFormat, RequestLog};
+pub use wanted::check_defaults;
+
+/// Serves models on a listener until `end` comes; then takes no more, lets answers that are being
+/// made end, as long as [`Options::drain`] lets them, and returns.
+pub async fn serve<M: Model>(
+    listener: TcpListener,
+    models: Arc<dyn Models<M>>,
+    options: Options,
+    end: impl Future<Output = ()> + Send + 'static,
+) {
+    let (send, ending) = watch::channel(false);
+    tokio::spawn(async move {
+        end.await;
+        let _ = send.send(true);
+        // The receivers see the end only as long as there is a sender.
+        std::future::pending::<()>().await;
+    });
+    let router = router(models, options.clone(), ending.clone());
+    connection::serve(listener, router, &options, ending).await;
+}
+
+fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> Router {
+    let app = Arc::new(App::new(models, options, ending));
+    Router::new()
+        .route("/", get(page::page))
+        .route("/health", get(native::health::<M>))
+        .route("/v1/health", get(native::health::<M>))
+        .route("/v1/models", get(openai::models::<M>))
+        .route("/v1/models/{name}", get(openai::model::<M>))
+        .route("/v1/chat/completions", post(openai::chat::<M>))
+        .route("/chat/completions", post(openai::chat::<M>))
+        .route("/v1/responses", post(responses::responses::<M>))
+        .route("/responses", post(responses::responses::<M>))
+        .route("/v1/completions", post(openai::completion::<M>))
+        .route("/v1/embeddings", post(embeddings::embeddings::<M>))
+        .route("/v1/messages", post(anthropic::messages::<M>))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
+        .route("/completion", post(native::completion::<M>))
+        .route("/tokenize", post(tokens::tokenize::<M>))
+        .route("/detokenize", post(tokens::detokenize::<M>))
+        .route("/apply-template", post(native::apply_template::<M>))
+        .route("/props", get(native::props::<M>))
+        .route("/slots", get(slots::slots::<M>))
+        .route("/slots/{id}", post(slots::act::<M>))
+        .route("/experts", get(experts::experts::<M>))
+        .route("/experts/evict", post(experts::evict::<M>))
+        .route("/metrics", get(metrics::metrics::<M>))
+        .fallback(missing)
+        .method_not_allowed_fallback(other_method)
+        // Bodies are read in `guarded`, which bounds them.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(app.clone(), admission::guarded::<M>))
+        .layer(from_fn_with_state(app.clone(), admission::attended::<M>))
+        .with_state(app)
+}
+
+async fn missing(request: Request) -> HttpError {
+    HttpError::invalid(None, format!("there is no {}", request.uri().path()))
+        .with_status(StatusCode::NOT_FOUND, "not_found_error")
+}
+
+async fn other_method(request: Request) -> HttpError {
+    let wrong = format!("{} does not take {}", request.uri().path(), request.method());
+    HttpError::invalid(None, wrong).with_status(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error")
+}

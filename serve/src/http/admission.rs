@@ -1,0 +1,166 @@
+//! The checks around every request: clients, bodies, the form of errors, and the line of the
+//! request log.
+//!
+//! ```text
+//! attended: log line, place in use ─▶ guarded: Host, Origin, preflights, form of errors
+//!          ─▶ admitted: key, type, body ─▶ handler
+//! ```
+//!
+//! Invariant: the name and the origin of a request are checked before anything else, and its key
+//! before its body.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
+use subtle::ConstantTimeEq;
+
+use crate::http::app::{App, Options};
+use crate::http::error::HttpError;
+use crate::http::places::{InRequest, Phase, Place};
+use crate::http::request_log::Line;
+use crate::http::{client, names, origins};
+use crate::model::Model;
+
+/// Paths that need no key and have no body.
+const OPEN: [&str; 3] = ["/", "/health", "/v1/health"];
+
+/// Connection of a request; requests made in this process have none.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    /// Address of the client.
+    pub(crate) client: SocketAddr,
+    pub(crate) place: Arc<Place>,
+}
+
+/// Body of an answer. Until its end it keeps its log line open and its connection's place in use.
+struct AttendedBody {
+    // Fields are dropped in this order: the line prints tokens that the dropped body counted.
+    body: Body,
+    line: Option<Line>,
+    _in_request: Option<InRequest>,
+}
+
+impl HttpBody for AttendedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.line.iter_mut().for_each(Line::end);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for AttendedBody {
+    fn drop(&mut self) {
+        // A body of known length is not polled after its last byte.
+        if self.body.is_end_stream() {
+            self.line.iter_mut().for_each(Line::end);
+        }
+    }
+}
+
+/// Answers a request, writes its log line, and marks its connection as in use.
+pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<Connection>().cloned();
+    let client = connection.as_ref().map(|connection| connection.client);
+    let place = connection.map(|connection| connection.place);
+    let in_request = place.clone().map(InRequest::new);
+    let mut line = app.options.log.as_ref().map(|log| Line::of(log, &request, client));
+    let response = match &line {
+        Some(line) => line.scope(next.run(request)).await,
+        None => next.run(request).await,
+    };
+    // Refusals and pages are answers, too, which may come before the body has.
+    place.iter().for_each(|place| place.enter(Phase::Answering));
+    if let Some(line) = &mut line {
+        line.begin(response.status(), response.extensions().get().map(HttpError::message));
+    }
+    response.map(|body| Body::new(AttendedBody { body, line, _in_request: in_request }))
+}
+
+/// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
+/// of their interface.
+pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
+    let Options { hosts, checks_host, origins, advice, .. } = &app.options;
+    let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let name = checks_host.then(|| names::refused(hosts, &request)).flatten();
+    let origin = origins::refused(origins, hosts, &request);
+    let is_refused = name.is_some() || origin.is_some();
+    let reader = request.headers().get(header::ORIGIN).filter(|_| !is_refused).cloned();
+    let response = match (name, origin) {
+        (Some(name), _) => HttpError::host(&name).into_response(),
+        (None, Some(origin)) => HttpError::origin(&origin).into_response(),
+        (None, None) => match origins::preflight(&request) {
+            Some(answer) => answer,
+            None => admitted(&app, request, next).await,
+        },
+    };
+    let mut response = HttpError::finished(response, is_anthropic, advice);
+    origins::name_reader(response.headers_mut(), reader);
+    response
+}
+
+/// Refuses requests without a key, and reads their bodies.
+async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Response {
+    let is_open = OPEN.contains(&request.uri().path());
+    if !is_open && !has_key(&app.options.keys, &request) {
+        return HttpError::key().into_response();
+    }
+    let (parts, body) = request.into_parts();
+    if is_open {
+        // Requests that need no key have no body, and none is read.
+        return next.run(Request::from_parts(parts, Body::empty())).await;
+    }
+    let only_reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method);
+    if !only_reads && origins::is_of_page(&parts.headers) && !origins::says_json(&parts.headers) {
+        let wrong = "content-type must be application/json where a page in a browser asks";
+        let refused = HttpError::invalid(None, wrong);
+        return refused.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error").into_response();
+    }
+    let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let read = match app.bodies.read(body, announced).await {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    let connection = parts.extensions.get::<Connection>();
+    connection.into_iter().for_each(|connection| connection.place.enter(Phase::Answering));
+    // The body's budget is held until the answer begins and no thread works on the body.
+    let (bytes, room) = read.into_parts();
+    let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
+    served.unwrap_or_else(|| HttpError::crashed().into_response())
+}
+
+/// Whether a request has one of the keys, or no keys are configured. Each comparison covers all
+/// keys in full, so that its duration reveals nothing about them.
+fn has_key(keys: &[String], request: &Request) -> bool {
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    // Scheme names are case-insensitive (RFC 9110, 11.1).
+    let bearer = bearer.and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
+    let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
+    let found = found.unwrap_or_default().trim().as_bytes();
+    let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
+    keys.is_empty() || bool::from(equal)
+}

@@ -1,0 +1,364 @@
+//! An answer in progress: its text split into deltas, and its end. Each interface has its own form
+//! for them.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ixc_runtime::sample::Settings;
+use ixc_text::chat::{Delta, Parser, TextParameters};
+use ixc_text::template::{Conversation, Json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::http::app::Asked;
+use crate::http::error::HttpError;
+use crate::http::request_log::{self, Record, Tokens};
+use crate::http::wanted::Ends;
+use crate::model::{Constraint, End, Event, Likely, Model, Request};
+
+/// Next part of an answer.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Parts of the text.
+    Deltas(Vec<Delta>),
+    /// End of the answer.
+    Ended(End),
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    /// Tokens of the prompt that were reused from a cache.
+    pub(crate) reused: usize,
+    pub(crate) made: usize,
+}
+
+/// Guessed tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Guessed {
+    /// Guessed tokens that were computed.
+    pub(crate) drafted: usize,
+    /// Computed guesses that became part of the answer.
+    pub(crate) accepted: usize,
+}
+
+/// Parameters of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Max tokens; `None` allows all free positions.
+    pub(crate) limit: Option<usize>,
+    pub(crate) sampling: Arc<Settings>,
+    /// Ends of the answer in addition to the model's.
+    pub(crate) ends: Ends,
+    /// Whether the answer has at most one call.
+    pub(crate) one_call: bool,
+    /// Form of the answer.
+    pub(crate) constraint: Option<Constraint>,
+    /// Number of likeliest tokens returned with each token.
+    pub(crate) likeliest: Option<usize>,
+    /// Number of answers; each has its own seed.
+    pub(crate) count: u32,
+    /// Whether the request reuses cached prompts.
+    pub(crate) cache_prompt: bool,
+}
+
+/// An answer that is being generated.
+pub(crate) struct Answer {
+    events: UnboundedReceiver<Event>,
+    /// Parser that splits the text; without it, all text is content.
+    parser: Option<Parser>,
+    /// End of the answer, kept until the text held back before it was returned.
+    end: Option<End>,
+    /// Calls that may still begin.
+    calls: usize,
+    /// Whether a stop text is returned with the answer.
+    tells_stop: bool,
+    pub(crate) usage: Usage,
+    guessed: Guessed,
+    /// Time of the request, and time of the first token.
+    begun: Instant,
+    first: Option<Instant>,
+    ended: Option<Instant>,
+    /// Probabilities of tokens whose text was not yet returned.
+    likely: Vec<(Likely, Vec<Likely>)>,
+}
+
+impl Answer {
+    pub(crate) fn new(events: UnboundedReceiver<Event>, parser: Option<Parser>, prompt: usize) -> Answer {
+        Answer {
+            events,
+            parser,
+            end: None,
+            calls: usize::MAX,
+            tells_stop: false,
+            usage: Usage { prompt, ..Usage::default() },
+            guessed: Guessed::default(),
+            begun: Instant::now(),
+            first: None,
+            ended: None,
+            likely: Vec::new(),
+        }
+    }
+
+    /// Begins the answers to a conversation.
+    pub(crate) async fn to_conversation<M: Model>(
+        app: &Asked<M>,
+        conversation: Conversation,
+        wanted: Wanted,
+    ) -> Result<Answers, HttpError> {
+        let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
+        let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
+        let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
+        let Wanted { limit, sampling, ends, one_call, constraint, likeliest, count, cache_prompt } = wanted;
+        check_places(&*app.model, 1, count)?;
+        let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
+        let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
+        let request = Request {
+            limit,
+            stop: ends.stop,
+            stop_tokens: ends.tokens,
+            ignore_end: ends.ignore_end,
+            // Markers are special tokens in some vocabularies.
+            show_special: parser.is_some() || ends.show_special,
+            grammar,
+            likeliest,
+            cache_prompt,
+            ..Request::new(prompt.tokens, sampling)
+        };
+        let mut answers = Answer::several(app, &[request], parser.as_ref(), count)?;
+        for answer in &mut answers.list {
+            answer.calls = if one_call { 1 } else { usize::MAX };
+        }
+        Ok(answers.telling_stop(ends.tells_stop))
+    }
+
+    /// Begins `count` answers, at least one, to each request; those of one request follow each
+    /// other.
+    pub(crate) fn several<M: Model>(
+        app: &Asked<M>,
+        requests: &[Request],
+        parser: Option<&Parser>,
+        count: u32,
+    ) -> Result<Answers, HttpError> {
+        check_places(&*app.model, requests.len(), count)?;
+        let count = count.max(1);
+        let one = |request: &Request, number: u32| {
+            let request = Request { number, ..request.clone() };
+            let prompt = request.tokens.len();
+            let (send, events) = unbounded_channel();
+            app.model.start(request, send)?;
+            let parser = parser.map(|parser| parser.clone().with_ids(format!("call_{}-", app.next_id())));
+            Ok(Answer::new(events, parser, prompt))
+        };
+        let numbered = requests.iter().flat_map(|request| (0..count).map(move |number| (request, number)));
+        let list =
+            numbered.map(|(request, number)| one(request, number)).collect::<Result<Vec<Answer>, HttpError>>()?;
+        Ok(Answers {
+            ended: vec![false; list.len()],
+            count: count as usize,
+            list,
+            record: request_log::current(),
+            _model: Arc::clone(&app.model) as Arc<dyn Any + Send + Sync>,
+        })
+    }
+
+    /// Returns the next part; `None` after the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Next>, HttpError> {
+        loop {
+            if let Some(end) = self.end.take() {
+                return Ok(Some(Next::Ended(end)));
+            }
+            let deltas = match self.events.recv().await {
+                None => return Ok(None),
+                Some(Event::Begun { reused }) => {
+                    self.usage.reused = reused;
+                    continue;
+                }
+                Some(Event::Likely { token, likeliest }) => {
+                    self.likely.push((token, likeliest));
+                    continue;
+                }
+                Some(Event::Text { text, made }) => {
+                    self.usage.made = made;
+                    self.first.get_or_insert_with(Instant::now);
+                    self.apart(text)
+                }
+                Some(Event::Guessed { drafted, accepted }) => {
+                    self.guessed = Guessed { drafted, accepted };
+                    continue;
+                }
+                Some(Event::Ended { end, made }) => {
+                    self.usage.made = made;
+                    self.ended(end)
+                }
+                Some(Event::Failed { message }) => return Err(HttpError::failed(message)),
+                Some(Event::Refused { message }) => return Err(HttpError::invalid(None, message)),
+            };
+            let deltas = self.allowed(deltas);
+            if !deltas.is_empty() {
+                return Ok(Some(Next::Deltas(deltas)));
+            }
+        }
+    }
+
+    /// Splits a text into reasoning, content and calls.
+    fn apart(&mut self, text: String) -> Vec<Delta> {
+        match &mut self.parser {
+            Some(parser) => parser.push(&text),
+            None => vec![Delta::Content(text)],
+        }
+    }
+
+    /// Records the end, and returns the text that was held back.
+    fn ended(&mut self, end: End) -> Vec<Delta> {
+        self.ended = Some(Instant::now());
+        self.events.close();
+        let told = match &end {
+            End::Stop(text) if self.tells_stop => self.apart(text.clone()),
+            _ => Vec::new(),
+        };
+        let rest = self.parser.take().map(|parser| match &end {
+            End::Model => parser.finish(),
+            End::Stop(_) | End::Limit | End::Context => parser.finish_cut(),
+        });
+        self.end = Some(end);
+        told.into_iter().chain(rest.unwrap_or_default()).collect()
+    }
+
+    /// Removes empty deltas. A call beyond the limit ends the answer and stops the engine.
+    fn allowed(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+        let mut allowed = Vec::with_capacity(deltas.len());
+        for delta in deltas.into_iter().filter(|delta| !is_empty(delta)) {
+            if matches!(delta, Delta::Call(_)) {
+                let Some(left) = self.calls.checked_sub(1) else {
+                    self.ended.get_or_insert_with(Instant::now);
+                    self.events.close();
+                    (self.parser, self.end) = (None, Some(End::Model));
+                    return allowed;
+                };
+                self.calls = left;
+            }
+            allowed.push(delta);
+        }
+        allowed
+    }
+}
+
+/// Refuses more answers than the server has places. Call it before anything is copied for each of
+/// them.
+///
+/// # Errors
+/// Names the field that has too many.
+pub(crate) fn check_places(model: &impl Model, prompts: usize, count: u32) -> Result<(), HttpError> {
+    let facts = model.facts();
+    let (count, places) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
+    if prompts.saturating_mul(count as usize) <= places {
+        return Ok(());
+    }
+    let (name, what) = match prompts {
+        1 => ("n", format!("n is {count}")),
+        _ => ("prompt", format!("the request has {prompts} prompts and n is {count}")),
+    };
+    let wrong = format!("{what}, but the server has places for {places} answers at once");
+    Err(HttpError::invalid(Some(name), wrong))
+}
+
+/// Answers in progress to the prompts of a request, the same number for each prompt.
+pub(crate) struct Answers {
+    list: Vec<Answer>,
+    /// Answers to each prompt.
+    count: usize,
+    ended: Vec<bool>,
+    /// The record of the request for the log.
+    record: Option<Arc<Record>>,
+    /// Keeps the model loaded while answers are generated.
+    _model: Arc<dyn Any + Send + Sync>,
+}
+
+impl Answers {
+    /// Sets whether answers include the stop text.
+    #[must_use]
+    pub(crate) fn telling_stop(mut self, tells_stop: bool) -> Answers {
+        self.list.iter_mut().for_each(|answer| answer.tells_stop = tells_stop);
+        self
+    }
+
+    /// Returns the next part with the number of its answer; `None` after the end of all answers.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Next, HttpError>)> {
+        let open: Vec<usize> = (0..self.list.len()).filter(|number| !self.ended[*number]).collect();
+        if open.is_empty() {
+            return None;
+        }
+        // The other answers lose nothing: each waits at a single point, before it takes an event.
+        let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
+        let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
+        let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
+        self.ended[open[of]] = !matches!(next, Ok(Next::Deltas(_)));
+        if let (Err(error), Some(record)) = (&next, &self.record) {
+            record.fail(error.message());
+        }
+        Some((open[of], next))
+    }
+
+    /// Returns the next part of the only answer.
+    pub(crate) async fn next_of_one(&mut self) -> Result<Option<Next>, HttpError> {
+        self.next().await.map(|(_, next)| next).transpose()
+    }
+
+    /// Returns the token probabilities of answer `number` that were not yet taken, each with the
+    /// likeliest tokens.
+    pub(crate) fn take_likely(&mut self, number: usize) -> Vec<(Likely, Vec<Likely>)> {
+        self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
+    }
+
+    /// Returns the time of an answer's prompt, waiting included, and the time after it.
+    pub(crate) fn times(&self, number: usize) -> (Duration, Duration) {
+        let Some(Answer { begun, first, ended, .. }) = self.list.get(number) else { return Default::default() };
+        let end = ended.unwrap_or_else(Instant::now);
+        first.map_or_else(|| (end - *begun, Duration::ZERO), |first| (first - *begun, end - first))
+    }
+
+    /// Returns the number of answers.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Returns the counts of an answer's guessed tokens.
+    pub(crate) fn guessed(&self, number: usize) -> Guessed {
+        self.list.get(number).map(|answer| answer.guessed).unwrap_or_default()
+    }
+
+    /// Returns the tokens of an answer and its prompt.
+    pub(crate) fn usage_of(&self, number: usize) -> Usage {
+        self.list.get(number).map(|answer| answer.usage).unwrap_or_default()
+    }
+
+    /// Returns the tokens of all answers; the prompt of several answers counts once.
+    pub(crate) fn usage(&self) -> Usage {
+        let made = self.list.iter().map(|answer| answer.usage.made).sum();
+        let prompts = self.list.chunks(self.count).filter_map(|answers| Some(answers.first()?.usage));
+        prompts.fold(Usage { made, ..Usage::default() }, |sum, usage| Usage {
+            prompt: sum.prompt + usage.prompt,
+            reused: sum.reused + usage.reused,
+            ..sum
+        })
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        let Some(record) = &self.record else { return };
+        let Usage { prompt, reused, made } = self.usage();
+        let times = (0..self.list.len()).map(|number| self.times(number).1);
+        let generating = times.max().unwrap_or_default();
+        record.set_tokens(Tokens { prompt, cached: reused, generated: made, generating });
+    }
+}
+
+fn is_empty(delta: &Delta) -> bool {
+    match delta {
+        Delta::Reasoning(text) | Delta::Content(text) | Delta::Arguments(text) => text.is_empty(),
+        Delta::Call(_) => false,
+    }
+}

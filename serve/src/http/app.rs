@@ -1,0 +1,465 @@
+//! State shared by all requests: the models, and the options of the server.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::Uri;
+use ixc_failure::Remedy;
+use ixc_grammar::Matcher;
+use ixc_runtime::sample::Breakers;
+use ixc_text::template::Conversation;
+use serde_json::{Map, Value};
+use tokio::sync::{Mutex, Semaphore, watch};
+
+use crate::http::bodies::Bodies;
+use crate::http::client::Client;
+use crate::http::error::HttpError;
+use crate::http::fields::Fields;
+use crate::http::origins::AllowedOrigin;
+use crate::http::request_log::{self, RequestLog};
+use crate::model::{Constraint, Model, ModelQuery, Models, Prompt, Refusal};
+
+/// Max conversations that become prompts at once: each takes a process and its memory.
+const PROMPTS_AT_ONCE: usize = 4;
+
+/// Max grammars that are compiled at once, and max searches for sequence breakers. Each takes up to
+/// some seconds of CPU time and tens of MB. Further ones wait.
+const COMPILED_AT_ONCE: usize = 4;
+
+/// Options of the server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// API keys. Every request must have one of them; an empty list allows every client.
+    pub keys: Vec<String>,
+    /// Names of the server in addition to `localhost` and addresses. Pages of these names may send
+    /// requests.
+    pub hosts: Vec<String>,
+    /// Whether requests with another `Host` are refused.
+    pub checks_host: bool,
+    /// Other origins whose pages may send requests.
+    pub origins: Vec<AllowedOrigin>,
+    /// The log of requests.
+    pub log: Option<Arc<RequestLog>>,
+    /// Advice after messages, by the remedy of the error.
+    pub advice: BTreeMap<Remedy, String>,
+    /// Defaults of fields in requests for text.
+    pub defaults: Map<String, Value>,
+    /// Max connections at once; more wait to be accepted.
+    pub connections: usize,
+    /// Time limit for the head of a request.
+    pub head: Duration,
+    /// Time limit for the body of a request.
+    pub body: Duration,
+    /// Max bytes of a body.
+    pub body_bytes: usize,
+    /// Max bytes of all bodies above 64 KiB together. A body counts until its answer begins.
+    pub bodies_bytes: usize,
+    /// Time limit for a client to read more of an answer.
+    pub write_stall: Duration,
+    /// Time limit for answers in progress after the server begins to stop.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let seconds = Duration::from_secs;
+        Options {
+            keys: Vec::new(),
+            hosts: Vec::new(),
+            checks_host: false,
+            origins: Vec::new(),
+            log: None,
+            advice: BTreeMap::new(),
+            defaults: Map::new(),
+            connections: 512,
+            head: seconds(10),
+            body: seconds(30),
+            body_bytes: 32 << 20,
+            bodies_bytes: 256 << 20,
+            write_stall: seconds(30),
+            drain: seconds(30),
+        }
+    }
+}
+
+/// State shared by all requests.
+pub(crate) struct App<M> {
+    pub(crate) models: Arc<dyn Models<M>>,
+    pub(crate) options: Options,
+    ending: watch::Receiver<bool>,
+    /// Bounds of bodies.
+    pub(crate) bodies: Bodies,
+    /// Free places for prompts and for grammars to compile.
+    prompts: Arc<Semaphore>,
+    compiled: Arc<Semaphore>,
+    /// Lock that makes models load one after the other.
+    loading: Arc<Mutex<()>>,
+    /// Number of answers so far, and a number that distinguishes the answers of different servers.
+    count: AtomicU64,
+    started: u64,
+}
+
+impl<M> App<M> {
+    pub(crate) fn new(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let bodies = Bodies::new(options.body_bytes, options.bodies_bytes, options.body);
+        let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
+        let loading = Arc::new(Mutex::new(()));
+        App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), started }
+    }
+
+    /// Returns the start time of the server, in seconds since 1970.
+    pub(crate) fn started(&self) -> u64 {
+        self.started / 1_000_000_000
+    }
+
+    /// Returns a unique name for an answer.
+    pub(crate) fn next_id(&self) -> String {
+        format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Reads the fields of a request for text.
+    pub(crate) fn fields(&self, body: &[u8]) -> Result<Fields, HttpError> {
+        Fields::of(body).map(|fields| fields.or(&self.options.defaults))
+    }
+
+    /// Returns whether the server takes no more requests.
+    pub(crate) fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+}
+
+impl<M: Model> App<M> {
+    /// Returns the model of a request for text.
+    pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
+        self.of_name(fields.text("model")?.map(str::to_owned)).await
+    }
+
+    /// Returns the model of a request for embeddings.
+    pub(crate) async fn of_embeddings(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
+        self.of_query(fields.text("model")?.map(str::to_owned), true).await
+    }
+
+    /// Returns the model of this name, or the first text model. Loads it if necessary.
+    pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked<M>, HttpError> {
+        self.of_query(name, false).await
+    }
+
+    async fn of_query(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<Asked<M>, HttpError> {
+        let model = match self.models.loaded(ModelQuery { name: name.as_deref(), embeddings })? {
+            Some(model) => model,
+            None => {
+                let (turn, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
+                let loaded = tokio::task::spawn_blocking(move || {
+                    // Loading goes on even if the client has left.
+                    let _turn = turn;
+                    models.load(ModelQuery { name: name.as_deref(), embeddings })
+                });
+                loaded.await.map_err(|error| HttpError::failed(error.to_string()))??
+            }
+        };
+        request_log::current().iter().for_each(|record| record.set_model(&model.facts().name));
+        Ok(Asked { app: Arc::clone(self), model })
+    }
+}
+
+/// State of a request: the shared state, and the model that it names.
+pub(crate) struct Asked<M> {
+    app: Arc<App<M>>,
+    pub(crate) model: Arc<M>,
+}
+
+impl<M> Deref for Asked<M> {
+    type Target = App<M>;
+
+    fn deref(&self) -> &App<M> {
+        &self.app
+    }
+}
+
+impl<M: Model> Asked<M> {
+    /// Makes a prompt from a conversation, for an answer with this constraint. This may start a
+    /// process, so it does not run on the threads of connections.
+    pub(crate) async fn prompt(
+        &self,
+        conversation: Conversation,
+        constraint: Option<Constraint>,
+    ) -> Result<Prompt, HttpError> {
+        Ok(self.in_turn(&self.prompts, move |model, _| model.prompt(&conversation, constraint.as_ref())).await??)
+    }
+
+    /// Makes a prompt from a conversation, and compiles the constraint of the answer.
+    pub(crate) async fn constrained_prompt(
+        &self,
+        conversation: Conversation,
+        constraint: Option<Constraint>,
+    ) -> Result<(Prompt, Option<Matcher>), HttpError> {
+        let prompt = self.prompt(conversation, constraint.clone()).await?;
+        let Some(constraint) = constraint else { return Ok((prompt, None)) };
+        let both = move |model: &M, client: &Client| -> Result<_, Refusal> {
+            let grammar = model.constrain(&constraint, Some(&prompt), &|| client.is_there())?;
+            Ok((prompt, Some(grammar)))
+        };
+        Ok(self.in_turn(&self.compiled, both).await??)
+    }
+
+    /// Compiles the constraint of a text.
+    pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
+        let Some(constraint) = constraint else { return Ok(None) };
+        let constrain = move |model: &M, client: &Client| model.constrain(&constraint, None, &|| client.is_there());
+        Ok(Some(self.in_turn(&self.compiled, constrain).await??))
+    }
+
+    /// Returns the tokens at which repetitions end: see [`Model::breakers`].
+    pub(crate) async fn breakers(&self, texts: Option<Vec<String>>) -> Result<Arc<Breakers>, HttpError> {
+        Ok(self.in_turn(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
+    }
+
+    /// Runs long work while few others run. The turn is held to the end of the work, even if the
+    /// client leaves.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(&M, &Client) -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
+        let turn = Arc::clone(turns).acquire_owned().await;
+        let turn = turn.map_err(|error| HttpError::failed(error.to_string()))?;
+        self.watched(move |model, client| {
+            let _turn = turn;
+            work(model, client)
+        })
+        .await
+    }
+
+    /// Runs long work on a separate thread.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&M) -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
+        self.watched(move |model, _| work(model)).await
+    }
+
+    /// Runs long, cancellable work on a separate thread, unless the client has left. A panic of the
+    /// work fails only this request.
+    pub(crate) async fn watched<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&M, &Client) -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
+        let (model, client) = (self.model.clone(), Client::current());
+        let done = tokio::task::spawn_blocking(move || client.is_there().then(|| work(&model, &client))).await;
+        let done = done.map_err(|error| {
+            tracing::error!(%error, "work for a request failed");
+            HttpError::crashed()
+        })?;
+        done.ok_or_else(|| Refusal::Gone.into())
+    }
+}
+
+/// Returns the value of a name in the query of an address; invalid UTF-8 is replaced.
+pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let value =
+        pairs.filter_map(|pair| pair.split_once('=')).find_map(|(found, value)| (found == name).then_some(value));
+    value.map(unescaped)
+}
+
+/// Decodes the escapes of a text in an address.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, more @ ..] = rest {
+        let digit = |at: usize| more.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        let (byte, after) = match (byte, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, &more[2..]),
+            (b'+', ..) => (b' ', more),
+            _ => (*byte, more),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the time in seconds since 1970.
+pub(crate) fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        EmbeddingRequest, Embeddings, Event, ExpertsAction, Facts, One, Refusal, Request, SlotAction, SlotDone, Status,
+    };
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use tokio::sync::mpsc::UnboundedSender;
+    use tokio::sync::oneshot;
+
+    /// Reports the begin of every prompt, and ends it on request.
+    struct Slow {
+        begun: Sender<()>,
+        end: std::sync::Mutex<Receiver<()>>,
+        /// Grammars that are being compiled, the max at once, and those that were compiled.
+        compiling: [AtomicUsize; 3],
+    }
+
+    impl Model for Slow {
+        fn facts(&self) -> &Facts {
+            unreachable!()
+        }
+
+        fn encode(&self, _: &str, _: bool, _: bool) -> Result<Vec<u32>, Refusal> {
+            unreachable!()
+        }
+
+        fn decode(&self, _: &[u32]) -> Result<String, Refusal> {
+            unreachable!()
+        }
+
+        fn prompt(&self, _: &Conversation, _: Option<&Constraint>) -> Result<Prompt, Refusal> {
+            self.begun.send(()).unwrap();
+            self.end.lock().unwrap().recv().unwrap();
+            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None, begun: None })
+        }
+
+        fn constrain(
+            &self,
+            _: &Constraint,
+            _: Option<&Prompt>,
+            _: &(dyn Fn() -> bool + Sync),
+        ) -> Result<Matcher, Refusal> {
+            let [now, most, all] = &self.compiling;
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            self.begun.send(()).unwrap();
+            self.end.lock().unwrap().recv().unwrap();
+            now.fetch_sub(1, Ordering::Relaxed);
+            all.fetch_add(1, Ordering::Relaxed);
+            Err(Refusal::Ending)
+        }
+
+        fn breakers(&self, _: Option<&[String]>) -> Result<Arc<Breakers>, Refusal> {
+            unreachable!()
+        }
+
+        fn start(&self, _: Request, _: UnboundedSender<Event>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn embed(&self, _: EmbeddingRequest, _: oneshot::Sender<Result<Embeddings, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn experts(&self, _: ExpertsAction, _: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn status(&self) -> Status {
+            unreachable!()
+        }
+    }
+
+    fn slow(options: Options) -> (Arc<App<Slow>>, Receiver<()>, Sender<()>) {
+        let ((begun, begins), (end, ends)) = (channel(), channel());
+        let model = Arc::new(Slow { begun, end: std::sync::Mutex::new(ends), compiling: Default::default() });
+        (Arc::new(App::new(Arc::new(One(model)), options, watch::channel(false).1)), begins, end)
+    }
+
+    /// Checks that prompts of clients that left still count: their processes go on.
+    #[tokio::test]
+    async fn concurrent_prompt_rendering_is_limited() {
+        let (app, begins, end) = slow(Options::default());
+        let ask = || {
+            let app = app.clone();
+            tokio::spawn(async move {
+                let asked = app.of_name(None).await?;
+                asked.prompt(Conversation::default(), None).await.map(|prompt| prompt.tokens)
+            })
+        };
+        let asked: Vec<_> = (0..2 * PROMPTS_AT_ONCE).map(|_| ask()).collect();
+        let (gone, stay) = asked.split_at(PROMPTS_AT_ONCE);
+        while app.prompts.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        for one in gone {
+            one.abort();
+        }
+        for _ in 0..PROMPTS_AT_ONCE {
+            begins.recv().unwrap();
+        }
+        tokio::task::yield_now().await;
+        assert!(app.prompts.available_permits() == 0 && begins.try_recv().is_err());
+        (0..2 * PROMPTS_AT_ONCE).for_each(|_| end.send(()).unwrap());
+        for one in stay {
+            while !one.is_finished() {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(begins.try_iter().count(), PROMPTS_AT_ONCE);
+    }
+
+    /// Checks that several grammars compile at once, up to a limit, while prompts are tokenised.
+    #[tokio::test]
+    async fn concurrent_grammar_compilation_is_limited_and_blocks_no_prompt() {
+        let (app, begins, end) = slow(Options::default());
+        let app = Arc::new(app.of_name(None).await.unwrap_or_else(|_| panic!("no model")));
+        let any = || Some(Constraint::Json(serde_json::json!({})));
+        let mut asked = Vec::new();
+        for i in 0..3 * PROMPTS_AT_ONCE {
+            let app = app.clone();
+            asked.push(tokio::spawn(async move {
+                match i % 2 {
+                    0 => app.constrain(any()).await.map(drop),
+                    _ => app.constrained_prompt(Conversation::default(), any()).await.map(drop),
+                }
+            }));
+        }
+        // Each work item reports and waits. A prompt also gets its turn while grammars compile.
+        let prompts = asked.len() / 2;
+        let all = asked.len() + prompts;
+        let (mut begun, mut ended) = (0, 0);
+        while !asked.iter().all(tokio::task::JoinHandle::is_finished) {
+            begun += begins.try_iter().count();
+            if ended < begun {
+                end.send(()).unwrap();
+                ended += 1;
+            }
+            tokio::task::yield_now().await;
+        }
+        let [now, most, done] = app.model.compiling.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert!(most <= COMPILED_AT_ONCE, "{most} at once");
+        assert_eq!((now, done, ended), (0, asked.len(), all));
+        // One grammar hangs: prompts are still made.
+        let hanging = {
+            let app = app.clone();
+            tokio::spawn(async move { app.constrain(any()).await.map(drop) })
+        };
+        while begins.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        let left = (app.compiled.available_permits(), app.prompts.available_permits());
+        assert_eq!(left, (COMPILED_AT_ONCE - 1, PROMPTS_AT_ONCE));
+        hanging.abort();
+        tokio::task::yield_now().await;
+        assert_eq!(app.compiled.available_permits(), COMPILED_AT_ONCE - 1, "its place is taken, whoever is gone");
+        end.send(()).unwrap();
+        while app.compiled.available_permits() < COMPILED_AT_ONCE {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn query_parameters_are_unescaped() {
+        let of = |address: &'static str| query(&Uri::from_static(address), "model");
+        assert_eq!(of("/slots?action=save&model=a%20b+c%2fd%"), Some("a b c/d%".to_owned()));
+        assert_eq!(of("/slots?model=%ff%C3%A4%4"), Some("\u{fffd}\u{e4}%4".to_owned()));
+        assert_eq!((of("/slots"), of("/slots?models=x"), of("/slots?model=")), (None, None, Some(String::new())));
+    }
+}

@@ -1,0 +1,96 @@
+//! The client of a request, for long work: whether the client is connected, and the budget that its
+//! body takes.
+//!
+//! A connection drops the future of a request when its client leaves, but threads that work for the
+//! request do not notice. So the request runs inside [`serve`], and work on other threads carries
+//! [`Client::current`]. That work checks it now and then, and keeps the body's budget until it
+//! ends.
+//!
+//! Invariant: the bytes of a body count against
+//! [`Options::bodies_bytes`](crate::http::Options::bodies_bytes) until no thread works on it.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use crate::model::Refusal;
+
+tokio::task_local! {
+    static CLIENT: Client;
+}
+
+/// The client of a request.
+#[derive(Clone, Default)]
+pub(crate) struct Client {
+    gone: Arc<AtomicBool>,
+    /// Budget that the body takes.
+    _room: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Client {
+    /// Returns the client of the request that this task serves. Outside of requests, returns a
+    /// client that never leaves.
+    pub(crate) fn current() -> Client {
+        CLIENT.try_with(Clone::clone).unwrap_or_default()
+    }
+
+    /// Whether the client still waits.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Ends work for a client that has gone.
+    ///
+    /// # Errors
+    /// [`Refusal::Gone`].
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        if self.is_there() { Ok(()) } else { Err(Refusal::Gone) }
+    }
+}
+
+/// Guard that marks the client as gone when it is dropped.
+struct Presence(Arc<AtomicBool>);
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Serves a request whose body takes this budget. Returns `None` after a panic. The panic is
+/// logged, and the connection goes on.
+pub(crate) async fn serve<T>(room: impl Send + Sync + 'static, request: impl Future<Output = T>) -> Option<T> {
+    let client = Client { gone: Arc::default(), _room: Some(Arc::new(room)) };
+    let _presence = Presence(Arc::clone(&client.gone));
+    let mut request = pin!(CLIENT.scope(client, request));
+    poll_fn(|context| {
+        // A request that has panicked is not polled again.
+        match catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_detects_a_disconnected_client() {
+        let seen = serve((), async { Client::current() }).await.unwrap();
+        assert_eq!((seen.is_there(), seen.check()), (false, Err(Refusal::Gone)));
+        let there = serve((), async { Client::current().is_there() }).await;
+        assert_eq!((there, Client::current().is_there()), (Some(true), true));
+    }
+
+    #[tokio::test]
+    async fn panic_ends_only_its_own_request() {
+        assert_eq!(serve((), async { panic!("of a test") as u32 }).await, None);
+    }
+}

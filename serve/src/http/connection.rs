@@ -1,0 +1,349 @@
+//! Connections: an own accept loop, because the heads of requests have a time limit and clients
+//! must read their answers.
+//!
+//! Invariant: a connection whose client neither sends nor reads is closed, and there are never more
+//! than [`Options::connections`]. Invariant: work for a client ends soon after the client has left,
+//! even if it had sent more requests.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use futures_util::FutureExt;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep};
+use tower::ServiceExt;
+
+use crate::http::admission::Connection;
+use crate::http::app::Options;
+use crate::http::places::{Place, Places, Seat};
+
+/// Max bytes of the head of a request.
+const MOST_HEAD_BYTES: usize = 64 << 10;
+/// Pause after the system refuses a connection, perhaps because too many are open.
+const AFTER_REFUSAL: Duration = Duration::from_millis(100);
+/// Interval of checks whether the client has closed the connection, and the time that an answer may
+/// go on after that.
+const LOOK: Duration = Duration::from_millis(500);
+/// The reason why a connection has no place.
+const CROWDED: &str = "all connections that one client may have are in use; try again later";
+
+/// Serves connections until `ending` is set. Then lets open connections end, for at most
+/// [`Options::drain`].
+pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
+    let places = Arc::new(Places::new(options.connections));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ended(&mut ending) => break,
+        };
+        let (stream, client) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(AFTER_REFUSAL).await;
+                continue;
+            }
+        };
+        // The server may also be stopped while all places are taken.
+        let seat = tokio::select! {
+            seat = places.take(client.ip()) => seat,
+            () = ended(&mut ending) => break,
+        };
+        match seat {
+            Ok(seat) => {
+                let (router, options, ending) = (router.clone(), options.clone(), ending.clone());
+                tokio::spawn(async move { answer(stream, client, &seat, router, &options, ending).await });
+            }
+            Err(_) => refuse(&stream, client, options),
+        }
+    }
+    drop(listener);
+    if tokio::time::timeout(options.drain, places.empty()).await.is_err() {
+        tracing::warn!("connections were closed because they did not end in time");
+    }
+}
+
+/// Answers the requests of a connection.
+async fn answer(
+    stream: TcpStream,
+    client: SocketAddr,
+    seat: &Seat,
+    router: Router,
+    options: &Options,
+    mut ending: watch::Receiver<bool>,
+) {
+    // Parts of an answer are small and must arrive without delay (no Nagle).
+    let _ = stream.set_nodelay(true);
+    let stream = Shared(Arc::new(Mutex::new(stream)));
+    let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall, Arc::clone(seat.place())));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
+    let of = Connection { client, place: Arc::clone(seat.place()) };
+    let service = router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(of.clone());
+        request
+    });
+    let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(service)));
+    let served = async {
+        tokio::select! {
+            result = connection.as_mut() => result,
+            () = ended(&mut ending) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
+    tokio::select! {
+        result = served => if let Err(error) = result {
+            tracing::debug!(%error, "connection");
+            log_head(client, &error, options);
+        },
+        () = stream.closed() => tracing::debug!("the client has gone"),
+        () = seat.taken_back() => tracing::debug!("another connection has the place"),
+    }
+}
+
+/// Logs a malformed request head, which hyper has refused itself.
+fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
+    let status = match error.is_parse_too_large() {
+        true => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        false => StatusCode::BAD_REQUEST,
+    };
+    if error.is_parse() {
+        options.log.iter().for_each(|log| log.refused(client, status, &error.to_string()));
+    }
+}
+
+/// Refuses a connection that has no place.
+fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
+    let body =
+        serde_json::json!({"error": {"message": CROWDED, "type": "unavailable_error", "param": null, "code": null}});
+    let body = body.to_string();
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 2\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // The answer fits into the socket buffer of a new connection. If it does not, the client is not
+    // waited for.
+    let _ = stream.try_write(answer.as_bytes());
+    options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CROWDED));
+}
+
+/// Waits until the server ends.
+async fn ended(ending: &mut watch::Receiver<bool>) {
+    // The borrowed value must not cross threads.
+    let _ = ending.wait_for(|ending| *ending).await;
+}
+
+/// A connection that one task serves and checks.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<TcpStream>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, TcpStream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Completes soon after the client has closed its side. While hyper waits for bytes, it notices
+    /// this at once. If hyper holds bytes of a further request, it does not read until the previous
+    /// answer was sent, and would never notice. The system still reports the close, unless the
+    /// client has sent more than the system's buffers hold. Then the close comes after unread
+    /// bytes, and the next write fails.
+    async fn closed(&self) {
+        let is_closed = || {
+            let ready = self.lock().ready(Interest::READABLE).now_or_never();
+            ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
+        };
+        while !is_closed() {
+            sleep(LOOK).await;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// A connection that fails where nothing can be written for a time, and tells its place when all is
+/// written.
+struct Stalling {
+    stream: Shared,
+    limit: Duration,
+    place: Arc<Place>,
+    /// Runs while a write waits.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stalling {
+    fn new(stream: Shared, limit: Duration, place: Arc<Place>) -> Stalling {
+        Stalling { stream, limit, place, waiting: None }
+    }
+
+    /// Returns the result of a write attempt; an error if the write waits too long.
+    fn checked<T>(&mut self, context: &mut Context<'_>, tried: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if tried.is_ready() {
+            self.waiting = None;
+            return tried;
+        }
+        let deadline = Instant::now() + self.limit;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        match waiting.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Stalling {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.lock()).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stalling {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let tried = Pin::new(&mut *self.stream.lock()).poll_write(context, bytes);
+        self.checked(context, tried)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes when it has written its buffer, and has dropped the body before that.
+        let tried = Pin::new(&mut *self.stream.lock()).poll_flush(context);
+        if matches!(tried, Poll::Ready(Ok(()))) {
+            self.place.flushed();
+        }
+        self.checked(context, tried)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let tried = Pin::new(&mut *self.stream.lock()).poll_shutdown(context);
+        self.checked(context, tried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::places::InRequest;
+    use axum::Extension;
+    use axum::routing::get;
+
+    /// Checks that the server ends although an endless answer has the only place, after the time
+    /// for answers in progress.
+    #[tokio::test]
+    async fn server_stops_while_an_endless_answer_runs() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let answer = move || {
+            begun.send(()).unwrap();
+            std::future::pending::<()>()
+        };
+        let router = Router::new().route("/", get(answer));
+        let options = Options { connections: 1, drain: Duration::from_millis(10), ..Options::default() };
+        let (end, ending) = watch::channel(false);
+        let server = tokio::spawn(async move { serve(listener, router, &options, ending).await });
+        let client = TcpStream::connect(address).await.unwrap();
+        client.writable().await.unwrap();
+        client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        begins.recv().await.unwrap();
+        end.send(true).unwrap();
+        server.await.unwrap();
+    }
+
+    /// Checks that another connection waits for the only place while a client reads an answer
+    /// slowly.
+    #[tokio::test]
+    async fn a_slow_reader_gets_its_whole_answer() {
+        // More than the system's buffers hold.
+        const BYTES: usize = 64 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // As in `attended`, the request ends when hyper has taken the body.
+        let answer = |Extension(of): Extension<Connection>| async move {
+            let _in_request = InRequest::new(of.place);
+            vec![b'x'; BYTES]
+        };
+        let router = Router::new().route("/", get(answer));
+        let places = Arc::new(Places::new(1));
+        let seat = places.take(address.ip()).await.unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        let (_end, ending) = watch::channel(false);
+        let served = tokio::spawn(async move {
+            super::answer(stream, from, &seat, router, &Options::default(), ending).await;
+        });
+        client.writable().await.unwrap();
+        client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        client.readable().await.unwrap();
+        let mut other = pin!(places.take([192, 0, 2, 1].into()));
+        assert!(other.as_mut().now_or_never().is_none());
+        let mut read = 0;
+        while read < BYTES {
+            client.readable().await.unwrap();
+            match client.try_read(&mut [0; 1 << 16]) {
+                Ok(0) => panic!("the answer was cut after {read} bytes"),
+                Ok(bytes) => read += bytes,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        // Then the connection is idle, and the other one gets its place.
+        other.await.unwrap();
+        served.await.unwrap();
+    }
+
+    /// Reports when it is dropped.
+    struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    /// Checks that the server notices a closed connection although the client has sent further
+    /// requests, more than hyper's buffer holds.
+    #[tokio::test]
+    async fn disconnect_is_detected_despite_pipelined_requests() {
+        for further in [0, 1, 3000] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+            let (dropped, mut drops) = tokio::sync::mpsc::unbounded_channel();
+            let answer = move || {
+                begun.send(()).unwrap();
+                let dropped = Dropped(dropped.clone());
+                async move {
+                    let _dropped = dropped;
+                    std::future::pending::<()>().await;
+                }
+            };
+            let router = Router::new().route("/", get(answer));
+            let (_end, ending) = watch::channel(false);
+            let server = tokio::spawn(async move { serve(listener, router, &Options::default(), ending).await });
+            let client = TcpStream::connect(address).await.unwrap();
+            let bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1 + further);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                client.writable().await.unwrap();
+                match client.try_write(rest) {
+                    Ok(written) => rest = &rest[written..],
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+            begins.recv().await.unwrap();
+            assert!(drops.try_recv().is_err(), "the answer is waited for");
+            drop(client);
+            drops.recv().await.unwrap();
+            server.abort();
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! llama-server's own endpoints: `/completion`, `/apply-template`, `/props`, `/health`.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::sse::Event as Sse;
+use axum::response::{IntoResponse, Response};
+use ixc_runtime::sample::{NUMBERS, Number, Settings};
+use ixc_text::chat::Delta;
+use serde_json::{Map, Value, json};
+
+use crate::http::answer::{Answer, Answers, Guessed, Next, Usage};
+use crate::http::app::{App, query};
+use crate::http::error::HttpError;
+use crate::http::fields::Fields;
+use crate::http::forms;
+use crate::http::openai::{cache_prompt, conversation, count, token_object};
+use crate::http::prompts::prompts;
+use crate::http::request_fields::{self, Interface};
+use crate::http::tools::Tools;
+use crate::http::wanted::{Ends, sampling};
+use crate::model::{End, Likely, Model, Request};
+
+/// Returns whether the server works: its thread is active, and it is not ending.
+pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
+    let loaded = app.models.list().into_iter().filter_map(|listed| listed.model);
+    let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().alive)) {
+        (false, true) => (StatusCode::OK, "ok"),
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "the engine does not answer"),
+    };
+    (status, Json(json!({"status": word}))).into_response()
+}
+
+/// Returns the properties of the model.
+pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
+    let app = app.of_name(query(&uri, "model")).await?;
+    let facts = app.model.facts();
+    // Settings of a request without fields.
+    let fields = app.fields(b"{}")?;
+    let mut params = settings_object(&sampling(&app, &fields).await?);
+    if fields.get("seed").is_none() {
+        params.insert("seed".to_owned(), (-1).into());
+    }
+    params.insert("n_predict".to_owned(), fields.limit()?.flatten().map_or_else(|| (-1).into(), Value::from));
+    Ok(Json(json!({
+        "model_alias": facts.name, "model_path": facts.name, "total_slots": facts.parallel, "build_info": facts.build,
+        "chat_template": facts.template.as_deref().unwrap_or_default(),
+        "default_generation_settings": {
+            "n_ctx": facts.context,
+            "params": params,
+        },
+    })))
+}
+
+/// Returns the template's text for a conversation.
+pub(crate) async fn apply_template<M: Model>(
+    State(app): State<Arc<App<M>>>,
+    body: Bytes,
+) -> Result<Json<Value>, HttpError> {
+    let fields = Fields::of(&body)?;
+    let app = app.of(&fields).await?;
+    let tools = Tools::of_chat(&fields)?;
+    let constraint = tools.constraint(forms::of_chat(&fields)?)?;
+    let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
+    Ok(Json(json!({"prompt": app.prompt(conversation, constraint).await?.text})))
+}
+
+/// Max fields of an answer that a request can select.
+const MOST_FIELDS: usize = 256;
+
+/// Completes texts in llama-server's form: an object, or a list of objects for several prompts or
+/// answers.
+pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+    let mut fields = app.fields(&body)?;
+    drop(body);
+    request_fields::refuse(Interface::Native, &fields)?;
+    let app = app.of(&fields).await?;
+    let ends = Ends::of(&fields, "stop")?;
+    let count = match fields.number("n_cmpl")? {
+        Some(count) => count as u32,
+        None => count(&fields)?,
+    };
+    let prompts = prompts(&app, &mut fields, count).await?;
+    let likeliest = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
+    let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
+    let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
+    let request = Request {
+        tokens: Vec::new(),
+        limit: fields.limit()?.flatten(),
+        sampling: Arc::new(sampling(&app, &fields).await?),
+        number: 0,
+        stop: ends.stop,
+        stop_tokens: ends.tokens,
+        ignore_end: ends.ignore_end,
+        show_special: ends.show_special,
+        grammar: app.constrain(forms::of_text(&fields)?).await?,
+        // Tokens come with their probabilities.
+        likeliest: likeliest.or(returns_tokens.then_some(0)),
+        after_sampling,
+        cache_prompt: cache_prompt(&fields)?,
+    };
+    let streamed = fields.flag("stream")?.unwrap_or(false);
+    let chosen = fields.texts("response_fields", MOST_FIELDS)?;
+    let mut settings = settings_object(&request.sampling);
+    settings.extend([
+        ("n_predict".to_owned(), request.limit.map_or_else(|| (-1).into(), Value::from)),
+        ("stop".to_owned(), request.stop.to_vec().into()),
+        ("ignore_eos".to_owned(), request.ignore_end.into()),
+        ("n_probs".to_owned(), likeliest.unwrap_or(0).into()),
+        ("post_sampling_probs".to_owned(), after_sampling.into()),
+        ("stream".to_owned(), streamed.into()),
+    ]);
+    drop(fields);
+    let told = prompts.clone();
+    let told = app.blocking(move |model| told.iter().map(|tokens| model.decode(tokens)).collect::<Result<_, _>>());
+    let how = How {
+        name: app.model.facts().name.clone(),
+        settings,
+        prompts: told.await??,
+        each: count.max(1) as usize,
+        tells_likely: likeliest.is_some(),
+        after_sampling,
+        returns_tokens,
+        chosen,
+    };
+    let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
+    let mut answers = answers.telling_stop(ends.tells_stop);
+    if !streamed {
+        let mut made = vec![(String::new(), Vec::new(), None); answers.len()];
+        while let Some((number, next)) = answers.next().await {
+            let (text, all, last) = &mut made[number];
+            all.extend(answers.take_likely(number));
+            match next? {
+                Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
+                Next::Ended(end) => *last = Some(end),
+            }
+        }
+        let mut objects = Vec::with_capacity(made.len());
+        for (number, (text, likely, end)) in made.into_iter().enumerate() {
+            let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+            objects.push(how.last(&answers, number, &text, &end, &likely));
+        }
+        let one = if objects.len() == 1 { objects.pop() } else { None };
+        return Ok(Json(one.unwrap_or_else(|| objects.into())).into_response());
+    }
+    let events = futures_util::stream::unfold((answers, how, false), |(mut answers, how, done)| async move {
+        if done {
+            return None;
+        }
+        let (number, next) = answers.next().await?;
+        let likely = answers.take_likely(number);
+        let (object, done) = match next {
+            Ok(Next::Deltas(deltas)) => {
+                let text: String = deltas.into_iter().map(text_of).collect();
+                let made = answers.usage_of(number).made;
+                let part = json!({"index": number, "content": text, "stop": false, "tokens_predicted": made});
+                (how.with_tokens(part, &likely), false)
+            }
+            Ok(Next::Ended(end)) => (how.last(&answers, number, "", &end, &likely), false),
+            Err(error) => (error.body(), true),
+        };
+        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, how, done)))
+    });
+    Ok(axum::response::sse::Sse::new(events).into_response())
+}
+
+/// Form of completions.
+struct How {
+    name: String,
+    settings: Map<String, Value>,
+    /// Texts of the prompts, and the number of answers to each.
+    prompts: Vec<String>,
+    each: usize,
+    tells_likely: bool,
+    /// Whether probabilities are those after the samplers; otherwise logarithms of the model's own.
+    after_sampling: bool,
+    returns_tokens: bool,
+    /// Fields of the last object: names, or names with slashes between them; an empty list selects
+    /// all.
+    chosen: Vec<String>,
+}
+
+impl How {
+    /// Adds the requested token data to a part of an answer.
+    fn with_tokens(&self, mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
+        if self.returns_tokens {
+            object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
+        }
+        if self.tells_likely && !likely.is_empty() {
+            let token = |token: &(Likely, Vec<Likely>)| token_object(token, self.after_sampling);
+            object["completion_probabilities"] = likely.iter().map(token).collect();
+        }
+        object
+    }
+
+    /// Returns the last object of an answer.
+    fn last(&self, answers: &Answers, number: usize, text: &str, end: &End, likely: &[(Likely, Vec<Likely>)]) -> Value {
+        let usage = answers.usage_of(number);
+        let (kind, word) = match end {
+            End::Model => ("eos", ""),
+            End::Stop(word) => ("word", &**word),
+            End::Limit | End::Context => ("limit", ""),
+        };
+        let object = json!({
+            "index": number, "content": text, "stop": true, "stop_type": kind, "stopping_word": word,
+            "model": self.name, "prompt": self.prompts.get(number / self.each), "generation_settings": self.settings,
+            "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
+            "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "timings": timings(answers, number),
+        });
+        let object = self.with_tokens(object, likely);
+        if self.chosen.is_empty() {
+            return object;
+        }
+        let found = |path: &String| {
+            let inner = path.split('/').try_fold(&object, |object, name| object.get(name))?;
+            Some((path.clone(), inner.clone()))
+        };
+        self.chosen.iter().filter_map(found).collect::<Map<_, _>>().into()
+    }
+}
+
+/// Returns a sampler's settings by their names.
+fn settings_object(settings: &Settings) -> Map<String, Value> {
+    let shown = |number: &Number| {
+        let value = (number.get)(settings);
+        match number.whole {
+            true => Value::from(value as i64),
+            // As short as the given number: 0.8 instead of the nearest float's 0.800000011920929.
+            false => (value as f32).to_string().parse::<f64>().unwrap_or(value).into(),
+        }
+    };
+    let mut object: Map<String, Value> = NUMBERS.iter().map(|number| (number.name.to_owned(), shown(number))).collect();
+    object.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
+    object.insert("seed".to_owned(), settings.seed.into());
+    object
+}
+
+fn text_of(delta: Delta) -> String {
+    match delta {
+        Delta::Content(text) | Delta::Reasoning(text) => text,
+        Delta::Call(_) | Delta::Arguments(_) => String::new(),
+    }
+}
+
+/// Returns the times of an answer in llama-server's form.
+fn timings(answers: &Answers, number: usize) -> Value {
+    let Usage { prompt, reused, made } = answers.usage_of(number);
+    let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times(number));
+    let (before, behind) = (before.as_secs_f64() * 1e3, behind.as_secs_f64() * 1e3);
+    let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
+    let rate =
+        |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
+    let mut timings = json!({
+        "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
+        "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
+        "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
+    });
+    let Guessed { drafted, accepted } = answers.guessed(number);
+    if drafted > 0 {
+        timings["draft_n"] = drafted.into();
+        timings["draft_n_accepted"] = accepted.into();
+    }
+    timings
+}

@@ -1,0 +1,181 @@
+//! Tools of `/v1/responses` requests, converted to functions for the model, and calls of these
+//! functions, converted back to the items that clients expect.
+//!
+//! | tool in the request | function for the model | item for a call |
+//! | --- | --- | --- |
+//! | `function` | the function | `function_call` |
+//! | `custom` (as `apply_patch`) | a function with one parameter, `input` | `custom_tool_call` |
+//! | `namespace` (as MCP servers) | its functions | `function_call` with the `namespace` |
+//! | `web_search`, `image_generation`, `tool_search` | none; also omitted in the answer | |
+//! | others | refused, with the name of the type | |
+
+use std::collections::{HashMap, HashSet};
+
+use ixc_text::chat::ToolCall;
+use serde_json::{Map, Value, json};
+
+use crate::http::error::HttpError;
+use crate::http::fields::Fields;
+use crate::http::tools::MOST_TOOLS;
+
+/// The parameter of a custom tool.
+pub(crate) const INPUT: &str = "input";
+/// Types of tools that are left out, or prefixes of these types.
+const LEFT_OUT: [&str; 3] = ["web_search", "image_generation", "tool_search"];
+
+/// The tools of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Offered {
+    /// The functions, in the form of a chat completion.
+    pub(crate) functions: Vec<Value>,
+    /// Tools in the prompt, in the form of the request.
+    pub(crate) told: Vec<Value>,
+    custom: HashSet<String>,
+    /// Functions of namespaces, each with its namespace.
+    namespaces: HashMap<String, String>,
+}
+
+fn wrong(what: String) -> HttpError {
+    HttpError::invalid(Some("tools"), what)
+}
+
+impl Offered {
+    /// Reads the tools of a request.
+    pub(crate) fn of(fields: &Fields) -> Result<Offered, HttpError> {
+        let mut offered = Offered::default();
+        let Some(tools) = fields.get("tools") else { return Ok(offered) };
+        let tools = tools.as_array().filter(|tools| tools.len() <= MOST_TOOLS);
+        let tools = tools.ok_or_else(|| wrong(format!("tools must be a list of at most {MOST_TOOLS}")))?;
+        for (i, tool) in tools.iter().enumerate() {
+            let kind = tool["type"].as_str().unwrap_or_default();
+            if LEFT_OUT.iter().any(|left_out| kind.starts_with(left_out)) {
+                continue;
+            }
+            let name = tool["name"].as_str().ok_or_else(|| wrong(format!("tools[{i}] has no name")));
+            match kind {
+                "function" => {
+                    name?;
+                    offered.add(tool)?;
+                }
+                "custom" => {
+                    offered.custom.insert(name?.to_owned());
+                    offered.add(&as_function(tool))?;
+                }
+                "namespace" => {
+                    let (name, inner) = (name?, tool["tools"].as_array());
+                    for inner in inner.into_iter().flatten().filter(|inner| inner["type"] == "function") {
+                        let own = inner["name"].as_str().unwrap_or_default().to_owned();
+                        offered.namespaces.insert(own, name.to_owned());
+                        offered.add(inner)?;
+                    }
+                }
+                _ => {
+                    let only = "only functions and custom tools are supported";
+                    return Err(wrong(format!("tools[{i}] is of type {}: {only}", tool["type"])));
+                }
+            }
+            offered.told.push(tool.clone());
+        }
+        Ok(offered)
+    }
+
+    /// Adds a function.
+    fn add(&mut self, tool: &Value) -> Result<(), HttpError> {
+        if self.functions.len() == MOST_TOOLS {
+            return Err(wrong(format!("tools must be at most {MOST_TOOLS}")));
+        }
+        let members = ["name", "description", "parameters", "strict"].into_iter();
+        let function = members.filter_map(|name| Some((name.to_owned(), tool.get(name)?.clone())));
+        self.functions.push(json!({"type": "function", "function": function.collect::<Map<_, _>>()}));
+        Ok(())
+    }
+
+    /// Whether a tool takes a text in place of arguments.
+    pub(crate) fn is_custom(&self, name: &str) -> bool {
+        self.custom.contains(name)
+    }
+
+    /// Converts a call to an item.
+    pub(crate) fn call_item(&self, id: &str, call: &ToolCall, status: &str) -> Value {
+        let ToolCall { id: call_id, name, arguments } = call;
+        if self.is_custom(name) {
+            let members: Value = serde_json::from_str(arguments).unwrap_or_default();
+            let input = members[INPUT].as_str().unwrap_or_default();
+            return json!({
+                "id": id, "type": "custom_tool_call", "call_id": call_id, "name": name, "input": input, "status": status,
+            });
+        }
+        let mut item = json!({
+            "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
+        });
+        if let Some(namespace) = self.namespaces.get(name) {
+            item["namespace"] = namespace.as_str().into();
+        }
+        item
+    }
+}
+
+/// Converts a custom tool to a function with one text parameter.
+fn as_function(tool: &Value) -> Value {
+    let mut description = tool["description"].as_str().unwrap_or_default().to_owned();
+    if let Some(definition) = tool["format"]["definition"].as_str() {
+        description = format!("{description}\nThe text of {INPUT:?} follows this grammar:\n{definition}");
+    }
+    json!({
+        "name": tool["name"], "description": description.trim(),
+        "parameters": {
+            "type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT], "additionalProperties": false,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(tools: Value) -> Result<Offered, String> {
+        Offered::of(&Fields::new(Map::from_iter([("tools".to_owned(), tools)])))
+            .map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn tools_are_a_list_of_known_types() {
+        let function = || json!({"type": "function", "name": "f"});
+        assert!(of(json!([])).is_ok() && of(json!([function()])).is_ok() && of(Value::Null).is_ok());
+        for (tools, says) in [
+            (function(), "must be a list"),
+            (json!("f"), "must be a list"),
+            (vec![function(); MOST_TOOLS + 1].into(), "must be a list"),
+            (json!([{"type": "namespace", "name": "n", "tools": vec![function(); MOST_TOOLS + 1]}]), "at most"),
+            (json!([{"type": "function"}]), "tools[0] has no name"),
+            (json!([{"type": "local_shell"}]), "\"local_shell\""),
+            (json!([function(), {"type": "file_search"}]), "tools[1] is of type \"file_search\""),
+            (json!([{}]), "functions and custom"),
+        ] {
+            let error = of(tools.clone()).unwrap_err();
+            assert!(error.contains(says), "{tools}: {error}");
+        }
+    }
+
+    #[test]
+    fn tool_calls_become_response_items_of_their_type() {
+        let offered = of(json!([
+            {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "grammar", "definition": "start: x"}},
+            {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "read", "parameters": {}}]},
+            {"type": "web_search", "external_web_access": false},
+        ]))
+        .unwrap();
+        let names: Vec<_> = offered.functions.iter().map(|tool| &tool["function"]["name"]).collect();
+        assert_eq!(names, ["apply_patch", "read"]);
+        assert!(offered.functions[0].to_string().contains("start: x"));
+        assert_eq!(offered.told.len(), 2);
+        let item = |name: &str, arguments: &str| {
+            let call = ToolCall { id: "c".into(), name: name.into(), arguments: arguments.into() };
+            offered.call_item("i", &call, "completed")
+        };
+        let patch = item("apply_patch", r#"{"input": "*** \"a\"\n"}"#);
+        assert_eq!((&patch["type"], &patch["input"]), (&json!("custom_tool_call"), &json!("*** \"a\"\n")));
+        let read = item("read", "{}");
+        assert_eq!((&read["type"], &read["namespace"]), (&json!("function_call"), &json!("mcp__files")));
+    }
+}

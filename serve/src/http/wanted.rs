@@ -1,0 +1,141 @@
+//! Settings common to all interfaces: sampling, and the ends of an answer.
+
+use std::sync::Arc;
+
+use ixc_runtime::sample::{self, Kind, Settings};
+use serde_json::{Map, Value};
+
+use crate::http::app::Asked;
+use crate::http::error::HttpError;
+use crate::http::fields::Fields;
+use crate::model::Model;
+
+/// Max texts that end repetitions, and max bytes of each.
+const MOST_BREAKERS: usize = 64;
+const MOST_BREAKER_BYTES: usize = 64;
+
+/// Ends of an answer in addition to the model's end and the token limit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ends {
+    /// Texts.
+    pub(crate) stop: Arc<[String]>,
+    /// Whether the stop text is returned with the answer.
+    pub(crate) tells_stop: bool,
+    /// Tokens.
+    pub(crate) tokens: Vec<u32>,
+    /// Whether end tokens are never sampled.
+    pub(crate) ignore_end: bool,
+    /// Whether the text contains the names of control tokens.
+    pub(crate) show_special: bool,
+}
+
+impl Ends {
+    /// Reads the ends from a request. `stop` is the name of the field with stop texts.
+    pub(crate) fn of(fields: &Fields, stop: &'static str) -> Result<Ends, HttpError> {
+        let flag = |name| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(false));
+        Ok(Ends {
+            stop: fields.stop(stop)?.into(),
+            tells_stop: flag("include_stop_str_in_output")?,
+            tokens: fields.stop_tokens()?,
+            ignore_end: flag("ignore_eos")?,
+            show_special: !fields.flag("skip_special_tokens")?.unwrap_or(true),
+        })
+    }
+}
+
+/// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the
+/// settings.
+pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Result<Settings, HttpError> {
+    let mut settings = Settings::default();
+    for number in sample::NUMBERS {
+        if let Some(found) = fields.number(number.name)? {
+            (number.set)(&mut settings, found);
+        }
+    }
+    // Another name of the setting.
+    if let Some(found) = fields.number_as("typ_p", "typical_p")? {
+        settings.typical_p = found as f32;
+    }
+    fields.number("min_keep")?;
+    settings.seed = fields.seed()?.unwrap_or_else(any_seed);
+    settings.bias = fields.biases()?;
+    settings.min_tokens = fields.number("min_tokens")?.unwrap_or(0.0) as usize;
+    if let Some(samplers) = fields.get("samplers") {
+        settings.samplers = kinds(samplers)?;
+    }
+    if settings.dry_multiplier > 0.0 {
+        settings.dry_breakers = app.breakers(breakers(fields)?).await?;
+    }
+    // Invalid settings are reported before work begins.
+    settings.check().map_err(|error| HttpError::invalid(Some(error.setting), error.to_string()))?;
+    Ok(settings)
+}
+
+/// Reads samplers from their names or letters.
+fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
+    let wrong = |what: &str| {
+        let names: Vec<&str> = sample::SAMPLERS.iter().map(|row| row.name).collect();
+        HttpError::invalid(
+            Some("samplers"),
+            format!("samplers: there is no {what}; the samplers are {}", names.join(", ")),
+        )
+    };
+    let kinds: Vec<Kind> = match value {
+        Value::String(letters) => letters
+            .chars()
+            .map(|letter| Kind::from_letter(letter).ok_or_else(|| wrong(&format!("{letter:?}"))))
+            .collect::<Result<_, _>>()?,
+        Value::Array(names) => names
+            .iter()
+            .map(|name| name.as_str().and_then(Kind::named).ok_or_else(|| wrong(&name.to_string())))
+            .collect::<Result<_, _>>()?,
+        other => return Err(wrong(&other.to_string())),
+    };
+    match kinds.iter().enumerate().find(|(i, kind)| kinds[..*i].contains(kind)) {
+        Some((_, twice)) => Err(HttpError::invalid(Some("samplers"), format!("samplers has {} twice", twice.name()))),
+        None => Ok(kinds),
+    }
+}
+
+/// Checks that these can be [`Options::defaults`](crate::http::Options::defaults). Wrong texts and
+/// lengths would make every request fail.
+///
+/// # Errors
+/// A message for people.
+pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
+    let fields = Fields::new(defaults.clone());
+    let checked = || -> Result<(), HttpError> {
+        ["stop", "stop_sequences"].into_iter().try_for_each(|name| fields.stop(name).map(drop))?;
+        fields.limit()?;
+        breakers(&fields).map(drop)
+    };
+    checked().map_err(|error| error.message().to_owned())
+}
+
+fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
+    let wrong = || {
+        let most = format!("a list of at most {MOST_BREAKERS} texts, each of 1 to {MOST_BREAKER_BYTES} bytes");
+        HttpError::invalid(Some("dry_sequence_breakers"), format!("dry_sequence_breakers must be {most}"))
+    };
+    let Some(value) = fields.get("dry_sequence_breakers") else { return Ok(None) };
+    let list = value.as_array().filter(|list| list.len() <= MOST_BREAKERS).ok_or_else(wrong)?;
+    let is_one = |text: &String| (1..=MOST_BREAKER_BYTES).contains(&text.len());
+    let texts: Option<Vec<String>> = list.iter().map(|value| Some(value.as_str()?.to_owned()).filter(is_one)).collect();
+    texts.map(Some).ok_or_else(wrong)
+}
+
+/// Returns a seed that differs from those of other requests, within the clock's resolution.
+fn any_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_nanos() as u64)
+}
+
+/// Returns the number of likeliest tokens to return with each token of a chat.
+pub(crate) fn likeliest_of_chat(fields: &Fields) -> Result<Option<usize>, HttpError> {
+    let top = fields.number("top_logprobs")?.map(|top| top as usize);
+    match (fields.flag("logprobs")?.unwrap_or(false), top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(HttpError::invalid(Some("top_logprobs"), "top_logprobs needs logprobs to be true")),
+    }
+}
