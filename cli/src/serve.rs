@@ -13,7 +13,8 @@ use ixc_generate::prompt_cache;
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 use ixc_serve::http::{LogFormat, RequestLog};
-use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings, serve};
+use ixc_serve::service::{listen, serve};
+use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
 use ixc_text::template::own_program;
 use serde_json::{Map, Value};
@@ -226,7 +227,7 @@ impl Args {
         // Listen before the model is loaded, which takes longer.
         let address = format!("{}:{}", self.host, self.port);
         let refused = || ixc_error::Error::io(Path::new(&address), "listen on");
-        let listener = inherited.map_or_else(|| serving::listen(&addresses), Ok).map_err(refused())?;
+        let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
         let (slot_folder, prompts) = (self.slot_save_path.clone(), self.prompts());

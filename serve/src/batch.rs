@@ -34,7 +34,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::http::{Local, fields_of};
-use crate::model::One;
 use ixc_files::open::open_append;
 use ixc_files::{Kind, Place};
 use serde::{Deserialize, Serialize};
@@ -44,7 +43,7 @@ use tokio::task::JoinSet;
 
 use crate::Error;
 pub use crate::error::batch::BatchError;
-use crate::serving::Host;
+use crate::serving::{Host, Registry};
 use ixc_compile::checksum::{sealed, unsealed};
 use ixc_generate::expert_use::ExpertUse;
 
@@ -395,7 +394,7 @@ pub fn run<R: BufRead>(
     // As many requests again wait, so that the engine always has work.
     let at_once = 2 * host.parallel();
     let host = Arc::new(host);
-    let local = Local::new(Arc::new(One(Arc::clone(&host))));
+    let local = Local::new(Arc::new(Registry::one(Arc::clone(&host))));
     let result = runtime.block_on(async {
         let (mut progress, mut running, mut ended) = (Progress::default(), JoinSet::new(), false);
         let mut stop = std::pin::pin!(async {

@@ -66,6 +66,8 @@ pub mod request_fields;
 pub mod request_log;
 mod responses;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod tools;
 mod wanted;
@@ -81,7 +83,7 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::model::{Model, Models};
+use crate::serving::Registry;
 use app::App;
 pub use app::Options;
 use error::HttpError;
@@ -92,9 +94,9 @@ pub use wanted::check_defaults;
 
 /// Serves models on a listener until `end` comes; then takes no more, lets answers that are being
 /// made end, as long as [`Options::drain`] lets them, and returns.
-pub async fn serve<M: Model>(
+pub async fn serve(
     listener: TcpListener,
-    models: Arc<dyn Models<M>>,
+    models: Arc<Registry>,
     options: Options,
     end: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -109,38 +111,38 @@ pub async fn serve<M: Model>(
     connection::serve(listener, router, &options, ending).await;
 }
 
-fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> Router {
+fn router(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>) -> Router {
     let app = Arc::new(App::new(models, options, ending));
     Router::new()
         .route("/", get(page::page))
-        .route("/health", get(native::health::<M>))
-        .route("/v1/health", get(native::health::<M>))
-        .route("/v1/models", get(openai::models::<M>))
-        .route("/v1/models/{name}", get(openai::model::<M>))
-        .route("/v1/chat/completions", post(openai::chat::<M>))
-        .route("/chat/completions", post(openai::chat::<M>))
-        .route("/v1/responses", post(responses::responses::<M>))
-        .route("/responses", post(responses::responses::<M>))
-        .route("/v1/completions", post(openai::completion::<M>))
-        .route("/v1/embeddings", post(embeddings::embeddings::<M>))
-        .route("/v1/messages", post(anthropic::messages::<M>))
-        .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
-        .route("/completion", post(native::completion::<M>))
-        .route("/tokenize", post(tokens::tokenize::<M>))
-        .route("/detokenize", post(tokens::detokenize::<M>))
-        .route("/apply-template", post(native::apply_template::<M>))
-        .route("/props", get(native::props::<M>))
-        .route("/slots", get(slots::slots::<M>))
-        .route("/slots/{id}", post(slots::act::<M>))
-        .route("/experts", get(experts::experts::<M>))
-        .route("/experts/evict", post(experts::evict::<M>))
-        .route("/metrics", get(metrics::metrics::<M>))
+        .route("/health", get(native::health))
+        .route("/v1/health", get(native::health))
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{name}", get(openai::model))
+        .route("/v1/chat/completions", post(openai::chat))
+        .route("/chat/completions", post(openai::chat))
+        .route("/v1/responses", post(responses::responses))
+        .route("/responses", post(responses::responses))
+        .route("/v1/completions", post(openai::completion))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/completion", post(native::completion))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(native::apply_template))
+        .route("/props", get(native::props))
+        .route("/slots", get(slots::slots))
+        .route("/slots/{id}", post(slots::act))
+        .route("/experts", get(experts::experts))
+        .route("/experts/evict", post(experts::evict))
+        .route("/metrics", get(metrics::metrics))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)
         // Bodies are read in `guarded`, which bounds them.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(app.clone(), admission::guarded::<M>))
-        .layer(from_fn_with_state(app.clone(), admission::attended::<M>))
+        .layer(from_fn_with_state(app.clone(), admission::guarded))
+        .layer(from_fn_with_state(app.clone(), admission::attended))
         .with_state(app)
 }
 

@@ -1,4 +1,4 @@
-//! HTTP server, loaded models behind it, and batches of requests from a file.
+//! HTTP server, its loaded models, and batches of requests from a file.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -6,6 +6,7 @@
 //! | [`model`] | requests to a model, its events and its status |
 //! | [`histogram`] | distributions of values |
 //! | [`serving`] | loaded model behind a server, and several models in one memory budget |
+//! | [`service`] | server that runs until it is stopped |
 //! | [`batch`] | concurrent requests from a file |
 //! | `constraint` | grammar of a whole answer when a request constrains a part of it |
 //! | [`supervisor`] | the service manager: inherited sockets, messages about readiness |
@@ -25,6 +26,7 @@ pub mod error;
 pub mod histogram;
 pub mod http;
 pub mod model;
+pub mod service;
 pub mod serving;
 pub mod supervisor;
 

@@ -6,11 +6,9 @@
 //!      └──────────── text, end ──────────────┘
 //! ```
 
-use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,7 +17,6 @@ use crate::model::{
     self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal,
     SlotAction, SlotDone, Status,
 };
-use crate::model::{Model, Models};
 use ixc_failure::Remedy;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
@@ -31,7 +28,6 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Error;
-use crate::supervisor::Notifier;
 use ixc_compile::build;
 use ixc_generate::Error as GenerationError;
 use ixc_generate::chat::{self, Rendered, ToolUse};
@@ -47,13 +43,15 @@ use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
 mod handle;
 mod kind;
 mod registry;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod thread;
 mod tokens;
 mod vectors;
 
 pub use handle::{Handle, Polled};
 pub use kind::gives_embeddings;
-pub use registry::{Registry, Source};
+pub use registry::{Listed, ModelQuery, Registry, Source};
 
 /// Error for a request for text to an embedding model.
 const NO_TOKENS: &str = "this model gives embeddings and no text";
@@ -61,9 +59,6 @@ const NO_TOKENS: &str = "this model gives embeddings and no text";
 /// Time without a sign of life after which the thread counts as stuck. A prefill step on a slow
 /// machine takes seconds.
 const STUCK: Duration = Duration::from_secs(300);
-
-/// Time that threads with abandoned work have to end.
-const LAST: Duration = Duration::from_secs(1);
 
 /// Options of a served model.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +89,7 @@ pub struct Options {
     pub pooling: Option<Pooling>,
 }
 
-/// Loaded model of a server.
+/// Loaded model of a server. Many threads call its methods at once, and no method waits for tokens.
 #[derive(Debug)]
 pub struct Host {
     facts: Facts,
@@ -138,10 +133,6 @@ impl Host {
             template: template.as_ref().map(|template| template.source().to_owned()),
             build: format!("ixc {}", build::version()),
         };
-        let shared = Arc::new(Shared {
-            status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
-            waiting: AtomicUsize::new(0),
-        });
         // Files of one would count as files of the other, and be removed to make room.
         let whole = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let kept = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
@@ -150,23 +141,43 @@ impl Host {
         {
             return Err(Error::SameFolder { path: path.clone() });
         }
-        let (submissions, incoming) = channel();
-        let told = Arc::clone(&shared);
-        let work: Box<dyn FnOnce() -> ExpertUse + Send> = if facts.dimensions.is_some() {
+        if facts.dimensions.is_some() {
             let embedder = Embedder::new(model, options.pooling)?;
-            Box::new(move || thread::run(vectors::Worker::new(embedder, &told), &incoming))
-        } else {
-            let mut generator = Generator::new(model)?;
-            if let Some(prompts) = &options.prompts {
-                generator.keep_prompts(prompts.clone())?;
-            }
-            options.prompt_rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
-            generator.set_context_shift(options.shift);
-            speculation.map_or(Ok(()), |speculation| generator.speculate(speculation))?;
-            let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
-            Box::new(move || thread::run(tokens::Worker::new(generator, decoder.as_deref(), &told, folder), &incoming))
-        };
-        let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
+            return Host::with_thread(facts, tokenizer, template, options, |shared, incoming| {
+                thread::run(vectors::Worker::new(embedder, shared), incoming)
+            });
+        }
+        let mut generator = Generator::new(model)?;
+        if let Some(prompts) = &options.prompts {
+            generator.keep_prompts(prompts.clone())?;
+        }
+        options.prompt_rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
+        generator.set_context_shift(options.shift);
+        speculation.map_or(Ok(()), |speculation| generator.speculate(speculation))?;
+        let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
+        Host::with_thread(facts, tokenizer, template, options, move |shared, incoming| {
+            thread::run(tokens::Worker::new(generator, decoder.as_deref(), shared, folder), incoming)
+        })
+    }
+
+    /// Creates a host whose messages go to a thread with this work.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    fn with_thread(
+        facts: Facts,
+        tokenizer: Option<Arc<Tokenizer>>,
+        template: Option<ChatTemplate>,
+        options: Options,
+        work: impl FnOnce(&Shared, &Receiver<Message>) -> ExpertUse + Send + 'static,
+    ) -> Result<Host, Error> {
+        let shared = Arc::new(Shared {
+            status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
+            waiting: AtomicUsize::new(0),
+        });
+        let (submissions, incoming) = channel();
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(move || work(&of_thread, &incoming));
         let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
         let (vocabulary, breakers) = (OnceLock::new(), OnceLock::new());
         Ok(Host { facts, tokenizer, template, options, vocabulary, breakers, submissions, shared, thread })
@@ -256,12 +267,18 @@ fn unread(error: GenerationError) -> Refusal {
     }
 }
 
-impl Model for Host {
-    fn facts(&self) -> &Facts {
+impl Host {
+    /// Returns the model's facts.
+    pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
+    /// Converts text to tokens. `add_special` adds the tokens that the model takes before a prompt;
+    /// `parse_special` reads names of special tokens as those tokens.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if there is no tokenizer, or it has no tokens for the text.
+    pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
         let tokenizer = self.tokenizer()?;
         let Facts { context, trained_context, .. } = self.facts;
         loaded_model::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
@@ -269,11 +286,21 @@ impl Model for Host {
         Ok(if add_special { loaded_model::with_bos(tokenizer, tokens) } else { tokens })
     }
 
-    fn decode(&self, tokens: &[u32]) -> Result<String, Refusal> {
+    /// Converts tokens to text; invalid UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if there is no such token.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, Refusal> {
         self.tokenizer()?.decode(tokens).map_err(invalid)
     }
 
-    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+    /// Makes a prompt from a conversation, for an answer with this constraint. If tools must be
+    /// called but the template has no form of calls, the prompt describes them. May take long and
+    /// starts a process, so do not call this on a thread that others wait for.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if there is no template, or it does not accept the conversation.
+    pub fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         self.gives_text()?;
         if !self.options.drops_turns {
             return self.rendered(conversation, constraint);
@@ -298,7 +325,13 @@ impl Model for Host {
         prompt
     }
 
-    fn constrain(
+    /// Compiles the form of an answer, with the prompt for conversations. May take seconds. Ends
+    /// soon after `is_wanted` returns false.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if there is no tokenizer, the grammar is invalid, or the model's format
+    /// cannot have such answers.
+    pub fn constrain(
         &self,
         constraint: &Constraint,
         prompt: Option<&Prompt>,
@@ -321,7 +354,13 @@ impl Model for Host {
         Ok(vocabulary.matcher_after(&answer.source, &begun, is_wanted)?)
     }
 
-    fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
+    /// Returns the tokens at which a repetition ends. They contain one of these texts, or begin it;
+    /// the latter come with the tokens that may complete the text. Without texts, llama.cpp's are
+    /// used. May take tenths of a second.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if there is no tokenizer, or there are too many.
+    pub fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
         let tokenizer = self.tokenizer()?;
         match texts {
             Some(texts) => session::breakers(tokenizer, texts).map(Arc::new).map_err(invalid),
@@ -332,7 +371,12 @@ impl Model for Host {
         }
     }
 
-    fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+    /// Begins to generate tokens. Events are sent; the last is [`Event::Ended`] or
+    /// [`Event::Failed`]. Generation ends within a step after the receiver is dropped.
+    ///
+    /// # Errors
+    /// See [`Refusal`]; no event is sent then.
+    pub fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
         self.gives_text()?;
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
@@ -359,7 +403,12 @@ impl Model for Host {
         }
     }
 
-    fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
+    /// Saves, restores or erases the state of a sequence, as soon as no request runs in it. The
+    /// result is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] if the server has no folder for states; nothing is sent then.
+    pub fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
             let message = "sequences are not saved here".to_owned();
             return Err(Refusal::Unsupported { message, remedy: Some(Remedy::SlotFolder) });
@@ -367,7 +416,12 @@ impl Model for Host {
         self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
     }
 
-    fn embed(&self, request: EmbeddingRequest, done: Reply<Embeddings>) -> Result<(), Refusal> {
+    /// Begins to compute embeddings of texts. The result is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] for a text model, and the errors of [`Host::start`]; nothing is
+    /// sent then.
+    pub fn embed(&self, request: EmbeddingRequest, done: Reply<Embeddings>) -> Result<(), Refusal> {
         if self.facts.dimensions.is_none() {
             return Err(Refusal::no_embeddings(&self.facts.name));
         }
@@ -398,19 +452,23 @@ impl Model for Host {
         })
     }
 
-    fn experts(&self, action: ExpertsAction, done: Reply<Value>) -> Result<(), Refusal> {
+    /// Reports the use of experts, or evicts some. The result is sent as an object: the record for
+    /// [`ExpertsAction::Look`], the number of experts and their bytes for [`ExpertsAction::Evict`].
+    ///
+    /// # Errors
+    /// [`Refusal::Ending`]; nothing is sent then.
+    pub fn experts(&self, action: ExpertsAction, done: Reply<Value>) -> Result<(), Refusal> {
         self.submissions.send(Message::Experts(action, done)).map_err(|_| Refusal::Ending)
     }
 
-    fn status(&self) -> Status {
+    /// Returns the model's status.
+    pub fn status(&self) -> Status {
         let (status, beat) = &*self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let alive = thread.as_ref().is_some_and(|thread| !thread.is_finished()) && beat.elapsed() < STUCK;
         Status { alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
     }
-}
 
-impl Host {
     /// Returns the max number of requests that are computed at once.
     pub fn parallel(&self) -> usize {
         self.facts.parallel
@@ -425,62 +483,4 @@ impl Host {
         let ended = thread?.join();
         ended.inspect_err(|_| tracing::error!("the engine's thread has failed")).ok()
     }
-}
-
-/// Listens on the first of these addresses that the system accepts.
-///
-/// # Errors
-/// When the system refuses all addresses.
-pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(addresses)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// Serves until `ended` is sent or dropped, or SIGTERM comes. Then notifies the service manager,
-/// finishes the current answers and writes the prompt cache. Returns the expert use.
-///
-/// # Errors
-/// When the system refuses threads.
-pub fn serve(
-    models: Registry,
-    listener: TcpListener,
-    options: crate::http::Options,
-    notifier: Notifier,
-    ended: tokio::sync::oneshot::Receiver<()>,
-) -> io::Result<Option<ExpertUse>> {
-    // Two threads parse requests and write answers; the engine has its own thread.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let models = Arc::new(models);
-    let served: Arc<dyn Models<Host>> = Arc::clone(&models) as Arc<dyn Models<Host>>;
-    let result = runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let end = async move {
-            tokio::select! {
-                _ = ended => {}
-                () = terminated() => {}
-            }
-            // The server ends even if the service manager does not expect it.
-            if let Err(error) = notifier.stopping() {
-                tracing::warn!(%error, "the service manager was not notified");
-            }
-        };
-        crate::http::serve(listener, served, options, end).await;
-        Ok(())
-    });
-    // This also closes connections that did not end in time, and abandons grammars in compilation
-    // and prompts in preparation.
-    runtime.shutdown_timeout(LAST);
-    let used = models.end();
-    result.map(|()| used)
-}
-
-/// Waits for SIGTERM; waits for ever if the system cannot report it.
-async fn terminated() {
-    #[cfg(unix)]
-    if let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        signal.recv().await;
-        return;
-    }
-    std::future::pending().await
 }

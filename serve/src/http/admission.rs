@@ -27,7 +27,6 @@ use crate::http::error::HttpError;
 use crate::http::places::{InRequest, Phase, Place};
 use crate::http::request_log::Line;
 use crate::http::{client, names, origins};
-use crate::model::Model;
 
 /// Paths that need no key and have no body.
 const OPEN: [&str; 3] = ["/", "/health", "/v1/health"];
@@ -82,7 +81,7 @@ impl Drop for AttendedBody {
 }
 
 /// Answers a request, writes its log line, and marks its connection as in use.
-pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
+pub(crate) async fn attended(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
     let client = connection.as_ref().map(|connection| connection.client);
     let place = connection.map(|connection| connection.place);
@@ -102,7 +101,7 @@ pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: 
 
 /// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
 /// of their interface.
-pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Options { hosts, checks_host, origins, advice, .. } = &app.options;
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let name = checks_host.then(|| names::refused(hosts, &request)).flatten();
@@ -123,7 +122,7 @@ pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: R
 }
 
 /// Refuses requests without a key, and reads their bodies.
-async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Response {
+async fn admitted(app: &App, request: Request, next: Next) -> Response {
     let is_open = OPEN.contains(&request.uri().path());
     if !is_open && !has_key(&app.options.keys, &request) {
         return HttpError::key().into_response();

@@ -1,7 +1,6 @@
 //! An answer in progress: its text split into deltas, and its end. Each interface has its own form
 //! for them.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,8 @@ use crate::http::app::Asked;
 use crate::http::error::HttpError;
 use crate::http::request_log::{self, Record, Tokens};
 use crate::http::wanted::Ends;
-use crate::model::{Constraint, End, Event, Likely, Model, Request};
+use crate::model::{Constraint, End, Event, Likely, Request};
+use crate::serving::Host;
 
 /// Next part of an answer.
 #[derive(Debug)]
@@ -102,8 +102,8 @@ impl Answer {
     }
 
     /// Begins the answers to a conversation.
-    pub(crate) async fn to_conversation<M: Model>(
-        app: &Asked<M>,
+    pub(crate) async fn to_conversation(
+        app: &Asked,
         conversation: Conversation,
         wanted: Wanted,
     ) -> Result<Answers, HttpError> {
@@ -135,8 +135,8 @@ impl Answer {
 
     /// Begins `count` answers, at least one, to each request; those of one request follow each
     /// other.
-    pub(crate) fn several<M: Model>(
-        app: &Asked<M>,
+    pub(crate) fn several(
+        app: &Asked,
         requests: &[Request],
         parser: Option<&Parser>,
         count: u32,
@@ -159,7 +159,7 @@ impl Answer {
             count: count as usize,
             list,
             record: request_log::current(),
-            _model: Arc::clone(&app.model) as Arc<dyn Any + Send + Sync>,
+            _model: Arc::clone(&app.model),
         })
     }
 
@@ -250,7 +250,7 @@ impl Answer {
 ///
 /// # Errors
 /// Names the field that has too many.
-pub(crate) fn check_places(model: &impl Model, prompts: usize, count: u32) -> Result<(), HttpError> {
+pub(crate) fn check_places(model: &Host, prompts: usize, count: u32) -> Result<(), HttpError> {
     let facts = model.facts();
     let (count, places) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
     if prompts.saturating_mul(count as usize) <= places {
@@ -273,7 +273,7 @@ pub(crate) struct Answers {
     /// The record of the request for the log.
     record: Option<Arc<Record>>,
     /// Keeps the model loaded while answers are generated.
-    _model: Arc<dyn Any + Send + Sync>,
+    _model: Arc<Host>,
 }
 
 impl Answers {

@@ -35,10 +35,10 @@ use crate::http::openai::{MOST_MESSAGES, PING, cache_prompt, going_on};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::{Tools, json_text};
 use crate::http::wanted::{Ends, sampling};
-use crate::model::{End, Model};
+use crate::model::End;
 
 /// Answers a conversation.
-pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Messages, &fields)?;
@@ -69,10 +69,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
 }
 
 /// Counts the tokens of a conversation.
-pub(crate) async fn count_tokens<M: Model>(
-    State(app): State<Arc<App<M>>>,
-    body: Bytes,
-) -> Result<Json<Value>, HttpError> {
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
     let tools = Tools::of_messages(&fields)?;

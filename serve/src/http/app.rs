@@ -20,7 +20,8 @@ use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::origins::AllowedOrigin;
 use crate::http::request_log::{self, RequestLog};
-use crate::model::{Constraint, Model, ModelQuery, Models, Prompt, Refusal};
+use crate::model::{Constraint, Prompt, Refusal};
+use crate::serving::{Host, ModelQuery, Registry};
 
 /// Max conversations that become prompts at once: each takes a process and its memory.
 const PROMPTS_AT_ONCE: usize = 4;
@@ -86,8 +87,8 @@ impl Default for Options {
 }
 
 /// State shared by all requests.
-pub(crate) struct App<M> {
-    pub(crate) models: Arc<dyn Models<M>>,
+pub(crate) struct App {
+    pub(crate) models: Arc<Registry>,
     pub(crate) options: Options,
     ending: watch::Receiver<bool>,
     /// Bounds of bodies.
@@ -102,8 +103,8 @@ pub(crate) struct App<M> {
     started: u64,
 }
 
-impl<M> App<M> {
-    pub(crate) fn new(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
+impl App {
+    pub(crate) fn new(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>) -> App {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let bodies = Bodies::new(options.body_bytes, options.bodies_bytes, options.body);
         let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
@@ -132,23 +133,23 @@ impl<M> App<M> {
     }
 }
 
-impl<M: Model> App<M> {
+impl App {
     /// Returns the model of a request for text.
-    pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
+    pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked, HttpError> {
         self.of_name(fields.text("model")?.map(str::to_owned)).await
     }
 
     /// Returns the model of a request for embeddings.
-    pub(crate) async fn of_embeddings(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
+    pub(crate) async fn of_embeddings(self: &Arc<Self>, fields: &Fields) -> Result<Asked, HttpError> {
         self.of_query(fields.text("model")?.map(str::to_owned), true).await
     }
 
     /// Returns the model of this name, or the first text model. Loads it if necessary.
-    pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked<M>, HttpError> {
+    pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked, HttpError> {
         self.of_query(name, false).await
     }
 
-    async fn of_query(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<Asked<M>, HttpError> {
+    async fn of_query(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<Asked, HttpError> {
         let model = match self.models.loaded(ModelQuery { name: name.as_deref(), embeddings })? {
             Some(model) => model,
             None => {
@@ -167,20 +168,20 @@ impl<M: Model> App<M> {
 }
 
 /// State of a request: the shared state, and the model that it names.
-pub(crate) struct Asked<M> {
-    app: Arc<App<M>>,
-    pub(crate) model: Arc<M>,
+pub(crate) struct Asked {
+    app: Arc<App>,
+    pub(crate) model: Arc<Host>,
 }
 
-impl<M> Deref for Asked<M> {
-    type Target = App<M>;
+impl Deref for Asked {
+    type Target = App;
 
-    fn deref(&self) -> &App<M> {
+    fn deref(&self) -> &App {
         &self.app
     }
 }
 
-impl<M: Model> Asked<M> {
+impl Asked {
     /// Makes a prompt from a conversation, for an answer with this constraint. This may start a
     /// process, so it does not run on the threads of connections.
     pub(crate) async fn prompt(
@@ -199,7 +200,7 @@ impl<M: Model> Asked<M> {
     ) -> Result<(Prompt, Option<Matcher>), HttpError> {
         let prompt = self.prompt(conversation, constraint.clone()).await?;
         let Some(constraint) = constraint else { return Ok((prompt, None)) };
-        let both = move |model: &M, client: &Client| -> Result<_, Refusal> {
+        let both = move |model: &Host, client: &Client| -> Result<_, Refusal> {
             let grammar = model.constrain(&constraint, Some(&prompt), &|| client.is_there())?;
             Ok((prompt, Some(grammar)))
         };
@@ -209,11 +210,11 @@ impl<M: Model> Asked<M> {
     /// Compiles the constraint of a text.
     pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
         let Some(constraint) = constraint else { return Ok(None) };
-        let constrain = move |model: &M, client: &Client| model.constrain(&constraint, None, &|| client.is_there());
+        let constrain = move |model: &Host, client: &Client| model.constrain(&constraint, None, &|| client.is_there());
         Ok(Some(self.in_turn(&self.compiled, constrain).await??))
     }
 
-    /// Returns the tokens at which repetitions end: see [`Model::breakers`].
+    /// Returns the tokens at which repetitions end: see [`Host::breakers`].
     pub(crate) async fn breakers(&self, texts: Option<Vec<String>>) -> Result<Arc<Breakers>, HttpError> {
         Ok(self.in_turn(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }
@@ -223,7 +224,7 @@ impl<M: Model> Asked<M> {
     async fn in_turn<T: Send + 'static>(
         &self,
         turns: &Arc<Semaphore>,
-        work: impl FnOnce(&M, &Client) -> T + Send + 'static,
+        work: impl FnOnce(&Host, &Client) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
         let turn = Arc::clone(turns).acquire_owned().await;
         let turn = turn.map_err(|error| HttpError::failed(error.to_string()))?;
@@ -237,7 +238,7 @@ impl<M: Model> Asked<M> {
     /// Runs long work on a separate thread.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&M) -> T + Send + 'static,
+        work: impl FnOnce(&Host) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
         self.watched(move |model, _| work(model)).await
     }
@@ -246,7 +247,7 @@ impl<M: Model> Asked<M> {
     /// work fails only this request.
     pub(crate) async fn watched<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&M, &Client) -> T + Send + 'static,
+        work: impl FnOnce(&Host, &Client) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
         let (model, client) = (self.model.clone(), Client::current());
         let done = tokio::task::spawn_blocking(move || client.is_there().then(|| work(&model, &client))).await;
@@ -290,168 +291,73 @@ pub(crate) fn seconds_since_1970() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
-    use crate::model::{
-        EmbeddingRequest, Embeddings, Event, ExpertsAction, Facts, One, Refusal, Request, SlotAction, SlotDone, Status,
-    };
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use tokio::sync::mpsc::UnboundedSender;
-    use tokio::sync::oneshot;
+    use crate::serving::scripted::{Script, host};
 
-    /// Reports the begin of every prompt, and ends it on request.
-    struct Slow {
-        begun: Sender<()>,
-        end: std::sync::Mutex<Receiver<()>>,
-        /// Grammars that are being compiled, the max at once, and those that were compiled.
-        compiling: [AtomicUsize; 3],
+    async fn asked() -> Asked {
+        let models = Arc::new(Registry::one(host("{% for m in messages %}{{ m.content }}{% endfor %}", Script::new())));
+        Arc::new(App::new(models, Options::default(), watch::channel(false).1)).of_name(None).await.unwrap()
     }
 
-    impl Model for Slow {
-        fn facts(&self) -> &Facts {
-            unreachable!()
-        }
-
-        fn encode(&self, _: &str, _: bool, _: bool) -> Result<Vec<u32>, Refusal> {
-            unreachable!()
-        }
-
-        fn decode(&self, _: &[u32]) -> Result<String, Refusal> {
-            unreachable!()
-        }
-
-        fn prompt(&self, _: &Conversation, _: Option<&Constraint>) -> Result<Prompt, Refusal> {
-            self.begun.send(()).unwrap();
-            self.end.lock().unwrap().recv().unwrap();
-            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None, begun: None })
-        }
-
-        fn constrain(
-            &self,
-            _: &Constraint,
-            _: Option<&Prompt>,
-            _: &(dyn Fn() -> bool + Sync),
-        ) -> Result<Matcher, Refusal> {
-            let [now, most, all] = &self.compiling;
-            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-            self.begun.send(()).unwrap();
-            self.end.lock().unwrap().recv().unwrap();
-            now.fetch_sub(1, Ordering::Relaxed);
-            all.fetch_add(1, Ordering::Relaxed);
-            Err(Refusal::Ending)
-        }
-
-        fn breakers(&self, _: Option<&[String]>) -> Result<Arc<Breakers>, Refusal> {
-            unreachable!()
-        }
-
-        fn start(&self, _: Request, _: UnboundedSender<Event>) -> Result<(), Refusal> {
-            unreachable!()
-        }
-
-        fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
-            unreachable!()
-        }
-
-        fn embed(&self, _: EmbeddingRequest, _: oneshot::Sender<Result<Embeddings, Refusal>>) -> Result<(), Refusal> {
-            unreachable!()
-        }
-
-        fn experts(&self, _: ExpertsAction, _: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal> {
-            unreachable!()
-        }
-
-        fn status(&self) -> Status {
-            unreachable!()
-        }
-    }
-
-    fn slow(options: Options) -> (Arc<App<Slow>>, Receiver<()>, Sender<()>) {
-        let ((begun, begins), (end, ends)) = (channel(), channel());
-        let model = Arc::new(Slow { begun, end: std::sync::Mutex::new(ends), compiling: Default::default() });
-        (Arc::new(App::new(Arc::new(One(model)), options, watch::channel(false).1)), begins, end)
-    }
-
-    /// Checks that prompts of clients that left still count: their processes go on.
+    /// Checks the limits of prompts and grammars. Work whose client left still counts, since it goes
+    /// on.
     #[tokio::test]
-    async fn concurrent_prompt_rendering_is_limited() {
-        let (app, begins, end) = slow(Options::default());
-        let ask = || {
-            let app = app.clone();
-            tokio::spawn(async move {
-                let asked = app.of_name(None).await?;
-                asked.prompt(Conversation::default(), None).await.map(|prompt| prompt.tokens)
-            })
-        };
-        let asked: Vec<_> = (0..2 * PROMPTS_AT_ONCE).map(|_| ask()).collect();
-        let (gone, stay) = asked.split_at(PROMPTS_AT_ONCE);
-        while app.prompts.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        for one in gone {
-            one.abort();
-        }
-        for _ in 0..PROMPTS_AT_ONCE {
-            begins.recv().unwrap();
-        }
-        tokio::task::yield_now().await;
-        assert!(app.prompts.available_permits() == 0 && begins.try_recv().is_err());
-        (0..2 * PROMPTS_AT_ONCE).for_each(|_| end.send(()).unwrap());
-        for one in stay {
-            while !one.is_finished() {
+    async fn concurrent_long_work_is_limited() {
+        let app = Arc::new(asked().await);
+        for (turns, limit) in [(&app.prompts, PROMPTS_AT_ONCE), (&app.compiled, COMPILED_AT_ONCE)] {
+            let ((begun, begins), (end, ends)) = (channel(), channel());
+            let ends = Arc::new(std::sync::Mutex::new(ends));
+            let work = || {
+                let (app, turns, begun, ends) = (app.clone(), turns.clone(), begun.clone(), ends.clone());
+                tokio::spawn(async move {
+                    let work = move |_: &Host, _: &Client| {
+                        begun.send(()).unwrap();
+                        ends.lock().unwrap().recv().unwrap();
+                    };
+                    app.in_turn(&turns, work).await
+                })
+            };
+            let all: Vec<_> = (0..2 * limit).map(|_| work()).collect();
+            let (gone, stay) = all.split_at(limit);
+            while turns.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
-        }
-        assert_eq!(begins.try_iter().count(), PROMPTS_AT_ONCE);
-    }
-
-    /// Checks that several grammars compile at once, up to a limit, while prompts are tokenised.
-    #[tokio::test]
-    async fn concurrent_grammar_compilation_is_limited_and_blocks_no_prompt() {
-        let (app, begins, end) = slow(Options::default());
-        let app = Arc::new(app.of_name(None).await.unwrap_or_else(|_| panic!("no model")));
-        let any = || Some(Constraint::Json(serde_json::json!({})));
-        let mut asked = Vec::new();
-        for i in 0..3 * PROMPTS_AT_ONCE {
-            let app = app.clone();
-            asked.push(tokio::spawn(async move {
-                match i % 2 {
-                    0 => app.constrain(any()).await.map(drop),
-                    _ => app.constrained_prompt(Conversation::default(), any()).await.map(drop),
-                }
-            }));
-        }
-        // Each work item reports and waits. A prompt also gets its turn while grammars compile.
-        let prompts = asked.len() / 2;
-        let all = asked.len() + prompts;
-        let (mut begun, mut ended) = (0, 0);
-        while !asked.iter().all(tokio::task::JoinHandle::is_finished) {
-            begun += begins.try_iter().count();
-            if ended < begun {
-                end.send(()).unwrap();
-                ended += 1;
+            for one in gone {
+                one.abort();
+            }
+            for _ in 0..limit {
+                begins.recv().unwrap();
             }
             tokio::task::yield_now().await;
+            assert!(turns.available_permits() == 0 && begins.try_recv().is_err());
+            (0..2 * limit).for_each(|_| end.send(()).unwrap());
+            for one in stay {
+                while !one.is_finished() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            assert_eq!(begins.try_iter().count(), limit);
         }
-        let [now, most, done] = app.model.compiling.each_ref().map(|count| count.load(Ordering::Relaxed));
-        assert!(most <= COMPILED_AT_ONCE, "{most} at once");
-        assert_eq!((now, done, ended), (0, asked.len(), all));
-        // One grammar hangs: prompts are still made.
-        let hanging = {
-            let app = app.clone();
-            tokio::spawn(async move { app.constrain(any()).await.map(drop) })
-        };
-        while begins.try_recv().is_err() {
-            tokio::task::yield_now().await;
-        }
-        let left = (app.compiled.available_permits(), app.prompts.available_permits());
-        assert_eq!(left, (COMPILED_AT_ONCE - 1, PROMPTS_AT_ONCE));
-        hanging.abort();
-        tokio::task::yield_now().await;
-        assert_eq!(app.compiled.available_permits(), COMPILED_AT_ONCE - 1, "its place is taken, whoever is gone");
-        end.send(()).unwrap();
-        while app.compiled.available_permits() < COMPILED_AT_ONCE {
-            tokio::task::yield_now().await;
+    }
+
+    /// Checks that prompts and grammars wait for different turns.
+    #[tokio::test]
+    async fn grammars_block_no_prompt() {
+        let any = || Some(Constraint::Json(serde_json::json!({})));
+        for (has_prompts, has_grammars) in [(true, false), (false, true)] {
+            let app = asked().await;
+            if !has_prompts {
+                app.prompts.close();
+            }
+            if !has_grammars {
+                app.compiled.close();
+            }
+            assert_eq!(app.prompt(Conversation::default(), None).await.is_ok(), has_prompts);
+            assert_eq!(app.constrain(any()).await.is_ok(), has_grammars);
+            assert_eq!(app.breakers(None).await.is_ok(), has_grammars);
+            assert!(app.constrained_prompt(Conversation::default(), any()).await.is_err());
         }
     }
 

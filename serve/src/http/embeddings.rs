@@ -19,7 +19,7 @@ use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::request_fields::{self, Interface};
 use crate::http::request_log::{self, Tokens};
-use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Model, Refusal};
+use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Refusal};
 
 /// Max texts of a request, as in OpenAI's interface.
 const MOST_INPUTS: usize = 2048;
@@ -55,7 +55,7 @@ struct Usage {
 }
 
 /// Returns the embeddings of texts.
-pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<List>, HttpError> {
+pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<List>, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
     request_fields::refuse(Interface::Embeddings, &fields)?;

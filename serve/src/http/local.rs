@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::http::app::Options;
 use crate::http::fields::Fields;
-use crate::model::{Model, Models};
+use crate::serving::Registry;
 
 /// A server that only this process reaches.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Local {
 
 impl Local {
     /// Creates the server for models.
-    pub fn new<M: Model>(models: Arc<dyn Models<M>>) -> Local {
+    pub fn new(models: Arc<Registry>) -> Local {
         let (end, ending) = watch::channel(false);
         // The caller knows the sizes, and waits for room without a limit.
         let options = Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() };

@@ -18,7 +18,8 @@ use axum::response::{IntoResponse, Response};
 
 use crate::histogram::Histogram;
 use crate::http::app::App;
-use crate::model::{Experts, Facts, Model, Status};
+use crate::model::{Experts, Facts, Status};
+use crate::serving::Host;
 
 /// The format that Prometheus reads.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -245,8 +246,8 @@ const METRICS: &[Metric] = &[
 ];
 
 /// Answers with the text for Prometheus.
-pub(crate) async fn metrics<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
-    let loaded: Vec<Arc<M>> = app.models.list().into_iter().filter_map(|listed| listed.model).collect();
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let loaded: Vec<Arc<Host>> = app.models.list().into_iter().filter_map(|listed| listed.model).collect();
     let models: Vec<_> = loaded.iter().map(|model| (model.facts(), model.status())).collect();
     ([(header::CONTENT_TYPE, TEXT)], text(&models)).into_response()
 }

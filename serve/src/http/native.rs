@@ -23,10 +23,10 @@ use crate::http::prompts::prompts;
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
 use crate::http::wanted::{Ends, sampling};
-use crate::model::{End, Likely, Model, Request};
+use crate::model::{End, Likely, Request};
 
 /// Returns whether the server works: its thread is active, and it is not ending.
-pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
+pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let loaded = app.models.list().into_iter().filter_map(|listed| listed.model);
     let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().alive)) {
         (false, true) => (StatusCode::OK, "ok"),
@@ -37,7 +37,7 @@ pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response
 }
 
 /// Returns the properties of the model.
-pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
+pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     let app = app.of_name(query(&uri, "model")).await?;
     let facts = app.model.facts();
     // Settings of a request without fields.
@@ -58,10 +58,7 @@ pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
 }
 
 /// Returns the template's text for a conversation.
-pub(crate) async fn apply_template<M: Model>(
-    State(app): State<Arc<App<M>>>,
-    body: Bytes,
-) -> Result<Json<Value>, HttpError> {
+pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
     let tools = Tools::of_chat(&fields)?;
@@ -75,7 +72,7 @@ const MOST_FIELDS: usize = 256;
 
 /// Completes texts in llama-server's form: an object, or a list of objects for several prompts or
 /// answers.
-pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Native, &fields)?;

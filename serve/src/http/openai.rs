@@ -35,7 +35,8 @@ use crate::http::prompts::prompts;
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::{Tools, json_text};
 use crate::http::wanted::{Ends, likeliest_of_chat, sampling};
-use crate::model::{End, Likely, Listed, Model, Request};
+use crate::model::{End, Likely, Request};
+use crate::serving::Listed;
 
 /// Max messages of a conversation.
 pub(crate) const MOST_MESSAGES: usize = 65_536;
@@ -47,14 +48,14 @@ pub(crate) const PING: Duration = Duration::from_secs(15);
 const COMPLETION_TOKENS: usize = 16;
 
 /// Lists the models.
-pub(crate) async fn models<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     let data: Value = app.models.list().iter().map(|listed| model_object(&app, listed)).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
 /// Returns one model.
-pub(crate) async fn model<M: Model>(
-    State(app): State<Arc<App<M>>>,
+pub(crate) async fn model(
+    State(app): State<Arc<App>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, HttpError> {
     let wrong = match name {
@@ -68,7 +69,7 @@ pub(crate) async fn model<M: Model>(
 }
 
 /// Returns a model as an object; some members exist only once it is loaded.
-fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
+fn model_object(app: &App, listed: &Listed) -> Value {
     let Listed { name, model, memory } = listed;
     let facts = model.as_ref().map(|model| model.facts());
     let meta = facts.map(|facts| {
@@ -88,7 +89,7 @@ fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
 }
 
 /// Answers a conversation.
-pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+pub(crate) async fn chat(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Chat, &fields)?;
@@ -113,7 +114,7 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
 }
 
 /// Completes a text.
-pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Completions, &fields)?;
@@ -494,7 +495,7 @@ pub(crate) fn token_object((token, likeliest): &(Likely, Vec<Likely>), as_probab
     object
 }
 
-async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result<Response, HttpError> {
+async fn respond(app: &Asked, how: How, answers: Answers) -> Result<Response, HttpError> {
     let frame = Frame {
         kind: how.kind,
         id: format!("{}-{}", how.kind.prefix(), app.next_id()),

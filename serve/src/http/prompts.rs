@@ -9,7 +9,8 @@ use crate::http::app::Asked;
 use crate::http::client::Client;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::model::{Model, Refusal};
+use crate::model::Refusal;
+use crate::serving::Host;
 
 /// Takes the prompts out of a body, as tokens. `prompt` is one prompt as in llama-server, or a list
 /// of prompts. A list that contains numbers is one prompt.
@@ -19,11 +20,7 @@ use crate::model::{Model, Refusal};
 /// - The field is missing or malformed.
 /// - A prompt is empty or longer than the context.
 /// - The prompts need more answers than the server has places.
-pub(crate) async fn prompts<M: Model>(
-    app: &Asked<M>,
-    fields: &mut Fields,
-    answers: u32,
-) -> Result<Vec<Vec<u32>>, HttpError> {
+pub(crate) async fn prompts(app: &Asked, fields: &mut Fields, answers: u32) -> Result<Vec<Vec<u32>>, HttpError> {
     let facts = app.model.facts();
     if facts.dimensions.is_some() {
         return Err(Refusal::no_text(&facts.name).into());
@@ -38,7 +35,7 @@ pub(crate) async fn prompts<M: Model>(
         let wrong = "prompt must be a text, a list of tokens and texts, or a list of these";
         return Err(HttpError::invalid(Some("prompt"), wrong));
     }
-    let encode = move |model: &M, client: &Client| -> Result<Vec<Vec<u32>>, Refusal> {
+    let encode = move |model: &Host, client: &Client| -> Result<Vec<Vec<u32>>, Refusal> {
         list.into_iter().map(|prompt| encoded(model, client, prompt)).collect()
     };
     let prompts = app.watched(encode).await??;
@@ -65,7 +62,7 @@ fn token(value: &Value) -> Option<u32> {
 }
 
 /// Tokenises one prompt. Stops when there are too many tokens, or the client has left.
-fn encoded<M: Model>(model: &M, client: &Client, prompt: Value) -> Result<Vec<u32>, Refusal> {
+fn encoded(model: &Host, client: &Client, prompt: Value) -> Result<Vec<u32>, Refusal> {
     let context = model.facts().context;
     let list = match prompt {
         Value::Array(list) => list,

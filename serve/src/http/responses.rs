@@ -35,10 +35,10 @@ use crate::http::openai::{MOST_MESSAGES, PING, cache_prompt, conversation};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
 use crate::http::wanted::{Ends, sampling};
-use crate::model::{End, Model};
+use crate::model::End;
 
 /// Answers a conversation.
-pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Responses, &fields)?;
@@ -68,7 +68,7 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
 }
 
 /// Returns the members of a response that repeat its request.
-fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted, offered: &Offered) -> Map<String, Value> {
+fn frame_of(fields: &Fields, app: &Asked, wanted: &Wanted, offered: &Offered) -> Map<String, Value> {
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
         "object": "response", "created_at": crate::http::app::seconds_since_1970(), "model": app.model.facts().name, "error": null,

@@ -23,13 +23,14 @@ use tokio::sync::oneshot;
 use crate::http::app::{App, query};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::model::{Model, ModelQuery, SlotAction};
+use crate::model::SlotAction;
+use crate::serving::ModelQuery;
 
 /// Max length of a file name in file systems (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
 /// Lists the state of each sequence.
-pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
+pub(crate) async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     // A model that is not loaded has no sequences.
     let name = query(&uri, "model");
     let asked = ModelQuery { name: name.as_deref(), embeddings: false };
@@ -45,8 +46,8 @@ pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
 }
 
 /// Saves, restores or erases a sequence.
-pub(crate) async fn act<M: Model>(
-    State(app): State<Arc<App<M>>>,
+pub(crate) async fn act(
+    State(app): State<Arc<App>>,
     id: Result<Path<String>, PathRejection>,
     uri: Uri,
     body: Bytes,

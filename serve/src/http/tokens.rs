@@ -17,7 +17,8 @@ use serde_json::Value;
 use crate::http::app::{App, Asked};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::model::{Model, Refusal};
+use crate::model::Refusal;
+use crate::serving::Host;
 
 /// Number of tokens that are written at once.
 const TOKENS_AT_ONCE: usize = 256;
@@ -39,7 +40,7 @@ struct Piece {
 }
 
 /// Tokenises a text.
-pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
     let app = app.of(&fields).await?;
@@ -48,7 +49,7 @@ pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let with_pieces = flag("with_pieces", false)?;
     fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
     let content = fields.take("content");
-    let encode = move |model: &M| model.encode(content.as_ref().and_then(Value::as_str).unwrap_or(""), add, parse);
+    let encode = move |model: &Host| model.encode(content.as_ref().and_then(Value::as_str).unwrap_or(""), add, parse);
     let tokens = app.blocking(encode).await??;
     match with_pieces {
         true => Ok(pieces(app, tokens)),
@@ -57,7 +58,7 @@ pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
 }
 
 /// Tokens with their texts, in parts.
-fn pieces<M: Model>(app: Asked<M>, tokens: Vec<u32>) -> Response {
+fn pieces(app: Asked, tokens: Vec<u32>) -> Response {
     let count = tokens.len().div_ceil(TOKENS_AT_ONCE).max(1);
     let part = move |number: usize| {
         let begin = if number == 0 { "{\"tokens\":[" } else { "," };
@@ -79,10 +80,7 @@ pub(crate) struct Content {
 }
 
 /// Converts tokens to text.
-pub(crate) async fn detokenize<M: Model>(
-    State(app): State<Arc<App<M>>>,
-    body: Bytes,
-) -> Result<Json<Content>, HttpError> {
+pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Content>, HttpError> {
     let mut fields = Fields::of(&body)?;
     let most = body.len().saturating_mul(TEXT_PER_BYTE).max(SHORT_TEXT);
     drop(body);
@@ -93,7 +91,7 @@ pub(crate) async fn detokenize<M: Model>(
         _ => None,
     };
     let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
-    let decode = move |model: &M| -> Result<String, Refusal> {
+    let decode = move |model: &Host| -> Result<String, Refusal> {
         // Some tokens have hundreds of characters.
         let mut bytes = 0;
         for part in tokens.chunks(TOKENS_AT_ONCE) {

@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 use crate::http::app::Asked;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::model::Model;
 
 /// Max texts that end repetitions, and max bytes of each.
 const MOST_BREAKERS: usize = 64;
@@ -45,7 +44,7 @@ impl Ends {
 
 /// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the
 /// settings.
-pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Result<Settings, HttpError> {
+pub(crate) async fn sampling(app: &Asked, fields: &Fields) -> Result<Settings, HttpError> {
     let mut settings = Settings::default();
     for number in sample::NUMBERS {
         if let Some(found) = fields.number(number.name)? {

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use ixc_runtime::sample::Settings;
-//! use ixc_serve::model::{Event, Model, Request};
+//! use ixc_serve::model::{Event, Request};
 //! use ixc_serve::serving::{Host, Options};
 //! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
 //!
@@ -31,7 +31,6 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::model::Model;
 use crate::model::{Event, Refusal, Request};
 use futures_core::Stream;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -61,7 +60,7 @@ impl Host {
     /// Starts a request.
     ///
     /// # Errors
-    /// See [`Model::start`].
+    /// See [`Host::start`].
     pub fn submit(&self, request: Request) -> Result<Handle, Refusal> {
         let (send, events) = unbounded_channel();
         self.start(request, send)?;

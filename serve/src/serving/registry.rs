@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::model::{Listed, ModelQuery, Models, Refusal};
+use crate::model::Refusal;
 use ixc_runtime::{engine, memory_estimate};
 
 use super::{Host, Options, gives_embeddings};
@@ -40,6 +40,26 @@ pub struct Source {
     pub name: String,
     /// Model or plan; `None` is the demo model.
     pub path: Option<PathBuf>,
+}
+
+/// Query for the model of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelQuery<'q> {
+    /// Name of the model. `None` is the first model of the right kind.
+    pub name: Option<&'q str>,
+    /// Whether the request is for embeddings, not for text.
+    pub embeddings: bool,
+}
+
+/// A model in the list.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Name of the model.
+    pub name: String,
+    /// The model, if it is loaded.
+    pub model: Option<Arc<Host>>,
+    /// Bytes of memory counted for it, if it is loaded and the number is known.
+    pub memory: Option<u64>,
 }
 
 /// Options for loading models.
@@ -84,9 +104,10 @@ pub struct Registry {
 
 impl Registry {
     /// Creates a registry of one model, which stays loaded and answers to any name.
-    pub fn one(host: Host) -> Registry {
+    pub fn one(host: impl Into<Arc<Host>>) -> Registry {
+        let host = host.into();
         let sources = vec![Source { name: host.facts.name.clone(), path: None }];
-        let loaded = vec![Some(Loaded { host: Arc::new(host), bytes: None, used: 0 })];
+        let loaded = vec![Some(Loaded { host, bytes: None, used: 0 })];
         let state = Mutex::new(State { loaded, clock: 0 });
         Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
     }
@@ -112,9 +133,46 @@ impl Registry {
         self.loading.as_ref().map(|loading| loading.total).filter(|total| *total < u64::MAX)
     }
 
+    /// Returns all models, loaded or not.
+    pub fn list(&self) -> Vec<Listed> {
+        let state = self.state();
+        let loaded = state.loaded.iter();
+        let listed = |(source, loaded): (&Source, &Option<Loaded>)| Listed {
+            name: source.name.clone(),
+            model: loaded.as_ref().map(|loaded| Arc::clone(&loaded.host)),
+            memory: loaded.as_ref().and_then(|loaded| loaded.bytes),
+        };
+        self.sources.iter().zip(loaded).map(listed).collect()
+    }
+
+    /// Returns the model of a query, if it is loaded.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`] if no model has this name.
+    pub fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
+        Ok(self.number(query, false)?.and_then(|number| self.take(number)))
+    }
+
+    /// Returns the model of a query, and loads it first if necessary. Loading may take minutes and
+    /// waits for other loads, so do not call this on a thread that others wait for. The model stays
+    /// loaded as long as a reference exists.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] if models that would have to be unloaded are
+    /// answering; [`Refusal::NotLoaded`] if it cannot be loaded.
+    pub fn load(&self, query: ModelQuery<'_>) -> Result<Arc<Host>, Refusal> {
+        let number = self.number(query, true)?.unwrap_or(0);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another request may have loaded it meanwhile.
+        match self.take(number) {
+            Some(host) => Ok(host),
+            None => self.open(number),
+        }
+    }
+
     /// Finishes the current requests, and unloads all models. Returns the expert use if there is
     /// only one model.
-    pub(super) fn end(&self) -> Option<ExpertUse> {
+    pub(crate) fn end(&self) -> Option<ExpertUse> {
         let loaded: Vec<Loaded> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
         let mut used: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
         used.pop().flatten().filter(|_| self.sources.len() == 1)
@@ -249,33 +307,6 @@ impl Registry {
                     return (free, unloaded, left.collect());
                 }
             }
-        }
-    }
-}
-
-impl Models<Host> for Registry {
-    fn list(&self) -> Vec<Listed<Host>> {
-        let state = self.state();
-        let loaded = state.loaded.iter();
-        let listed = |(source, loaded): (&Source, &Option<Loaded>)| Listed {
-            name: source.name.clone(),
-            model: loaded.as_ref().map(|loaded| Arc::clone(&loaded.host)),
-            memory: loaded.as_ref().and_then(|loaded| loaded.bytes),
-        };
-        self.sources.iter().zip(loaded).map(listed).collect()
-    }
-
-    fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
-        Ok(self.number(query, false)?.and_then(|number| self.take(number)))
-    }
-
-    fn load(&self, query: ModelQuery<'_>) -> Result<Arc<Host>, Refusal> {
-        let number = self.number(query, true)?.unwrap_or(0);
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another request may have loaded it meanwhile.
-        match self.take(number) {
-            Some(host) => Ok(host),
-            None => self.open(number),
         }
     }
 }

@@ -2,19 +2,20 @@
 
 use serde_json::{Value, json};
 
-use crate::scripted::{Said, Scripted};
-use ixc_serve::model::End;
+use super::scripted::{Said, Scripted};
+use crate::model::End;
 
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
 
 /// A template of Qwen 3's format.
 const QWEN: &str = "{# <tool_call> <think> #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
                     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
-/// A template of Qwen 3 Coder's.
-const CODER: &str = "{# <tool_call><function= #}{% for m in messages %}{{ m.content }}{% endfor %}";
-/// One of Llama 3's, whose calls nothing but their text tells from answers.
-const LLAMA: &str =
-    "{# {\"name\": function name, \"parameters\":  #}{% for m in messages %}{{ m.content }}{% endfor %}";
+/// A template of Qwen 3 Coder's format.
+const CODER: &str = "{# <tool_call><function= #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
+                     {% for m in messages %}{{ m.content }}{% endfor %}";
+/// A template of Llama 3's format. Only their text distinguishes its calls from answers.
+const LLAMA: &str = "{# {\"name\": function name, \"parameters\":  #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
+                     {% for m in messages %}{{ m.content }}{% endfor %}";
 
 /// A request to an interface, with two tools, and this choice of them.
 fn request(path: &str, choice: &str, more: Value) -> Value {
@@ -40,7 +41,7 @@ fn request(path: &str, choice: &str, more: Value) -> Value {
 }
 
 /// Returns an answer, which is the same streamed, and the number of pieces of its arguments.
-fn said(model: &std::sync::Arc<Scripted>, path: &'static str, body: &Value, text: &str, end: &End) -> (Said, usize) {
+fn said(model: &Scripted, path: &'static str, body: &Value, text: &str, end: &End) -> (Said, usize) {
     let (status, whole) = model.post(path, body, text, end.clone());
     assert_eq!(status, 200, "{path}: {whole}");
     let mut streamed = body.clone();

@@ -1,61 +1,52 @@
-//! A model that writes a text, whatever it is asked: a test sees how interfaces take it apart, and
-//! what they made of the request.
+//! Host whose thread writes a text, whatever the request: tests see how interfaces split it, and the
+//! request that reached the thread.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use ixc_grammar::Matcher;
-use ixc_runtime::sample::Breakers;
-use ixc_text::chat::{Parser, TextParameters, format_of};
-use ixc_text::template::{ChatTemplate, Conversation, Json};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
 
-use ixc_serve::http::Local;
-use ixc_serve::model::{
-    Constraint, EmbeddingRequest, Embeddings, End, Event, ExpertsAction, Facts, Model, One, Prompt, Refusal, Request,
-    SlotAction, SlotDone, Status,
-};
+use crate::http::Local;
+use crate::model::{End, Request};
+use crate::serving::scripted::{Script, host};
+use crate::serving::{Host, Registry};
 
-/// Writes its text, a character at a time.
+/// Host that writes a text, one character at a time.
 pub struct Scripted {
-    facts: Facts,
-    text: Mutex<(String, End)>,
-    /// The last prompt, and what was asked of the answer.
-    asked: Mutex<(String, Option<Constraint>, Option<Request>)>,
+    host: Arc<Host>,
+    script: Arc<Script>,
 }
 
 impl Scripted {
-    /// With this template.
-    pub fn new(template: &str) -> Arc<Scripted> {
-        let template = Some(template.to_owned());
-        let facts = Facts { name: "scripted".into(), context: 1 << 20, parallel: 4, template, ..Facts::default() };
-        let text = Mutex::new((String::new(), End::Model));
-        Arc::new(Scripted { facts, text, asked: Mutex::new((String::new(), None, None)) })
+    /// Creates a host with this template.
+    pub fn new(template: &str) -> Scripted {
+        let script = Script::new();
+        Scripted { host: Arc::new(host(template, Arc::clone(&script))), script }
     }
 
-    /// Posts a request, to which the model writes a text that ends so. Gives the status and the
-    /// answer; a stream as its text.
-    pub fn post(self: &Arc<Self>, path: &'static str, body: &Value, text: &str, end: End) -> (u16, Value) {
-        *self.text.lock().unwrap() = (text.to_owned(), end);
-        let local = Local::new(Arc::new(One(Arc::clone(self))));
+    /// Posts a request; the answer is this text with this end. Returns the status and the answer; a
+    /// stream as its text.
+    pub fn post(&self, path: &'static str, body: &Value, text: &str, end: End) -> (u16, Value) {
+        self.script.set(text, end);
+        let local = Local::new(Arc::new(Registry::one(Arc::clone(&self.host))));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(local.post(path, body.as_object().unwrap()))
     }
 
-    /// The text of the last prompt.
+    /// Returns the text of the last prompt.
     pub fn prompt(&self) -> String {
-        self.asked.lock().unwrap().0.clone()
+        self.host.decode(&self.request().tokens).unwrap()
     }
 
-    /// The constraint of the last answer.
-    pub fn constraint(&self) -> Option<Constraint> {
-        self.asked.lock().unwrap().1.clone()
-    }
-
-    /// The last request.
+    /// Returns the last request.
     pub fn request(&self) -> Request {
-        self.asked.lock().unwrap().2.clone().unwrap()
+        self.script.request().unwrap()
+    }
+
+    /// Returns whether the grammar of the last request allows a text as the whole answer.
+    pub fn allows(&self, text: &str) -> bool {
+        let mut grammar = self.request().grammar.unwrap();
+        let tokens = self.host.encode(text, false, false).unwrap();
+        tokens.iter().all(|token| grammar.accept(*token).is_ok()) && grammar.may_end()
     }
 }
 
@@ -63,76 +54,6 @@ impl Scripted {
 pub fn events(stream: &Value) -> Vec<Value> {
     let lines = stream.as_str().unwrap().lines().filter_map(|line| line.strip_prefix("data: "));
     lines.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
-}
-
-impl Model for Scripted {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn encode(&self, text: &str, _: bool, _: bool) -> Result<Vec<u32>, Refusal> {
-        Ok(text.bytes().map(u32::from).collect())
-    }
-
-    fn decode(&self, tokens: &[u32]) -> Result<String, Refusal> {
-        Ok(tokens.iter().filter_map(|&token| char::from_u32(token)).collect())
-    }
-
-    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
-        let source = self.facts.template.as_deref().unwrap_or_default();
-        let rendered = ChatTemplate::from_source(source).and_then(|template| template.render(conversation));
-        let text = rendered.map_err(|error| Refusal::Invalid { message: error.to_string() })?;
-        let tools = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
-        let parser = Parser::new(format_of(source), &text).with_texts(tools);
-        let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
-        *self.asked.lock().unwrap() = (text.clone(), constraint.cloned(), None);
-        let tokens = self.encode(&text, false, false)?;
-        Ok(Prompt { tokens, text, parser: Some(parser), begun: None })
-    }
-
-    fn constrain(
-        &self,
-        constraint: &Constraint,
-        _: Option<&Prompt>,
-        _: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Matcher, Refusal> {
-        let message = format!("a scripted model follows nothing: {constraint:?}");
-        Err(Refusal::Unsupported { message, remedy: None })
-    }
-
-    fn breakers(&self, _: Option<&[String]>) -> Result<Arc<Breakers>, Refusal> {
-        Ok(Arc::default())
-    }
-
-    fn start(&self, request: Request, events: UnboundedSender<Event>) -> Result<(), Refusal> {
-        self.asked.lock().unwrap().2 = Some(request);
-        let (text, end) = self.text.lock().unwrap().clone();
-        let send = |event| drop(events.send(event));
-        send(Event::Begun { reused: 0 });
-        let mut made = 0;
-        for c in text.chars() {
-            made += 1;
-            send(Event::Text { text: c.into(), made });
-        }
-        send(Event::Ended { end, made });
-        Ok(())
-    }
-
-    fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
-        Err(Refusal::Ending)
-    }
-
-    fn embed(&self, _: EmbeddingRequest, _: oneshot::Sender<Result<Embeddings, Refusal>>) -> Result<(), Refusal> {
-        Err(Refusal::Ending)
-    }
-
-    fn experts(&self, _: ExpertsAction, _: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal> {
-        Err(Refusal::Ending)
-    }
-
-    fn status(&self) -> Status {
-        Status::default()
-    }
 }
 
 /// An answer of any interface: text, calls as name and arguments, and its end.

@@ -1,0 +1,82 @@
+//! Thread that writes the text of a test in place of a model.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use ixc_text::template::ChatTemplate;
+use serde_json::json;
+
+use super::thread::{Message, Submission};
+use super::{Host, Options};
+use crate::model::{End, Event, Facts, Request};
+
+/// Text that the thread writes, and the last request.
+#[derive(Debug)]
+pub(crate) struct Script {
+    text: Mutex<(String, End)>,
+    request: Mutex<Option<Request>>,
+}
+
+impl Script {
+    /// Creates a script that writes nothing.
+    pub(crate) fn new() -> Arc<Script> {
+        Arc::new(Script { text: Mutex::new((String::new(), End::Model)), request: Mutex::default() })
+    }
+
+    /// Sets the text and the end of the next answers.
+    pub(crate) fn set(&self, text: &str, end: End) {
+        *self.text.lock().unwrap() = (text.to_owned(), end);
+    }
+
+    /// Returns the last request.
+    pub(crate) fn request(&self) -> Option<Request> {
+        self.request.lock().unwrap().clone()
+    }
+
+    /// Answers a request, one character at a time.
+    fn answer(&self, Submission { request, events, .. }: Submission) {
+        *self.request.lock().unwrap() = Some(request);
+        let (text, end) = self.text.lock().unwrap().clone();
+        // The client may be gone.
+        let send = |event| drop(events.send(event));
+        send(Event::Begun { reused: 0 });
+        let mut made = 0;
+        for c in text.chars() {
+            made += 1;
+            send(Event::Text { text: c.into(), made });
+        }
+        send(Event::Ended { end, made });
+    }
+}
+
+/// Creates a host with this chat template and the demo model's tokenizer, whose answers are a
+/// script.
+pub(crate) fn host(template: &str, script: Arc<Script>) -> Host {
+    let tokenizer = ixc_compile::model::tokenizer(&ixc_compile::demo::open().unwrap()).unwrap();
+    let facts = Facts {
+        name: "scripted".into(),
+        context: 1 << 20,
+        trained_context: 1 << 20,
+        vocabulary: tokenizer.token_count(),
+        parallel: 4,
+        queue: 8,
+        template: Some(template.to_owned()),
+        ..Facts::default()
+    };
+    let options = Options { name: facts.name.clone(), queue: facts.queue, ..Options::default() };
+    let template = ChatTemplate::from_source(template).unwrap();
+    let host = Host::with_thread(facts, Some(Arc::new(tokenizer)), Some(template), options, move |shared, incoming| {
+        while let Ok(message) = incoming.recv() {
+            match message {
+                Message::Request(submission) => {
+                    shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                    script.answer(*submission);
+                }
+                Message::End => break,
+                Message::Slot(_) | Message::Experts(..) | Message::Embed(_) => {}
+            }
+        }
+        serde_json::from_value(json!({"schema": "", "chosen": []})).unwrap()
+    });
+    host.unwrap()
+}
