@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ixc_failure::Remedy;
-use ixc_grammar::{GrammarError, Matcher, Source};
-use ixc_runtime::sample::Settings;
+use ixc_generate::generator;
+use ixc_grammar::{GrammarError, Source};
+use ixc_runtime::engine::StateBytes;
 use ixc_text::chat::{Parser, Part};
 use serde_json::Value;
 
@@ -149,59 +150,45 @@ impl Constraint {
     }
 }
 
-/// A request to generate tokens.
+/// A request to generate text: the request to the engine, and the ends and form of its text.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// All earlier tokens, at least one.
-    pub tokens: Vec<u32>,
-    /// Max tokens to generate; `None` allows all free positions.
-    pub limit: Option<usize>,
-    /// Settings of the sampler, shared by the answers to one body.
-    pub sampling: Arc<Settings>,
-    /// Index of this answer among the answers to one prompt. It is added to the seed.
-    pub number: u32,
+    /// Request to the engine.
+    pub generation: generator::Request,
     /// Texts that end the answer and are not part of it.
     pub stop: Arc<[String]>,
     /// Tokens that end the answer and are not part of it.
     pub stop_tokens: Vec<u32>,
-    /// Whether end tokens are never sampled.
-    pub ignore_end: bool,
     /// Whether the text contains the names of special tokens.
     pub show_special: bool,
-    /// Grammar of the answer.
-    pub grammar: Option<Matcher>,
-    /// Number of likeliest tokens to report with each token and its probability; `None` reports
-    /// neither.
-    pub likeliest: Option<usize>,
-    /// Whether probabilities are those after the samplers instead of the model's own.
-    pub after_sampling: bool,
-    /// Whether the request reads and writes the prompt cache.
-    pub cache_prompt: bool,
+}
+
+impl From<generator::Request> for Request {
+    /// Creates a request that ends where the engine ends it.
+    fn from(generation: generator::Request) -> Request {
+        Request { generation, stop: Arc::default(), stop_tokens: Vec::new(), show_special: false }
+    }
 }
 
 impl Request {
-    /// Creates a request without a grammar for all free positions, which the model may end.
-    pub fn new(tokens: Vec<u32>, sampling: impl Into<Arc<Settings>>) -> Request {
-        Request {
-            tokens,
-            limit: None,
-            sampling: sampling.into(),
-            number: 0,
-            stop: Arc::default(),
-            stop_tokens: Vec::new(),
-            ignore_end: false,
-            show_special: false,
-            grammar: None,
-            likeliest: None,
-            after_sampling: false,
-            cache_prompt: true,
-        }
-    }
-
     /// Copies the request for each of these prompts. Check the number of prompts before.
     pub(crate) fn to_each(&self, prompts: Vec<Vec<u32>>) -> Vec<Request> {
-        prompts.into_iter().map(|tokens| Request { tokens, ..self.clone() }).collect()
+        let each = prompts.into_iter().map(|tokens| {
+            let mut request = self.clone();
+            request.generation.tokens = tokens;
+            request
+        });
+        each.collect()
     }
+}
+
+/// Counts of guessed tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guessed {
+    /// Guessed tokens that were computed.
+    pub drafted: usize,
+    /// Computed guesses that became part of the answer.
+    pub accepted: usize,
 }
 
 /// A token with its probability.
@@ -239,12 +226,7 @@ pub enum Event {
         likeliest: Vec<Likely>,
     },
     /// Counts of guessed tokens. Comes before the end, if any were guessed.
-    Guessed {
-        /// Guessed tokens that were computed.
-        drafted: usize,
-        /// Computed guesses that became part of the answer.
-        accepted: usize,
-    },
+    Guessed(Guessed),
     /// The answer has ended.
     Ended {
         /// Reason of the end.
@@ -525,19 +507,4 @@ pub struct Slot {
     pub bytes: u64,
     /// Bytes in pages that other sequences may share.
     pub shared_bytes: u64,
-}
-
-/// Memory of sequence states.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StateBytes {
-    /// Bytes that belong to one sequence.
-    pub own: u64,
-    /// Bytes of pages that several sequences share, each counted once.
-    pub shared: u64,
-    /// Bytes of shared pages, counted once for each sequence.
-    pub unshared: u64,
-    /// Sequences that began as a copy of another.
-    pub copies: u64,
-    /// Copies that share nothing.
-    pub whole_copies: u64,
 }

@@ -376,16 +376,15 @@ impl Host {
     ///
     /// # Errors
     /// See [`Refusal`]; no event is sent then.
-    pub fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+    pub fn start(&self, mut request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
         self.gives_text()?;
-        let (tokens, context) = (request.tokens.len(), self.facts.context);
+        let (tokens, context) = (request.generation.tokens.len(), self.facts.context);
         if tokens > context {
             return Err(Refusal::too_long(tokens, context));
         }
-        ixc_compile::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+        ixc_compile::model::check_tokens(&request.generation.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
         // With context shifts, the context never ends an answer.
-        let limit = request.limit.or(self.options.shift.map(|_| context));
-        let request = model::Request { limit, ..request };
+        request.generation.limit = request.generation.limit.or(self.options.shift.map(|_| context));
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let free = self.status().slots.iter().filter(|slot| !slot.active).count();
         let refused = if waiting >= self.options.queue.saturating_add(free) {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ixc_runtime::sample::Settings;
 use ixc_text::chat::{Delta, Parser, TextParameters};
 use ixc_text::template::{Conversation, Json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -12,8 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::http::app::Asked;
 use crate::http::error::HttpError;
 use crate::http::request_log::{self, Record, Tokens};
-use crate::http::wanted::Ends;
-use crate::model::{Constraint, End, Event, Likely, Request};
+use crate::model::{Constraint, End, Event, Guessed, Likely, Request};
 use crate::serving::Host;
 
 /// Next part of an answer.
@@ -34,33 +32,19 @@ pub(crate) struct Usage {
     pub(crate) made: usize,
 }
 
-/// Guessed tokens of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Guessed {
-    /// Guessed tokens that were computed.
-    pub(crate) drafted: usize,
-    /// Computed guesses that became part of the answer.
-    pub(crate) accepted: usize,
-}
-
 /// Parameters of an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Max tokens; `None` allows all free positions.
-    pub(crate) limit: Option<usize>,
-    pub(crate) sampling: Arc<Settings>,
-    /// Ends of the answer in addition to the model's.
-    pub(crate) ends: Ends,
+    /// Request without tokens and grammar.
+    pub(crate) request: Request,
+    /// Whether the stop text is returned with the answer.
+    pub(crate) tells_stop: bool,
     /// Whether the answer has at most one call.
     pub(crate) one_call: bool,
     /// Form of the answer.
     pub(crate) constraint: Option<Constraint>,
-    /// Number of likeliest tokens returned with each token.
-    pub(crate) likeliest: Option<usize>,
     /// Number of answers; each has its own seed.
     pub(crate) count: u32,
-    /// Whether the request reuses cached prompts.
-    pub(crate) cache_prompt: bool,
 }
 
 /// An answer that is being generated.
@@ -110,27 +94,18 @@ impl Answer {
         let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
         let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
         let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
-        let Wanted { limit, sampling, ends, one_call, constraint, likeliest, count, cache_prompt } = wanted;
-        check_places(&*app.model, 1, count)?;
+        let Wanted { mut request, tells_stop, one_call, constraint, count } = wanted;
+        check_places(&app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
-        let request = Request {
-            limit,
-            stop: ends.stop,
-            stop_tokens: ends.tokens,
-            ignore_end: ends.ignore_end,
-            // Markers are special tokens in some vocabularies.
-            show_special: parser.is_some() || ends.show_special,
-            grammar,
-            likeliest,
-            cache_prompt,
-            ..Request::new(prompt.tokens, sampling)
-        };
+        // Markers are special tokens in some vocabularies.
+        request.show_special |= parser.is_some();
+        (request.generation.tokens, request.generation.grammar) = (prompt.tokens, grammar);
         let mut answers = Answer::several(app, &[request], parser.as_ref(), count)?;
         for answer in &mut answers.list {
             answer.calls = if one_call { 1 } else { usize::MAX };
         }
-        Ok(answers.telling_stop(ends.tells_stop))
+        Ok(answers.telling_stop(tells_stop))
     }
 
     /// Begins `count` answers, at least one, to each request; those of one request follow each
@@ -141,11 +116,12 @@ impl Answer {
         parser: Option<&Parser>,
         count: u32,
     ) -> Result<Answers, HttpError> {
-        check_places(&*app.model, requests.len(), count)?;
+        check_places(&app.model, requests.len(), count)?;
         let count = count.max(1);
         let one = |request: &Request, number: u32| {
-            let request = Request { number, ..request.clone() };
-            let prompt = request.tokens.len();
+            let mut request = request.clone();
+            request.generation.number = number;
+            let prompt = request.generation.tokens.len();
             let (send, events) = unbounded_channel();
             app.model.start(request, send)?;
             let parser = parser.map(|parser| parser.clone().with_ids(format!("call_{}-", app.next_id())));
@@ -184,8 +160,8 @@ impl Answer {
                     self.first.get_or_insert_with(Instant::now);
                     self.apart(text)
                 }
-                Some(Event::Guessed { drafted, accepted }) => {
-                    self.guessed = Guessed { drafted, accepted };
+                Some(Event::Guessed(guessed)) => {
+                    self.guessed = guessed;
                     continue;
                 }
                 Some(Event::Ended { end, made }) => {

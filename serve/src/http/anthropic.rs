@@ -31,10 +31,10 @@ use crate::http::app::App;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
-use crate::http::openai::{MOST_MESSAGES, PING, cache_prompt, going_on};
+use crate::http::openai::{MOST_MESSAGES, PING, going_on};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::{Tools, json_text};
-use crate::http::wanted::{Ends, sampling};
+use crate::http::wanted::{self, tells_stop};
 use crate::model::End;
 
 /// Answers a conversation.
@@ -46,18 +46,16 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result
     let tools = Tools::of_messages(&fields)?;
     let constraint = tools.constraint(forms::of_messages(&fields)?)?;
     let conversation = conversation(&fields, tools.told, Goal::Answer)?;
-    let limit = fields.limit()?.flatten().filter(|limit| *limit >= 1);
-    let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be at least 1"))?;
+    if fields.limit()?.flatten().is_none_or(|limit| limit < 1) {
+        return Err(HttpError::invalid(Some("max_tokens"), "max_tokens must be at least 1"));
+    }
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
-        limit: Some(limit),
-        sampling: Arc::new(sampling(&app, &fields).await?),
-        ends: Ends::of(&fields, "stop_sequences")?,
+        request: wanted::request(&app, &fields, "stop_sequences").await?,
+        tells_stop: tells_stop(&fields)?,
         one_call: !tools.parallel,
         constraint,
-        likeliest: None,
         count: 1,
-        cache_prompt: cache_prompt(&fields)?,
     };
     drop(fields);
     let answers = Answer::to_conversation(&app, conversation, wanted).await?;

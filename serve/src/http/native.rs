@@ -13,17 +13,17 @@ use ixc_runtime::sample::{NUMBERS, Number, Settings};
 use ixc_text::chat::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, Answers, Guessed, Next, Usage};
+use crate::http::answer::{Answer, Answers, Next, Usage};
 use crate::http::app::{App, query};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
-use crate::http::openai::{cache_prompt, conversation, count, token_object};
+use crate::http::openai::{conversation, count, token_object};
 use crate::http::prompts::prompts;
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
-use crate::http::wanted::{Ends, sampling};
-use crate::model::{End, Likely, Request};
+use crate::http::wanted::{self, tells_stop};
+use crate::model::{End, Guessed, Likely};
 
 /// Returns whether the server works: its thread is active, and it is not ending.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
@@ -42,7 +42,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
     let facts = app.model.facts();
     // Settings of a request without fields.
     let fields = app.fields(b"{}")?;
-    let mut params = settings_object(&sampling(&app, &fields).await?);
+    let mut params = settings_object(&wanted::sampling(&app, &fields).await?);
     if fields.get("seed").is_none() {
         params.insert("seed".to_owned(), (-1).into());
     }
@@ -77,7 +77,8 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     drop(body);
     request_fields::refuse(Interface::Native, &fields)?;
     let app = app.of(&fields).await?;
-    let ends = Ends::of(&fields, "stop")?;
+    let mut request = wanted::request(&app, &fields, "stop").await?;
+    let tells_stop = tells_stop(&fields)?;
     let count = match fields.number("n_cmpl")? {
         Some(count) => count as u32,
         None => count(&fields)?,
@@ -86,28 +87,18 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let likeliest = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
-    let request = Request {
-        tokens: Vec::new(),
-        limit: fields.limit()?.flatten(),
-        sampling: Arc::new(sampling(&app, &fields).await?),
-        number: 0,
-        stop: ends.stop,
-        stop_tokens: ends.tokens,
-        ignore_end: ends.ignore_end,
-        show_special: ends.show_special,
-        grammar: app.constrain(forms::of_text(&fields)?).await?,
-        // Tokens come with their probabilities.
-        likeliest: likeliest.or(returns_tokens.then_some(0)),
-        after_sampling,
-        cache_prompt: cache_prompt(&fields)?,
-    };
+    let generation = &mut request.generation;
+    generation.grammar = app.constrain(forms::of_text(&fields)?).await?;
+    // Tokens come with their probabilities.
+    generation.likeliest = likeliest.or(returns_tokens.then_some(0));
+    generation.after_sampling = after_sampling;
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let chosen = fields.texts("response_fields", MOST_FIELDS)?;
-    let mut settings = settings_object(&request.sampling);
+    let mut settings = settings_object(&generation.sampling);
     settings.extend([
-        ("n_predict".to_owned(), request.limit.map_or_else(|| (-1).into(), Value::from)),
+        ("n_predict".to_owned(), generation.limit.map_or_else(|| (-1).into(), Value::from)),
         ("stop".to_owned(), request.stop.to_vec().into()),
-        ("ignore_eos".to_owned(), request.ignore_end.into()),
+        ("ignore_eos".to_owned(), generation.ignore_end.into()),
         ("n_probs".to_owned(), likeliest.unwrap_or(0).into()),
         ("post_sampling_probs".to_owned(), after_sampling.into()),
         ("stream".to_owned(), streamed.into()),
@@ -126,7 +117,7 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
         chosen,
     };
     let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
-    let mut answers = answers.telling_stop(ends.tells_stop);
+    let mut answers = answers.telling_stop(tells_stop);
     if !streamed {
         let mut made = vec![(String::new(), Vec::new(), None); answers.len()];
         while let Some((number, next)) = answers.next().await {

@@ -34,8 +34,8 @@ use crate::http::forms;
 use crate::http::prompts::prompts;
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::{Tools, json_text};
-use crate::http::wanted::{Ends, likeliest_of_chat, sampling};
-use crate::model::{End, Likely, Request};
+use crate::http::wanted::{self, likeliest_of_chat, tells_stop};
+use crate::model::{End, Likely};
 use crate::serving::Listed;
 
 /// Max messages of a conversation.
@@ -98,15 +98,14 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     let constraint = tools.constraint(forms::of_chat(&fields)?)?;
     let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
     let how = How::of(&fields, Kind::Chat)?;
+    let mut request = wanted::request(&app, &fields, "stop").await?;
+    request.generation.likeliest = likeliest_of_chat(&fields)?;
     let wanted = Wanted {
-        limit: fields.limit()?.flatten(),
-        sampling: Arc::new(sampling(&app, &fields).await?),
-        ends: Ends::of(&fields, "stop")?,
+        request,
+        tells_stop: tells_stop(&fields)?,
         one_call: !tools.parallel,
         constraint,
-        likeliest: likeliest_of_chat(&fields)?,
         count: count(&fields)?,
-        cache_prompt: cache_prompt(&fields)?,
     };
     // An answer takes long, so the memory of its request is freed first.
     drop(fields);
@@ -123,34 +122,19 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
     let count = count(&fields)?;
     let prompts = prompts(&app, &mut fields, count).await?;
-    let ends = Ends::of(&fields, "stop")?;
-    let request = Request {
-        limit,
-        sampling: Arc::new(sampling(&app, &fields).await?),
-        number: 0,
-        stop: ends.stop,
-        stop_tokens: ends.tokens,
-        ignore_end: ends.ignore_end,
-        show_special: ends.show_special,
-        grammar: app.constrain(forms::of_text(&fields)?).await?,
-        likeliest: fields.number("logprobs")?.map(|likeliest| likeliest as usize),
-        after_sampling: false,
-        cache_prompt: cache_prompt(&fields)?,
-        tokens: Vec::new(),
-    };
+    let mut request = wanted::request(&app, &fields, "stop").await?;
+    request.generation.limit = limit;
+    request.generation.grammar = app.constrain(forms::of_text(&fields)?).await?;
+    request.generation.likeliest = fields.number("logprobs")?.map(|likeliest| likeliest as usize);
+    let tells_stop = tells_stop(&fields)?;
     drop(fields);
     let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
-    respond(&app, how, answers.telling_stop(ends.tells_stop)).await
+    respond(&app, how, answers.telling_stop(tells_stop)).await
 }
 
 /// Returns the requested number of answers to each prompt.
 pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
     Ok(fields.number("n")?.map_or(1, |count| count as u32))
-}
-
-/// Reads whether a request reuses cached prompts, from llama-server's field.
-pub(crate) fn cache_prompt(fields: &Fields) -> Result<bool, HttpError> {
-    Ok(fields.flag("cache_prompt")?.unwrap_or(true))
 }
 
 /// Reads the conversation of a request, for this template.

@@ -22,6 +22,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
+use ixc_generate::generator;
 use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
@@ -31,10 +32,10 @@ use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
 use crate::http::offered::{INPUT, Offered};
-use crate::http::openai::{MOST_MESSAGES, PING, cache_prompt, conversation};
+use crate::http::openai::{MOST_MESSAGES, PING, conversation};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
-use crate::http::wanted::{Ends, sampling};
+use crate::http::wanted::{self, tells_stop};
 use crate::model::End;
 
 /// Answers a conversation.
@@ -47,14 +48,11 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Resul
     let chat = chat_of(&fields, &offered)?;
     let tools = Tools::of_chat(&chat)?;
     let wanted = Wanted {
-        limit: fields.limit()?.flatten(),
-        sampling: Arc::new(sampling(&app, &fields).await?),
-        ends: Ends::of(&fields, "stop")?,
+        request: wanted::request(&app, &fields, "stop").await?,
+        tells_stop: tells_stop(&fields)?,
         one_call: !tools.parallel,
         constraint: tools.constraint(forms::of_chat(&chat)?)?,
-        likeliest: None,
         count: 1,
-        cache_prompt: cache_prompt(&fields)?,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let frame = frame_of(&fields, &app, &wanted, &offered);
@@ -69,14 +67,15 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Resul
 
 /// Returns the members of a response that repeat its request.
 fn frame_of(fields: &Fields, app: &Asked, wanted: &Wanted, offered: &Offered) -> Map<String, Value> {
+    let generator::Request { limit, sampling, .. } = &wanted.request.generation;
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
         "object": "response", "created_at": crate::http::app::seconds_since_1970(), "model": app.model.facts().name, "error": null,
-        "background": false, "instructions": or("instructions", Value::Null), "max_output_tokens": wanted.limit,
+        "background": false, "instructions": or("instructions", Value::Null), "max_output_tokens": limit,
         "metadata": or("metadata", json!({})), "parallel_tool_calls": or("parallel_tool_calls", true.into()),
         "previous_response_id": null, "reasoning": or("reasoning", json!({"effort": null, "summary": null})), "store": false,
-        "temperature": wanted.sampling.temperature, "text": or("text", json!({"format": {"type": "text"}})),
-        "tool_choice": or("tool_choice", "auto".into()), "tools": offered.told, "top_p": wanted.sampling.top_p,
+        "temperature": sampling.temperature, "text": or("text", json!({"format": {"type": "text"}})),
+        "tool_choice": or("tool_choice", "auto".into()), "tools": offered.told, "top_p": sampling.top_p,
         "truncation": "disabled", "user": or("user", Value::Null),
     });
     if let Value::Object(frame) = frame { frame } else { Map::new() }

@@ -1,45 +1,40 @@
-//! Settings common to all interfaces: sampling, and the ends of an answer.
+//! Fields that all interfaces have: sampling, and the ends of an answer.
 
-use std::sync::Arc;
-
+use ixc_generate::generator;
 use ixc_runtime::sample::{self, Kind, Settings};
 use serde_json::{Map, Value};
 
 use crate::http::app::Asked;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
+use crate::model::Request;
 
 /// Max texts that end repetitions, and max bytes of each.
 const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
 
-/// Ends of an answer in addition to the model's end and the token limit.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Ends {
-    /// Texts.
-    pub(crate) stop: Arc<[String]>,
-    /// Whether the stop text is returned with the answer.
-    pub(crate) tells_stop: bool,
-    /// Tokens.
-    pub(crate) tokens: Vec<u32>,
-    /// Whether end tokens are never sampled.
-    pub(crate) ignore_end: bool,
-    /// Whether the text contains the names of control tokens.
-    pub(crate) show_special: bool,
+/// Reads a request without tokens. `stop` is the name of the field with stop texts.
+pub(crate) async fn request(app: &Asked, fields: &Fields, stop: &'static str) -> Result<Request, HttpError> {
+    let limit = fields.limit()?.flatten();
+    let sampling = sampling(app, fields).await?;
+    let flag = |name, default| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(default));
+    Ok(Request {
+        stop: fields.stop(stop)?.into(),
+        stop_tokens: fields.stop_tokens()?,
+        generation: generator::Request {
+            limit,
+            ignore_end: flag("ignore_eos", false)?,
+            // llama-server's field.
+            cache_prompt: flag("cache_prompt", true)?,
+            ..generator::Request::new(Vec::new(), sampling)
+        },
+        show_special: !flag("skip_special_tokens", true)?,
+    })
 }
 
-impl Ends {
-    /// Reads the ends from a request. `stop` is the name of the field with stop texts.
-    pub(crate) fn of(fields: &Fields, stop: &'static str) -> Result<Ends, HttpError> {
-        let flag = |name| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(false));
-        Ok(Ends {
-            stop: fields.stop(stop)?.into(),
-            tells_stop: flag("include_stop_str_in_output")?,
-            tokens: fields.stop_tokens()?,
-            ignore_end: flag("ignore_eos")?,
-            show_special: !fields.flag("skip_special_tokens")?.unwrap_or(true),
-        })
-    }
+/// Reads whether a stop text is returned with the answer.
+pub(crate) fn tells_stop(fields: &Fields) -> Result<bool, HttpError> {
+    Ok(fields.flag("include_stop_str_in_output")?.unwrap_or(false))
 }
 
 /// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the

@@ -4,6 +4,7 @@
 //! use ixc_runtime::sample::Settings;
 //! use ixc_serve::model::{Event, Request};
 //! use ixc_serve::serving::{Host, Options};
+//! use ixc_generate::generator;
 //! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
 //!
 //! let mut options = LoadOptions::default();
@@ -12,7 +13,7 @@
 //! let host = Host::new(model, None, Options { queue: 8, ..Options::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
-//!     Ok(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })
+//!     Ok(generator::Request { limit: Some(4), ..generator::Request::new(tokens, Settings::greedy()) }.into())
 //! };
 //! let prompts = [request("The borrow checker")?, request("A trait is")?];
 //! let [mut one, two] = host.submit_all(prompts)?.try_into().unwrap();
@@ -130,6 +131,7 @@ impl Stream for Handle {
 mod tests {
     use super::*;
     use crate::serving::Options;
+    use ixc_generate::generator;
     use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
     use ixc_runtime::sample::Settings;
 
@@ -141,7 +143,8 @@ mod tests {
 
     fn request(host: &Host, limit: usize) -> Request {
         let tokens = host.encode("The borrow checker", true, true).unwrap();
-        Request { limit: Some(limit), ignore_end: true, ..Request::new(tokens, Settings::greedy()) }
+        let generation = generator::Request::new(tokens, Settings::greedy());
+        generator::Request { limit: Some(limit), ignore_end: true, ..generation }.into()
     }
 
     /// Returns the events of a request without the first one, which depends on the reused prefix.
@@ -187,7 +190,7 @@ mod tests {
         let mut endless = host.submit(request(&host, 1 << 20)).unwrap();
         assert!(matches!(endless.wait(), Some(Event::Begun { .. })));
         endless.cancel();
-        let too_long = Request::new(vec![1; host.facts().context + 1], Settings::greedy());
+        let too_long = generator::Request::new(vec![1; host.facts().context + 1], Settings::greedy()).into();
         let refused = host.submit_all([request(&host, 1 << 20), too_long]);
         assert!(matches!(refused, Err(Refusal::TooLong { .. })));
         while host.status().cancelled < 2 {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::model::{self, Experts, Refusal, Slot, SlotAction, SlotDone, Status};
+use crate::model::{self, Experts, Guessed, Refusal, Request, Slot, SlotAction, SlotDone, Status};
 use ixc_files::Guard;
-use ixc_runtime::engine::{self, Engine, EvictError};
+use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{sample, saved};
@@ -21,7 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};
 use ixc_generate::Error;
-use ixc_generate::generator::{End, Event, Generator, Request, RequestId};
+use ixc_generate::generator::{End, Event, Generator, RequestId};
 use ixc_generate::output_text::{OutputText, RestOfText, StopStrings};
 use ixc_generate::speculate::Tally;
 
@@ -32,8 +32,7 @@ struct Client<'t> {
     /// Tokens that end the answer and are not part of it.
     stop_tokens: Vec<u32>,
     made: usize,
-    /// Draft tokens that were computed, and those that were accepted.
-    guessed: (usize, usize),
+    guessed: Guessed,
     begun: bool,
     /// Time of submission, and time of the last token.
     at: Instant,
@@ -48,9 +47,9 @@ impl Client<'_> {
 
     /// Sends the withheld text, and the reason of the end.
     fn end(self, end: model::End) {
-        let Client { events, text, made, guessed: (drafted, accepted), .. } = self;
+        let Client { events, text, made, guessed, .. } = self;
         let RestOfText { text, stop } = text.finish();
-        let guessed = (drafted > 0).then_some(model::Event::Guessed { drafted, accepted });
+        let guessed = (guessed.drafted > 0).then_some(model::Event::Guessed(guessed));
         let ended = model::Event::Ended { end: stop.map_or(end, model::End::Stop), made };
         for event in [model::Event::Text { text, made }].into_iter().chain(guessed).chain([ended]) {
             // The client may be gone.
@@ -164,38 +163,15 @@ impl Work for Worker<'_> {
     type Id = RequestId;
 
     fn request(&mut self, Submission { request, events, at }: Submission) {
-        let model::Request {
-            tokens,
-            limit,
-            mut sampling,
-            number,
-            stop,
-            stop_tokens,
-            ignore_end,
-            show_special,
-            grammar,
-            likeliest,
-            after_sampling,
-            cache_prompt,
-        } = request;
-        if sampling.min_tokens > 0 {
-            Arc::make_mut(&mut sampling).late_tokens = [&*self.ends, &stop_tokens].concat();
+        let Request { mut generation, stop, stop_tokens, show_special } = request;
+        if generation.sampling.min_tokens > 0 {
+            Arc::make_mut(&mut generation.sampling).late_tokens = [&*self.ends, &stop_tokens].concat();
         }
-        let request = Request {
-            limit,
-            number,
-            ignore_end,
-            grammar,
-            likeliest,
-            after_sampling,
-            cache_prompt,
-            ..Request::new(tokens, sampling)
-        };
-        match self.generator.submit(request) {
+        match self.generator.submit(generation) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let decoder = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let (text, guessed) = (OutputText::new(decoder, StopStrings::from(stop)), (0, 0));
+                let (text, guessed) = (OutputText::new(decoder, StopStrings::from(stop)), Guessed::default());
                 let client = Client { events, text, stop_tokens, made: 0, guessed, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }
@@ -296,8 +272,8 @@ impl Work for Worker<'_> {
                 }
                 Event::Guessed { drafted, accepted } => {
                     if let Some(client) = self.clients.get_mut(&id) {
-                        client.guessed.0 += drafted;
-                        client.guessed.1 += accepted;
+                        client.guessed.drafted += drafted;
+                        client.guessed.accepted += accepted;
                     }
                 }
                 Event::Computed { .. } | Event::Shifted => {}
@@ -342,8 +318,7 @@ impl Work for Worker<'_> {
         self.status.most_held = self.status.most_held.max(most.unwrap_or(0));
         let engine = self.generator.model().engine();
         self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
-        let engine::StateBytes { own, shared, unshared, copies, whole_copies, .. } = engine.state_bytes();
-        self.status.states = model::StateBytes { own, shared, unshared, copies, whole_copies };
+        self.status.states = engine.state_bytes();
         self.shared.publish(&self.status);
     }
 

@@ -101,8 +101,10 @@ fn request_fields_reach_the_engine() {
         let (status, answer) = model.post(path, &body, "Yes.", End::Model);
         assert_eq!(status, 200, "{path}: {answer}");
         let request = model.request();
-        assert_eq!((request.limit, request.stop_tokens, request.ignore_end), (Some(16), vec![5, 6], true), "{path}");
-        let sampling = request.sampling;
+        let generation = request.generation;
+        let ends = (generation.limit, request.stop_tokens, generation.ignore_end);
+        assert_eq!(ends, (Some(16), vec![5, 6], true), "{path}");
+        let sampling = generation.sampling;
         assert_eq!((sampling.seed, sampling.min_tokens, sampling.temperature), (1 << 63, 3, 2.0), "{path}");
         assert_eq!(sampling.bias, [(7, -100.0)], "{path}");
     }

@@ -34,7 +34,7 @@ impl Scripted {
 
     /// Returns the text of the last prompt.
     pub fn prompt(&self) -> String {
-        self.host.decode(&self.request().tokens).unwrap()
+        self.host.decode(&self.request().generation.tokens).unwrap()
     }
 
     /// Returns the last request.
@@ -44,7 +44,7 @@ impl Scripted {
 
     /// Returns whether the grammar of the last request allows a text as the whole answer.
     pub fn allows(&self, text: &str) -> bool {
-        let mut grammar = self.request().grammar.unwrap();
+        let mut grammar = self.request().generation.grammar.unwrap();
         let tokens = self.host.encode(text, false, false).unwrap();
         tokens.iter().all(|token| grammar.accept(*token).is_ok()) && grammar.may_end()
     }
