@@ -17,7 +17,9 @@
 //! | `bodies` | bodies of requests |
 //! | [`request_log`] | a line for each request |
 //! | `local` | requests of this process, without connections |
-//! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
+//! | `openai` | `/v1/chat/completions`, `/v1/completions` |
+//! | `model_list` | `/v1/models` |
+//! | `conversation` | conversations of chat requests |
 //! | `responses`, `offered` | `/v1/responses`, and its tools |
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | endpoints of llama-server, `/health` |
@@ -33,6 +35,7 @@
 //! | `forms`, `tools` | required form of an answer, and tools that it may call |
 //! | `prompts` | prompts of completions as tokens |
 //! | `answer` | an answer in progress |
+//! | `probabilities` | probabilities of its tokens |
 //! | `error` | errors of requests |
 //!
 //! Invariant: if there are keys, every path except `/health` and the page at `/` needs one.
@@ -47,6 +50,7 @@ mod app;
 mod bodies;
 mod client;
 mod connection;
+mod conversation;
 mod embeddings;
 mod error;
 mod experts;
@@ -54,6 +58,7 @@ mod fields;
 mod forms;
 mod local;
 mod metrics;
+mod model_list;
 mod names;
 mod native;
 mod offered;
@@ -61,6 +66,7 @@ mod openai;
 pub mod origins;
 mod page;
 mod places;
+mod probabilities;
 mod prompts;
 pub mod request_fields;
 pub mod request_log;
@@ -117,8 +123,8 @@ fn router(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>
         .route("/", get(page::page))
         .route("/health", get(native::health))
         .route("/v1/health", get(native::health))
-        .route("/v1/models", get(openai::models))
-        .route("/v1/models/{name}", get(openai::model))
+        .route("/v1/models", get(model_list::models))
+        .route("/v1/models/{name}", get(model_list::model))
         .route("/v1/chat/completions", post(openai::chat))
         .route("/chat/completions", post(openai::chat))
         .route("/v1/responses", post(responses::responses))

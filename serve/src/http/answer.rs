@@ -14,6 +14,9 @@ use crate::http::request_log::{self, Record, Tokens};
 use crate::model::{Constraint, End, Event, Guessed, Likely, Request};
 use crate::serving::Host;
 
+/// Interval of messages that keep an idle stream open.
+pub(crate) const PING: Duration = Duration::from_secs(15);
+
 /// Next part of an answer.
 #[derive(Debug)]
 pub(crate) enum Next {

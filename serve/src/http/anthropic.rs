@@ -26,12 +26,12 @@ use ixc_text::chat::{Delta, ToolCall, whole_arguments};
 use ixc_text::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Value, json};
 
-use crate::http::answer::{Answer, Answers, Next, Usage, Wanted};
+use crate::http::answer::{Answer, Answers, Next, PING, Usage, Wanted};
 use crate::http::app::App;
+use crate::http::conversation::{MOST_MESSAGES, going_on};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
-use crate::http::openai::{MOST_MESSAGES, PING, going_on};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::{Tools, json_text};
 use crate::http::wanted::{self, tells_stop};

@@ -15,14 +15,15 @@ use serde_json::{Map, Value, json};
 
 use crate::http::answer::{Answer, Answers, Next, Usage};
 use crate::http::app::{App, query};
+use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
-use crate::http::openai::{conversation, count, token_object};
+use crate::http::probabilities::token_object;
 use crate::http::prompts::prompts;
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, tells_stop};
+use crate::http::wanted::{self, count, tells_stop};
 use crate::model::{End, Guessed, Likely};
 
 /// Returns whether the server works: its thread is active, and it is not ending.

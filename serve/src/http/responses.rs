@@ -26,13 +26,13 @@ use ixc_generate::generator;
 use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, Answers, Next, Usage, Wanted};
+use crate::http::answer::{Answer, Answers, Next, PING, Usage, Wanted};
 use crate::http::app::{App, Asked};
+use crate::http::conversation::{MOST_MESSAGES, conversation};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
 use crate::http::offered::{INPUT, Offered};
-use crate::http::openai::{MOST_MESSAGES, PING, conversation};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
 use crate::http::wanted::{self, tells_stop};

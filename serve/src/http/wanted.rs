@@ -32,6 +32,11 @@ pub(crate) async fn request(app: &Asked, fields: &Fields, stop: &'static str) ->
     })
 }
 
+/// Reads the number of answers to each prompt.
+pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
+    Ok(fields.number("n")?.map_or(1, |count| count as u32))
+}
+
 /// Reads whether a stop text is returned with the answer.
 pub(crate) fn tells_stop(fields: &Fields) -> Result<bool, HttpError> {
     Ok(fields.flag("include_stop_str_in_output")?.unwrap_or(false))

@@ -13,7 +13,8 @@
 //! let host = Host::new(model, None, Options { queue: 8, ..Options::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
-//!     Ok(generator::Request { limit: Some(4), ..generator::Request::new(tokens, Settings::greedy()) }.into())
+//!     let all = generator::Request::new(tokens, Settings::greedy());
+//!     Ok(generator::Request { limit: Some(4), ..all }.into())
 //! };
 //! let prompts = [request("The borrow checker")?, request("A trait is")?];
 //! let [mut one, two] = host.submit_all(prompts)?.try_into().unwrap();

@@ -1,5 +1,5 @@
-//! Host whose thread writes a text, whatever the request: tests see how interfaces split it, and the
-//! request that reached the thread.
+//! Host whose thread writes a text, whatever the request. Tests see how interfaces split the text,
+//! and the request that reached the thread.
 
 use std::sync::Arc;
 
