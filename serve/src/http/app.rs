@@ -301,8 +301,7 @@ mod tests {
         Arc::new(App::new(models, Options::default(), watch::channel(false).1)).of_name(None).await.unwrap()
     }
 
-    /// Checks the limits of prompts and grammars. Work whose client left still counts, since it goes
-    /// on.
+    /// Checks the limits of prompts and grammars. Work whose client left still counts: it continues.
     #[tokio::test]
     async fn concurrent_long_work_is_limited() {
         let app = Arc::new(asked().await);

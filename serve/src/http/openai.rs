@@ -4,7 +4,7 @@
 //! POST /v1/chat/completions
 //! {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": true}
 //!
-//! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"role": "assistant", …}, …}], …}
+//! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"role": "assistant"}, …}], …}
 //! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "Hello"}, …}], …}
 //! data: [DONE]
 //! ```
