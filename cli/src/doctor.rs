@@ -13,6 +13,8 @@ use ixc_workbench::kernels::roofline::Roofline;
 use serde_json::json;
 
 use super::output::{self, Bytes, Printable, counted};
+use super::ranges::Ranges;
+use super::wrap::wrapped;
 
 /// Shows CPU features, the chosen target, memory bandwidth and what the system allows.
 #[derive(Debug, clap::Args)]
@@ -81,7 +83,8 @@ impl Args {
                 // Most lines would say "not in CPUID": omit it.
                 (false, _) => {
                     let lacks = target.lacks.replace(" (not in CPUID)", "");
-                    writeln!(out, "target     {:<16} lacks {lacks}", target.name)?;
+                    let line = format!("target     {:<16} lacks {lacks}", target.name);
+                    writeln!(out, "{}", wrapped(&line, WIDTH + 1))?;
                 }
             }
         }
@@ -126,15 +129,16 @@ impl Args {
             writeln!(out, "products   {} GOP/s by {by}", products.collect::<Vec<_>>().join(", "))?;
         }
         let advice = match huge_pages.as_deref() {
-            Some("always" | "madvise") => "; activations and tables ask for them",
-            _ => "; with `madvise`, activations would take fewer address translations",
+            Some("always" | "madvise") => "; ixc uses them for activations and tables",
+            _ => "; with `madvise`, ixc would use them for activations",
         };
         writeln!(out, "huge pages {}{advice}", huge_pages.as_deref().unwrap_or("unknown"))?;
         let probe = |probe: &Probe| match &probe.reason {
             None => "available".to_owned(),
             Some(reason) => format!("not available ({})", Printable(reason)),
         };
-        writeln!(out, "io_uring   {}; streamed experts are read by it, else by threads", probe(&ring))?;
+        let reader = if ring.available { "it" } else { "threads" };
+        writeln!(out, "io_uring   {}; {reader} would read streamed experts", probe(&ring))?;
         if let Some(drive) = &drive {
             write_drive(out, drive)?;
         }
@@ -147,7 +151,7 @@ impl Args {
 }
 
 /// Columns of a line.
-const WIDTH: usize = 96;
+const WIDTH: usize = 79;
 
 /// Prints names after a title, in lines of limited length.
 fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> std::io::Result<()> {
@@ -203,50 +207,23 @@ fn write_drive(out: &mut dyn Write, measured: &Measured) -> std::io::Result<()> 
     writeln!(out, "drive      {}", Printable(&name))?;
     writeln!(
         out,
-        "           {}: {} at random, {}, by {}",
+        "           {}: random reads of {} {}, with {}",
         Printable(&measured.file.display().to_string()),
         Bytes(probe.chunk),
-        if probe.direct { "past the page cache" } else { "THROUGH THE PAGE CACHE: these are not rates of the drive" },
+        if probe.direct { "past the page cache" } else { "THROUGH THE PAGE CACHE (not the rates of the drive)" },
         probe.backend
     )?;
     for rate in &probe.rates {
         writeln!(
             out,
-            "           {:>2} at once {:>7.2} GB/s  ({:.2} .. {:.2})",
+            "           {:>2} at once {:>7.2} GB/s  ({:.2} to {:.2})",
             rate.depth,
             rate.median / 1e9,
             rate.lowest / 1e9,
             rate.highest / 1e9
         )?;
     }
-    writeln!(out, "           {} at once are enough (95 % of the best): streaming reads so many", probe.depth)?;
+    let reads = counted(probe.depth as u64, "read");
+    writeln!(out, "           streaming makes {reads} at once, for 95 % of the best rate")?;
     measured.notes().iter().try_for_each(|note| writeln!(out, "           {}", Printable(note)))
-}
-
-/// Sorted numbers as text, such as `0-3,8`.
-struct Ranges<'a>(&'a [usize]);
-
-impl std::fmt::Display for Ranges<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut comma = "";
-        for range in self.0.chunk_by(|a, b| a + 1 == *b) {
-            match range {
-                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
-                _ => range.iter().try_for_each(|only| write!(f, "{comma}{only}"))?,
-            }
-            comma = ",";
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Ranges;
-
-    #[test]
-    fn numbers_are_printed_as_ranges() {
-        assert_eq!(Ranges(&[0, 1, 2, 3, 8, 10, 11]).to_string(), "0-3,8,10-11");
-        assert_eq!(Ranges(&[]).to_string(), "");
-    }
 }

@@ -124,7 +124,7 @@ impl Args {
         }
         let groups = explain::grouped(&decisions);
         let count = counted(decisions.len() as u64, "decision");
-        writeln!(out, "{count} for {}, {} of them unlike each other", self.target, groups.len())?;
+        writeln!(out, "{count} for {}, {} distinct", self.target, groups.len())?;
         for group in groups {
             write!(out, "\n{}", lines(&group.to_string()))?;
         }

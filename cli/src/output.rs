@@ -228,12 +228,12 @@ fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
     let (what, unit) = match activity {
         Activity::Compiling => return "compiling the model".into(),
         Activity::Generating => return "generating code".into(),
-        Activity::Measuring => return "measuring".into(),
+        Activity::Measuring => return "measuring the machine".into(),
         Activity::Checking => ("checking weights", Unit::Bytes),
         Activity::Packing => ("packing weights", Unit::Bytes),
-        Activity::Experts => ("reading experts that stay", Unit::Bytes),
+        Activity::Experts => ("reading pinned experts", Unit::Bytes),
         Activity::Prompt => ("reading the prompt", Unit::Tokens),
-        Activity::Tokens => ("making tokens", Unit::Tokens),
+        Activity::Tokens => ("generating tokens", Unit::Tokens),
     };
     let (done_of, rate) = (unit.part(done, total), rate.at(now, done, total, unit));
     format!("{what}: {done_of}{rate}")

@@ -27,10 +27,11 @@ use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
-use super::output::{Bytes, Printable, Watch, counted, fact, note};
+use super::output::{Bytes, Printable, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::speculation::SpeculationChoice;
+use super::stats_line::stat;
 use super::template::TemplateChoice;
 use super::writer::{StatsFormat, Wanted, Writer};
 use super::{BadInput, streaming, tokenize};
@@ -275,26 +276,27 @@ impl Args {
         writer.loaded = begin.elapsed().as_secs_f64();
         if self.stats == Some(StatsFormat::Text) {
             let loaded = writer.loaded;
-            fact!(
-                "load      {loaded:.2} s, {}, target {}{}",
+            stat!(
+                Load,
+                "{loaded:.2} s, {}, target {}{}",
                 counted(writer.session.model().threads() as u64, "thread"),
                 writer.session.model().target().name(),
                 if self.emulate { ", emulated" } else { "" }
             );
             let replaced = writer.session.model().replaced();
             if !replaced.is_empty() {
-                fact!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
+                stat!(Replaced, "{}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
             }
             if let Some((weights, path)) = writer.session.model().tuned() {
-                fact!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
+                stat!(Tuned, "{} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
             }
             let locked = writer.session.model().engine().locked_bytes();
             if locked > 0 {
-                note!("locked    {} of weights in memory", Bytes(locked));
+                stat!(Locked, "{} of weights", Bytes(locked));
             }
             let (states, bytes) = writer.session.model().engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.model().context());
-            fact!("states    {bytes} for {}{}", counted(context as u64, "position"), cached(states));
+            stat!(States, "{bytes} for {}{}", counted(context as u64, "position"), cached(states));
         }
         let result = self.text(&mut writer, template, before);
         let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
@@ -379,7 +381,7 @@ impl Args {
 /// such states.
 fn cached(states: &[State]) -> String {
     let names = Vec::from_iter(cache_formats(states));
-    if names.is_empty() { String::new() } else { format!(", keys and values in {}", names.join(" and ")) }
+    if names.is_empty() { String::new() } else { format!(", KV cache in {}", names.join(" and ")) }
 }
 
 /// Begins a conversation. The template may come from an untrusted file, so this program renders it

@@ -19,6 +19,8 @@ use ixc_runtime::stream::store::{CHUNK, ExpertCache};
 use serde_json::{Value as Json, json};
 
 use super::output::{Bytes, Printable, counted, fact};
+use super::ranges::Ranges;
+use super::stats_line::{print_more, stat};
 
 /// Returns the difference of the counts since `before`; the use of slots is the current one.
 pub fn since(mut stats: Stats, before: &Stats) -> Stats {
@@ -49,54 +51,58 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
     let report = store.report();
     let all = GroupStats::sum(&stats.groups);
     let requested = all.hits + all.on_the_way + all.misses;
-    fact!(
-        "experts   {requested} needed: {:.1} % in memory, {:.1} % on the way, {:.1} % missed; room for {}",
+    stat!(
+        Experts,
+        "{requested} requested: {:.1} % cached, {:.1} % being read, {:.1} % missed",
         100.0 * all.hit_rate(),
         100.0 * all.on_the_way as f64 / requested.max(1) as f64,
-        100.0 * all.misses as f64 / requested.max(1) as f64,
-        Bytes(store.bytes())
+        100.0 * all.misses as f64 / requested.max(1) as f64
     );
+    stat!(Cache, "{} for experts", Bytes(store.bytes()));
     let pinned: u32 = store.blocks_by_group().iter().map(|held| held.kept).sum();
     if pinned > 0 {
-        fact!("pinned    {} that stay in memory", counted(pinned.into(), "expert"));
+        stat!(Pinned, "{}", counted(pinned.into(), "expert"));
     }
     let drive = &stats.drive;
     let read = drive.routed.bytes + drive.predicted.bytes;
     let rate = |bytes: u64, time: Duration| if time.is_zero() { 0.0 } else { bytes as f64 / time.as_secs_f64() / 1e9 };
-    fact!(
-        "drive     {} read by {}, {:.2} GB/s while it was read, {:.2} GB/s while experts were missed",
-        Bytes(read),
-        report.backend,
+    stat!(Drive, "{} read by {}", Bytes(read), report.backend);
+    stat!(
+        Drive,
+        "{:.2} GB/s while reading, {:.2} GB/s while reading missed experts",
         rate(read, drive.busy),
         rate(drive.bytes_while_routed, drive.busy_routed)
     );
     if all.predicted_bytes > 0 {
         let part = |bytes: u64| 100.0 * bytes as f64 / all.predicted_bytes as f64;
-        fact!(
-            "predicted {} read ahead: {:.1} % was needed, {:.1} % given up unused",
+        stat!(
+            Predicted,
+            "{} prefetched: {:.1} % used, {:.1} % evicted unused",
             Bytes(all.predicted_bytes),
             part(all.right_bytes),
             part(all.wasted_bytes)
         );
     }
     let stall = all.stall.as_secs_f64();
-    fact!(
-        "stall     {stall:.2} s of waiting for experts, {:.2} s for each of {}",
+    stat!(
+        Stall,
+        "{:.2} s per thread waiting for experts, {stall:.2} s over {}",
         stall / threads.max(1) as f64,
         counted(threads as u64, "thread")
     );
     if let Some(Overlap { reading, hidden }) = decode.overlap(threads) {
-        fact!(
-            "overlap   reads were on in {:.0} % of the time of decode, {:.0} % of reading was hidden behind computing",
+        stat!(
+            Overlap,
+            "the drive read during {:.0} % of decode; computing hid {:.0} % of that time",
             100.0 * reading,
             100.0 * hidden
         );
     }
     if let Some(cpus) = &report.cpus {
-        fact!("          the reading thread runs near the drive, on CPUs {cpus:?}");
+        stat!(Drive, "the reading thread runs near the drive, on CPUs {}", Ranges(cpus));
     }
     for text in &report.notes {
-        fact!("          {}", Printable(text));
+        stat!(Drive, "{}", Printable(text));
     }
 }
 
@@ -108,28 +114,32 @@ pub fn predictions(report: &Report) {
     if used.is_empty() {
         return;
     }
-    fact!("prefetch  {}", report.now);
+    stat!(Prefetch, "{}", report.now);
     let lost = report.decision.iter().flat_map(|decided| &decided.rejected);
-    lost.for_each(|(what, why)| fact!("          over {what}: {why}"));
-    let names: Vec<String> = used.iter().map(|(strategy, _)| format!("{:<32}", strategy.to_string())).collect();
-    fact!("          {}", names.join("  ").trim_end());
-    fact!(
-        "          {}",
-        vec![format!("{:>6} {:>6} {:>9} {:>8}", "recall", "precis", "useless", "avoided"); used.len()].join("  ")
-    );
-    let layers = used.iter().map(|(_, layers)| layers.len()).max().unwrap_or(0);
+    lost.for_each(|(what, why)| print_more(format_args!("rejected {what}: {why}")));
+    used.chunks(STRATEGIES_ABREAST).for_each(scores);
+}
+
+/// Predictors next to each other in a table that fits in 80 columns.
+const STRATEGIES_ABREAST: usize = 2;
+
+/// Prints a table of the scores of these predictors.
+fn scores(strategies: &[&(Strategy, Vec<Tally>)]) {
+    let row = |label: &str, cells: Vec<String>| fact!("{}", format!("{label:<9}{}", cells.join("  ")).trim_end());
+    row("", strategies.iter().map(|(strategy, _)| format!("{:<34}", strategy.to_string())).collect());
+    let heads = format!("{:>6} {:>9} {:>9} {:>7}", "recall", "precision", "useless", "avoided");
+    row("", vec![heads; strategies.len()]);
+    let layers = strategies.iter().map(|(_, layers)| layers.len()).max().unwrap_or(0);
     for layer in 0..layers {
-        let cells: Vec<String> =
-            used.iter().map(|(_, tallies)| tallies.get(layer).map_or_else(String::new, cell)).collect();
-        fact!("layer {layer:<3} {}", cells.join("  "));
+        let cells = strategies.iter().map(|(_, tallies)| tallies.get(layer).map_or_else(String::new, cell));
+        row(&format!("layer {layer}"), cells.collect());
     }
     let sum = |tallies: &[Tally]| {
         let mut all = Tally::default();
         tallies.iter().for_each(|tally| all += *tally);
         cell(&all)
     };
-    let cells: Vec<String> = used.iter().map(|(_, tallies)| sum(tallies)).collect();
-    fact!("all       {}", cells.join("  "));
+    row("all", strategies.iter().map(|(_, tallies)| sum(tallies)).collect());
 }
 
 /// Returns the results of expert prediction since the model was loaded, as JSON. They contain the
@@ -185,10 +195,10 @@ fn tally_facts(tally: &Tally) -> Json {
 /// waiting.
 fn cell(tally: &Tally) -> String {
     if tally.predicted == 0 {
-        return format!("{:>32}", "-");
+        return format!("{:>34}", "-");
     }
     format!(
-        "{:>4.0} % {:>4.0} % {:>9} {:>6.2} s",
+        "{:>4.0} % {:>7.0} % {:>9} {:>5.2} s",
         100.0 * tally.recall(),
         100.0 * tally.precision(),
         Bytes(tally.wasted_bytes).to_string(),
@@ -202,23 +212,20 @@ pub const BASELINE: Duration = Duration::from_millis(250);
 /// Prints the depth of the drive's queue, and the share of the drive's own rate at which missed
 /// experts were read. `own` holds the drive's rates in bytes per second, before and after the run.
 pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
-    let who = match choice.origin {
-        Origin::Told => "as told",
-        Origin::Remembered => "as `ixc doctor --drive` found",
-        Origin::Looked => "by a look at the drive",
-        Origin::Usual => "as usual",
+    let origin = match choice.origin {
+        Origin::Told => "as requested",
+        Origin::Remembered => "measured by `ixc doctor --drive`",
+        Origin::Looked => "measured at the start",
+        Origin::Usual => "the default",
     };
-    fact!("queue     {} of {} at once, {who}", counted(choice.depth as u64, "read"), Bytes(CHUNK));
+    stat!(Queue, "{} of {} at once, {origin}", counted(choice.depth as u64, "read"), Bytes(CHUNK));
     for text in &choice.notes {
-        fact!("          {}", Printable(text));
+        print_more(Printable(text));
     }
     if let Some(share) = share(drive.routed_rate(), own) {
-        let rates: Vec<String> = own.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
-        fact!(
-            "share     {:.0} % of the drive's own {} GB/s (before, after) while experts were missed",
-            100.0 * share,
-            rates.join(", ")
-        );
+        let rates = own.iter().zip(["before", "after"]).map(|(rate, when)| format!("{:.2} GB/s {when}", rate / 1e9));
+        let rates: Vec<String> = rates.collect();
+        stat!(Share, "{:.0} % of the drive's own rate ({})", 100.0 * share, rates.join(", "));
     }
 }
 
@@ -230,13 +237,10 @@ pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
 
 /// Notes the hints that the page cache got for experts in mapped files, and their effect.
 pub fn advice_counts(advised: &AdviceCounts) {
-    fact!(
-        "experts   {} said to be needed, {}, in mapped files: the page cache keeps what it likes, no budget holds",
-        advised.experts,
-        Bytes(advised.bytes)
-    );
+    let experts = counted(advised.experts, "expert");
+    stat!(Hints, "{experts} announced to the page cache, {}", Bytes(advised.bytes));
     if let Some(faults) = system::major_faults() {
-        fact!("faults    waited for {} or more, since they had to be read", counted(faults, "page"));
+        stat!(Faults, "{} waited for the drive", counted(faults, "page fault"));
     }
 }
 
@@ -281,11 +285,11 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
     if let Some(own) = observed.own.filter(|own| *own > 0.0) {
         let reading = streamed.bytes as f64 / tokens as f64 / own;
         lines.push(format!(
-            "token {:.1} ms; compute alone {:.1} ms, reading alone {:.1} ms: {:.2} x the larger",
+            "token {:.1} ms, {:.2} x the larger of compute {:.1} ms and reading {:.1} ms",
             1e3 * token,
+            token / compute.max(reading).max(1e-9),
             1e3 * compute,
-            1e3 * reading,
-            token / compute.max(reading).max(1e-9)
+            1e3 * reading
         ));
     }
     let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
@@ -303,10 +307,7 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
 fn off(predicted: f64, measured: f64) -> String {
     let off = predicted / measured - 1.0;
     let word = if off < 0.0 { "low" } else { "high" };
-    format!(
-        "predicted {predicted:.2} tokens/s, with nothing read ahead; measured {measured:.2}: {:.0} % too {word}",
-        100.0 * off.abs()
-    )
+    format!("predicted {predicted:.2}, measured {measured:.2} tokens/s: {:.0} % too {word}", 100.0 * off.abs())
 }
 
 #[cfg(test)]

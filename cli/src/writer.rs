@@ -28,10 +28,12 @@ use serde_json::json;
 use super::answer::Shown;
 use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
-use super::output::{Bytes, Document, Watch, aside, complain_whole, counted, fact, note};
+use super::output::{Bytes, Document, Watch, aside, complain_whole, counted, note};
+use super::ranges::Ranges;
 use super::sampling::SamplingArgs;
+use super::stats_line::{Label, stat};
 use super::wrap::Text;
-use super::{spent, streaming, terminal};
+use super::{op_times, streaming, terminal};
 
 /// Assumed max time of a prefill step with this many tokens, in a conversation. After Ctrl-C the
 /// program waits three times as long for the step, because Ctrl-C should end the answer and not the
@@ -193,7 +195,7 @@ impl Writer<'_> {
         self.last = Some(Pace { prefill: generation.prefill, decode: generation.decode });
         if generation.shifts > 0 {
             let (context, times) = (self.session.model().context(), counted(generation.shifts as u64, "time"));
-            note!("ixc: the context of {context} tokens was full {times}: tokens after the first ones were forgotten");
+            note!("ixc: the context of {context} tokens was full {times}; old tokens were dropped");
         }
         if generation.end == End::Context {
             let (context, model) = (self.session.model().context(), self.session.model().facts().context);
@@ -230,7 +232,7 @@ impl Writer<'_> {
         if !self.advised && is_long(packing, seconds) {
             self.advised = true;
             note!(
-                "ixc: {packing:.1} of {seconds:.1} s went into packing weights; `ixc compile` does that once, and the plan that it writes starts without"
+                "ixc: packing weights took {packing:.1} of {seconds:.1} s; a plan of `ixc compile` has packed weights"
             );
         }
     }
@@ -240,7 +242,7 @@ impl Writer<'_> {
         // The run's own: measuring takes memory, too.
         let peak = ixc_compile::machine::system::peak_memory();
         let (session, limits) = (&self.session, self.limits());
-        let part = |phase, stats| spent::facts(phase, stats, limits);
+        let part = |phase, stats| op_times::facts(phase, stats, limits);
         let (states, state_bytes) = session.model().engine().states();
         let guessed = session.guesses().map(|name| {
             let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
@@ -280,7 +282,7 @@ impl Writer<'_> {
     fn limits(&self) -> Option<&Roofline> {
         let measure = || {
             if self.converses {
-                note!("ixc: measuring once what this machine does at the most, for --stats");
+                note!("ixc: measuring the peak rates of this machine, once, for --stats");
             }
             self.gauge.begin(Activity::Measuring, 0);
             let _watch = Watch::new(&self.gauge);
@@ -296,38 +298,34 @@ impl Writer<'_> {
     fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
         // The peak of the run: measuring below takes memory, too.
         let peak = ixc_compile::machine::system::peak_memory();
-        for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
+        for (part, phase) in [(Label::Prefill, &generation.prefill), (Label::Decode, &generation.decode)] {
             let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
             let rate = if seconds > 0.0 { phase.tokens as f64 / seconds } else { 0.0 };
             let without = match phase.packing > 0.0 {
                 true => format!(", {:.1} without packing", phase.rate_without_packing()),
                 false => String::new(),
             };
-            fact!("{what:<9} {tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}");
+            part.print(format_args!("{tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}"));
         }
         if let Some(name) = self.session.guesses() {
             let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
             let share = if drafted > 0 { 100.0 * accepted as f64 / drafted as f64 } else { 0.0 };
-            fact!(
-                "guesses   {} by {name} in {}, {accepted} came true ({share:.0} %); guessing took {:.2} s; {} without, since they would not have paid",
-                counted(drafted, "token"),
-                counted(drafts, "step"),
-                drafting.as_secs_f64(),
-                counted(declined, "step"),
-            );
+            let (tokens, steps) = (counted(drafted, "token"), counted(drafts, "step"));
+            stat!(Drafts, "{tokens} by {name} in {steps}, {accepted} accepted ({share:.0} %)");
+            let (seconds, steps) = (drafting.as_secs_f64(), counted(declined, "step"));
+            stat!(Drafts, "drafting took {seconds:.2} s; {steps} had no draft because it would not pay");
         }
         let packing = generation.prefill.packing + generation.decode.packing;
         if packing > 0.0 {
-            fact!(
-                "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
-            );
+            stat!(Packing, "{packing:.2} s of this time, at the first use of weights; `ixc compile` avoids it");
         }
         let Generation { prefill, decode, spent, .. } = generation;
-        for (what, phase, stats) in [("prefill", prefill, &spent.prefill), ("decode", decode, &spent.decode)] {
-            spent::note(what, phase, stats, self.limits());
+        for (part, phase, stats) in [(Label::Prefill, prefill, &spent.prefill), (Label::Decode, decode, &spent.decode)]
+        {
+            op_times::note(part, phase, stats, self.limits());
         }
         if let Some(limits) = self.limits() {
-            spent::note_limits(limits);
+            op_times::note_limits(limits);
         }
         if let (Some(store), Some(before)) = (self.session.model().engine().stream(), before) {
             let did = streaming::since(store.stats(), before);
@@ -352,50 +350,38 @@ impl Writer<'_> {
                     Remembered::of(path, self.session.model().threads(), self.session.model().target())
                 });
                 for line in streaming::compare(&observed, store, known.as_ref()) {
-                    fact!("forecast  {line}");
+                    stat!(Forecast, "{line}");
                 }
             }
         }
         if self.wanted.streaming.defer() > 0 {
-            let defer = self.wanted.streaming.defer();
-            fact!(
-                "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
-            );
+            let experts = counted(self.wanted.streaming.defer().into(), "expert");
+            stat!(Deferral, "{experts} per token, added one layer late: the output is approximate");
         }
         if let Some(advised) = self.session.model().engine().advice_counts() {
             streaming::advice_counts(&advised);
         }
         match self.session.model().engine().pinned_processors() {
-            Ok(processors) => fact!("threads   bound to processors {}", listed(processors)),
+            Ok(processors) => stat!(Threads, "bound to processors {}", Ranges(processors)),
             Err(PinRefusal::Off) => {}
-            Err(why) => fact!("threads   not bound to processors: {why}"),
+            Err(why) => stat!(Threads, "not bound to processors: {why}"),
         }
         for PageUse { what, resident, large } in self.session.model().engine().pages() {
-            fact!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
+            stat!(Pages, "{what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
         }
         let states = self.session.model().engine().state_bytes();
         if states.copies > 0 {
             let (own, shared, saved) = (states.own, states.shared, states.unshared.saturating_sub(states.shared));
-            fact!(
-                "sharing   {} of states are shared, {} their own; it saves {}",
-                Bytes(shared),
-                Bytes(own),
-                Bytes(saved)
-            );
+            stat!(Sharing, "{} of states shared, {} not shared; saves {}", Bytes(shared), Bytes(own), Bytes(saved));
         }
         if let Some(refusal) = states.refusal {
-            fact!("sharing   {} of {} copies share nothing: {refusal}", states.whole_copies, states.copies);
+            stat!(Sharing, "{} of {} copies are not shared: {refusal}", states.whole_copies, states.copies);
         }
-        fact!("seed      {}", self.seed);
+        stat!(Seed, "{}", self.seed);
         if let Some(peak) = peak {
-            fact!("memory    {} at the peak, mapped weights included", Bytes(peak));
+            stat!(Memory, "{} peak, including mapped weights", Bytes(peak));
         }
     }
-}
-
-/// Joins numbers with commas.
-fn listed(numbers: &[usize]) -> String {
-    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether packing took long enough for a message.

@@ -187,7 +187,7 @@ fn program_reports_cache_formats_and_refuses_unsupported_ones() {
     let saved = logits(&[plan]);
     assert!(saved == logits(&["--kv", "q8_0"]) && saved != plain && saved != logits(&["--kv", "q4_0"]));
     let said = stderr(&ixc(["run", "--stats", "-n", "2", "-p", "The", plan]).output().unwrap());
-    assert!(said.contains("positions, keys and values in q8_0"), "{said}");
+    assert!(said.contains("positions, KV cache in q8_0"), "{said}");
     for (arguments, expected) in [
         (
             &["run", odd, "-p", "x", "--kv", "q8_0"][..],

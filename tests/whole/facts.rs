@@ -161,7 +161,7 @@ fn stats_are_printed_as_json_on_request() {
 fn doctor_fits_a_terminal_and_verbose_shows_more() {
     let short = stdout(ixc(["doctor", "--no-bandwidth"]));
     for line in short.lines() {
-        assert!(line.chars().count() <= 100, "{line}");
+        assert!(line.chars().count() <= 80, "{line}");
     }
     assert!(!short.contains("not in CPUID") && short.contains(" chosen"), "{short}");
     assert!(short.lines().any(|line| line.starts_with("features")), "{short}");

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::Row;
 use super::setting::Setting;
-use crate::output::{self, Document, Printable};
+use crate::output::{self, Document, Printable, counted};
 
 /// Schema of the JSON document, and of each JSON line.
 pub const SCHEMA: &str = "ixc.bench.v1";
@@ -119,22 +119,22 @@ impl<'w> Report<'w> {
 
     fn text(&mut self, row: &Row) -> io::Result<()> {
         let out = &mut *self.out;
-        write!(
+        writeln!(
             out,
             "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
             row.threads, row.target, row.test, row.tokens, row.depth, row.median, row.min, row.max
         )?;
         if let Some(deferral) = &row.deferral {
-            write!(out, "   {} deferred, {:.3} x", deferral.experts, deferral.ratio)?;
+            let experts = counted(deferral.experts.into(), "expert");
+            writeln!(out, "{:>7} {experts} per token deferred: {:.3} x the speed without", "", deferral.ratio)?;
         }
-        writeln!(out)?;
         let read = Bytes(row.bytes_read_per_token as u64);
         match row.drive_share.map(|share| 100.0 * share) {
-            Some(share) => writeln!(out, "{:>17} {read} read per token at {share:.0} % of the drive's own rate", "")?,
-            None if read.0 > 0 => writeln!(out, "{:>17} {read} read per token", "")?,
+            Some(share) => writeln!(out, "{:>7} {read} read per token at {share:.0} % of the drive's own rate", "")?,
+            None if read.0 > 0 => writeln!(out, "{:>7} {read} read per token", "")?,
             None => {}
         }
-        row.forecast.iter().try_for_each(|line| writeln!(out, "{:>17} {line}", ""))
+        row.forecast.iter().try_for_each(|line| writeln!(out, "{:>7} {line}", ""))
     }
 
     /// Prints a remark about all rows, in the text format only.

@@ -9,31 +9,28 @@ use ixc_workbench::kernels::roofline::Roofline;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::output::{Printable, counted, fact};
+use super::output::{Printable, counted};
+use super::stats_line::{Label, stat};
 
 /// Min share of the time for which an op gets a row. The longest op always gets one, since threads
 /// on a busy machine may do little but wait.
 const LEAST: f64 = 0.01;
-/// Columns of the read rate, before the rate of products: as in `  10.0 GB/s,  50 % of memory;`.
-const RATES: usize = 29;
 
 /// Prints where the time of a phase went, in rows that add up to all of it. Rates are scaled to all
 /// threads, for the time in which threads worked on the op.
-pub fn note(part: &str, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
-    for line in lines(phase, stats, limits) {
-        fact!("{part:<9} {line}");
-    }
+pub fn note(part: Label, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
+    lines(phase, stats, limits).iter().for_each(|line| part.print(line));
     if stats.reduced > 0 {
-        fact!(
-            "{part:<9} {} of {} with less than {} threads: others use the processors, and all would wait for those that do not run",
-            stats.reduced,
-            counted(stats.steps, "step"),
-            stats.threads
-        );
+        let (steps, threads) = (counted(stats.steps, "step"), stats.threads);
+        part.print(format_args!(
+            "{} of {steps} used fewer than {threads} threads: other processes had the CPUs",
+            stats.reduced
+        ));
     }
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
-        let a_step = counted(stats.barriers / stats.thread_steps.max(1), "barrier");
-        fact!("{part:<9} {a_step} in a step, each {:.2} us beyond waiting for others", each.as_secs_f64() * 1e6);
+        let barriers = counted(stats.barriers / stats.thread_steps.max(1), "barrier");
+        let microseconds = each.as_secs_f64() * 1e6;
+        part.print(format_args!("{barriers} per step, {microseconds:.2} us each without waiting for other threads"));
     }
 }
 
@@ -41,16 +38,17 @@ pub fn note(part: &str, phase: &Phase, stats: &Stats, limits: Option<&Roofline>)
 pub fn note_limits(limits: &Roofline) {
     let products: Vec<String> =
         limits.products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9)).collect();
-    let products = match products.is_empty() {
-        true => String::new(),
-        false => format!("; products {} GOP/s", products.join(", ")),
-    };
     let memory = limits.bytes_per_second.map(|rate| format!("memory {:.1}", rate / 1e9));
     let caches = limits.caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9));
     let rates: Vec<String> = memory.into_iter().chain(caches).collect();
-    fact!("limits    {} GB/s{products}: measured now", rates.join(", "));
+    if !rates.is_empty() {
+        stat!(Limits, "{} GB/s", rates.join(", "));
+    }
+    if !products.is_empty() {
+        stat!(Limits, "{} GOP/s", products.join(", "));
+    }
     if let Some(why) = &limits.no_bandwidth {
-        fact!("limits    reading from memory was not measured: {why}");
+        stat!(Limits, "memory bandwidth not measured: {why}");
     }
 }
 
@@ -142,90 +140,145 @@ impl Op {
         }
     }
 
-    /// Formats the rates of an op: `  12.1 GB/s,  83 % of memory;   33.4 GOP/s,   9 % of int8`.
-    fn rates(&self) -> String {
+    /// Formats the row of an op without its share of the time, in the columns of [`HEAD`].
+    fn row(&self) -> String {
+        let name = Printable(&self.op).to_string();
         if self.seconds <= 0.0 {
-            return String::new();
+            return name;
         }
-        let mut text = format!("{:6.1} GB/s", self.bytes_per_second / 1e9);
-        text += &match (self.fed_by, self.share_of_feeding) {
-            (Some(level), Some(share)) => format!(", {:3.0} % of {level}", 100.0 * share),
-            (Some(level), None) => format!(", from {level}"),
-            (None, _) => String::new(),
+        let part = |share: Option<f64>, of: &str| match share {
+            Some(share) => format!("{:>3.0} % {of}", 100.0 * share),
+            None => format!("{:>5} {of}", ""),
         };
-        if let (Some(of), Some(rate)) = (self.mostly, self.operations_per_second) {
-            let width = if self.fed_by.is_some() { RATES } else { 0 };
-            text = format!("{:<width$} {:6.1} GOP/s", text + ";", rate / 1e9);
-            text += &match self.share_of_peak {
-                Some(share) => format!(", {:3.0} % of {of}", 100.0 * share),
-                None => format!(" of {of}"),
-            };
+        let level = self.fed_by.map_or(String::new(), |level| part(self.share_of_feeding, level));
+        let text = format!("{name:<20} {:>6.1}  {level:<12}", self.bytes_per_second / 1e9);
+        match (self.mostly, self.operations_per_second) {
+            (Some(of), Some(rate)) => format!("{text} {:>7.1}  {}", rate / 1e9, part(self.share_of_peak, of)),
+            _ => text,
         }
-        text
     }
 }
 
-/// Time of threads outside of ops: its names in text and in JSON, and its seconds.
-struct Other {
-    name: &'static str,
-    key: &'static str,
-    seconds: f64,
+/// Columns of the rows: part of the time, op or other time, and rates with parts of their limits.
+const HEAD: &str = "   time op                     GB/s   of limit      GOP/s   of limit";
+
+/// Time of threads outside of ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherTime {
+    OtherThreads,
+    SingleThread,
+    Barriers,
+    Packing,
+    UnusedThreads,
+    StepEnds,
+    BetweenSteps,
+}
+
+impl OtherTime {
+    #[cfg(test)]
+    pub const ALL: [OtherTime; 7] = [
+        OtherTime::OtherThreads,
+        OtherTime::SingleThread,
+        OtherTime::Barriers,
+        OtherTime::Packing,
+        OtherTime::UnusedThreads,
+        OtherTime::StepEnds,
+        OtherTime::BetweenSteps,
+    ];
+
+    /// Returns the name of the row.
+    pub fn name(self) -> &'static str {
+        match self {
+            OtherTime::OtherThreads => "waiting for other threads",
+            OtherTime::SingleThread => "waiting for a single thread",
+            OtherTime::Barriers => "barriers",
+            OtherTime::Packing => "packing",
+            OtherTime::UnusedThreads => "unused threads",
+            OtherTime::StepEnds => "start and end of steps",
+            OtherTime::BetweenSteps => "between steps",
+        }
+    }
+
+    /// Returns the name of the field in JSON.
+    fn key(self) -> &'static str {
+        match self {
+            OtherTime::OtherThreads => "waiting_for_other_threads",
+            OtherTime::SingleThread => "waiting_for_one_alone",
+            OtherTime::Barriers => "meeting",
+            OtherTime::Packing => "packing",
+            OtherTime::UnusedThreads => "threads_left_out",
+            OtherTime::StepEnds => "rest_of_steps",
+            OtherTime::BetweenSteps => "between_steps",
+        }
+    }
+
+    /// Returns the explanation for the glossary.
+    #[cfg(test)]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            OtherTime::OtherThreads => "threads had finished their part of a stage, and other threads had not",
+            OtherTime::SingleThread => "one thread did a small stage for all",
+            OtherTime::Barriers => "threads synchronised, without the waiting above",
+            OtherTime::Packing => "weights were packed for their first use",
+            OtherTime::UnusedThreads => "threads were unused because other processes had the CPU",
+            OtherTime::StepEnds => "inputs were set, and threads started and joined",
+            OtherTime::BetweenSteps => "no step ran: sampling, drafting, and output of text",
+        }
+    }
 }
 
 /// Returns the time of a phase outside of ops. Together with the ops it is the whole time of all
 /// threads. The rest of the steps and the time between steps have their own rows.
-fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
+fn others(phase: &Phase, stats: &Stats) -> Vec<(OtherTime, f64)> {
     let threads = stats.threads as f64;
     let steps = stats.wall.as_secs_f64() * threads;
     let ops: f64 = stats.tasks.iter().map(|task| task.work.time.as_secs_f64()).sum();
     let waits = [
-        ("waiting for other threads", "waiting_for_other_threads", stats.imbalance),
-        ("waiting for one that works alone", "waiting_for_one_alone", stats.alone),
-        ("barriers", "meeting", stats.meeting),
-        ("packing", "packing", stats.packing),
+        (OtherTime::OtherThreads, stats.imbalance),
+        (OtherTime::SingleThread, stats.alone),
+        (OtherTime::Barriers, stats.meeting),
+        (OtherTime::Packing, stats.packing),
     ]
-    .map(|(name, key, time)| Other { name, key, seconds: time.as_secs_f64() });
-    let known: f64 = ops + waits.iter().map(|wait| wait.seconds).sum::<f64>();
+    .map(|(time, duration)| (time, duration.as_secs_f64()));
+    let known: f64 = ops + waits.iter().map(|(_, seconds)| seconds).sum::<f64>();
     let rest = (steps - known).max(0.0);
     // Time of steps without some thread, since other processes use its CPU.
     let part = 1.0 - stats.thread_steps as f64 / (stats.steps as f64 * threads).max(1.0);
     let idle = if stats.reduced > 0 { (steps * part.max(0.0)).min(rest) } else { 0.0 };
     let between = (phase.seconds * threads - steps).max(0.0);
-    let left = [
-        ("threads left out", "threads_left_out", idle),
-        ("begin and end of steps", "rest_of_steps", rest - idle),
-        ("sampling and text, between steps", "between_steps", between),
-    ];
-    waits.into_iter().chain(left.map(|(name, key, seconds)| Other { name, key, seconds })).collect()
+    let left =
+        [(OtherTime::UnusedThreads, idle), (OtherTime::StepEnds, rest - idle), (OtherTime::BetweenSteps, between)];
+    waits.into_iter().chain(left).collect()
 }
 
-/// Returns the rows of the longest ops and of the time outside of ops, the longest first. They add
-/// up to the whole time.
+/// Returns a head, and the rows of the longest ops and of the time outside of ops, the longest
+/// first. They add up to the whole time. Returns nothing if no time was measured.
 fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
     let (ops, others) = (ops(stats, limits), others(phase, stats));
-    let times = ops.iter().map(|op| op.seconds).chain(others.iter().map(|other| other.seconds));
+    let times = ops.iter().map(|op| op.seconds).chain(others.iter().map(|(_, seconds)| *seconds));
     let total: f64 = times.sum();
     if total <= 0.0 {
         return Vec::new();
     }
-    let each = |op: &Op| (op.seconds, format!("{:<20}{}", Printable(&op.op).to_string(), op.rates()));
     let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(LEAST * total);
-    let mut rows: Vec<(f64, String)> = ops.iter().map(each).collect();
-    rows.extend(others.iter().map(|other| (other.seconds, other.name.to_owned())));
+    let mut rows: Vec<(f64, String)> = ops.iter().map(|op| (op.seconds, op.row())).collect();
+    rows.extend(others.iter().map(|(time, seconds)| (*seconds, time.name().to_owned())));
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let (long, short): (Vec<_>, Vec<_>) =
         rows.into_iter().filter(|(time, _)| *time > 0.0).partition(|(time, _)| *time >= least);
     let rest: f64 = short.iter().map(|(time, _)| time).sum();
-    let rest = (!short.is_empty()).then(|| (rest, format!("{} others", short.len())));
+    let rest = (!short.is_empty()).then(|| (rest, counted(short.len() as u64, "shorter row")));
     let percent = |time: f64| 100.0 * time / total;
-    long.into_iter().chain(rest).map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end())).collect()
+    let rows = long.into_iter().chain(rest);
+    let rows = rows.map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end()));
+    std::iter::once(HEAD.to_owned()).chain(rows).collect()
 }
 
 /// Returns a phase with its times, as JSON.
 pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
     let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
     let others: serde_json::Map<String, Json> =
-        others(phase, stats).into_iter().map(|other| (other.key.to_owned(), other.seconds.into())).collect();
+        others(phase, stats).into_iter().map(|(time, seconds)| (time.key().to_owned(), seconds.into())).collect();
     let Streamed { bytes, requested, kept, busy, stall } = phase.streamed;
     json!({
         "tokens": phase.tokens,
@@ -284,15 +337,19 @@ mod tests {
         assert_eq!(
             rows,
             [
-                " 38.4 % begin and end of steps",
-                " 32.0 % linear                10.0 GB/s,  50 % of memory;   40.0 GOP/s,  10 % of int8",
-                " 20.0 % sampling and text, between steps",
+                "   time op                     GB/s   of limit      GOP/s   of limit",
+                " 38.4 % start and end of steps",
+                " 32.0 % linear                 10.0   50 % memory    40.0   10 % int8",
+                " 20.0 % between steps",
                 "  8.0 % waiting for other threads",
-                "  1.6 % 2 others",
+                "  1.6 % 2 shorter rows",
             ]
         );
-        assert!(rows.iter().all(|row| row.len() + 10 <= 100), "{rows:?}");
-        assert_eq!(lines(&phase, &stats, None)[1], " 32.0 % linear                10.0 GB/s;   40.0 GOP/s of int8");
+        assert!(rows.iter().all(|row| row.len() + 10 < 80), "{rows:?}");
+        assert_eq!(
+            lines(&phase, &stats, None)[2],
+            " 32.0 % linear                 10.0                  40.0        int8"
+        );
         // Rates above memory bandwidth come from a cache, and rates above all measured caches from
         // the first.
         let faster = |factor: f64| {
@@ -302,15 +359,15 @@ mod tests {
                 .find(|row| row.contains("linear"))
                 .unwrap()
         };
-        assert!(faster(2.0).ends_with("40.0 GB/s,  50 % of L3"), "{}", faster(2.0));
-        assert!(faster(8.0).ends_with("160.0 GB/s, from L1"), "{}", faster(8.0));
+        assert!(faster(2.0).ends_with(" 40.0   50 % L3"), "{}", faster(2.0));
+        assert!(faster(8.0).ends_with(" 160.0        L1"), "{}", faster(8.0));
         // With other work on the machine each op is short; the longest still has a row. All rows
         // add up to the whole time.
         let crowded = Stats { wall: Duration::from_secs(1000), ..stats.clone() };
         let short = lines(&phase, &crowded, None);
         assert!(short.iter().any(|row| row.starts_with("  0.0 % linear ")), "{short:?}");
         let sum = |rows: &[String]| -> f64 {
-            rows.iter().map(|row| row.split('%').next().unwrap().trim().parse::<f64>().unwrap()).sum()
+            rows.iter().skip(1).map(|row| row.split('%').next().unwrap().trim().parse::<f64>().unwrap()).sum()
         };
         assert!([&rows, &short].iter().all(|rows| (sum(rows) - 100.0).abs() < 0.3), "{rows:?} {short:?}");
         let facts = facts(&phase, &stats, Some(&limits));
