@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::report::{Format, SCHEMA, quoted};
-use crate::output::{self, Document, lines};
+use crate::output::{self, Document, counted, lines};
 use crate::{BadInput, Usage};
 
 /// Schema of the JSON document, and of each JSON line.
@@ -316,26 +316,28 @@ fn text(
     }
     writeln!(
         out,
-        "{:>7} {:<9} {:<7} {:>6} {:>6} {:>10} {:>10} {:>7}   interval",
+        "{:>7} {:<15} {:<7} {:>6} {:>6} {:>10} {:>10} {:>7}",
         "threads", "target", "test", "tokens", "depth", "a", "b", "b / a"
     )?;
     for row in rows {
         let [threads, target, test, tokens, depth] = row.key().map(|cell| lines(&cell));
         let (ratio, interval) = row.texts();
-        write!(
+        writeln!(
             out,
-            "{threads:>7} {target:<9} {test:<7} {tokens:>6} {depth:>6} {:>10.2} {:>10.2} {ratio:>7}   {interval:<22} {}",
-            row.a, row.b, row.verdict
+            "{threads:>7} {target:<15} {test:<7} {tokens:>6} {depth:>6} {:>10.2} {:>10.2} {ratio:>7}",
+            row.a, row.b
         )?;
-        writeln!(out, "{}", if row.deferred > 0 { format!(", {} deferred", row.deferred) } else { String::new() })?;
+        let deferred = match row.deferred {
+            0 => String::new(),
+            experts => format!(", {} per token deferred", counted(experts, "expert")),
+        };
+        let interval = if interval.is_empty() { interval } else { format!("; b / a is {interval} confidence") };
+        writeln!(out, "{:>7} {}{interval}{deferred}", "", row.verdict)?;
     }
     missing.iter().try_for_each(|row| writeln!(out, "{}", lines(row)))?;
     let unsure = rows.iter().filter_map(|row| row.ratio).any(|ratio| ratio.confidence < CONFIDENCE);
     if unsure {
-        writeln!(
-            out,
-            "fewer than {ROUNDS} rounds of each: `-r {ROUNDS}` and more make intervals that hold in 95 of 100 cases"
-        )?;
+        writeln!(out, "fewer than {ROUNDS} rounds of a test: measure with `-r {ROUNDS}` or more for 95 % confidence")?;
     }
     Ok(())
 }

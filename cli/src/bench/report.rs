@@ -64,7 +64,7 @@ impl<'w> Report<'w> {
                 writeln!(out, "{}", Printable(&self.name))?;
                 writeln!(
                     out,
-                    "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12}   min .. max",
+                    "{:>7} {:<15} {:<7} {:>6} {:>6} {:>12}   min .. max",
                     "threads", "target", "test", "tokens", "depth", "tokens/s"
                 )?;
             }
@@ -121,7 +121,7 @@ impl<'w> Report<'w> {
         let out = &mut *self.out;
         writeln!(
             out,
-            "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
+            "{:>7} {:<15} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
             row.threads, row.target, row.test, row.tokens, row.depth, row.median, row.min, row.max
         )?;
         if let Some(deferral) = &row.deferral {
