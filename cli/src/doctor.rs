@@ -1,16 +1,16 @@
 //! `ixc doctor`: facts about this machine, its target, and missing features.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread::available_parallelism;
 
-use ixc_compile::machine::features::{cpu_name, features, targets};
-use ixc_compile::machine::system::{Probe, executable_memory, huge_pages, io_uring, memory};
+use ixc_compile::machine::features::{Feature, TargetState, cpu_name, features, targets};
+use ixc_compile::machine::system::{Memory, Probe, executable_memory, huge_pages, io_uring, memory};
 use ixc_generate::drive::{self, Measured};
 use ixc_targets::Target;
 use ixc_targets::cpu::{Caches, caches};
 use ixc_workbench::kernels::roofline::Roofline;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::output::{self, Bytes, Printable, counted};
 use super::ranges::Ranges;
@@ -39,122 +39,180 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let machine = Machine::measure(&self)?;
+        if self.json {
+            return Ok(output::json(out, "ixc.doctor.v1", &machine.facts())?);
+        }
+        Ok(machine.write(out)?)
+    }
+}
+
+/// Measured properties of this machine.
+struct Machine {
+    threads: usize,
+    targets: Vec<TargetState>,
+    features: Vec<Feature>,
+    caches: Caches,
+    memory: Memory,
+    drive: Option<Measured>,
+    /// Rates of one thread and of all threads; empty if they were not measured.
+    limits: Vec<Roofline>,
+    huge_pages: Option<String>,
+    io_uring: Probe,
+    executable_memory: Probe,
+}
+
+impl Machine {
+    /// Measures this machine.
+    fn measure(args: &Args) -> anyhow::Result<Machine> {
         let threads = available_parallelism().map_or(1, |threads| threads.get());
         let memory = memory();
         // Measure the drive first: a wrong path then fails before the memory is measured.
-        let drive = self.drive.as_deref().map(drive::measure).transpose()?;
-        let mut limits: Vec<Roofline> = Vec::new();
-        if !self.no_bandwidth {
-            for threads in [Some(1), Some(threads).filter(|threads| *threads > 1)].into_iter().flatten() {
-                limits.push(Roofline::measure(Target::native(), threads, None));
-            }
-        }
-        let (targets, features, huge_pages) = (targets(), features(), huge_pages());
-        let (ring, executable, caches) = (io_uring(), executable_memory(), caches());
-        if self.json {
-            let facts = json!({
-                "ixc": ixc_compile::build::BUILD,
-                "cpu": cpu_name(),
-                "threads": threads,
-                "caches": caches,
-                "target": targets.iter().find(|target| target.chosen).map(|target| target.name),
-                "targets": targets,
-                "features": features,
-                "memory": memory,
-                "bandwidth": limits,
-                "transparent_huge_pages": huge_pages,
-                "io_uring": ring,
-                "executable_memory": executable,
-                "drive": drive.as_ref().map(drive_facts),
-            });
-            return Ok(output::json(out, "ixc.doctor.v1", &facts)?);
-        }
+        let drive = args.drive.as_deref().map(drive::measure).transpose()?;
+        let thread_counts = if threads > 1 { vec![1, threads] } else { vec![1] };
+        let limits = match args.no_bandwidth {
+            true => Vec::new(),
+            false => thread_counts.into_iter().map(|count| Roofline::measure(Target::native(), count, None)).collect(),
+        };
+        Ok(Machine {
+            threads,
+            targets: targets(),
+            features: features(),
+            caches: caches(),
+            memory,
+            drive,
+            limits,
+            huge_pages: huge_pages(),
+            io_uring: io_uring(),
+            executable_memory: executable_memory(),
+        })
+    }
+
+    /// Returns the properties as JSON.
+    fn facts(&self) -> Json {
+        json!({
+            "ixc": ixc_compile::build::BUILD,
+            "cpu": cpu_name(),
+            "threads": self.threads,
+            "caches": self.caches,
+            "target": self.targets.iter().find(|target| target.chosen).map(|target| target.name),
+            "targets": self.targets,
+            "features": self.features,
+            "memory": self.memory,
+            "bandwidth": self.limits,
+            "transparent_huge_pages": self.huge_pages,
+            "io_uring": self.io_uring,
+            "executable_memory": self.executable_memory,
+            "drive": self.drive.as_ref().map(drive_facts),
+        })
+    }
+
+    /// Writes the properties as lines with labels.
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "ixc        {}", ixc_compile::build::version())?;
-        writeln!(out, "CPU        {}, {}", Printable(&cpu_name()), counted(threads as u64, "thread"))?;
+        writeln!(out, "CPU        {}, {}", Printable(&cpu_name()), counted(self.threads as u64, "thread"))?;
         let details = output::is_verbose();
-        for target in &targets {
-            match (target.chosen, target.missing.as_slice()) {
-                (true, _) => writeln!(out, "target     {:<16} chosen", target.name)?,
-                (false, []) => writeln!(out, "target     {:<16} runs here", target.name)?,
-                (false, [first, rest @ ..]) if details => {
-                    writeln!(out, "target     {:<16} lacks {first}", target.name)?;
-                    rest.iter().try_for_each(|missing| writeln!(out, "{:<28}lacks {missing}", ""))?;
-                }
-                // Most lines would say "not in CPUID": omit it.
-                (false, _) => {
-                    let lacks = target.lacks.replace(" (not in CPUID)", "");
-                    let line = format!("target     {:<16} lacks {lacks}", target.name);
-                    writeln!(out, "{}", wrapped(&line, WIDTH + 1))?;
-                }
-            }
-        }
-        if details {
-            for feature in &features {
-                let mark = if feature.present { "yes" } else { "no" };
-                writeln!(out, "feature    {:<16} {mark:<4} {}", feature.name, feature.gives)?;
-            }
-        } else {
-            let names = |present: bool| {
-                let chosen = features.iter().filter(|feature| feature.present == present);
-                chosen.map(|feature| feature.name).collect::<Vec<_>>()
-            };
-            for (title, names) in [("features", names(true)), ("lacking", names(false))] {
-                list(out, title, &names)?;
-            }
-        }
-        let or_unknown = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
-        let Caches { l1d, l2, l3 } = caches;
+        self.targets.iter().try_for_each(|target| write_target(out, target, details))?;
+        self.write_features(out, details)?;
+        let Caches { l1d, l2, l3 } = self.caches;
         writeln!(out, "caches     L1d {}, L2 {}, L3 {}", or_unknown(l1d), or_unknown(l2), or_unknown(l3))?;
-        writeln!(out, "memory     {}, {} available", or_unknown(memory.total), or_unknown(memory.available))?;
-        if let Some(limit) = memory.cgroup_limit {
+        let Memory { total, available, .. } = self.memory;
+        writeln!(out, "memory     {}, {} available", or_unknown(total), or_unknown(available))?;
+        if let Some(limit) = self.memory.cgroup_limit {
             writeln!(out, "           limited to {} by the control group", Bytes(limit))?;
         }
-        for Roofline { threads, bytes_per_second, caches, no_bandwidth, products, refused } in &limits {
-            let by = counted(*threads as u64, "thread");
-            let rates = bytes_per_second.iter().map(|rate| format!("memory {:.1}", rate / 1e9));
-            let rates =
-                rates.chain(caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9)));
-            let rates: Vec<String> = rates.collect();
-            if !rates.is_empty() {
-                writeln!(out, "bandwidth  {} GB/s read by {by}", rates.join(", "))?;
-            }
-            if let Some(why) = no_bandwidth {
-                writeln!(out, "           memory is not measured: {why}")?;
-            }
-            if let Some(reason) = refused {
-                writeln!(out, "products   not measured: {}", Printable(reason))?;
-                continue;
-            }
-            let products = products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9));
-            writeln!(out, "products   {} GOP/s by {by}", products.collect::<Vec<_>>().join(", "))?;
+        self.limits.iter().try_for_each(|limits| write_limits(out, limits))?;
+        self.write_system(out)
+    }
+
+    /// Writes the features of the CPU: their names, or a line for each with `details`.
+    fn write_features(&self, out: &mut dyn Write, details: bool) -> io::Result<()> {
+        if details {
+            return self.features.iter().try_for_each(|feature| {
+                let mark = if feature.present { "yes" } else { "no" };
+                writeln!(out, "feature    {:<16} {mark:<4} {}", feature.name, feature.gives)
+            });
         }
-        let advice = match huge_pages.as_deref() {
+        for (title, present) in [("features", true), ("lacking", false)] {
+            let features = self.features.iter().filter(|feature| feature.present == present);
+            let names: Vec<&str> = features.map(|feature| feature.name).collect();
+            list(out, title, &names)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what the operating system allows, and the speed of the drive.
+    fn write_system(&self, out: &mut dyn Write) -> io::Result<()> {
+        let advice = match self.huge_pages.as_deref() {
             Some("always" | "madvise") => "; ixc uses them for activations and tables",
             _ => "; with `madvise`, ixc would use them for activations",
         };
-        writeln!(out, "huge pages {}{advice}", huge_pages.as_deref().unwrap_or("unknown"))?;
+        writeln!(out, "huge pages {}{advice}", self.huge_pages.as_deref().unwrap_or("unknown"))?;
         let probe = |probe: &Probe| match &probe.reason {
             None => "available".to_owned(),
             Some(reason) => format!("not available ({})", Printable(reason)),
         };
-        let reader = if ring.available { "it" } else { "threads" };
-        writeln!(out, "io_uring   {}; {reader} would read streamed experts", probe(&ring))?;
-        if let Some(drive) = &drive {
+        let reader = if self.io_uring.available { "it" } else { "threads" };
+        writeln!(out, "io_uring   {}; {reader} would read streamed experts", probe(&self.io_uring))?;
+        if let Some(drive) = &self.drive {
             write_drive(out, drive)?;
         }
-        writeln!(out, "JIT        executable memory {}", probe(&executable))?;
-        if !executable.available {
+        writeln!(out, "JIT        executable memory {}", probe(&self.executable_memory))?;
+        if !self.executable_memory.available {
             writeln!(out, "           compiled plans cannot run; `ixc logits --engine interpreter` can")?;
         }
         Ok(())
     }
 }
 
+fn or_unknown(bytes: Option<u64>) -> String {
+    bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string())
+}
+
+/// Writes whether a target runs on this machine, and the features that the machine lacks. With
+/// `details`, each has its own line.
+fn write_target(out: &mut dyn Write, target: &TargetState, details: bool) -> io::Result<()> {
+    match (target.chosen, target.missing.as_slice()) {
+        (true, _) => writeln!(out, "target     {:<16} chosen", target.name),
+        (false, []) => writeln!(out, "target     {:<16} runs here", target.name),
+        (false, [first, rest @ ..]) if details => {
+            writeln!(out, "target     {:<16} lacks {first}", target.name)?;
+            rest.iter().try_for_each(|missing| writeln!(out, "{:<28}lacks {missing}", ""))
+        }
+        // Most lines would say "not in CPUID": omit it.
+        (false, _) => {
+            let lacks = target.lacks.replace(" (not in CPUID)", "");
+            let line = format!("target     {:<16} lacks {lacks}", target.name);
+            writeln!(out, "{}", wrapped(&line, WIDTH + 1))
+        }
+    }
+}
+
+/// Writes the bandwidth of memory and caches, and the rates of matrix products.
+fn write_limits(out: &mut dyn Write, limits: &Roofline) -> io::Result<()> {
+    let Roofline { threads, bytes_per_second, caches, no_bandwidth, products, refused } = limits;
+    let by = counted(*threads as u64, "thread");
+    let memory = bytes_per_second.iter().map(|rate| format!("memory {:.1}", rate / 1e9));
+    let caches = caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9));
+    let rates: Vec<String> = memory.chain(caches).collect();
+    if !rates.is_empty() {
+        writeln!(out, "bandwidth  {} GB/s read by {by}", rates.join(", "))?;
+    }
+    if let Some(why) = no_bandwidth {
+        writeln!(out, "           memory is not measured: {why}")?;
+    }
+    if let Some(reason) = refused {
+        return writeln!(out, "products   not measured: {}", Printable(reason));
+    }
+    let products = products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9));
+    writeln!(out, "products   {} GOP/s by {by}", products.collect::<Vec<_>>().join(", "))
+}
+
 /// Columns of a line.
 const WIDTH: usize = 79;
 
 /// Prints names after a title, in lines of limited length.
-fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> std::io::Result<()> {
+fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> io::Result<()> {
     let (mut line, mut title) = (String::new(), title);
     for name in names {
         if !line.is_empty() && line.len() + name.len() + 12 > WIDTH {
@@ -189,7 +247,7 @@ fn drive_facts(measured: &Measured) -> serde_json::Value {
     })
 }
 
-fn write_drive(out: &mut dyn Write, measured: &Measured) -> std::io::Result<()> {
+fn write_drive(out: &mut dyn Write, measured: &Measured) -> io::Result<()> {
     let probe = &measured.probe;
     let name = match &measured.place {
         None => "no block device".to_owned(),
