@@ -1,6 +1,6 @@
 //! `ixc plan`: predicted speed of a model for several memory budgets.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ixc_generate::budget::compile_within;
 use ixc_generate::drive;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_generate::plan_file::open_plan;
-use ixc_measure::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
+use ixc_measure::forecast::{self, Costs, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine;
 use ixc_runtime::file::PlanFile;
@@ -19,7 +19,7 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::memory_estimate::{self, Needs};
 use ixc_runtime::trace::Recorder;
 use ixc_targets::Target;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::choose::{ModelChoice, QueueChoice, TargetChoice, positions};
 use super::output::{self, Bytes, Printable, Watch, counted, note};
@@ -86,32 +86,31 @@ fn part(text: &str) -> Result<f64, String> {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let prediction = self.predict()?;
+        if self.json {
+            return Ok(output::json(out, "ixc.plan.v1", &prediction.facts())?);
+        }
+        prediction.write_machine(out)?;
+        Ok(prediction.write_budgets(out)?)
+    }
+
+    /// Measures this machine, and predicts the speed for each budget.
+    fn predict(&self) -> anyhow::Result<Prediction> {
         // Experts are streamed from a file, so the demo model needs one.
-        let path = &self.model.path().map_or_else(ixc_compile::demo::file, |path| Ok(path.to_owned()))?;
-        let no_experts = || ixc_measure::Error::NoExperts { path: path.to_owned() };
+        let path = self.model.path().map_or_else(ixc_compile::demo::file, |path| Ok(path.to_owned()))?;
+        let no_experts = || ixc_measure::Error::NoExperts { path: path.clone() };
         let (threads, context) = (self.threads, self.context.map(positions));
         let sequences = self.parallel;
         let engine_options =
             engine::Options { threads, context, sequences, memory: Some(1), ..engine::Options::default() };
-        let Source { file, folder, model, target } = self.source(path, &engine_options)?;
+        let Source { file, folder, model, target } = self.source(&path, &engine_options)?;
         let tokens = file.plan.max_tokens;
         let needs = memory_estimate::of(&file, &folder, &engine_options)
             .map_err(ixc_error::Error::from)?
             .ok_or_else(no_experts)?;
         drop(file);
-        let budgets: Vec<u64> = match self.memory.as_slice() {
-            [] => ladder(&needs),
-            given => given.iter().map(|size| size.0).collect(),
-        };
         // Refuse impossible budgets before anything is measured.
-        let slots: Result<Vec<(u64, u64)>, ixc_error::Error> = budgets
-            .iter()
-            .map(|&budget| {
-                let spending = needs.spending(budget).map_err(ixc_error::Error::from)?;
-                Ok((budget, spending.classes.iter().map(|class| u64::from(class.count)).sum()))
-            })
-            .collect();
-        let (slots, shape) = (slots?, Shape::of(&needs, tokens));
+        let (slots, shape) = (self.slots(&needs)?, Shape::of(&needs, tokens));
         let gauge = Arc::new(Gauge::default());
         gauge.begin(Activity::Measuring, 0);
         let watch = Watch::new(&gauge);
@@ -124,85 +123,150 @@ impl Args {
         let costs = forecast::measure(&model, &session, &drive, &shape)?;
         drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        if let Err(why) = Remembered::keep(path, threads, target, shape, costs) {
+        if let Err(why) = Remembered::keep(&path, threads, target, shape, costs) {
             note!("ixc: the measurements are not remembered: {why}");
         }
-        let found = Remembered::routing(path);
+        let measured = Remembered::routing(&path);
         let routing = |slots: u64| match self.hit_rate {
             Some(hits) => {
                 let in_memory = slots as f64 / shape.all().max(1) as f64;
-                Routing { evenness: Routing::evenness_of(in_memory, 1.0 - hits), ..found }
+                Routing { evenness: Routing::evenness_of(in_memory, 1.0 - hits), ..measured }
             }
             None if self.uniform => Routing::default(),
-            None => found,
+            None => measured,
         };
-        let rows: Vec<(u64, Forecast)> =
+        let rows =
             slots.iter().map(|&(budget, slots)| (budget, forecast(&shape, &costs, slots, &routing(slots)))).collect();
-        if self.json {
-            let budget = |(budget, row): &(u64, Forecast)| {
-                json!({
-                    "memory": budget,
-                    "experts_in_memory": row.slots,
-                    "hit_rate": row.hits,
-                    "bytes_per_token": row.bytes,
-                    "compute_seconds": row.compute,
-                    "reading_seconds": row.reading,
-                    "token_seconds": row.token,
-                    "decode": 1.0 / row.token,
-                    "prefill": PROMPT as f64 / row.prompt,
-                    "limit": row.limit,
-                })
-            };
-            let facts = json!({
-                "threads": threads,
-                "target": target.name(),
-                "least_memory": needs.min_bytes(),
-                "fixed_memory": needs.fixed,
-                "trace_memory": Recorder::bytes(threads),
-                "experts": shape.all(),
-                "queue_depth": drive.depth,
-                "drive_bytes_per_second": costs.drive,
-                "expert_seconds_to_read_alone": costs.alone,
-                "dense_seconds": costs.dense,
-                "expert_seconds": costs.experts,
-                "packing_seconds_per_byte": costs.packing,
-                "prompt_seconds": costs.prompt,
-                "evenness": found.evenness.filter(|_| !self.uniform && self.hit_rate.is_none()),
-                "budgets": rows.iter().map(budget).collect::<Vec<_>>(),
-            });
-            return Ok(output::json(out, "ixc.plan.v1", &facts)?);
-        }
-        writeln!(out, "{}", Printable(&path.display().to_string()))?;
-        writeln!(
-            out,
-            "machine    {}, target {}; {:.1} ms for a token from memory, {:.1} of that for its experts",
-            counted(threads as u64, "thread"),
-            target.name(),
-            1e3 * (costs.dense + costs.experts),
-            1e3 * costs.experts
-        )?;
-        writeln!(
-            out,
-            "drive      {:.2} GB/s with {} at once; an expert is {} and takes {:.2} ms alone, a token needs {} of {}",
-            costs.drive / 1e9,
-            counted(drive.depth as u64, "read"),
-            Bytes(shape.bytes as u64),
-            1e3 * costs.alone,
-            u64::from(shape.top_k) * u64::from(shape.layers),
-            shape.all()
-        )?;
-        let routing = match found.evenness.filter(|_| !self.uniform) {
-            _ if self.hit_rate.is_some() => "as told",
-            Some(_) => "as the last run found",
-            None => "uniform, the worst case",
+        let routing = match measured.evenness {
+            _ if self.hit_rate.is_some() => RoutingOrigin::HitRate,
+            Some(evenness) if !self.uniform => RoutingOrigin::LastRun { evenness },
+            _ => RoutingOrigin::Uniform,
         };
+        Ok(Prediction { path, threads, target, needs, shape, drive, costs, routing, rows })
+    }
+
+    /// Returns each budget, and the number of experts that it holds.
+    ///
+    /// # Errors
+    /// If a budget is too small.
+    fn slots(&self, needs: &Needs) -> Result<Vec<(u64, u64)>, ixc_error::Error> {
+        let budgets: Vec<u64> = match self.memory.as_slice() {
+            [] => ladder(needs),
+            given => given.iter().map(|size| size.0).collect(),
+        };
+        let slots = |budget: u64| {
+            let spending = needs.spending(budget).map_err(ixc_error::Error::from)?;
+            Ok((budget, spending.classes.iter().map(|class| u64::from(class.count)).sum()))
+        };
+        budgets.into_iter().map(slots).collect()
+    }
+}
+
+/// Origin of the routing that a prediction assumes.
+enum RoutingOrigin {
+    /// `--hit-rate`.
+    HitRate,
+    /// The last run measured it.
+    LastRun {
+        evenness: f64,
+    },
+    Uniform,
+}
+
+/// Predicted speed of a model for several budgets.
+struct Prediction {
+    path: PathBuf,
+    threads: usize,
+    target: Target,
+    needs: Needs,
+    shape: Shape,
+    drive: drive::Choice,
+    costs: Costs,
+    routing: RoutingOrigin,
+    /// Budgets in bytes, with the forecast of each.
+    rows: Vec<(u64, Forecast)>,
+}
+
+impl Prediction {
+    /// Returns the prediction as JSON.
+    fn facts(&self) -> Json {
+        let Prediction { needs, shape, costs, .. } = self;
+        let budget = |(budget, row): &(u64, Forecast)| {
+            json!({
+                "memory": budget,
+                "experts_in_memory": row.slots,
+                "hit_rate": row.hits,
+                "bytes_per_token": row.bytes,
+                "compute_seconds": row.compute,
+                "reading_seconds": row.reading,
+                "token_seconds": row.token,
+                "decode": 1.0 / row.token,
+                "prefill": PROMPT as f64 / row.prompt,
+                "limit": row.limit,
+            })
+        };
+        let evenness = match self.routing {
+            RoutingOrigin::LastRun { evenness } => Some(evenness),
+            RoutingOrigin::HitRate | RoutingOrigin::Uniform => None,
+        };
+        json!({
+            "threads": self.threads,
+            "target": self.target.name(),
+            "least_memory": needs.min_bytes(),
+            "fixed_memory": needs.fixed,
+            "trace_memory": Recorder::bytes(self.threads),
+            "experts": shape.all(),
+            "queue_depth": self.drive.depth,
+            "drive_bytes_per_second": costs.drive,
+            "expert_seconds_to_read_alone": costs.alone,
+            "dense_seconds": costs.dense,
+            "expert_seconds": costs.experts,
+            "packing_seconds_per_byte": costs.packing,
+            "prompt_seconds": costs.prompt,
+            "evenness": evenness,
+            "budgets": self.rows.iter().map(budget).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Writes the measured rates, the memory that the model needs, and the assumed routing.
+    fn write_machine(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Prediction { needs, shape, costs, .. } = self;
+        writeln!(out, "{}", Printable(&self.path.display().to_string()))?;
+        let (threads, target) = (counted(self.threads as u64, "thread"), self.target.name());
+        writeln!(out, "machine    {threads}, target {target}")?;
         writeln!(
             out,
-            "memory     {} besides experts, {} at the least, up to {} more for --trace; routing {routing}\n",
+            "token      {:.1} ms from memory, {:.1} ms of it for experts; uses {} of {}",
+            1e3 * (costs.dense + costs.experts),
+            1e3 * costs.experts,
+            u64::from(shape.top_k) * u64::from(shape.layers),
+            counted(shape.all(), "expert")
+        )?;
+        let reads = counted(self.drive.depth as u64, "concurrent read");
+        writeln!(
+            out,
+            "drive      {:.2} GB/s with {reads}; {:.2} ms for an expert alone, {}",
+            costs.drive / 1e9,
+            1e3 * costs.alone,
+            Bytes(shape.bytes as u64)
+        )?;
+        writeln!(
+            out,
+            "memory     {} without experts, {} at least; --trace needs {} more",
             Bytes(needs.fixed),
             Bytes(needs.min_bytes()),
-            Bytes(Recorder::bytes(threads))
+            Bytes(Recorder::bytes(self.threads))
         )?;
+        let routing = match self.routing {
+            RoutingOrigin::HitRate => "as --hit-rate requests",
+            RoutingOrigin::LastRun { .. } => "as the last run measured",
+            RoutingOrigin::Uniform => "uniform, the worst case",
+        };
+        writeln!(out, "routing    {routing}\n")
+    }
+
+    /// Writes a table with a row for each budget.
+    fn write_budgets(&self, out: &mut dyn Write) -> io::Result<()> {
         // A terminal of 80 columns has room for the most important columns.
         let details = terminal::output_width().is_none_or(|width| width >= WIDE);
         let columns = |line: [String; 4], times: String, rates: String, limit: &str| {
@@ -216,8 +280,9 @@ impl Args {
         let (times, rates) =
             (format!("{:>9} {:>9}", "compute", "reading"), format!("{:>10} {:>11}", "decode t/s", "prefill t/s"));
         writeln!(out, "{}", columns(names, times, rates, "limit"))?;
-        for (budget, row) in &rows {
-            let experts = format!("{} {:>4.0} %", row.slots, 100.0 * row.slots as f64 / shape.all().max(1) as f64);
+        let all = self.shape.all().max(1) as f64;
+        for (budget, row) in &self.rows {
+            let experts = format!("{} {:>4.0} %", row.slots, 100.0 * row.slots as f64 / all);
             let limit = match row.limit {
                 Limit::Cores => "the cores",
                 Limit::Drive => "the drive",
