@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,19 +10,20 @@ use ixc_failure::Remedy;
 use ixc_files::private_files::private_folder;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc_generate::prompt_cache;
+use ixc_generate::speculate::Speculation;
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 use ixc_serve::http::{LogFormat, RequestLog};
 use ixc_serve::service::{listen, serve};
 use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
-use ixc_text::template::own_program;
+use ixc_text::template::{ChatTemplate, own_program};
 use serde_json::{Map, Value};
 
 use super::access::AccessChoice;
 use super::choose::{ModelChoice, RunChoice};
 use super::embed::PoolingChoice;
-use super::expert_files::ExpertFiles;
+use super::expert_files::{ExpertFiles, ExpertRecord};
 use super::force::Force;
 use super::name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
@@ -175,6 +176,13 @@ impl LogForm {
     }
 }
 
+/// Addresses to listen on, or a socket that a supervisor opened.
+struct Endpoint {
+    host: String,
+    addresses: Vec<SocketAddr>,
+    inherited: Option<TcpListener>,
+}
+
 impl Args {
     /// Runs the command.
     pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
@@ -182,102 +190,31 @@ impl Args {
         ixc_serve::http::check_defaults(&self.defaults()).map_err(Usage)?;
         let keys = self.access.keys()?;
         let notifier = Notifier::from_environment().map_err(ixc_serve::Error::from)?;
-        let inherited = inherited_listener().map_err(ixc_serve::Error::from)?;
-        let (host, addresses) = match &inherited {
-            None => (self.host.clone(), self.addresses()?),
-            Some(listener) => {
-                let address = listener
-                    .local_addr()
-                    .map_err(ixc_error::Error::io(Path::new("the inherited socket"), "listen on"))?;
-                (address.ip().to_string(), vec![address])
-            }
-        };
-        let is_here = addresses.iter().all(|address| address.ip().is_loopback());
-        if keys.is_empty() && !is_here && !self.access.no_api_key {
-            let wrong = format!(
-                "{host} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody"
-            );
-            return Err(Usage(wrong).into());
-        }
+        let endpoint = self.endpoint(&keys)?;
         let template = self.template.template()?;
-        if let Some(folder) = &self.slot_save_path {
-            let there = std::fs::metadata(folder).map_err(ixc_error::Error::io(folder, "save sequences in"))?;
-            if !there.is_dir() {
-                return Err(BadInput(format!("{} is not a folder", folder.display())).into());
-            }
-        }
+        self.check_slot_folder()?;
         let inputs: Vec<&Path> = self.model.files().chain(self.template.file()).collect();
         let mut record = self.experts.open(self.force, &inputs)?;
         let gauge = Arc::new(Gauge::default());
-        let options = self.how.options(&self.model)?;
-        let options = LoadOptions {
-            run: self.speculation.options(engine::Options {
-                sequences: self.parallel,
-                exact_batch: self.exact_batch,
-                pins: record.pins(),
-                gauge: Some(Arc::clone(&gauge)),
-                ..options.run
-            }),
-            embeddings: self.embeddings,
-            nextn: self.speculation.nextn(),
-            longest_context: Some(LongestContext { reserved: self.prompts().map_or(0, |prompts| prompts.memory) }),
-            ..options
-        };
+        let options = self.load_options(&record, &gauge)?;
         let sources = self.sources()?;
         // Listen before the model is loaded, which takes longer.
+        let Endpoint { host, addresses, inherited } = endpoint;
         let address = format!("{}:{}", self.host, self.port);
         let refused = || ixc_error::Error::io(Path::new(&address), "listen on");
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
-        let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
-        let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
-        let (slot_folder, prompts) = (self.slot_save_path.clone(), self.prompts());
-        let of = serving::Options {
-            name: sources[0].name.clone(),
-            queue,
-            template,
-            compiler: Some(renderer.clone()),
-            renderer: Some(renderer),
-            slot_folder,
-            prompts,
-            prompt_rows: self.prompt_rows.map(|rows| rows as usize),
-            shift: self.shift.shift(),
-            drops_turns: self.drop_turns,
-            pooling: self.pooling.pooling,
-        };
+        let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
-        let parallel = counted(self.parallel.into(), "request");
         let models = match &*sources {
-            [Source { name, path }] => {
-                let embeddings = options.embeddings || gives_embeddings(path.as_deref())?;
-                let options = LoadOptions { embeddings, ..options };
-                let watch = Watch::new(&gauge);
-                let guesser = self.speculation.open(path.as_deref(), &options)?;
-                let model = LoadedModel::open(path.as_deref(), &options)?;
-                drop(watch);
+            [source] => {
+                let (model, speculation, is_chat) = self.load(source, options, &gauge)?;
                 record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
-                let speculation = self.speculation.of(guesser, &model)?;
-                let (threads, context) = (counted(model.threads() as u64, "thread"), self.context_words(&model));
-                let models = Registry::one(Host::new(model, speculation, of)?);
-                note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
-                if !embeddings {
-                    self.point_browsers(local);
-                }
-                models
+                self.announce_model(&source.name, &model, local, is_chat);
+                Registry::one(Host::new(model, speculation, serving_options)?)
             }
-            several => {
-                if let Some(folder) = &self.prompt_cache {
-                    private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
-                }
-                let names: Vec<&str> = several.iter().map(|source| &*source.name).collect();
-                let names = names.join(", ");
-                let models = Registry::several(sources, options, of);
-                let memory = models.total().map_or_else(String::new, |total| format!(", {} for all", Bytes(total)));
-                note!("ixc: {names} on http://{local}, {parallel} at once of each{memory}");
-                self.point_browsers(local);
-                models
-            }
+            _ => self.registry(sources, options, serving_options, local)?,
         };
-        let options = ixc_serve::http::Options {
+        let server_options = ixc_serve::http::Options {
             hosts: self.access.hosts(&host),
             checks_host: self.access.checks_host(&keys),
             origins: self.access.origins(),
@@ -293,10 +230,128 @@ impl Args {
             let _ = end.send(());
         });
         notifier.ready(local).map_err(ixc_serve::Error::from)?;
-        let used = serve(models, listener, options, notifier, ended)
+        let expert_use = serve(models, listener, server_options, notifier, ended)
             .map_err(ixc_error::Error::io(Path::new("the server"), "run"))?;
-        used.map_or(Ok(()), |used| record.write(|| used))?;
+        expert_use.map_or(Ok(()), |expert_use| record.write(|| expert_use))?;
         Ok(())
+    }
+
+    /// Returns the addresses to listen on, or the socket of a supervisor.
+    ///
+    /// # Errors
+    /// If other machines would have access without a key, and `--no-api-key` does not allow it.
+    fn endpoint(&self, keys: &[String]) -> anyhow::Result<Endpoint> {
+        let inherited = inherited_listener().map_err(ixc_serve::Error::from)?;
+        let (host, addresses) = match &inherited {
+            None => (self.host.clone(), self.addresses()?),
+            Some(listener) => {
+                let address = listener
+                    .local_addr()
+                    .map_err(ixc_error::Error::io(Path::new("the inherited socket"), "listen on"))?;
+                (address.ip().to_string(), vec![address])
+            }
+        };
+        let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+        if keys.is_empty() && !is_local && !self.access.no_api_key {
+            let wrong = format!(
+                "{host} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody"
+            );
+            return Err(Usage(wrong).into());
+        }
+        Ok(Endpoint { host, addresses, inherited })
+    }
+
+    /// Checks that the folder of saved sequences is a folder.
+    fn check_slot_folder(&self) -> anyhow::Result<()> {
+        let Some(folder) = &self.slot_save_path else { return Ok(()) };
+        let metadata = std::fs::metadata(folder).map_err(ixc_error::Error::io(folder, "save sequences in"))?;
+        match metadata.is_dir() {
+            true => Ok(()),
+            false => Err(BadInput(format!("{} is not a folder", folder.display())).into()),
+        }
+    }
+
+    /// Returns the options with which models are loaded.
+    fn load_options(&self, record: &ExpertRecord, gauge: &Arc<Gauge>) -> anyhow::Result<LoadOptions> {
+        let options = self.how.options(&self.model)?;
+        Ok(LoadOptions {
+            run: self.speculation.options(engine::Options {
+                sequences: self.parallel,
+                exact_batch: self.exact_batch,
+                pins: record.pins(),
+                gauge: Some(Arc::clone(gauge)),
+                ..options.run
+            }),
+            embeddings: self.embeddings,
+            nextn: self.speculation.nextn(),
+            longest_context: Some(LongestContext { reserved: self.prompts().map_or(0, |prompts| prompts.memory) }),
+            ..options
+        })
+    }
+
+    /// Returns the options of requests to a model.
+    fn serving_options(&self, name: &str, template: Option<ChatTemplate>) -> anyhow::Result<serving::Options> {
+        let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        Ok(serving::Options {
+            name: name.to_owned(),
+            queue: self.queue.unwrap_or(QUEUE * self.parallel as usize),
+            template,
+            compiler: Some(renderer.clone()),
+            renderer: Some(renderer),
+            slot_folder: self.slot_save_path.clone(),
+            prompts: self.prompts(),
+            prompt_rows: self.prompt_rows.map(|rows| rows as usize),
+            shift: self.shift.shift(),
+            drops_turns: self.drop_turns,
+            pooling: self.pooling.pooling,
+        })
+    }
+
+    /// Loads the only model. Returns it with its speculation, and whether it generates text.
+    fn load(
+        &self,
+        Source { path, .. }: &Source,
+        options: LoadOptions,
+        gauge: &Arc<Gauge>,
+    ) -> anyhow::Result<(LoadedModel, Option<Speculation>, bool)> {
+        let embeddings = options.embeddings || gives_embeddings(path.as_deref())?;
+        let options = LoadOptions { embeddings, ..options };
+        let watch = Watch::new(gauge);
+        let guesser = self.speculation.open(path.as_deref(), &options)?;
+        let model = LoadedModel::open(path.as_deref(), &options)?;
+        drop(watch);
+        let speculation = self.speculation.of(guesser, &model)?;
+        Ok((model, speculation, !embeddings))
+    }
+
+    /// Prints the address and the limits of the only model.
+    fn announce_model(&self, name: &str, model: &LoadedModel, local: SocketAddr, is_chat: bool) {
+        let parallel = counted(self.parallel.into(), "request");
+        let (threads, context) = (counted(model.threads() as u64, "thread"), self.context_words(model));
+        note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
+        if is_chat {
+            self.point_browsers(local);
+        }
+    }
+
+    /// Returns several models, which are loaded at their first requests, and prints their names.
+    fn registry(
+        &self,
+        sources: Vec<Source>,
+        options: LoadOptions,
+        serving_options: serving::Options,
+        local: SocketAddr,
+    ) -> anyhow::Result<Registry> {
+        if let Some(folder) = &self.prompt_cache {
+            private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
+        }
+        let names = sources.iter().map(|source| &*source.name).collect::<Vec<_>>().join(", ");
+        let models = Registry::several(sources, options, serving_options);
+        let memory = models.total().map_or_else(String::new, |total| format!(", {} for all", Bytes(total)));
+        let parallel = counted(self.parallel.into(), "request");
+        note!("ixc: {names} on http://{local}, {parallel} at once of each{memory}");
+        self.point_browsers(local);
+        Ok(models)
     }
 
     /// Describes the context of a model and the reason for its length.
