@@ -1,11 +1,11 @@
 //! `ixc quantise`: converts the matrices of a GGUF file to other formats.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ixc_files::Kind;
+use ixc_files::{Kind, Output};
 use ixc_ir::format::Format;
 use ixc_model_files::gguf::ShardFile;
 use ixc_quantise::importance::Importance;
@@ -78,15 +78,15 @@ fn read_mix(name: &str) -> Result<&'static Mix, String> {
 }
 
 fn read_override(text: &str) -> Result<(String, Format), String> {
-    let made = || Format::encoded().map(Format::name).collect::<Vec<_>>().join(", ");
+    let formats = || Format::encoded().map(Format::name).collect::<Vec<_>>().join(", ");
     let format = |name: &str| Format::from_name(&name.to_ascii_lowercase()).filter(|format| format.encodes());
     let found = text.rsplit_once('=').and_then(|(pattern, name)| Some((pattern.to_owned(), format(name)?)));
-    found.ok_or_else(|| format!("expected PATTERN=FORMAT with one of {}", made()))
+    found.ok_or_else(|| format!("expected PATTERN=FORMAT with one of {}", formats()))
 }
 
 /// Output as JSON.
 #[derive(Serialize)]
-struct Found<'f> {
+struct Report<'f> {
     mix: &'static str,
     output: Option<&'f Path>,
     bytes_before: u64,
@@ -147,87 +147,106 @@ impl Args {
             requantise: self.allow_requantize,
         };
         let plan = plan(&model, &options).map_err(quantise_error)?;
-        if let Some(importance) = &importance {
-            let known = |name: &str| importance.knows(name);
-            let unknown = plan.tensors.iter().filter(|planned| planned.to.is_some() && !known(planned.tensor.name()));
-            let unknown = unknown.count() as u64;
-            if unknown > 0 {
-                note!("ixc: the importance matrix has no values for {}", counted(unknown, "tensor"));
-            }
-        }
-        let blind = plan.without_importance() as u64;
-        if blind > 0 {
-            note!(
-                "ixc: {} of so few bits without importance: predictions suffer, and llama-quantize refuses this (`ixc eval --imatrix FILE` makes an importance matrix)",
-                counted(blind, "tensor")
-            );
-        }
+        note_missing_importance(&plan, importance.as_ref());
         let bytes_before: u64 = model.tensors().map(|tensor| tensor.bytes()).sum();
-        let threads = self
-            .threads
-            .map(usize::from)
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let written = match output {
+        let output = match output {
             Some(output) => {
-                let (mut line, mut rate) = (Line::new(begin), Rate::default());
-                let bytes = plan.write(output, threads, |progress| {
-                    let ixc_quantise::Progress { tensor, done, total } = progress;
-                    let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
-                    let (done, total) = (Bytes(done), Bytes(total));
-                    line.show(format_args!("writing {}: {done} of {total}{rate}", Printable(tensor)));
-                });
-                line.clear();
-                Some(bytes.map_err(quantise_error)?)
+                self.write_model(&plan, output, begin)?;
+                Some(&*path)
             }
             None => None,
         };
-        let seconds = begin.elapsed().as_secs_f64();
+        let report = Report {
+            mix: self.mix.name,
+            output,
+            bytes_before,
+            bytes: plan.bytes(),
+            quantised: plan.quantised(),
+            tensors: rows(&plan),
+            seconds: begin.elapsed().as_secs_f64(),
+        };
         if self.json {
-            let found = Found {
-                mix: self.mix.name,
-                output: written.map(|_| &*path),
-                bytes_before,
-                bytes: plan.bytes(),
-                quantised: plan.quantised(),
-                tensors: rows(&plan),
-                seconds,
-            };
-            return Ok(json(out, "ixc.quantise.v1", &found)?);
+            return Ok(json(out, "ixc.quantise.v1", &report)?);
         }
         if self.dry_run {
-            for row in rows(&plan) {
-                let to = if row.from == row.to { String::new() } else { format!(" -> {}", row.to) };
-                writeln!(
-                    out,
-                    "{:<36} {:<22} {}{to}",
-                    Printable(row.name).to_string(),
-                    format!("{:?}", row.dims),
-                    row.from
-                )?;
-            }
+            report.write_tensors(out)?;
         }
-        let mut formats: BTreeMap<String, u64> = BTreeMap::new();
-        rows(&plan).into_iter().for_each(|row| *formats.entry(row.to).or_default() += 1);
-        let formats: Vec<String> = formats.iter().map(|(format, count)| format!("{count} {format}")).collect();
-        let what = if written.is_some() { path.display().to_string() } else { "nothing written".into() };
-        writeln!(
-            out,
-            "{}: {} of {} changed, {} -> {}, {seconds:.1} s",
-            Printable(&what),
-            plan.quantised(),
-            counted(plan.tensors.len() as u64, "tensor"),
-            Bytes(bytes_before),
-            Bytes(plan.bytes())
-        )?;
-        writeln!(out, "  {}", formats.join(", "))?;
+        report.write_summary(out)?;
         let shorter = plan.tensors.iter().filter(|planned| planned.shorter).count() as u64;
         if shorter > 0 {
             note!(
-                "ixc: rows of {} are not whole blocks of the mix's format; they got a format of shorter blocks",
+                "ixc: {} got a format with shorter blocks: rows are not a multiple of the mix's blocks",
                 counted(shorter, "tensor")
             );
         }
         Ok(())
+    }
+
+    /// Writes the model, and shows the progress.
+    fn write_model(&self, plan: &Plan<'_>, output: Output, begin: Instant) -> anyhow::Result<()> {
+        let threads = self
+            .threads
+            .map(usize::from)
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let (mut line, mut rate) = (Line::new(begin), Rate::default());
+        let bytes = plan.write(output, threads, |progress| {
+            let ixc_quantise::Progress { tensor, done, total } = progress;
+            let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
+            let (done, total) = (Bytes(done), Bytes(total));
+            line.show(format_args!("writing {}: {done} of {total}{rate}", Printable(tensor)));
+        });
+        line.clear();
+        bytes.map_err(quantise_error)?;
+        Ok(())
+    }
+}
+
+impl Report<'_> {
+    /// Writes the name, size and formats of each tensor.
+    fn write_tensors(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.tensors.iter().try_for_each(|row| {
+            let to = if row.from == row.to { String::new() } else { format!(" -> {}", row.to) };
+            let (name, dims) = (Printable(row.name).to_string(), format!("{:?}", row.dims));
+            writeln!(out, "{name:<36} {dims:<22} {}{to}", row.from)
+        })
+    }
+
+    /// Writes the number of changed tensors, the sizes, and the number of tensors in each format.
+    fn write_summary(&self, out: &mut dyn Write) -> io::Result<()> {
+        let name = self.output.map_or("nothing written".into(), |path| path.display().to_string());
+        writeln!(
+            out,
+            "{}: {} of {} changed, {} -> {}, {:.1} s",
+            Printable(&name),
+            self.quantised,
+            counted(self.tensors.len() as u64, "tensor"),
+            Bytes(self.bytes_before),
+            Bytes(self.bytes),
+            self.seconds
+        )?;
+        let mut formats: BTreeMap<&str, u64> = BTreeMap::new();
+        self.tensors.iter().for_each(|row| *formats.entry(&row.to).or_default() += 1);
+        let formats: Vec<String> = formats.iter().map(|(format, count)| format!("{count} {format}")).collect();
+        writeln!(out, "  {}", formats.join(", "))
+    }
+}
+
+/// Prints the number of tensors that the importance matrix lacks, and of those that lose much
+/// without one.
+fn note_missing_importance(plan: &Plan<'_>, importance: Option<&Importance>) {
+    if let Some(importance) = importance {
+        let quantised = plan.tensors.iter().filter(|planned| planned.to.is_some());
+        let unknown = quantised.filter(|planned| !importance.knows(planned.tensor.name())).count() as u64;
+        if unknown > 0 {
+            note!("ixc: the importance matrix has no values for {}", counted(unknown, "tensor"));
+        }
+    }
+    let blind = plan.without_importance() as u64;
+    if blind > 0 {
+        note!(
+            "ixc: few bits and no importance matrix for {}: predictions suffer; `ixc eval --imatrix FILE` makes a matrix",
+            counted(blind, "tensor")
+        );
     }
 }
 
