@@ -16,7 +16,8 @@ use ixc_files::folder::NewFolder;
 use ixc_files::{Output, OutputFolder};
 use ixc_generate::budget::compile_within;
 use ixc_generate::loaded_model::LoadOptions;
-use ixc_ir::plan::PlanWeight;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_measure::kl_divergence::Divergence;
 use ixc_model_files::gguf::ShardFile;
 use ixc_passes::manager;
@@ -356,23 +357,7 @@ impl Args {
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
             note!("ixc: {option} has no effect: {why}");
         }
-        let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
-        let contents = if self.self_contained { Contents::All } else { Contents::Packed };
-        if self.self_contained || !self.no_weights && packs {
-            let built_in = Some(ixc_generate::plan_file::built_in());
-            let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
-            let (mut line, mut rate) = (Line::new(begin), Rate::default());
-            let files = model.handles()?;
-            let place = (Path::new(""), &files[..]);
-            let written = weights::write_to(output, &compiled.plan, place, &options, contents, |done, total| {
-                let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
-                line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
-            });
-            line.clear();
-            compiled.plan = written.map_err(ixc_error::Error::from)?;
-        } else {
-            file::write_to(output, &compiled.plan).map_err(ixc_error::Error::from)?;
-        }
+        compiled.plan = self.write_plan(compiled.plan, &model, output, begin)?;
         let seconds = begin.elapsed().as_secs_f64();
         let divergence = self.text.as_ref().map(|text| self.divergence(text, &path, &model, &options)).transpose()?;
         let emitted = stages.write(&model, &compiled)?;
@@ -408,21 +393,50 @@ impl Args {
             Bytes(plan.arena_bytes),
             Bytes(bytes),
         )?;
-        let model_bytes = Bytes(plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes)));
-        match plan.files.as_slice() {
-            [] => writeln!(out, "  holds all weights: no model file is needed to run it")?,
-            [file] if file.path == ixc_compile::demo::NAME => {
-                writeln!(out, "  needs the model that is built in, {model_bytes}")?
-            }
-            [file] => writeln!(out, "  needs the model file {}, {model_bytes}", Printable(&file.path))?,
-            [file, ..] => {
-                let count = plan.files.len();
-                writeln!(out, "  needs the {count} model files {} and so on, {model_bytes}", Printable(&file.path))?;
-            }
-        }
+        writeln!(out, "  {}", model_files(plan))?;
         if let Some(divergence) = divergence {
             writeln!(out, "  requantised, {}", said(&divergence))?;
         }
         Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
+    }
+
+    /// Writes the plan, with the weights that it holds. Returns the plan with their places.
+    fn write_plan(
+        &self,
+        plan: Plan<Kernel>,
+        model: &Model,
+        output: Output,
+        begin: Instant,
+    ) -> anyhow::Result<Plan<Kernel>> {
+        let packs = self.pack || plan.weights.iter().any(PlanWeight::is_packed_at_load);
+        if !self.self_contained && (self.no_weights || !packs) {
+            file::write_to(output, &plan).map_err(ixc_error::Error::from)?;
+            return Ok(plan);
+        }
+        let contents = if self.self_contained { Contents::All } else { Contents::Packed };
+        let built_in = Some(ixc_generate::plan_file::built_in());
+        let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
+        let (mut line, mut rate) = (Line::new(begin), Rate::default());
+        let files = model.handles()?;
+        let place = (Path::new(""), &files[..]);
+        let plan = weights::write_to(output, &plan, place, &options, contents, |done, total| {
+            let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
+            line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
+        });
+        line.clear();
+        Ok(plan.map_err(ixc_error::Error::from)?)
+    }
+}
+
+/// Describes the model files that a run of the plan needs.
+fn model_files(plan: &Plan<Kernel>) -> String {
+    let bytes = Bytes(plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes)));
+    match plan.files.as_slice() {
+        [] => "holds all weights: no model file is needed to run it".to_owned(),
+        [file] if file.path == ixc_compile::demo::NAME => format!("needs the model that is built in, {bytes}"),
+        [file] => format!("needs the model file {}, {bytes}", Printable(&file.path)),
+        [file, ..] => {
+            format!("needs the {} model files {} and so on, {bytes}", plan.files.len(), Printable(&file.path))
+        }
     }
 }
