@@ -8,13 +8,14 @@ use ixc_compile::machine::features::cpu_name;
 use ixc_compile::model::{Model, is_plan};
 use ixc_compile::tuned::{self, By, Place as Kept, own_file, put};
 use ixc_compile::{compile, demo};
+use ixc_passes::tuned::Choice;
 use ixc_runtime::engine;
 use ixc_targets::{CoreCaches, Target};
 use ixc_workbench::kernels::bench::Place;
 use ixc_workbench::kernels::tune::model::{Event, FoundModel, Kernel, Options, Together, tune_model};
 use ixc_workbench::kernels::tune::{self, Found, Row, tune};
 use ixc_workbench::kernels::{KernelError, KernelSpec, choose};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::super::Usage;
 use super::super::choose::PinChoice;
@@ -145,6 +146,40 @@ impl Output<'_> {
         }
     }
 
+    /// Writes the file of the results.
+    fn written(&mut self, setting: &Setting) {
+        match &setting.place {
+            Some(Kept { path, .. }) => self.line(&format!("written to {}", Printable(&path.display().to_string()))),
+            None => self.line("not written"),
+        }
+    }
+
+    /// Writes the progress of tuning a model.
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Kernel(Kernel { spec, rows, share }) => {
+                let of = if *rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
+                self.line(&format!("\n{spec}\n{:.1} % of {of}", share * 100.0));
+                self.head();
+            }
+            Event::Row(row) => self.row(row),
+            Event::Found(found) => {
+                self.default(found);
+                match &found.winner {
+                    Some((row, _)) => self.line(&format!("fastest, measured again: {}", Output::times(row))),
+                    None => self.not_faster(found),
+                }
+            }
+            Event::Together(Together { choices, rows, is_faster }) => {
+                self.line(&format!("\nwhole steps with {}", choices.join("; ")));
+                rows.iter().for_each(|row| self.line(&Output::times(row)));
+                if !is_faster {
+                    self.line("the model gains nothing by that beyond the spread");
+                }
+            }
+        }
+    }
+
     fn end(self) -> anyhow::Result<()> {
         self.failed.map_or(Ok(()), |error| Err(error.into()))
     }
@@ -233,7 +268,7 @@ impl Args {
     }
 
     /// Stores the winner of a kernel, or removes the stored one if there is no winner.
-    fn keep(setting: &Setting, found: &Found, kept: Option<(&Row, &ixc_passes::tuned::Choice)>) -> anyhow::Result<()> {
+    fn keep(setting: &Setting, found: &Found, kept: Option<(&Row, &Choice)>) -> anyhow::Result<()> {
         let Some(place) = &setting.place else { return Ok(()) };
         let stored = kept.map(|(row, choice)| tuned::Row {
             choice: choice.to_string(),
@@ -243,7 +278,8 @@ impl Args {
         Ok(put(place, setting.target, &setting.source, found.kernel, stored)?)
     }
 
-    fn said(setting: &Setting) -> String {
+    /// Describes the target and the CPU of the results.
+    fn subject(setting: &Setting) -> String {
         let source = match &setting.source {
             By::Cpu(name) => name.clone(),
             By::Model(name) => format!("the model of {name}"),
@@ -251,17 +287,10 @@ impl Args {
         format!("for {} on {}", setting.target.name(), Printable(&source))
     }
 
-    fn written(setting: &Setting, out: &mut Output<'_>) {
-        match &setting.place {
-            Some(Kept { path, .. }) => out.line(&format!("written to {}", Printable(&path.display().to_string()))),
-            None => out.line("not written"),
-        }
-    }
-
     fn of_spec(self, spec: &KernelSpec, setting: &Setting, out: &mut dyn Write) -> anyhow::Result<()> {
         let runs = matches!(setting.source, By::Cpu(_));
         let unit = if runs { ("us/row", 1e6) } else { ("cycles/row", 1.0) };
-        let mut said = Output { out, json: self.json, unit, failed: None };
+        let mut report = Output { out, json: self.json, unit, failed: None };
         let by = match runs {
             true => {
                 let (place, rounds, rows, run) =
@@ -274,11 +303,11 @@ impl Args {
         let mut is_begun = false;
         let found = tune(spec, (setting.target, &setting.caches), by, &mut |row| {
             if !std::mem::replace(&mut is_begun, true) {
-                said.line(&spec.to_string());
-                said.line(&Args::said(setting));
-                said.head();
+                report.line(&spec.to_string());
+                report.line(&Args::subject(setting));
+                report.head();
             }
-            said.row(row);
+            report.row(row);
         })?;
         let chosen = self.choose.as_deref().map(|what| found.candidate(what)).transpose()?;
         let by_hand = chosen.is_some();
@@ -299,19 +328,19 @@ impl Args {
                 "close": found.close,
                 "file": winner.as_ref().and(setting.place.as_ref()).map(|place| &place.path),
             });
-            return Ok(output::json(said.out, "ixc.kernel-tune.v1", &facts)?);
+            return Ok(output::json(report.out, "ixc.kernel-tune.v1", &facts)?);
         }
-        said.default(&found);
+        report.default(&found);
         match &winner {
             Some((row, choice)) => {
                 let why = if by_hand { "as requested" } else { "fastest, measured again" };
-                said.line(&format!("{why}: {}", Output::times(row)));
-                said.line(&format!("chosen: {choice}"));
-                Args::written(setting, &mut said);
+                report.line(&format!("{why}: {}", Output::times(row)));
+                report.line(&format!("chosen: {choice}"));
+                report.written(setting);
             }
-            None => said.not_faster(&found),
+            None => report.not_faster(&found),
         }
-        said.end()
+        report.end()
     }
 
     fn of_model(
@@ -321,7 +350,7 @@ impl Args {
         setting: &Setting,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        let mut said = Output { out, json: self.json, unit: ("us/row", 1e6), failed: None };
+        let mut report = Output { out, json: self.json, unit: ("us/row", 1e6), failed: None };
         let model = match path {
             Some(path) => Model::open(path)?,
             None => Model::new(demo::open()?)?,
@@ -341,89 +370,92 @@ impl Args {
             kernel: spec,
             selection: self.kernel.selection(),
         };
-        said.line(&Args::said(setting));
-        let found = tune_model(&model, &options, &mut |event| match event {
-            Event::Kernel(Kernel { spec, rows, share }) => {
-                let of = if *rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
-                said.line(&format!("\n{spec}\n{:.1} % of {of}", share * 100.0));
-                said.head();
-            }
-            Event::Row(row) => said.row(row),
-            Event::Found(found) => {
-                said.default(found);
-                match &found.winner {
-                    Some((row, _)) => said.line(&format!("fastest, measured again: {}", Output::times(row))),
-                    None => said.not_faster(found),
-                }
-            }
-            Event::Together(Together { choices, rows, is_faster }) => {
-                said.line(&format!("\nwhole steps with {}", choices.join("; ")));
-                rows.iter().for_each(|row| said.line(&Output::times(row)));
-                if !is_faster {
-                    said.line("the model gains nothing by that beyond the spread");
-                }
-            }
-        })?;
-        let FoundModel { threads, prompt, kernels, together, kept } = found;
+        report.line(&Args::subject(setting));
+        let model = tune_model(&model, &options, &mut |event| report.event(event))?;
         // A candidate that the user chose counts, whatever the whole model gains.
-        let chosen = match (&self.choose, &kernels[..]) {
+        let chosen = match (&self.choose, &model.kernels[..]) {
             (Some(what), [(_, found)]) => Some(found.candidate(what)?),
             _ => None,
         };
-        let winner = |number: usize| match (&chosen, kept.contains(&number)) {
-            (Some((row, choice)), _) => Some((row, choice)),
-            (None, true) => kernels[number].1.winner.as_ref().map(|(row, choice)| (row, choice)),
-            (None, false) => None,
-        };
-        for (number, (_, found)) in kernels.iter().enumerate() {
-            Args::keep(setting, found, winner(number))?;
+        let tuned = TunedModel { model, chosen };
+        for (number, (_, found)) in tuned.model.kernels.iter().enumerate() {
+            Args::keep(setting, found, tuned.winner(number))?;
         }
-        let written: Vec<String> =
-            (0..kernels.len()).filter_map(winner).map(|(_, choice)| choice.to_string()).collect();
+        let choices = tuned.choices();
         if self.json {
-            let kernel = |(number, (kernel, found)): (usize, &(Kernel, Found))| {
-                json!({
-                    "spec": kernel.spec,
-                    "rows": kernel.rows,
-                    "share": kernel.share,
-                    "tiling": found.own,
-                    "default": found.default,
-                    "candidates": found.rows,
-                    "winner": found.winner.as_ref().map(|(row, choice)| json!({ "measured": row, "choice": choice.to_string() })),
-                    "close": found.close,
-                    "kept": winner(number).map(|(_, choice)| choice.to_string()),
-                })
-            };
-            let facts = json!({
-                "model": path.map_or_else(|| demo::NAME.into(), |path| path.display().to_string()),
-                "target": setting.target.name(),
-                "by": setting.source,
-                "unit": said.unit.0,
-                "threads": threads,
-                "prompt": prompt,
-                "kernels": kernels.iter().enumerate().map(kernel).collect::<Vec<_>>(),
-                "together": together,
-                "file": setting.place.as_ref().filter(|_| !written.is_empty()).map(|place| &place.path),
-            });
-            return Ok(output::json(said.out, "ixc.kernel-tune-model.v1", &facts)?);
+            let facts = tuned.facts(path, setting, report.unit.0);
+            return Ok(output::json(report.out, "ixc.kernel-tune-model.v1", &facts)?);
         }
-        said.line("");
-        match (&chosen, written.is_empty()) {
-            (Some((row, _)), _) => said.line(&format!("as requested: {}", Output::times(row))),
+        report.line("");
+        match (&tuned.chosen, choices.is_empty()) {
+            (Some((row, _)), _) => report.line(&format!("as requested: {}", Output::times(row))),
             (None, true) => {
-                said.line(match is_one {
+                report.line(match is_one {
                     true => "nothing makes the model faster: the choice from cache sizes stays",
                     false => "nothing makes the model faster beyond the spread: the choice from cache sizes stays",
                 });
             }
             (None, false) => {}
         }
-        for choice in &written {
-            said.line(&format!("chosen: {choice}"));
+        for choice in &choices {
+            report.line(&format!("chosen: {choice}"));
         }
-        if !written.is_empty() {
-            Args::written(setting, &mut said);
+        if !choices.is_empty() {
+            report.written(setting);
         }
-        said.end()
+        report.end()
+    }
+}
+
+/// Results of tuning a model, and the candidate that the user chose for its only kernel.
+struct TunedModel {
+    model: FoundModel,
+    chosen: Option<(Row, Choice)>,
+}
+
+impl TunedModel {
+    /// Returns the stored candidate of a kernel, if there is one.
+    fn winner(&self, number: usize) -> Option<(&Row, &Choice)> {
+        let winner = match &self.chosen {
+            Some(chosen) => Some(chosen),
+            None if self.model.kept.contains(&number) => self.model.kernels[number].1.winner.as_ref(),
+            None => None,
+        };
+        winner.map(|(row, choice)| (row, choice))
+    }
+
+    /// Returns the stored candidates of all kernels as text.
+    fn choices(&self) -> Vec<String> {
+        let winners = (0..self.model.kernels.len()).filter_map(|number| self.winner(number));
+        winners.map(|(_, choice)| choice.to_string()).collect()
+    }
+
+    /// Returns the results as JSON.
+    fn facts(&self, path: Option<&Path>, setting: &Setting, unit: &str) -> Json {
+        let FoundModel { threads, prompt, kernels, together, .. } = &self.model;
+        let kernel = |(number, (kernel, found)): (usize, &(Kernel, Found))| {
+            json!({
+                "spec": kernel.spec,
+                "rows": kernel.rows,
+                "share": kernel.share,
+                "tiling": found.own,
+                "default": found.default,
+                "candidates": found.rows,
+                "winner": found.winner.as_ref().map(|(row, choice)| json!({ "measured": row, "choice": choice.to_string() })),
+                "close": found.close,
+                "kept": self.winner(number).map(|(_, choice)| choice.to_string()),
+            })
+        };
+        json!({
+            "model": path.map_or_else(|| demo::NAME.into(), |path| path.display().to_string()),
+            "target": setting.target.name(),
+            "by": setting.source,
+            "unit": unit,
+            "threads": threads,
+            "prompt": prompt,
+            "kernels": kernels.iter().enumerate().map(kernel).collect::<Vec<_>>(),
+            "together": together,
+            "file": setting.place.as_ref().filter(|_| !self.choices().is_empty()).map(|place| &place.path),
+        })
     }
 }
