@@ -351,7 +351,11 @@ impl Args {
         if let Some(folder) = folder {
             let expert_memory = compiled.as_ref().ok().and_then(|(compiled, _)| compiled.expert_memory);
             let files = dump::write(folder, &model, &Options { expert_memory, ..options.clone() }, None)?;
-            note!("ixc: {} in {}", counted(files as u64, "file"), self.dump_dir.clone().unwrap_or_default().display());
+            note!(
+                "ixc: wrote {} to {}",
+                counted(files as u64, "file"),
+                self.dump_dir.clone().unwrap_or_default().display()
+            );
         }
         let (mut compiled, _) = compiled?;
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
@@ -384,15 +388,14 @@ impl Args {
         }
         writeln!(
             out,
-            "{}: {} for {}, {}, {}, arena of {}, {} in {seconds:.2} s",
+            "{}: {} for {}, {} in {seconds:.2} s",
             path.display(),
             plan.architecture,
             plan.target,
-            counted(plan.steps.len() as u64, "step"),
-            counted(plan.kernels.len() as u64, "kernel"),
-            Bytes(plan.arena_bytes),
-            Bytes(bytes),
+            Bytes(bytes)
         )?;
+        let (steps, kernels) = (counted(plan.steps.len() as u64, "step"), counted(plan.kernels.len() as u64, "kernel"));
+        writeln!(out, "  {steps}, {kernels}, arena of {}", Bytes(plan.arena_bytes))?;
         writeln!(out, "  {}", model_files(plan))?;
         if let Some(divergence) = divergence {
             writeln!(out, "  requantised, {}", said(&divergence))?;

@@ -211,7 +211,7 @@ impl Args {
             let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.given())
                 .map_err(ixc_error::Error::from)?;
             if !there.is_empty() {
-                note!("ixc: {} of {pieces} are already scored", counted(there.len() as u64, "piece"));
+                note!("ixc: the output has scores of {} of {pieces}", counted(there.len() as u64, "piece"));
             }
             (record, found) = (Some(opened), there);
             found.truncate(pieces);
@@ -263,7 +263,7 @@ fn compared(out: &mut dyn Write, against: &Comparison) -> std::io::Result<()> {
     writeln!(out, "KL median   {:.6}", against.divergence_median)?;
     writeln!(out, "KL 99 %     {:.6}", against.divergence_99)?;
     writeln!(out, "KL 99.9 %   {:.6}", against.divergence_999)?;
-    writeln!(out, "KL most     {:.6}", against.divergence_max)?;
+    writeln!(out, "KL max      {:.6}", against.divergence_max)?;
     let percent = |part: f64| 100.0 * part;
     writeln!(out, "top-1       {:.3} ± {:.3} % the same", percent(against.same.mean), percent(against.same.error))?;
     writeln!(

@@ -97,7 +97,7 @@ struct Facts {
 #[derive(Serialize)]
 struct NextnFacts {
     layers: u64,
-    /// Why they do not.
+    /// Reason that they cannot be used.
     problem: Option<String>,
 }
 
@@ -232,9 +232,7 @@ impl Args {
                     false => out.write_all(support.markdown().as_bytes())?,
                     true => {
                         out.write_all(support.markdown_without_kernels().as_bytes())?;
-                        note!(
-                            "ixc: `ixc inspect --support | less -S` shows by which kernels each target multiplies, too"
-                        );
+                        note!("ixc: `ixc inspect --support | less -S` also shows the kernels of each target");
                     }
                 },
             }
@@ -395,10 +393,9 @@ fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()
         writeln!(out, "experts       {count}, {used} used by each token")?;
     }
     if let Some(NextnFacts { layers, problem }) = &facts.nextn {
-        let layers = counted(*layers, "layer");
         match problem {
-            None => writeln!(out, "guesses       by {layers} of its own: --spec nextn")?,
-            Some(problem) => writeln!(out, "guesses       none by {layers} of its own: {}", Printable(problem))?,
+            None => writeln!(out, "draft layers  {layers}, used with --spec nextn")?,
+            Some(problem) => writeln!(out, "draft layers  {layers}, not supported: {}", Printable(problem))?,
         }
     }
     if let Some(Traffic { weights, cache_per_position }) = facts.read_per_token {

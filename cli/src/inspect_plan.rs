@@ -171,26 +171,25 @@ impl PlanFacts {
         writeln!(out, "parameters    {}", super::output::Count(self.parameters))?;
         writeln!(out, "shape         vocabulary {}, context {}", self.vocabulary, self.context_length)?;
         if let Some(HiddenFacts { width, pooling, .. }) = self.hidden_states {
-            let pooled = pooling.map_or_else(String::new, |way| format!(", a text's pooled by {way}"));
-            writeln!(out, "gives         hidden states of {width} for embeddings{pooled}; no logits")?;
+            let pooled = pooling.map_or_else(String::new, |pooling| format!(", pooled by {pooling}"));
+            writeln!(out, "output        hidden states of width {width} for embeddings{pooled}; no logits")?;
         }
         if let (Some(first), Some(last)) = (self.expert_layers.first(), self.expert_layers.last()) {
             let count = self.expert_layers.len();
-            writeln!(
-                out,
-                "gives         sums over routed experts, layer by layer: {count} from {first} to {last}; no logits"
-            )?;
+            let layers = counted(count as u64, "layer");
+            writeln!(out, "output        sums of routed experts, {layers} from {first} to {last}; no logits")?;
         }
         for format in &self.formats {
             let size = Bytes(format.bytes).to_string();
             let note = match format.place {
                 Place::Plan => ", in the plan".to_string(),
                 Place::ModelFile if format.format != format.stored => {
-                    format!(", packed when needed to {} of {}", Bytes(format.kernel_bytes), format.format)
+                    format!(", packed at load into {} of {}", Bytes(format.kernel_bytes), format.format)
                 }
                 Place::ModelFile => String::new(),
             };
-            writeln!(out, "format        {:<8} {:>5} weights  {size:>10}{note}", format.stored, format.weights)?;
+            let noun = if format.weights == 1 { "weight " } else { "weights" };
+            writeln!(out, "format        {:<8} {:>5} {noun}  {size:>10}{note}", format.stored, format.weights)?;
         }
         let (steps, tasks, kernels) = (self.steps, self.tasks, self.kernels.len());
         writeln!(

@@ -395,7 +395,7 @@ fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Optio
 fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     let dropped = trace.save_to(output).map_err(ixc_error::Error::from)?;
     if dropped > 0 {
-        note!("ixc: {dropped} events did not fit in the trace, which ends early; trace fewer tokens");
+        note!("ixc: the trace ends early: {} did not fit; trace fewer tokens", counted(dropped, "event"));
     }
     Ok(())
 }

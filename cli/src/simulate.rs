@@ -29,7 +29,7 @@ use super::force::{Force, reads};
 use super::interrupt::Writing;
 use super::name::ModelName;
 use super::output::{self, note};
-use super::terminal::standard_error;
+use super::terminal::{self, standard_error};
 use super::{BadInput, Usage};
 
 /// Schema of the JSON document.
@@ -345,31 +345,58 @@ fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
     anyhow::bail!("at position {position} logit {place} is {a:?} on the grid and {b:?} on this CPU")
 }
 
+/// Min columns of a terminal for the whole table of steps.
+const WIDE: usize = 111;
+
+/// Writes a line of the table of steps. A terminal of 80 columns has room for the most important
+/// columns.
+fn table_line(out: &mut dyn Write, cells: [&str; 10]) -> std::io::Result<()> {
+    let [tokens, cycles, per_token, rate, roofline, busy, peak, messages, links, seconds] = cells;
+    match terminal::output_width().is_none_or(|width| width >= WIDE) {
+        true => writeln!(
+            out,
+            "{tokens:>6} {cycles:>12} {per_token:>14} {rate:>12} {roofline:>12} {busy:>8} {peak:>8} {messages:>10} {links:>11} {seconds:>8}"
+        ),
+        false => writeln!(out, "{tokens:>6} {cycles:>12} {rate:>12} {roofline:>12} {busy:>8} {peak:>8} {seconds:>8}"),
+    }
+}
+
 /// Writes the head of a table of steps.
 fn table_head(out: &mut dyn Write) -> std::io::Result<()> {
-    writeln!(
+    table_line(
         out,
-        "{:>6} {:>12} {:>14} {:>12} {:>12} {:>8} {:>8} {:>10} {:>11} {:>8}",
-        "tokens", "cycles", "cycles/token", "tokens/s", "roofline/s", "busy", "of_peak", "messages", "links", "sim. s"
+        [
+            "tokens",
+            "cycles",
+            "cycles/token",
+            "tokens/s",
+            "roofline/s",
+            "busy",
+            "of_peak",
+            "messages",
+            "links",
+            "sim. s",
+        ],
     )?;
     out.flush()
 }
 
 /// Writes a step as a row of the table, and flushes it, since the next step may take minutes.
 fn table_row(out: &mut dyn Write, row: &Summary, seconds: f64) -> std::io::Result<()> {
-    writeln!(
+    table_line(
         out,
-        "{:>6} {:>12} {:>14.1} {:>12.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
-        row.rows,
-        row.cycles,
-        row.cycles as f64 / row.rows as f64,
-        row.tokens_per_second,
-        row.roofline_tokens_per_second,
-        row.busy * 100.0,
-        row.arithmetic_utilisation * 100.0,
-        row.messages,
-        row.hops,
-        seconds
+        [
+            &row.rows.to_string(),
+            &row.cycles.to_string(),
+            &format!("{:.1}", row.cycles as f64 / row.rows as f64),
+            &format!("{:.1}", row.tokens_per_second),
+            &format!("{:.1}", row.roofline_tokens_per_second),
+            &format!("{:.2}%", row.busy * 100.0),
+            &format!("{:.2}%", row.arithmetic_utilisation * 100.0),
+            &row.messages.to_string(),
+            &row.hops.to_string(),
+            &format!("{seconds:.2}"),
+        ],
     )?;
     out.flush()
 }

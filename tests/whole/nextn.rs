@@ -483,12 +483,13 @@ fn draft_layer_works_on_the_command_line() {
     );
     // `ixc inspect` names the option and the reasons.
     let said = |file: &Path| stdout(ixc([OsStr::new("inspect"), file.as_os_str()]));
-    assert!(said(&shared).contains("\nguesses       by 1 layer of its own: --spec nextn\n"), "{}", said(&shared));
+    assert!(said(&shared).contains("\ndraft layers  1, used with --spec nextn\n"), "{}", said(&shared));
     let left_out = with_layer("dots1", &folder);
-    let line = "\nguesses       none by 1 layer of its own: draft layers (nextn) of dots1 are not supported; supported are those of ";
+    let line =
+        "\ndraft layers  1, not supported: draft layers (nextn) of dots1 are not supported; supported are those of ";
     assert!(said(&left_out).contains(line), "{}", said(&left_out));
     let recurrent = with_layer("lfm2", &folder);
-    let line = "\nguesses       none by 1 layer of its own: tokens cannot be drafted: recurrent states cannot be";
+    let line = "\ndraft layers  1, not supported: tokens cannot be drafted: recurrent states cannot be";
     assert!(said(&recurrent).contains(line), "{}", said(&recurrent));
     // A model without such layers, and a plan.
     let plan = folder.join("plan.ixp");

@@ -1,6 +1,6 @@
 //! `ixc kernel bench`: speed of a kernel on this machine.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use ixc_compile::machine::bandwidth;
 use ixc_workbench::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::super::output::{self, Bytes, Count, counted};
 use super::super::perf::PerfChoice;
+use super::super::terminal;
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
 /// Measures a kernel on this machine: time per call and its spread, GB/s of weights, GOP/s, and the
@@ -110,45 +111,67 @@ impl Args {
             Count(work.multiply_adds),
             work.arithmetic.name()
         )?;
-        writeln!(
-            out,
-            "{:>7} {:<6} {:>12} {:>6} {:>12} {:>12}  {:>9} {:>9}  {:>9} {:>7}",
-            "threads", "place", "us/call", "+-", "min", "max", "GB/s", "of memory", "GOP/s", "of peak"
-        )?;
-        for row in &rows {
-            for measured in &row.measured {
-                let seconds = &measured.seconds;
-                let place = if measured.place == Place::Caches { "caches" } else { "memory" };
-                let operations = measured.operations_per_second.map_or("-".into(), |rate| format!("{:.1}", rate / 1e9));
-                let share = share(measured, row).map_or("-".into(), |share| format!("{:.1} %", 100.0 * share));
-                writeln!(
-                    out,
-                    "{:>7} {place:<6} {:>12.3} {:>4.1} % {:>12.3} {:>12.3}  {:>9.2} {:>7.1} %  {operations:>9} {share:>7}",
-                    measured.threads,
-                    1e6 * seconds.median,
-                    100.0 * seconds.spread,
-                    1e6 * seconds.min,
-                    1e6 * seconds.max,
-                    measured.bytes_per_second / 1e9,
-                    100.0 * measured.bytes_per_second / row.bandwidth,
-                )?;
-            }
-        }
-        for row in &rows {
-            let threads = row.measured.first().map_or(1, |measured| measured.threads);
-            write!(out, "{}: memory {:.2} GB/s", counted(threads as u64, "thread"), row.bandwidth / 1e9)?;
-            match &row.peak {
-                Some(peak) => {
-                    let rate = peak.operations_per_second / 1e9;
-                    writeln!(out, ", peak {rate:.1} GOP/s +- {:.1} %", 100.0 * peak.seconds.spread)?;
-                }
-                None => writeln!(out)?,
-            }
-        }
-        Ok(())
+        write_table(out, &rows)?;
+        Ok(rows.iter().try_for_each(|row| write_peaks(out, row))?)
     }
 }
 
+/// Min columns of a terminal for the whole table.
+const WIDE: usize = 102;
+
 fn share(measured: &Measured, row: &Row) -> Option<f64> {
     Some(measured.operations_per_second? / row.peak.as_ref()?.operations_per_second)
+}
+
+/// Writes a table with a row for each number of threads and place of the buffers.
+fn write_table(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
+    // A terminal of 80 columns has no room for the extremes.
+    let details = terminal::output_width().is_none_or(|width| width >= WIDE);
+    let extremes = |min: &str, max: &str| if details { format!("{min:>12} {max:>12}  ") } else { String::new() };
+    writeln!(
+        out,
+        "{:>7} {:<6} {:>12} {:>6} {}{:>9} {:>9}  {:>9} {:>7}",
+        "threads",
+        "place",
+        "us/call",
+        "+-",
+        extremes("min", "max"),
+        "GB/s",
+        "of memory",
+        "GOP/s",
+        "of peak"
+    )?;
+    let microseconds = |seconds: f64| format!("{:.3}", 1e6 * seconds);
+    for row in rows {
+        for measured in &row.measured {
+            let seconds = &measured.seconds;
+            let place = if measured.place == Place::Caches { "caches" } else { "memory" };
+            let operations = measured.operations_per_second.map_or("-".into(), |rate| format!("{:.1}", rate / 1e9));
+            let share = share(measured, row).map_or("-".into(), |share| format!("{:.1} %", 100.0 * share));
+            writeln!(
+                out,
+                "{:>7} {place:<6} {:>12.3} {:>4.1} % {}{:>9.2} {:>7.1} %  {operations:>9} {share:>7}",
+                measured.threads,
+                1e6 * seconds.median,
+                100.0 * seconds.spread,
+                extremes(&microseconds(seconds.min), &microseconds(seconds.max)),
+                measured.bytes_per_second / 1e9,
+                100.0 * measured.bytes_per_second / row.bandwidth,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the bandwidth of memory, and the peak of the kernel's arithmetic.
+fn write_peaks(out: &mut dyn Write, row: &Row) -> io::Result<()> {
+    let threads = row.measured.first().map_or(1, |measured| measured.threads);
+    write!(out, "{}: memory {:.2} GB/s", counted(threads as u64, "thread"), row.bandwidth / 1e9)?;
+    match &row.peak {
+        Some(peak) => {
+            let rate = peak.operations_per_second / 1e9;
+            writeln!(out, ", peak {rate:.1} GOP/s +- {:.1} %", 100.0 * peak.seconds.spread)
+        }
+        None => writeln!(out),
+    }
 }

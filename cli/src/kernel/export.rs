@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ixc_files::NewFolder;
 use ixc_workbench::kernels::bundle::write::write;
 
-use super::super::output::{self, Bytes};
+use super::super::output::{self, Bytes, counted};
 use super::choice::{InputChoice, KernelChoice};
 
 /// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other
@@ -47,12 +47,12 @@ impl Args {
         let buffers: u64 = index.buffers.iter().map(|buffer| buffer.bytes).sum();
         writeln!(
             out,
-            "{}: {} for {}, {} of code, {} buffers of {}; needs {}",
+            "{}: {} for {}, {} of code, {} of {}; needs {}",
             self.output.display(),
             index.kernel,
             index.target,
             Bytes(index.code.file.bytes),
-            index.buffers.len(),
+            counted(index.buffers.len() as u64, "buffer"),
             Bytes(buffers),
             if index.features.is_empty() { "nothing".into() } else { index.features.join(", ") },
         )?;

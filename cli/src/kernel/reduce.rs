@@ -12,7 +12,7 @@ use ixc_workbench::kernels::run::Engine;
 use serde_json::json;
 
 use super::super::force::Force;
-use super::super::output::{self, Printable, note};
+use super::super::output::{self, Printable, counted, note};
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
 /// Reduces a failing kernel: removes statements, loops, buffers and dims while it still fails in
@@ -148,10 +148,10 @@ impl Args {
         ] {
             writeln!(out, "{name:<11} {before} -> {after}")?;
         }
-        writeln!(out, "tried       {} kernels", reduced.tried)?;
+        writeln!(out, "tried       {}", counted(reduced.tried as u64, "kernel"))?;
         writeln!(out, "written to  {}", Printable(&self.output.display().to_string()))?;
         if !reduced.complete {
-            note!("ixc: stopped after {} kernels; --tries N tries more", reduced.tried);
+            note!("ixc: stopped after {}; --tries N tries more", counted(reduced.tried as u64, "kernel"));
         }
         Ok(())
     }
