@@ -8,7 +8,7 @@ use ixc_serve::http::AllowedOrigin;
 use super::BadInput;
 
 /// Max bytes of a key file.
-const MOST_KEY_BYTES: u64 = 1 << 20;
+const MAX_KEY_BYTES: u64 = 1 << 20;
 
 /// The options of access.
 #[derive(Debug, clap::Args)]
@@ -46,11 +46,11 @@ impl AccessChoice {
     /// When the key file cannot be read, or a line is not a key.
     pub fn keys(&self) -> anyhow::Result<Vec<String>> {
         for key in &self.api_key {
-            checked(key).map_err(|wrong| BadInput(format!("--api-key: {wrong}")))?;
+            check_key(key).map_err(|wrong| BadInput(format!("--api-key: {wrong}")))?;
         }
         let mut keys = self.api_key.clone();
         if let Some(path) = &self.api_key_file {
-            let text = match read_argument(path, MOST_KEY_BYTES) {
+            let text = match read_argument(path, MAX_KEY_BYTES) {
                 Err(ReadError::Io { source, .. }) => return Err(ixc_error::Error::io(path, "read")(source).into()),
                 other => other.map_err(|error| BadInput(error.to_string()))?,
             };
@@ -89,14 +89,14 @@ fn keys_of(text: &str, path: &Path) -> Result<Vec<String>, BadInput> {
             return Err(wrong("begins with #, as a comment; a file of keys has one key a line and nothing else"));
         }
         if !line.is_empty() {
-            keys.push(checked(line).map_err(|what| wrong(&what))?.to_owned());
+            keys.push(check_key(line).map_err(|what| wrong(&what))?.to_owned());
         }
     }
     if keys.is_empty() { Err(BadInput(format!("{} has no key", path.display()))) } else { Ok(keys) }
 }
 
 /// Returns a key, if an HTTP header can contain it.
-fn checked(key: &str) -> Result<&str, String> {
+fn check_key(key: &str) -> Result<&str, String> {
     match key.chars().find(|c| !matches!(c, ' '..='~')) {
         None => Ok(key),
         Some(c) => Err(format!("the key has {:?}; expected visible ASCII, since no client can send others", c)),

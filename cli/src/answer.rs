@@ -3,22 +3,22 @@
 use ixc_text::chat::{Answer, Delta, Parser};
 
 /// Lines printed before and after the model's reasoning.
-const THINKING: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"];
+const REASONING_LINES: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"];
 
 /// Text of an answer, prepared for display.
 #[derive(Debug)]
-pub struct Shown {
+pub struct DisplayedAnswer {
     /// `None` if the text is shown unchanged.
     parser: Option<Parser>,
     answer: Answer,
     thinks: bool,
 }
 
-impl Shown {
+impl DisplayedAnswer {
     /// Creates the text; `parser` splits an answer into its parts, if the model's chat format has
     /// any.
-    pub fn new(parser: Option<Parser>) -> Shown {
-        Shown { parser, answer: Answer::default(), thinks: false }
+    pub fn new(parser: Option<Parser>) -> DisplayedAnswer {
+        DisplayedAnswer { parser, answer: Answer::default(), thinks: false }
     }
 
     /// Whether names of control tokens are looked for in the text.
@@ -31,7 +31,7 @@ impl Shown {
         match &mut self.parser {
             Some(parser) => {
                 let deltas = parser.push(text);
-                self.take(deltas)
+                self.push_deltas(deltas)
             }
             None => text.to_owned(),
         }
@@ -40,18 +40,18 @@ impl Shown {
     /// Returns the text to show at the end, and the complete answer if there is a parser.
     pub fn finish(mut self) -> (String, Option<Answer>) {
         let Some(parser) = self.parser.take() else { return (String::new(), None) };
-        let mut text = self.take(parser.finish());
+        let mut text = self.push_deltas(parser.finish());
         self.ends_thought(&mut text);
         (text, Some(self.answer))
     }
 
-    fn take(&mut self, deltas: Vec<Delta>) -> String {
+    fn push_deltas(&mut self, deltas: Vec<Delta>) -> String {
         let mut text = String::new();
         for delta in deltas {
             match &delta {
                 Delta::Reasoning(thought) => {
                     if !std::mem::replace(&mut self.thinks, true) {
-                        text.push_str(THINKING[0]);
+                        text.push_str(REASONING_LINES[0]);
                     }
                     text.push_str(thought);
                 }
@@ -72,7 +72,7 @@ impl Shown {
 
     fn ends_thought(&mut self, text: &mut String) {
         if std::mem::take(&mut self.thinks) {
-            text.push_str(THINKING[1]);
+            text.push_str(REASONING_LINES[1]);
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn thoughts_are_printed_between_separator_lines() {
         let shown = |prompt: &str, pieces: &[&str]| {
-            let mut shown = Shown::new(Some(Parser::new(format_of("<tool_call><think>"), prompt)));
+            let mut shown = DisplayedAnswer::new(Some(Parser::new(format_of("<tool_call><think>"), prompt)));
             let mut text: String = pieces.iter().map(|piece| shown.push(piece)).collect();
             let (rest, answer) = shown.finish();
             text += &rest;
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(shown("<think>\n", &["Hm"]), ("[Start thinking]\nHm\n[End thinking]\n\n".into(), String::new()));
         let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
         assert_eq!(shown("", &["Look", call]), ("Look\n[Call f {}]\n".into(), "Look".into()));
-        let mut plain = Shown::new(None);
+        let mut plain = DisplayedAnswer::new(None);
         assert_eq!((plain.push(" <think>"), plain.finish()), (" <think>".into(), (String::new(), None)));
     }
 }

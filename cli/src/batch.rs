@@ -42,7 +42,7 @@ pub struct BatchChoice {
 }
 
 /// Everything that a batch needs in addition to its options.
-pub struct Around<'a> {
+pub struct BatchContext<'a> {
     pub model: LoadedModel,
     pub speculation: Option<Speculation>,
     pub record: ExpertRecord,
@@ -88,11 +88,11 @@ pub struct Files {
 
 impl Files {
     /// Answers the requests.
-    pub fn answer(mut self, around: Around<'_>) -> anyhow::Result<()> {
-        let Around { model, speculation, mut record, template, shift, defaults, force, begin, inputs } = around;
-        record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+    pub fn answer(mut self, around: BatchContext<'_>) -> anyhow::Result<()> {
+        let BatchContext { model, speculation, mut record, template, shift, defaults, force, begin, inputs } = around;
+        record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
         reads(&mut self.output, model.files().iter().map(PathBuf::as_path).chain(inputs))?;
-        let mut answers = Answers::open(&self.output.into_place().map_err(ixc_error::Error::from)?, force.given())?;
+        let mut answers = Answers::open(&self.output.into_place().map_err(ixc_error::Error::from)?, force.is_set())?;
         let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let options = serving::Options {
             name: model.facts().architecture.clone(),
@@ -105,18 +105,18 @@ impl Files {
         };
         let host = Host::new(model, speculation, options)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        interrupt::once(move || {
+        interrupt::on_next(move || {
             let _ = stop.send(());
         });
         let started = Instant::now();
         let mut line = Line::new(begin);
-        let tell = |progress: Progress| line.show(format_args!("{}", said(progress, started)));
+        let tell = |progress: Progress| line.show(format_args!("{}", progress_text(progress, started)));
         let lines = Lines::new(BufReader::with_capacity(READ_BYTES, self.input));
         let progress = batch::run(host, (self.from, lines), &mut answers, &defaults, stopped, tell);
         line.clear();
         let (progress, used) = progress?;
         used.map_or(Ok(()), |used| record.write(|| used))?;
-        note!("ixc: {}", said(progress, started));
+        note!("ixc: {}", progress_text(progress, started));
         match progress {
             Progress { stopped: true, .. } => Err(Interrupted.into()),
             Progress { failed: 0, .. } => Ok(()),
@@ -129,7 +129,7 @@ impl Files {
 }
 
 /// Returns a progress line.
-fn said(progress: Progress, started: Instant) -> String {
+fn progress_text(progress: Progress, started: Instant) -> String {
     let Progress { answered, failed, skipped, made, .. } = progress;
     let rate = made as f64 / started.elapsed().as_secs_f64().max(1e-3);
     let failed = if failed > 0 { format!(", {failed} of them with an error") } else { String::new() };

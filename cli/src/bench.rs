@@ -24,7 +24,7 @@ use ixc_runtime::gauge::Gauge;
 use serde::Serialize;
 
 use super::Usage;
-use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
+use super::model_args::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
 use super::output::Watch;
 use super::perf::PerfChoice;
 use super::streaming;
@@ -301,14 +301,14 @@ impl Row {
         let Some(store) = model.engine().stream() else { return };
         let tokens = rounds.rates.len() * self.tokens;
         self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
-        self.drive_share = middle_of(rounds.shares);
+        self.drive_share = median_of(rounds.shares);
         self.prefetch = streaming::facts(model.engine());
         // The forecast is for an empty context.
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, model.threads(), model.target()));
-        let observed = streaming::Observed {
+        let observed = streaming::PhaseMeasurement {
             phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
-            own: middle_of(rounds.owns),
+            own: median_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
             defers: model.defers(),
         };
@@ -317,7 +317,7 @@ impl Row {
 }
 
 /// Returns the median.
-fn middle_of(mut all: Vec<f64>) -> Option<f64> {
+fn median_of(mut all: Vec<f64>) -> Option<f64> {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied()
 }

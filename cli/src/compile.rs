@@ -30,11 +30,11 @@ use ixc_runtime::file::weights::{self, Contents};
 use serde_json::json;
 
 use super::Usage;
-use super::changed::{ChangeChoice, OverrideCheck};
-use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
-use super::divergence::{compare, positions, said};
+use super::divergence::{compare, divergence_text, positions};
 use super::force::{Force, reads};
+use super::model_args::{DeferChoice, MemoryChoice, ModelArgument};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, counted, note};
+use super::overrides::{ChangeChoice, OverrideCheck};
 use super::passes::PassChoice;
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
@@ -398,7 +398,7 @@ impl Args {
         writeln!(out, "  {steps}, {kernels}, arena of {}", Bytes(plan.arena_bytes))?;
         writeln!(out, "  {}", model_files(plan))?;
         if let Some(divergence) = divergence {
-            writeln!(out, "  requantised, {}", said(&divergence))?;
+            writeln!(out, "  requantised, {}", divergence_text(&divergence))?;
         }
         Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
     }

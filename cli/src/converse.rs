@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::interrupt::Interrupted;
 use super::library_error::LibraryError;
-use super::lines::{Lines, Typed};
-use super::output::{Bytes, Printable, complain, counted, describe, note};
+use super::lines::{InputMessage, Lines};
+use super::output::{Bytes, Printable, counted, describe, note, print_stderr};
 use super::writer::Writer;
 
 /// Whether the conversation continues.
@@ -32,7 +32,7 @@ struct Command {
     argument: &'static str,
     /// Description in the list of commands.
     about: &'static str,
-    act: fn(&mut Talk<'_, '_>, &str) -> anyhow::Result<Flow>,
+    act: fn(&mut Conversation<'_, '_>, &str) -> anyhow::Result<Flow>,
 }
 
 const COMMANDS: [Command; 8] = [
@@ -67,8 +67,8 @@ const COMMANDS: [Command; 8] = [
 ];
 
 /// Prints the result of a command or an error, also with `--quiet`.
-fn tell(text: impl std::fmt::Display) {
-    complain(&text.to_string());
+fn print_result(text: impl std::fmt::Display) {
+    print_stderr(&text.to_string());
 }
 
 /// Name of the format of a file that [`save`] writes.
@@ -84,7 +84,7 @@ const CONVERSATION: Kind = Kind {
 };
 
 /// Conversation with its writer of answers and its source of messages.
-struct Talk<'w, 'a> {
+struct Conversation<'w, 'a> {
     writer: &'w mut Writer<'a>,
     chat: Chat,
     lines: Lines,
@@ -98,27 +98,27 @@ impl Writer<'_> {
     pub fn converse(&mut self, chat: Chat) -> anyhow::Result<()> {
         self.converses = true;
         let names = COMMANDS.iter().flat_map(|command| command.names).copied().collect();
-        Talk { writer: self, chat, lines: Lines::new(names) }.run()
+        Conversation { writer: self, chat, lines: Lines::new(names) }.run()
     }
 }
 
-impl Talk<'_, '_> {
+impl Conversation<'_, '_> {
     fn run(&mut self) -> anyhow::Result<()> {
         self.introduce();
         // Number of Ctrl-C in a row.
         let mut cleared = 0;
         loop {
             let typed = self.lines.message()?;
-            cleared = if typed == Typed::Cleared { cleared + 1 } else { 0 };
+            cleared = if typed == InputMessage::Cleared { cleared + 1 } else { 0 };
             let flow = match typed {
-                Typed::End => Flow::End,
-                Typed::Cleared if cleared > 1 => {
-                    tell("Ctrl-D or /bye ends the conversation.");
+                InputMessage::End => Flow::End,
+                InputMessage::Cleared if cleared > 1 => {
+                    print_result("Ctrl-D or /bye ends the conversation.");
                     Flow::On
                 }
-                Typed::Cleared => Flow::On,
-                Typed::Line(line) => self.obey(&line)?,
-                Typed::Text(text) => self.say(&text)?,
+                InputMessage::Cleared => Flow::On,
+                InputMessage::Line(line) => self.run_line(&line)?,
+                InputMessage::Text(text) => self.say(&text)?,
             };
             if flow == Flow::End {
                 return Ok(());
@@ -128,8 +128,8 @@ impl Talk<'_, '_> {
 
     /// Introduces the model.
     fn introduce(&self) {
-        let Writer { session, wanted, .. } = &*self.writer;
-        let (facts, name) = (session.model().facts(), wanted.model.name());
+        let Writer { session, params, .. } = &*self.writer;
+        let (facts, name) = (session.model().facts(), params.model.name());
         let name = Path::new(name.file_name().unwrap_or(name.as_os_str()));
         let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
         let context = match facts.context > session.model().context() {
@@ -154,7 +154,7 @@ impl Talk<'_, '_> {
     }
 
     /// Handles a line: a command, or a message.
-    fn obey(&mut self, line: &str) -> anyhow::Result<Flow> {
+    fn run_line(&mut self, line: &str) -> anyhow::Result<Flow> {
         // A space or a second slash in front makes a message of a line that looks like a command.
         if let Some(message) = line.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
             return self.say(message);
@@ -166,7 +166,7 @@ impl Talk<'_, '_> {
         match COMMANDS.iter().find(|command| command.names.contains(&name)) {
             Some(command) => (command.act)(self, argument.trim()),
             None => {
-                tell(format_args!(
+                print_result(format_args!(
                     "There is no command {}; // or a space before it sends the line as a message.",
                     Printable(name)
                 ));
@@ -183,7 +183,7 @@ impl Talk<'_, '_> {
         self.chat.say(message);
         let answered = self.turn()?;
         if self.chat.take_back().is_some() && !answered {
-            tell("The message was taken back; the conversation continues without it.");
+            print_result("The message was taken back; the conversation continues without it.");
         }
         Ok(Flow::On)
     }
@@ -195,36 +195,36 @@ impl Talk<'_, '_> {
         match self.writer.answer(&mut self.chat) {
             Ok(()) => {}
             Err(error) if error.is::<Interrupted>() => {}
-            Err(error) if LibraryError::of(error.as_ref()).is_some() => tell(describe(&error)),
+            Err(error) if LibraryError::of(error.as_ref()).is_some() => print_result(describe(&error)),
             Err(error) => return Err(error),
         }
         Ok(self.chat.messages().len() > before)
     }
 }
 
-fn help(_: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+fn help(_: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     for command in &COMMANDS {
         let usage = format!("{} {}", command.names[0], command.argument);
-        tell(format_args!("  {usage:<16} {}", command.about));
+        print_result(format_args!("  {usage:<16} {}", command.about));
     }
-    tell("A message of several lines: paste it, or begin and end it with \"\"\", or end lines with \\.");
+    print_result("A message of several lines: paste it, or begin and end it with \"\"\", or end lines with \\.");
     Ok(Flow::On)
 }
 
-fn end(_: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+fn end(_: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     Ok(Flow::End)
 }
 
-fn clear(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+fn clear(talk: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     talk.chat.clear();
     let but = if talk.chat.system().is_some() { " but for the system message" } else { "" };
-    tell(format_args!("The conversation is empty{but}."));
+    print_result(format_args!("The conversation is empty{but}."));
     Ok(Flow::On)
 }
 
-fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+fn regenerate(talk: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     let Some(before) = talk.chat.take_back_answer() else {
-        tell("There is no answer yet.");
+        print_result("There is no answer yet.");
         return Ok(Flow::On);
     };
     // Change the seed, since the same seed would give the same answer.
@@ -232,22 +232,22 @@ fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     let answered = talk.turn();
     if !matches!(answered, Ok(true)) {
         talk.chat.put_back_answer(before);
-        tell("The previous answer is kept.");
+        print_result("The previous answer is kept.");
     }
     answered.map(|_| Flow::On)
 }
 
-fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
+fn system(talk: &mut Conversation<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     if text.is_empty() {
         match talk.chat.system() {
-            Some(system) => tell(Printable(system)),
-            None => tell("There is no system message."),
+            Some(system) => print_result(Printable(system)),
+            None => print_result("There is no system message."),
         }
         return Ok(Flow::On);
     }
     match talk.chat.set_system(talk.writer.session.model(), Some(text)) {
-        Ok(()) => tell("The system message applies from the next answer on."),
-        Err(error) => tell(describe(&error.into())),
+        Ok(()) => print_result("The system message applies from the next answer on."),
+        Err(error) => print_result(describe(&error.into())),
     }
     Ok(Flow::On)
 }
@@ -261,52 +261,52 @@ fn setting_text(value: &serde_json::Value) -> String {
     }
 }
 
-fn set(talk: &mut Talk<'_, '_>, setting: &str) -> anyhow::Result<Flow> {
-    let Writer { wanted, seed, .. } = &mut *talk.writer;
+fn set(talk: &mut Conversation<'_, '_>, setting: &str) -> anyhow::Result<Flow> {
+    let Writer { params, seed, .. } = &mut *talk.writer;
     if !setting.is_empty() {
         let words = setting.split_once(char::is_whitespace);
         let (name, value) = words.map_or((setting, None), |(name, value)| (name, Some(value.trim())));
-        if let Err(problem) = wanted.sampling.set(name, value) {
-            tell(problem);
+        if let Err(problem) = params.sampling.set(name, value) {
+            print_result(problem);
             return Ok(Flow::On);
         }
         if name == "seed" {
-            *seed = wanted.sampling.seed();
+            *seed = params.sampling.seed();
         }
     }
-    let fields = wanted.sampling.fields();
+    let fields = params.sampling.fields();
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {}", setting_text(value))).collect();
-    tell(fields.join(", "));
+    print_result(fields.join(", "));
     Ok(Flow::On)
 }
 
-fn stats(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+fn stats(talk: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     let Writer { session, last, .. } = &*talk.writer;
     match last {
-        None => tell("There is no answer yet."),
+        None => print_result("There is no answer yet."),
         Some(pace) => {
             for (what, phase) in [("prefill", &pace.prefill), ("decode", &pace.decode)] {
                 let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
                 let tokens = counted(phase.tokens as u64, "token");
-                tell(format_args!("{what:<9} {tokens} in {:.2} s, {rate:.1} tokens/s", phase.seconds));
+                print_result(format_args!("{what:<9} {tokens} in {:.2} s, {rate:.1} tokens/s", phase.seconds));
             }
         }
     }
     let (_, bytes) = session.model().engine().states();
-    tell(format_args!(
+    print_result(format_args!(
         "context   {} of {}; keys and values take up to {}",
         session.model().engine().position(),
         counted(session.model().context() as u64, "position"),
         Bytes(bytes)
     ));
     if let Some(resident) = ixc_compile::machine::system::resident_memory() {
-        tell(format_args!("memory    {}, mapped weights included", Bytes(resident)));
+        print_result(format_args!("memory    {}, mapped weights included", Bytes(resident)));
     }
     Ok(Flow::On)
 }
 
 /// Returns a message in the form of OpenAI's API, with the usual name for reasoning.
-fn saved(message: &Message) -> serde_json::Value {
+fn message_json(message: &Message) -> serde_json::Value {
     let mut saved = json!({ "role": message.role, "content": message.content });
     if let Some(reasoning) = &message.reasoning {
         saved["reasoning_content"] = json!(reasoning);
@@ -318,9 +318,9 @@ fn saved(message: &Message) -> serde_json::Value {
     saved
 }
 
-fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
+fn save(talk: &mut Conversation<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     if file.is_empty() {
-        tell("/save needs the name of a file.");
+        print_result("/save needs the name of a file.");
         return Ok(Flow::On);
     }
     let path = match (file.strip_prefix("~/"), std::env::var_os("HOME")) {
@@ -329,20 +329,20 @@ fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     };
     let replaces = path.exists();
     if replaces && !talk.lines.agrees(&format!("{} exists; replace it?", Printable(&path.to_string_lossy())))? {
-        tell("Nothing was written.");
+        print_result("Nothing was written.");
         return Ok(Flow::On);
     }
-    let Talk { writer, chat, .. } = talk;
+    let Conversation { writer, chat, .. } = talk;
     let system = chat.system().map(|text| json!({ "role": "system", "content": text }));
-    let said = chat.messages().iter().map(saved);
+    let said = chat.messages().iter().map(message_json);
     let messages: Vec<_> = system.into_iter().chain(said).collect();
     let facts = json!({
         "format": FORMAT,
         "version": VERSION,
-        "model": writer.wanted.model.name().to_string_lossy(),
+        "model": writer.params.model.name().to_string_lossy(),
         "messages": messages,
     });
-    let mut inputs = writer.wanted.inputs.clone();
+    let mut inputs = writer.params.inputs.clone();
     inputs.extend(writer.session.model().files().iter().map(PathBuf::as_path));
     let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
     let written = Output::open(&path, &guard).and_then(|output| {
@@ -354,9 +354,9 @@ fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     match written {
         Ok(_) => {
             let count = counted(messages.len() as u64, "message");
-            tell(format_args!("{count} in {}.", Printable(&path.to_string_lossy())));
+            print_result(format_args!("{count} in {}.", Printable(&path.to_string_lossy())));
         }
-        Err(error) => tell(describe(&error.into())),
+        Err(error) => print_result(describe(&error.into())),
     }
     Ok(Flow::On)
 }

@@ -9,7 +9,7 @@ use ixc_measure::kl_divergence::{Divergence, divergence};
 use ixc_runtime::engine;
 
 use super::output::counted;
-use super::{BadInput, choose};
+use super::{BadInput, model_args};
 
 /// Default text for the comparison.
 pub const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
@@ -19,16 +19,16 @@ promised to bring the cart before the bridge was closed. In the schoolroom the c
 to fill a barrel of 120 litres from a pipe that gives 8 litres a minute, if a tap at the bottom lets out 3. Most of them answered 24 \
 minutes; one said that it depended on who was watching the tap.";
 /// Max number of compared positions, and max bytes of their logits.
-const MOST_POSITIONS: usize = 256;
-const MOST_BYTES: usize = 64 << 20;
+const MAX_POSITIONS: usize = 256;
+const MAX_BYTES: usize = 64 << 20;
 
 /// Returns the number of positions to compare for a model.
 pub fn positions(model: &Model) -> usize {
-    usize::try_from(model.arch.hyper.context_length).unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS)
+    usize::try_from(model.arch.hyper.context_length).unwrap_or(MAX_POSITIONS).min(MAX_POSITIONS)
 }
 
 /// Returns a divergence as text.
-pub fn said(divergence: &Divergence) -> String {
+pub fn divergence_text(divergence: &Divergence) -> String {
     format!(
         "over {} of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
         counted(divergence.positions as u64, "token"),
@@ -47,7 +47,7 @@ pub fn compare(
     positions: usize,
     text: &str,
 ) -> anyhow::Result<Divergence> {
-    let context = Some(choose::positions(positions));
+    let context = Some(model_args::positions(positions));
     let short = |(path, way): (Option<&Path>, &LoadOptions)| {
         LoadedModel::open(path, &LoadOptions { run: engine::Options { context, ..way.run.clone() }, ..way.clone() })
     };
@@ -57,7 +57,7 @@ pub fn compare(
     // bytes.
     let end = text.floor_char_boundary(text.len().min(4 * positions));
     let mut tokens = model.encode_prompt(&text[..end])?;
-    tokens.truncate(positions.min(MOST_BYTES / 4 / row).max(1));
+    tokens.truncate(positions.min(MAX_BYTES / 4 / row).max(1));
     if tokens.is_empty() {
         return Err(BadInput("the text has no tokens to compare logits at".into()).into());
     }

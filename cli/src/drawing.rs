@@ -53,7 +53,7 @@ impl FormatChoice {
 ///
 /// # Errors
 /// For that of a plan.
-pub fn drawn(ir: &Ir, language: Language) -> anyhow::Result<String> {
+pub fn render(ir: &Ir, language: Language) -> anyhow::Result<String> {
     let none = || Usage("a plan cannot be drawn; graphs can, and tasks after the passes lower and steps".into());
     terminal::set_text(Text::Verbatim);
     Ok(ir.drawing().ok_or_else(none)?.text(language))

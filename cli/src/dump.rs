@@ -7,8 +7,8 @@ use ixc_compile::select;
 use ixc_passes::manager::{self, Ir, Stop};
 
 use super::Usage;
-use super::choose::ModelArgument;
-use super::drawing::{FormatChoice, drawn};
+use super::drawing::{FormatChoice, render};
+use super::model_args::ModelArgument;
 use super::select::SelectChoice;
 use super::stage_choice::StageChoice;
 use super::stages::Stage;
@@ -64,9 +64,9 @@ impl Args {
             return Err(Usage("drawings are of all of a graph: --op and --layer are for text".into()).into());
         }
         if let Some(pass) = &self.after {
-            let stop = after(&self.model.open_to_see()?, &options, pass)?;
+            let stop = after(&self.model.open_for_display()?, &options, pass)?;
             let text = match language {
-                Some(language) => drawn(&stop.ir, language)?,
+                Some(language) => render(&stop.ir, language)?,
                 None if selection.is_all() => stop.text(),
                 None => select::text(&stop.ir, &selection).map_err(ixc_error::Error::from)?,
             };
@@ -90,14 +90,14 @@ impl Args {
                     .into());
                 }
             };
-            let model = self.model.open_to_see()?;
+            let model = self.model.open_for_display()?;
             let ir = match pass {
                 Some(pass) => after(&model, &options, pass)?.ir,
                 None => Ir::Graph(model.arch.module),
             };
-            return Ok(out.write_all(drawn(&ir, language)?.as_bytes())?);
+            return Ok(out.write_all(render(&ir, language)?.as_bytes())?);
         }
-        let model = self.model.open_to_see()?;
+        let model = self.model.open_for_display()?;
         if stage == Stage::Graph {
             let graph = Stop { ir: Ir::Graph(model.arch.module), after: None };
             let text = match selection.is_all() {

@@ -13,8 +13,8 @@ use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 use serde::Serialize;
 
-use super::choose::{ModelChoice, RunChoice, backend};
 use super::force::{Force, reads};
+use super::model_args::{ModelChoice, RunChoice, backend};
 use super::output::{self, Watch};
 use super::{BadInput, tokenize};
 
@@ -78,7 +78,7 @@ struct Facts {
 }
 
 /// Number of texts that are computed together.
-const TOGETHER: u32 = 8;
+const MAX_SEQUENCES: u32 = 8;
 
 impl Args {
     /// Runs the command.
@@ -102,7 +102,7 @@ impl Args {
         let options = LoadOptions {
             run: engine::Options {
                 backend: backend(self.emulate),
-                sequences: TOGETHER.min(texts.len() as u32),
+                sequences: MAX_SEQUENCES.min(texts.len() as u32),
                 gauge: Some(Arc::clone(&gauge)),
                 ..options.run
             },

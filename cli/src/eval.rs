@@ -18,9 +18,9 @@ use ixc_runtime::gauge::Gauge;
 use serde::Serialize;
 
 use super::BadInput;
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
-use super::name::ModelName;
+use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::model_name::ModelName;
 use super::output::{Line, Rate, Unit, Watch, counted, json, note};
 use super::tokenize::read;
 
@@ -95,7 +95,7 @@ fn read_context(text: &str) -> Result<usize, String> {
 
 /// Output as JSON.
 #[derive(Serialize)]
-struct Found<'f> {
+struct EvalReport<'f> {
     text_tokens: usize,
     context: usize,
     pieces: usize,
@@ -123,7 +123,7 @@ impl Args {
     }
 
     /// Opens the reference model without deferral and pass options, whatever the other model uses.
-    fn right(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc_generate::Error> {
+    fn open_reference(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc_generate::Error> {
         let Some(against) = &self.against else { return Ok(None) };
         let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
         // A plan keeps the target that it was compiled for.
@@ -181,7 +181,7 @@ impl Args {
             own.compile.passes = own.compile.passes.with(&observe::Options { inputs: true });
         }
         let mut model = LoadedModel::open(self.model.path(), &own)?;
-        let mut right = self.right(&options).context("--against")?;
+        let mut right = self.open_reference(&options).context("--against")?;
         drop(watch);
         let text = Text::new(&model, &content, self.context)?;
         let pieces = self.pieces.unwrap_or(usize::MAX).min(text.pieces());
@@ -208,7 +208,7 @@ impl Args {
             let place = output.into_place().map_err(ixc_error::Error::from)?;
             let header = self.header(&text, &model, right.as_ref(), &options.compile)?;
             let scored = text.scored();
-            let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.given())
+            let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.is_set())
                 .map_err(ixc_error::Error::from)?;
             if !there.is_empty() {
                 note!("ixc: the output has scores of {} of {pieces}", counted(there.len() as u64, "piece"));
@@ -240,7 +240,11 @@ impl Args {
         let seconds = begin.elapsed().as_secs_f64();
         if self.json {
             let (text_tokens, context) = (text.tokens().len(), self.context);
-            return Ok(json(out, "ixc.eval.v1", &Found { text_tokens, context, pieces, seconds, summary: &summary })?);
+            return Ok(json(
+                out,
+                "ixc.eval.v1",
+                &EvalReport { text_tokens, context, pieces, seconds, summary: &summary },
+            )?);
         }
         writeln!(
             out,
@@ -250,12 +254,12 @@ impl Args {
             self.context
         )?;
         writeln!(out, "perplexity  {:.4} ± {:.4}", summary.perplexity, summary.perplexity_error)?;
-        Ok(summary.against.map_or(Ok(()), |against| compared(out, &against))?)
+        Ok(summary.against.map_or(Ok(()), |against| write_comparison(out, &against))?)
     }
 }
 
 /// Prints a comparison, with a line for each figure.
-fn compared(out: &mut dyn Write, against: &Comparison) -> std::io::Result<()> {
+fn write_comparison(out: &mut dyn Write, against: &Comparison) -> std::io::Result<()> {
     let ratio = against.log_ratio.mean.exp();
     writeln!(out, "against     {:.4} ± {:.4}", against.perplexity, against.perplexity_error)?;
     writeln!(out, "ratio       {ratio:.6} ± {:.6}", ratio * against.log_ratio.error)?;

@@ -89,7 +89,7 @@ impl ExpertRecord {
 
     /// Registers further input files. Prints a note if experts stay in memory anyway, so that
     /// pinning has no effect.
-    pub fn opened<'p>(
+    pub fn add_inputs<'p>(
         &mut self,
         engine: &Engine,
         inputs: impl IntoIterator<Item = &'p Path>,

@@ -4,7 +4,7 @@
 //! ixc dump model.gguf --stage plan --expert-memory 6GiB --predict 2
 //! ```
 
-use super::choose::DeferChoice;
+use super::model_args::DeferChoice;
 use super::size::Size;
 
 /// Options for the memory of experts, their prediction, and deferral.

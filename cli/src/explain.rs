@@ -12,7 +12,7 @@ use ixc_runtime::engine;
 use serde_json::{Value as Json, json};
 
 use super::Usage;
-use super::choose::{MemoryChoice, ModelArgument};
+use super::model_args::{MemoryChoice, ModelArgument};
 use super::output::{self, counted, lines};
 use super::prefetch::PrefetchChoice;
 use super::select::SelectChoice;
@@ -43,7 +43,7 @@ pub struct Args {
     /// Print only decisions of these passes of `ixc opt`, or of compile (which runs them), place
     /// (on a grid) or run.
     #[arg(long = "pass", value_name = "PASS,..", value_delimiter = ',', value_parser = explain::sources())]
-    passes_told: Vec<String>,
+    shown_passes: Vec<String>,
     #[command(flatten)]
     select: SelectChoice,
     /// Target or CPU to generate kernels for: `native`, a name that `ixc doctor` lists, or
@@ -73,7 +73,7 @@ impl Args {
                     return Err(Usage(problem.to_owned()).into());
                 }
                 let grid = grids::find(name).map_err(ixc_error::Error::from)?;
-                let model = self.model.open_to_see()?;
+                let model = self.model.open_for_display()?;
                 let (_, decisions) = explain::placement(&model, &grid, &place::Options::default())?;
                 return Ok((decisions, model.arch.hyper.architecture.clone(), self.target.to_string()));
             }
@@ -84,7 +84,7 @@ impl Args {
             let problem = "--memory limits all that a run takes, --expert-memory the experts alone; give one of them";
             return Err(Usage(problem.to_owned()).into());
         }
-        let model = self.model.open_to_see()?;
+        let model = self.model.open_for_display()?;
         let run = engine::Options { memory, prefetch: self.prefetch.settings(), ..engine::Options::default() };
         let decisions = explain::decisions(&model, &options, &run)?;
         Ok((decisions, model.arch.hyper.architecture.clone(), target.target.name().to_owned()))
@@ -93,8 +93,8 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let (mut decisions, architecture, target) = self.decisions()?;
-        if !self.passes_told.is_empty() {
-            decisions.retain(|decision| self.passes_told.iter().any(|pass| pass == decision.pass));
+        if !self.shown_passes.is_empty() {
+            decisions.retain(|decision| self.shown_passes.iter().any(|pass| pass == decision.pass));
         }
         let selection = self.select.selection();
         let items: Vec<_> = decisions.iter().map(explain::item).collect();

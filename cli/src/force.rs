@@ -15,7 +15,7 @@ pub struct Force {
 
 impl Force {
     /// Whether `--force` was given.
-    pub fn given(self) -> bool {
+    pub fn is_set(self) -> bool {
         self.force
     }
 

@@ -7,8 +7,8 @@ use ixc_failure::Remedy;
 use ixc_text::template::known;
 
 use super::library_error::LibraryError;
-use super::near;
 use super::printable::Printable;
+use super::suggestions;
 
 /// Returns advice against an error, where an option or another path helps.
 pub fn hint(error: &LibraryError<'_>) -> Option<String> {
@@ -72,6 +72,6 @@ pub fn of_remedy(remedy: Remedy) -> String {
 /// Returns a hint that names existing paths similar to a missing one.
 fn near_paths(missing: &Path) -> Option<String> {
     let names: Vec<String> =
-        near::paths(missing).iter().map(|path| Printable(&path.to_string_lossy()).to_string()).collect();
+        suggestions::paths(missing).iter().map(|path| Printable(&path.to_string_lossy()).to_string()).collect();
     (!names.is_empty()).then(|| format!("did you mean {}?", names.join(" or ")))
 }

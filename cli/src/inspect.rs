@@ -16,9 +16,9 @@ use ixc_runtime::load;
 use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError};
 use serde::Serialize;
 
-use super::choose::ModelArgument;
 use super::inspect_page::PageChoice;
 use super::inspect_plan::PlanFacts;
+use super::model_args::ModelArgument;
 use super::output::{self, Bytes, Count, Printable, counted, note};
 use super::{hints, terminal};
 

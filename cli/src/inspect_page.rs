@@ -13,8 +13,8 @@ use ixc_runtime::file::of_file;
 use ixc_workbench::report::{KIND, Report};
 
 use super::Usage;
-use super::choose::ModelArgument;
 use super::force::{Force, reads};
+use super::model_args::ModelArgument;
 use super::output::Bytes;
 use super::stage_choice::StageChoice;
 use super::terminal::standard_error;
@@ -53,7 +53,7 @@ impl PageChoice {
     pub fn is_asked_for(&self) -> anyhow::Result<bool> {
         let said = self.stages.is_given()?;
         match self.html.is_some() {
-            false if said || self.force.given() => Err(Usage("options of a page need --html FILE".into()).into()),
+            false if said || self.force.is_set() => Err(Usage("options of a page need --html FILE".into()).into()),
             asked => Ok(asked),
         }
     }

@@ -65,7 +65,7 @@ struct FormatFacts {
     format: &'static str,
     /// Format in the file.
     stored: &'static str,
-    place: Place,
+    place: WeightPlace,
     weights: usize,
     /// Bytes in the file.
     bytes: u64,
@@ -82,7 +82,7 @@ pub fn cache_formats(states: &[State]) -> BTreeSet<&'static str> {
 /// Storage of weights.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Place {
+enum WeightPlace {
     ModelFile,
     Plan,
 }
@@ -95,8 +95,8 @@ impl PlanFacts {
         for weight in &plan.weights {
             let (format, stored) = (weight.format.name(), weight.stored.name());
             let place = match weight.file {
-                WeightFile::Source(_) | WeightFile::Derived(_) => Place::ModelFile,
-                WeightFile::Plan | WeightFile::Blocks { .. } => Place::Plan,
+                WeightFile::Source(_) | WeightFile::Derived(_) => WeightPlace::ModelFile,
+                WeightFile::Plan | WeightFile::Blocks { .. } => WeightPlace::Plan,
             };
             let none = FormatFacts { format, stored, place, weights: 0, bytes: 0, kernel_bytes: 0 };
             let entry = formats.entry((format, stored, place)).or_insert(none);
@@ -182,11 +182,11 @@ impl PlanFacts {
         for format in &self.formats {
             let size = Bytes(format.bytes).to_string();
             let note = match format.place {
-                Place::Plan => ", in the plan".to_string(),
-                Place::ModelFile if format.format != format.stored => {
+                WeightPlace::Plan => ", in the plan".to_string(),
+                WeightPlace::ModelFile if format.format != format.stored => {
                     format!(", packed at load into {} of {}", Bytes(format.kernel_bytes), format.format)
                 }
-                Place::ModelFile => String::new(),
+                WeightPlace::ModelFile => String::new(),
             };
             let noun = if format.weights == 1 { "weight " } else { "weights" };
             writeln!(out, "format        {:<8} {:>5} {noun}  {size:>10}{note}", format.stored, format.weights)?;

@@ -26,9 +26,9 @@ const SLOWER: u32 = 3;
 /// Text in generation.
 struct Text {
     /// Whether Ctrl-C was pressed.
-    asked: bool,
+    is_interrupted: bool,
     /// Whether the writing thread has seen it.
-    heard: bool,
+    is_seen: bool,
     /// Time of the last token.
     last: Instant,
     /// Max time of a token so far.
@@ -37,7 +37,7 @@ struct Text {
 
 static TEXT: Mutex<Option<Text>> = Mutex::new(None);
 /// Action on the first Ctrl-C in place of ending the program, if something has to be shut down.
-static INSTEAD: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+static ACTION: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
 /// Signal of a change to [`TEXT`].
 static CHANGED: Condvar = Condvar::new();
 
@@ -48,25 +48,25 @@ fn text() -> MutexGuard<'static, Option<Text>> {
 /// Installs the handler of Ctrl-C.
 pub fn install() {
     // Without a thread for the handler, Ctrl-C has its default effect.
-    if let Err(error) = ctrlc::set_handler(asked_for) {
+    if let Err(error) = ctrlc::set_handler(handle_signal) {
         tracing::warn!(%error, "Ctrl-C is left to the system");
     }
 }
 
 /// Sets the action of the next Ctrl-C. The one after it ends the program.
-pub fn once(instead: impl FnOnce() + Send + 'static) {
-    *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(instead));
+pub fn on_next(action: impl FnOnce() + Send + 'static) {
+    *ACTION.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
 }
 
 /// Handles Ctrl-C.
-fn asked_for() {
-    let instead = INSTEAD.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(instead) = instead {
-        return instead();
+fn handle_signal() {
+    let action = ACTION.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(action) = action {
+        return action();
     }
     let mut text = text();
-    let Some(text) = text.as_mut().filter(|text| !text.asked) else { end() };
-    text.asked = true;
+    let Some(text) = text.as_mut().filter(|text| !text.is_interrupted) else { end() };
+    text.is_interrupted = true;
     let patience = PATIENCE.max(text.longest.saturating_mul(SLOWER));
     // A thread of its own waits, so that the handler sees another Ctrl-C meanwhile.
     let watch = std::thread::Builder::new().name("ctrl-c".into()).spawn(move || watch(patience));
@@ -77,7 +77,7 @@ fn asked_for() {
 
 /// Ends the program unless the writing thread reacts within `patience`.
 fn watch(patience: Duration) {
-    let waits = |text: &mut Option<Text>| text.as_ref().is_some_and(|text| text.asked && !text.heard);
+    let waits = |text: &mut Option<Text>| text.as_ref().is_some_and(|text| text.is_interrupted && !text.is_seen);
     let (_text, waited) = CHANGED.wait_timeout_while(text(), patience, waits).unwrap_or_else(PoisonError::into_inner);
     if waited.timed_out() {
         end();
@@ -90,28 +90,28 @@ fn end() -> ! {
 }
 
 /// Guard of a text in generation.
-pub struct Writing(());
+pub struct TextGuard(());
 
-impl Writing {
+impl TextGuard {
     /// Begins a text with its first token, which took `took`.
-    pub fn begin(took: Duration) -> Writing {
-        *text() = Some(Text { asked: false, heard: false, last: Instant::now(), longest: took });
-        Writing(())
+    pub fn begin(took: Duration) -> TextGuard {
+        *text() = Some(Text { is_interrupted: false, is_seen: false, last: Instant::now(), longest: took });
+        TextGuard(())
     }
 
     /// Records a token, and returns whether the text must end here.
-    pub fn asked(&self) -> bool {
+    pub fn is_interrupted(&self) -> bool {
         let mut text = text();
         let Some(text) = &mut *text else { return false };
         let now = Instant::now();
         text.longest = text.longest.max(now.saturating_duration_since(text.last));
-        (text.last, text.heard) = (now, text.asked);
+        (text.last, text.is_seen) = (now, text.is_interrupted);
         CHANGED.notify_all();
-        text.asked
+        text.is_interrupted
     }
 }
 
-impl Drop for Writing {
+impl Drop for TextGuard {
     fn drop(&mut self) {
         *text() = None;
         CHANGED.notify_all();

@@ -10,8 +10,6 @@ mod access;
 mod answer;
 mod batch;
 mod bench;
-mod changed;
-mod choose;
 mod compile;
 mod completions;
 mod converse;
@@ -39,13 +37,14 @@ mod lines;
 mod log;
 mod logits;
 mod man;
-mod name;
-mod near;
+mod model_args;
+mod model_name;
 mod op_times;
 mod opt;
 #[cfg(unix)]
 mod out_of_memory;
 mod output;
+mod overrides;
 mod passes;
 mod perf;
 mod plan;
@@ -69,6 +68,7 @@ mod stage_choice;
 mod stages;
 mod stats_line;
 mod streaming;
+mod suggestions;
 mod template;
 mod terminal;
 mod tokenize;
@@ -86,7 +86,7 @@ use ixc_compile::build;
 use output::Colours;
 
 #[cfg(unix)]
-pub use out_of_memory::OrEnd;
+pub use out_of_memory::ExitIfExhausted;
 pub use program::run;
 
 /// Compiles model files to machine code for this CPU, and runs them.
@@ -142,7 +142,7 @@ pub(crate) enum Command {
 }
 
 /// Commands of other programs that people type, and advice for `ixc`.
-const ELSEWHERE: [(&[&str], &str); 4] = [
+const OTHER_COMMANDS: [(&[&str], &str); 4] = [
     (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
     (
         &["pull", "download", "push"],
@@ -204,7 +204,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         {
             let [typed, known] = [typed, known].map(|option| option.trim_start_matches('-').to_owned());
             let typed = typed.split('=').next().unwrap_or_default();
-            if !near::is_near(typed, &known) {
+            if !suggestions::is_near(typed, &known) {
                 error.remove(ContextKind::SuggestedArg);
                 // The usage names the suggested option.
                 error.remove(ContextKind::Usage);
@@ -212,7 +212,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         }
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
         let word = word.clone();
-        if let Some((_, advice)) = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*word)) {
+        if let Some((_, advice)) = OTHER_COMMANDS.iter().find(|(words, _)| words.contains(&&*word)) {
             return Cli::command()
                 .error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
         }
@@ -232,12 +232,12 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
     let arguments = spelling::of_llama(arguments).map_err(unknown)?;
-    name::without_hub_options(arguments).map_err(unknown)
+    model_name::without_hub_options(arguments).map_err(unknown)
 }
 
 /// Returns the definition of a command and this process's arguments for it; `None` if the process
 /// runs another command.
-pub(crate) fn given_to(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
+pub(crate) fn matches_of(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
     let command = Cli::command();
     let arguments = own_spelling(std::env::args_os().collect()).ok()?;
     let (found, matches) = command.clone().try_get_matches_from(arguments).ok()?.remove_subcommand()?;
@@ -252,7 +252,7 @@ pub(crate) fn exit(error: &clap::Error) -> ! {
         error.exit();
     }
     // clap repeats the arguments unescaped. Escaping them removes clap's colours, too.
-    output::complain(error.render().to_string().trim_end());
+    output::print_stderr(error.render().to_string().trim_end());
     std::process::exit(error.exit_code());
 }
 

@@ -26,9 +26,9 @@ use rustyline::{Context, Helper};
 use super::BadInput;
 use super::output::{colours, note};
 
-/// Prompt of the first line of a message; [`MORE`] is that of the other lines.
+/// Prompt of the first line of a message; [`CONTINUATION`] is that of the other lines.
 const PROMPT: &str = "> ";
-const MORE: &str = "... ";
+const CONTINUATION: &str = "... ";
 /// Start and end of a message of several lines.
 const QUOTES: &str = "\"\"\"";
 /// Environment variable that names the history file; empty for none.
@@ -36,11 +36,11 @@ const HISTORY: &str = "IXC_HISTORY";
 /// First line of a history file.
 const HISTORY_BEGINS: &[u8] = b"#V2\n";
 /// Max number of remembered messages.
-const REMEMBERED: usize = 1000;
+const MAX_HISTORY: usize = 1000;
 
 /// Result of reading a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Typed {
+pub enum InputMessage {
     /// A line, which may be a command.
     Line(String),
     /// Several lines, or quoted ones, which are never a command.
@@ -61,18 +61,18 @@ enum Line {
 /// Helper of the line editor. Tab completes commands, and colours distinguish questions from
 /// answers.
 #[derive(Debug)]
-struct Typing {
+struct LineHelper {
     commands: Vec<&'static str>,
     colours: bool,
 }
 
 /// Escape sequences (ECMA-48): bold green for the prompt, bold for the input, and the end of both.
-const ASKING: &str = "\x1b[1;32m";
-const TYPED: &str = "\x1b[1m";
+const PROMPT_STYLE: &str = "\x1b[1;32m";
+const INPUT_STYLE: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
-impl Typing {
-    fn painted<'t>(&self, text: &'t str, style: &str) -> Cow<'t, str> {
+impl LineHelper {
+    fn styled<'t>(&self, text: &'t str, style: &str) -> Cow<'t, str> {
         match self.colours && !text.is_empty() {
             true => format!("{style}{text}{PLAIN}").into(),
             false => text.into(),
@@ -80,13 +80,13 @@ impl Typing {
     }
 }
 
-impl Highlighter for Typing {
+impl Highlighter for LineHelper {
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
-        self.painted(line, TYPED)
+        self.styled(line, INPUT_STYLE)
     }
 
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
-        self.painted(prompt, ASKING)
+        self.styled(prompt, PROMPT_STYLE)
     }
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
@@ -94,7 +94,7 @@ impl Highlighter for Typing {
     }
 }
 
-impl Completer for Typing {
+impl Completer for LineHelper {
     type Candidate = String;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
@@ -104,15 +104,15 @@ impl Completer for Typing {
     }
 }
 
-impl Hinter for Typing {
+impl Hinter for LineHelper {
     type Hint = String;
 }
 
-impl Validator for Typing {}
+impl Validator for LineHelper {}
 
-impl Helper for Typing {}
+impl Helper for LineHelper {}
 
-type LineEditor = Editor<Typing, FileHistory>;
+type LineEditor = Editor<LineHelper, FileHistory>;
 
 /// Reader of a conversation's lines.
 pub struct Lines {
@@ -127,7 +127,7 @@ impl Lines {
     pub fn new(commands: Vec<&'static str>) -> Lines {
         let mut lines = Lines { editor: editor(), history: None };
         if let Some(editor) = &mut lines.editor {
-            editor.set_helper(Some(Typing { commands, colours: colours() }));
+            editor.set_helper(Some(LineHelper { commands, colours: colours() }));
         }
         if let (Some(editor), Some(path)) = (&mut lines.editor, history_path()) {
             match prepare(&path).and_then(|()| editor.load_history(&path).map_err(io::Error::other)) {
@@ -142,21 +142,21 @@ impl Lines {
     ///
     /// # Errors
     /// When the terminal or standard input cannot be read.
-    pub fn message(&mut self) -> anyhow::Result<Typed> {
+    pub fn message(&mut self) -> anyhow::Result<InputMessage> {
         let mut message = Message::default();
         let mut prompt = PROMPT;
         loop {
             match self.line(prompt)? {
                 Line::Text(line) => {
                     if let Some(typed) = message.push(&line) {
-                        self.remember(&message.recalled);
+                        self.remember(&message.history_entry);
                         return Ok(typed);
                     }
                 }
-                Line::Cleared => return Ok(Typed::Cleared),
-                Line::End => return Ok(Typed::End),
+                Line::Cleared => return Ok(InputMessage::Cleared),
+                Line::End => return Ok(InputMessage::End),
             }
-            prompt = MORE;
+            prompt = CONTINUATION;
         }
     }
 
@@ -221,7 +221,7 @@ fn editor() -> Option<LineEditor> {
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
     let config = Config::builder().behavior(Behavior::PreferTerm).history_ignore_space(true);
     let config = config.completion_type(CompletionType::List);
-    let config = config.max_history_size(REMEMBERED).ok()?.build();
+    let config = config.max_history_size(MAX_HISTORY).ok()?.build();
     Editor::with_config(config).ok()
 }
 
@@ -258,22 +258,22 @@ fn prepare(path: &Path) -> io::Result<()> {
 #[derive(Debug, Default)]
 struct Message {
     text: String,
-    quoted: bool,
+    is_quoted: bool,
     several: bool,
     /// History entry, which gives the same message when it is entered again.
-    recalled: String,
+    history_entry: String,
 }
 
 impl Message {
     /// Adds a line or a paste, and returns the message if it ends here.
-    fn push(&mut self, line: &str) -> Option<Typed> {
+    fn push(&mut self, line: &str) -> Option<InputMessage> {
         let mut line = line.trim_end_matches('\n');
         if let Some(rest) = line.trim_start().strip_prefix(QUOTES).filter(|_| !self.several) {
-            self.quoted = true;
+            self.is_quoted = true;
             line = rest;
         }
         let first = !std::mem::replace(&mut self.several, true);
-        let (part, ends) = match self.quoted {
+        let (part, ends) = match self.is_quoted {
             true => line.trim_end().strip_suffix(QUOTES).map_or((line, false), |part| (part, true)),
             // A backslash after another one is text.
             false => match line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 {
@@ -289,11 +289,11 @@ impl Message {
             return None;
         }
         let text = std::mem::take(&mut self.text);
-        self.recalled = if self.quoted { format!("{QUOTES}{text}{QUOTES}") } else { text.clone() };
+        self.history_entry = if self.is_quoted { format!("{QUOTES}{text}{QUOTES}") } else { text.clone() };
         // Line breaks next to the quotes are not part of the message, and neither is an empty last
         // line.
-        let text = if self.quoted { text.trim_matches('\n') } else { text.trim_end_matches('\n') }.to_owned();
-        Some(if self.quoted || text.contains('\n') { Typed::Text(text) } else { Typed::Line(text) })
+        let text = if self.is_quoted { text.trim_matches('\n') } else { text.trim_end_matches('\n') }.to_owned();
+        Some(if self.is_quoted || text.contains('\n') { InputMessage::Text(text) } else { InputMessage::Line(text) })
     }
 }
 
@@ -303,8 +303,8 @@ mod tests {
 
     #[test]
     fn input_lines_form_messages() {
-        let line = |text: &str| Typed::Line(text.into());
-        let text = |text: &str| Typed::Text(text.into());
+        let line = |text: &str| InputMessage::Line(text.into());
+        let text = |text: &str| InputMessage::Text(text.into());
         for (lines, expected) in [
             (&["hi"][..], line("hi")),
             (&[""], line("")),
@@ -323,7 +323,7 @@ mod tests {
             let (last, before) = lines.split_last().unwrap();
             assert!(before.iter().all(|line| message.push(line).is_none()), "{lines:?}");
             assert_eq!(message.push(last), Some(expected.clone()), "{lines:?}");
-            assert_eq!(Message::default().push(&message.recalled), Some(expected), "{lines:?} recalled");
+            assert_eq!(Message::default().push(&message.history_entry), Some(expected), "{lines:?} recalled");
         }
     }
 }

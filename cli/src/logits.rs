@@ -11,8 +11,8 @@ use ixc_model_files::gguf::ShardFile;
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
+use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::output::Watch;
 use super::tokens::TokenList;
 use super::{BadInput, Usage};

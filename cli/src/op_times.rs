@@ -14,7 +14,7 @@ use super::stats_line::{Label, stat};
 
 /// Min share of the time for which an op gets a row. The longest op always gets one, since threads
 /// on a busy machine may do little but wait.
-const LEAST: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 /// Prints where the time of a phase went, in rows that add up to all of it. Rates are scaled to all
 /// threads, for the time in which threads worked on the op.
@@ -260,7 +260,7 @@ fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String>
     if total <= 0.0 {
         return Vec::new();
     }
-    let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(LEAST * total);
+    let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(MIN_SHARE * total);
     let mut rows: Vec<(f64, String)> = ops.iter().map(|op| (op.seconds, op.row())).collect();
     rows.extend(others.iter().map(|(time, seconds)| (*seconds, time.name().to_owned())));
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));

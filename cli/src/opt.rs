@@ -9,10 +9,10 @@ use ixc_ir::graph::Module;
 use ixc_passes::manager::{self, Ir, Stop, TextError};
 
 use super::BadInput;
-use super::choose::open;
-use super::drawing::{FormatChoice, drawn};
+use super::drawing::{FormatChoice, render};
 use super::experts::Experts;
-use super::name::ModelName;
+use super::model_args::open;
+use super::model_name::ModelName;
 use super::passes::{self, PassChoice};
 use super::tokenize::read;
 
@@ -90,7 +90,7 @@ impl Args {
             None => Stop::parse(&text).ok().map(|stop| stop.after),
         };
         let text = match (self.format.language(), after) {
-            (Some(language), _) => drawn(&ir, language)?,
+            (Some(language), _) => render(&ir, language)?,
             (None, Some(after)) => Stop { ir, after }.text(),
             (None, None) => ir.text(),
         };

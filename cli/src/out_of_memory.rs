@@ -12,15 +12,15 @@ use ixc_failure::Class;
 use super::failure::status;
 
 /// The system's allocator, except that it ends the process if there is no memory.
-pub struct OrEnd;
+pub struct ExitIfExhausted;
 
 // SAFETY: every call goes to the system's allocator with the caller's arguments, and its result is
 // returned unchanged. A null pointer is never returned.
-unsafe impl GlobalAlloc for OrEnd {
+unsafe impl GlobalAlloc for ExitIfExhausted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which is the same as that of
         // `System`'s.
-        or_end(unsafe { System.alloc(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -30,17 +30,17 @@ unsafe impl GlobalAlloc for OrEnd {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        or_end(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: as above; the memory comes from the system's allocator.
-        or_end(unsafe { System.realloc(memory, layout, bytes) }, bytes)
+        exit_if_null(unsafe { System.realloc(memory, layout, bytes) }, bytes)
     }
 }
 
 /// Returns the memory, or ends the process if the pointer is null.
-fn or_end(memory: *mut u8, bytes: usize) -> *mut u8 {
+fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() {
         end(bytes);
     }
@@ -52,8 +52,8 @@ const LINE: usize = 256;
 
 #[cold]
 fn end(bytes: usize) -> ! {
-    static WRITES: AtomicBool = AtomicBool::new(false);
-    if !WRITES.swap(true, Ordering::Relaxed) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         let mut line = Line { bytes: [0; LINE], len: 0 };
         line.push(b"error: out of memory: a memory allocation of ");
         line.push_number(bytes);

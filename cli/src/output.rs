@@ -43,7 +43,7 @@ pub fn is_verbose() -> bool {
 macro_rules! note {
     ($($argument:tt)*) => {
         if !$crate::output::is_quiet() {
-            $crate::output::complain(&format!($($argument)*));
+            $crate::output::print_stderr(&format!($($argument)*));
         }
     };
 }
@@ -52,7 +52,7 @@ pub(super) use note;
 /// Prints a requested fact on standard error, also with `--quiet`. Escapes terminal controls.
 macro_rules! fact {
     ($($argument:tt)*) => {
-        $crate::output::complain(&format!($($argument)*))
+        $crate::output::print_stderr(&format!($($argument)*))
     };
 }
 pub(super) use fact;
@@ -66,8 +66,8 @@ const PLAIN: &str = "\x1b[0m";
 
 /// Prints lines on standard error. Escapes terminal controls, and wraps lines at the terminal's
 /// width. A leading `error:` is red, as in clap's errors.
-pub fn complain(text: &str) {
-    let text = fitted(text);
+pub fn print_stderr(text: &str) {
+    let text = escape_and_wrap(text);
     match text.strip_prefix(ERROR).filter(|_| colours()) {
         Some(rest) => write_error(&format!("{RED}{ERROR}{PLAIN}{rest}")),
         None => write_error(&text),
@@ -75,21 +75,21 @@ pub fn complain(text: &str) {
 }
 
 /// Prints dim lines, unless `--quiet` is given.
-pub fn aside(text: &str) {
+pub fn print_dim(text: &str) {
     match (is_quiet(), colours()) {
         (true, _) => {}
-        (false, true) => write_error(&format!("{DIM}{}{PLAIN}", fitted(text))),
-        (false, false) => write_error(&fitted(text)),
+        (false, true) => write_error(&format!("{DIM}{}{PLAIN}", escape_and_wrap(text))),
+        (false, false) => write_error(&escape_and_wrap(text)),
     }
 }
 
 /// Prints a line for programs on standard error, unchanged.
-pub fn complain_whole(text: &str) {
+pub fn print_stderr_unchanged(text: &str) {
     write_error(&lines(text));
 }
 
 /// Escapes lines, and wraps them if standard error is a terminal.
-fn fitted(text: &str) -> String {
+fn escape_and_wrap(text: &str) -> String {
     let text = lines(text);
     terminal::error_width().map_or_else(|| text.clone(), |width| wrapped(&text, width))
 }

@@ -21,7 +21,7 @@ use ixc_runtime::trace::Recorder;
 use ixc_targets::Target;
 use serde_json::{Value as Json, json};
 
-use super::choose::{ModelChoice, QueueChoice, TargetChoice, positions};
+use super::model_args::{ModelChoice, QueueChoice, TargetChoice, positions};
 use super::output::{self, Bytes, Printable, Watch, counted, note};
 use super::passes::KvChoice;
 use super::size::Size;

@@ -20,12 +20,12 @@ pub struct PrefetchChoice {
     prefetch: Choice,
     /// Extra experts to predict per layer, beyond the number that a token uses. Early routers of a
     /// plan predict the number that it was compiled with.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MAX_EXTRA))]
     prefetch_extra: u32,
 }
 
 /// Max number of extra experts: no model routes a token to more.
-const MOST_EXTRA: i64 = 1024;
+const MAX_EXTRA: i64 = 1024;
 
 impl PrefetchChoice {
     /// Returns an option that was given without effect, and the reason. `mapped`: experts are in
@@ -54,7 +54,7 @@ pub struct EarlyRouterChoice {
     #[arg(long, value_name = "HOW", value_enum)]
     prefetch: Option<EarlyRouters>,
     /// Extra experts that early routers predict per layer, beyond the number that a token uses.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MAX_EXTRA))]
     prefetch_extra: u32,
 }
 

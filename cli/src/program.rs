@@ -34,7 +34,7 @@ pub fn run() -> ExitCode {
             // Nothing is left to tell of a standard error that is closed.
             let _ = out.flush();
             if let Some(message) = message {
-                output::complain(&message);
+                output::print_stderr(&message);
             }
             ExitCode::from(status)
         }

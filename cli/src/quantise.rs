@@ -13,8 +13,8 @@ use ixc_quantise::mix::{MIXES, Mix};
 use ixc_quantise::{Options, Plan, plan};
 use serde::Serialize;
 
-use super::choose::ModelArgument;
 use super::force::{Force, reads};
+use super::model_args::ModelArgument;
 use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
 
 /// A model file.

@@ -20,20 +20,20 @@ use ixc_runtime::trace::{self, Recorder};
 use ixc_serve::batch::Defaults;
 use ixc_text::template::{ChatTemplate, own_program};
 
-use super::batch::{Around, BatchChoice};
-use super::choose::{ModelChoice, RunChoice, backend};
+use super::batch::{BatchChoice, BatchContext};
 use super::expert_files::{ExpertFiles, ExpertRecord};
 use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
+use super::model_args::{ModelChoice, RunChoice, backend};
 use super::output::{Bytes, Printable, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::speculation::SpeculationChoice;
 use super::stats_line::stat;
 use super::template::TemplateChoice;
-use super::writer::{StatsFormat, Wanted, Writer};
+use super::writer::{StatsFormat, TextParams, Writer};
 use super::{BadInput, streaming, tokenize};
 
 /// Tokens to generate if no count is given and no token ends the text.
@@ -138,8 +138,8 @@ pub struct Args {
     speculation: SpeculationChoice,
 }
 
-/// Form of the texts: the template of the prompt, and the grammar of the answer.
-struct Form {
+/// PromptFormat of the texts: the template of the prompt, and the grammar of the answer.
+struct PromptFormat {
     template: Option<ChatTemplate>,
     grammar: Option<Matcher>,
 }
@@ -196,11 +196,11 @@ impl Args {
                 stop: self.sampling.stop.clone(),
                 limit: self.limit(None),
                 text_limit: self.limit(Some(DEFAULT_TOKENS)),
-                chats: self.chats(),
+                chats: self.is_chat(),
                 system: self.system.clone(),
             };
             let (shift, force) = (self.shift, self.force);
-            return batch.answer(Around {
+            return batch.answer(BatchContext {
                 model,
                 speculation,
                 record,
@@ -215,11 +215,12 @@ impl Args {
         for output in output.iter_mut().chain(&mut state) {
             reads(output, model.files().iter().map(PathBuf::as_path))?;
         }
-        record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+        record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
         let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &model)).transpose()?;
         let mut session = Session::new(model);
         speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
-        let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, (state, record), out);
+        let result =
+            self.converse_or_write(session, PromptFormat { template, grammar }, gauge, begin, (state, record), out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Write the trace of a failed run, too: it may show the reason. A run that never began
             // has no trace.
@@ -231,7 +232,7 @@ impl Args {
     fn converse_or_write(
         &self,
         mut session: Session,
-        Form { template, grammar }: Form,
+        PromptFormat { template, grammar }: PromptFormat,
         gauge: Arc<Gauge>,
         begin: Instant,
         (state, record): (Option<Output>, ExpertRecord),
@@ -254,7 +255,7 @@ impl Args {
                 .filter(|_| self.stats.is_some())
                 .and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
-            wanted: Wanted {
+            params: TextParams {
                 model: &self.model,
                 streaming: &self.how.streaming,
                 sampling: self.sampling.clone(),
@@ -296,7 +297,7 @@ impl Args {
             }
             let (states, bytes) = writer.session.model().engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.model().context());
-            stat!(States, "{bytes} for {}{}", counted(context as u64, "position"), cached(states));
+            stat!(States, "{bytes} for {}{}", counted(context as u64, "position"), cache_text(states));
         }
         let result = self.text(&mut writer, template, before);
         let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
@@ -320,7 +321,7 @@ impl Args {
         let prompt = match (self.prompt.as_ref().or(self.words.as_ref()), &self.file) {
             (Some(prompt), _) => Some(prompt.clone()),
             (None, Some(file)) => Some(read_prompt(file)?),
-            (None, None) if io::stdin().is_terminal() => (before.is_some() && !self.chats()).then(String::new),
+            (None, None) if io::stdin().is_terminal() => (before.is_some() && !self.is_chat()).then(String::new),
             (None, None) => Some(read_prompt("-".as_ref())?),
         };
         match prompt {
@@ -357,14 +358,14 @@ impl Args {
 
 impl Args {
     /// Whether the options demand a chat.
-    fn chats(&self) -> bool {
+    fn is_chat(&self) -> bool {
         self.chat || self.system.is_some() || self.template.is_given()
     }
 
     /// Whether the model answers the prompt as a message, in place of continuing it as text. A
     /// saved text is continued.
     fn answers(&self, model: &LoadedModel, continues_state: bool) -> bool {
-        self.chats() || (!self.raw && !continues_state && model.chat_template().is_some())
+        self.is_chat() || (!self.raw && !continues_state && model.chat_template().is_some())
     }
 
     /// Returns the max number of tokens to generate, or `default` if no count was given.
@@ -379,7 +380,7 @@ impl Args {
 
 /// Returns the formats of keys and values, as a part of a sentence; an empty text if there are no
 /// such states.
-fn cached(states: &[State]) -> String {
+fn cache_text(states: &[State]) -> String {
     let names = Vec::from_iter(cache_formats(states));
     if names.is_empty() { String::new() } else { format!(", KV cache in {}", names.join(" and ")) }
 }

@@ -21,11 +21,11 @@ use ixc_text::template::{ChatTemplate, own_program};
 use serde_json::{Map, Value};
 
 use super::access::AccessChoice;
-use super::choose::{ModelChoice, RunChoice};
 use super::embed::PoolingChoice;
 use super::expert_files::{ExpertFiles, ExpertRecord};
 use super::force::Force;
-use super::name::{DEMO, ModelName};
+use super::model_args::{ModelChoice, RunChoice};
+use super::model_name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
@@ -208,7 +208,7 @@ impl Args {
         let models = match &*sources {
             [source] => {
                 let (model, speculation, is_chat) = self.load(source, options, &gauge)?;
-                record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+                record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
                 self.announce_model(&source.name, &model, local, is_chat);
                 Registry::one(Host::new(model, speculation, serving_options)?)
             }
@@ -225,7 +225,7 @@ impl Args {
             ..ixc_serve::http::Options::default()
         };
         let (end, ended) = tokio::sync::oneshot::channel();
-        interrupt::once(move || {
+        interrupt::on_next(move || {
             note!("ixc: ending; Ctrl-C again ends at once");
             let _ = end.send(());
         });

@@ -23,11 +23,11 @@ use ixc_runtime::engine::{self, Engine};
 use ixc_text::tokenizer::DecodeOptions;
 use serde_json::json;
 
-use super::choose::open;
 use super::drawing::languages;
 use super::force::{Force, reads};
-use super::interrupt::Writing;
-use super::name::ModelName;
+use super::interrupt::TextGuard;
+use super::model_args::open;
+use super::model_name::ModelName;
 use super::output::{self, note};
 use super::terminal::{self, standard_error};
 use super::{BadInput, Usage};
@@ -276,12 +276,12 @@ impl Args {
             let ends = tokenizer.is_end_of_generation(token) || made.len() >= limit;
             let full = simulator.position() >= machine.descriptor.context;
             // From here on, before text appears, Ctrl-C ends the text and not the program.
-            let writing = writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
+            let writing = writing.get_or_insert_with(|| TextGuard::begin(begin.elapsed()));
             if !ends {
                 made.push(token);
                 show(out, &stream.push(token).map_err(ixc_error::Error::from)?, &mut text, self.json)?;
             }
-            if ends || full || made.len() >= limit || writing.asked() {
+            if ends || full || made.len() >= limit || writing.is_interrupted() {
                 break step.report;
             }
             next = vec![token];

@@ -19,22 +19,22 @@ use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 
 use super::Usage;
-use super::name::ModelName;
+use super::model_name::ModelName;
 use super::output::note;
 
 /// Words for the sources of draft tokens, with llama.cpp's equivalents.
-static WORDS: [(How, &[&str]); 4] = [
-    (How::Off, &["off", "none"]),
-    (How::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
-    (How::OwnLayer, &["nextn", "mtp", "draft-mtp"]),
-    (How::Model(None), &["draft", "draft-simple"]),
+static WORDS: [(SpeculationMethod, &[&str]); 4] = [
+    (SpeculationMethod::Off, &["off", "none"]),
+    (SpeculationMethod::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
+    (SpeculationMethod::OwnLayer, &["nextn", "mtp", "draft-mtp"]),
+    (SpeculationMethod::Model(None), &["draft", "draft-simple"]),
 ];
 /// Words for draft models that use another model's activations.
 const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
 
 /// Source of draft tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum How {
+enum SpeculationMethod {
     Off,
     Ngram,
     /// The model's own draft layer.
@@ -43,8 +43,8 @@ enum How {
     Model(Option<ModelName>),
 }
 
-impl How {
-    fn parser() -> impl TypedValueParser<Value = How> {
+impl SpeculationMethod {
+    fn parser() -> impl TypedValueParser<Value = SpeculationMethod> {
         OsStringValueParser::new().try_map(|word| {
             if let Some((how, _)) = WORDS.iter().find(|(_, words)| words.iter().any(|known| word == *known)) {
                 return Ok(how.clone());
@@ -56,7 +56,7 @@ impl How {
                         .to_owned(),
                 );
             }
-            ModelName::parse(&word).map(|name| How::Model(Some(name)))
+            ModelName::parse(&word).map(|name| SpeculationMethod::Model(Some(name)))
         })
     }
 }
@@ -68,8 +68,8 @@ pub struct SpeculationChoice {
     /// Speculative decoding: draft tokens and verify them in one step. ngram drafts from earlier
     /// text, nextn with the model's own layer, a file with a small model. The output stays the
     /// same. Drafting pauses while it does not pay.
-    #[arg(long, visible_alias = "spec-type", value_name = "HOW", default_value = "off", value_parser = How::parser())]
-    spec: How,
+    #[arg(long, visible_alias = "spec-type", value_name = "HOW", default_value = "off", value_parser = SpeculationMethod::parser())]
+    spec: SpeculationMethod,
     /// Draft model with the same vocabulary; same as --spec MODEL.
     #[arg(long, alias = "spec-draft-model", value_name = "MODEL", value_parser = ModelName::parser())]
     model_draft: Option<ModelName>,
@@ -87,10 +87,10 @@ pub struct SpeculationChoice {
     draft_p_min: f32,
     /// Maximum length of the n-gram that ngram searches for.
     #[arg(long, aliases = ["spec-ngram-size-n", "spec-ngram-simple-size-n", "spec-ngram-mod-n-match"], value_name = "N",
-          default_value_t = NgramOptions::default().max, value_parser = limit(1, MOST_NGRAM))]
+          default_value_t = NgramOptions::default().max, value_parser = limit(1, MAX_NGRAM))]
     spec_ngram_max: usize,
     /// Minimum length of the n-gram that ngram searches for.
-    #[arg(long, value_name = "N", default_value_t = NgramOptions::default().min, value_parser = limit(1, MOST_NGRAM))]
+    #[arg(long, value_name = "N", default_value_t = NgramOptions::default().min, value_parser = limit(1, MAX_NGRAM))]
     spec_ngram_min: usize,
     /// Always draft up to --draft-max tokens, even if it does not pay.
     #[arg(long, alias = "spec-force")]
@@ -98,7 +98,7 @@ pub struct SpeculationChoice {
 }
 
 /// More of the last tokens would not improve a match.
-const MOST_NGRAM: usize = 1024;
+const MAX_NGRAM: usize = 1024;
 
 /// Returns clap's parser of a number in a range.
 fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
@@ -117,31 +117,34 @@ pub enum Guesser {
 }
 
 impl SpeculationChoice {
-    fn how(&self) -> How {
+    fn method(&self) -> SpeculationMethod {
         match (&self.spec, &self.model_draft) {
-            (How::Off, Some(name)) => How::Model(Some(name.clone())),
-            (How::Model(None), Some(name)) => How::Model(Some(name.clone())),
+            (SpeculationMethod::Off, Some(name)) => SpeculationMethod::Model(Some(name.clone())),
+            (SpeculationMethod::Model(None), Some(name)) => SpeculationMethod::Model(Some(name.clone())),
             (how, _) => how.clone(),
         }
     }
 
     /// Whether there is a source of draft tokens.
     pub fn is_on(&self) -> bool {
-        self.how() != How::Off
+        self.method() != SpeculationMethod::Off
     }
 
     /// Returns the file of the small model.
     pub fn file(&self) -> Option<&Path> {
         let named = match &self.spec {
-            How::Model(Some(name)) => Some(name),
-            How::Off | How::Ngram | How::OwnLayer | How::Model(None) => self.model_draft.as_ref(),
+            SpeculationMethod::Model(Some(name)) => Some(name),
+            SpeculationMethod::Off
+            | SpeculationMethod::Ngram
+            | SpeculationMethod::OwnLayer
+            | SpeculationMethod::Model(None) => self.model_draft.as_ref(),
         };
         named.and_then(ModelName::path)
     }
 
     /// Returns the extra outputs that the model needs for its own draft layer.
     pub fn nextn(&self) -> Nextn {
-        if self.how() == How::OwnLayer { Nextn::Fed } else { Nextn::Absent }
+        if self.method() == SpeculationMethod::OwnLayer { Nextn::Fed } else { Nextn::Absent }
     }
 
     /// Returns the engine options for a model with speculation.
@@ -165,14 +168,14 @@ impl SpeculationChoice {
         if !(0.0..=1.0).contains(&self.draft_p_min) {
             return Err(Usage(format!("--draft-p-min is {}; a probability is from 0 to 1", self.draft_p_min)).into());
         }
-        let (path, nextn) = match self.how() {
-            How::Off => return Ok(None),
-            How::Ngram | How::OwnLayer if self.model_draft.is_some() => {
+        let (path, nextn) = match self.method() {
+            SpeculationMethod::Off => return Ok(None),
+            SpeculationMethod::Ngram | SpeculationMethod::OwnLayer if self.model_draft.is_some() => {
                 let wrong = "--spec ngram and nextn use no --model-draft: give one of the two options";
                 return Err(Usage(wrong.into()).into());
             }
-            How::OwnLayer => (model.map(Path::to_owned), Nextn::Alone),
-            How::Ngram => {
+            SpeculationMethod::OwnLayer => (model.map(Path::to_owned), Nextn::Alone),
+            SpeculationMethod::Ngram => {
                 let (min, max) = (self.spec_ngram_min, self.spec_ngram_max);
                 if min > max {
                     let wrong = format!("--spec-ngram-min is {min}, more than --spec-ngram-max, {max}");
@@ -180,11 +183,13 @@ impl SpeculationChoice {
                 }
                 return Ok(Some(Guesser::Ngram(Ngram::new(NgramOptions { min, max }))));
             }
-            How::Model(None) => return Err(Usage("the draft model is missing; --model-draft names it".into()).into()),
-            How::Model(Some(name)) => (name.path().map(Path::to_owned), Nextn::Absent),
+            SpeculationMethod::Model(None) => {
+                return Err(Usage("the draft model is missing; --model-draft names it".into()).into());
+            }
+            SpeculationMethod::Model(Some(name)) => (name.path().map(Path::to_owned), Nextn::Absent),
         };
         let path = path.as_deref();
-        if self.model_draft.is_some() && matches!(&self.spec, How::Model(Some(_))) {
+        if self.model_draft.is_some() && matches!(&self.spec, SpeculationMethod::Model(Some(_))) {
             return Err(Usage("--spec and --model-draft both name a model that guesses".into()).into());
         }
         let run = &like.run;

@@ -19,7 +19,7 @@ const SPELLINGS: [(&str, &[(&str, &str)]); 2] = [
 ];
 const RUN: &str = "run";
 /// Options of llama-cli that ixc does not have, and the reasons.
-const MISSING: [(&str, &str); 8] = [
+const UNSUPPORTED: [(&str, &str); 8] = [
     ("-ngl", "there is no GPU to put layers on"),
     ("-fa", "attention is always computed as with -fa"),
     ("-ctk", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
@@ -55,7 +55,7 @@ pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
             text = false;
             continue;
         }
-        if let Some((option, why)) = MISSING.iter().find(|(option, _)| *name == RUN && argument == option) {
+        if let Some((option, why)) = UNSUPPORTED.iter().find(|(option, _)| *name == RUN && argument == option) {
             return Err(format!("ixc has no {option}: {why}"));
         }
         if let Some((_, ours)) = spellings.iter().find(|(theirs, _)| argument == theirs) {

@@ -2,8 +2,8 @@
 
 use ixc_compile::compile::{Options, TargetName};
 
-use super::changed::{ChangeChoice, OverrideCheck};
 use super::experts::Experts;
+use super::overrides::{ChangeChoice, OverrideCheck};
 use super::passes::PassChoice;
 
 /// Experts, options of passes, and the user's changes.
@@ -32,7 +32,7 @@ impl StageChoice {
             defer: self.experts.deferral.defer,
             ..Options::default()
         };
-        self.changes.over(options, OverrideCheck::SHOWN)
+        self.changes.over(options, OverrideCheck::OFF)
     }
 
     /// Whether any of the options was given.

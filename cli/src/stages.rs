@@ -9,7 +9,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_passes::manager::{self, Stop};
 use ixc_targets::Target;
 
-use super::{Usage, near};
+use super::{Usage, suggestions};
 
 /// A stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -109,15 +109,15 @@ impl Stage {
 }
 
 /// Max kernels in an error text.
-const SHOWN: usize = 3;
+const MAX_KERNELS: usize = 3;
 
 /// Returns the error for an unknown kernel name. For a weight's name, the error names the options
 /// that choose its kernels.
 fn no_kernel(name: &str, kernels: &[&str]) -> String {
-    let mut near: Vec<&str> = kernels.iter().copied().filter(|kernel| near::is_near(name, kernel)).collect();
-    near.extend(kernels.iter().copied().filter(|kernel| !near::is_near(name, kernel)));
-    let more = near.len().saturating_sub(SHOWN);
-    near.truncate(SHOWN);
+    let mut near: Vec<&str> = kernels.iter().copied().filter(|kernel| suggestions::is_near(name, kernel)).collect();
+    near.extend(kernels.iter().copied().filter(|kernel| !suggestions::is_near(name, kernel)));
+    let more = near.len().saturating_sub(MAX_KERNELS);
+    near.truncate(MAX_KERNELS);
     let more = if more > 0 { format!(" and {more} more (`ixc kernel list --model MODEL`)") } else { String::new() };
     let weight = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let hint = match weight {

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use super::output::complain;
+use super::output::print_stderr;
 
 /// Declares the labels, with the text of each and its explanation in the glossary.
 macro_rules! labels {
@@ -74,13 +74,13 @@ labels! {
 impl Label {
     /// Prints a line on standard error, also with `--quiet`.
     pub fn print(self, text: impl fmt::Display) {
-        complain(&format!("{:<9} {text}", self.text()));
+        print_stderr(&format!("{:<9} {text}", self.text()));
     }
 }
 
 /// Prints a line that continues the previous one.
 pub fn print_more(text: impl fmt::Display) {
-    complain(&format!("{:<9} {text}", ""));
+    print_stderr(&format!("{:<9} {text}", ""));
 }
 
 /// Prints a line of `--stats` with a label.

@@ -23,7 +23,7 @@ use super::ranges::Ranges;
 use super::stats_line::{print_more, stat};
 
 /// Returns the difference of the counts since `before`; the use of slots is the current one.
-pub fn since(mut stats: Stats, before: &Stats) -> Stats {
+pub fn stats_since(mut stats: Stats, before: &Stats) -> Stats {
     for (now, then) in stats.groups.iter_mut().zip(&before.groups) {
         for (now, then) in [
             (&mut now.hits, then.hits),
@@ -248,7 +248,7 @@ pub fn advice_counts(advised: &AdviceCounts) {
 const LEAST_TOKENS: usize = 16;
 
 /// Measurements and conditions of one phase of a run.
-pub struct Observed {
+pub struct PhaseMeasurement {
     /// Times and counts of the phase.
     pub phase: Phase,
     /// Median rate of the drive alone, in bytes per second, before and after the phase.
@@ -262,7 +262,7 @@ pub struct Observed {
 
 /// Compares a token's time with computing alone, with reading alone, and with the forecast of `ixc
 /// plan`, as lines of text.
-pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Remembered>) -> Vec<String> {
+pub fn compare(observed: &PhaseMeasurement, store: &ExpertCache, remembered: Option<&Remembered>) -> Vec<String> {
     let mut lines = Vec::new();
     let Phase { tokens, seconds, streamed, .. } = observed.phase;
     let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };
@@ -276,7 +276,7 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
                 let read = (streamed.requested - streamed.kept) as f64;
                 known.learn(None, Some(read / prompts / known.shape.all() as f64));
             }
-            lines.push(off(predicted, tokens as f64 / seconds));
+            lines.push(forecast_error(predicted, tokens as f64 / seconds));
         }
         return lines;
     }
@@ -299,12 +299,12 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
         known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
     }
     let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
-    lines.push(off(predicted, measured));
+    lines.push(forecast_error(predicted, measured));
     lines
 }
 
 /// Returns the error of a forecast as text.
-fn off(predicted: f64, measured: f64) -> String {
+fn forecast_error(predicted: f64, measured: f64) -> String {
     let off = predicted / measured - 1.0;
     let word = if off < 0.0 { "low" } else { "high" };
     format!("predicted {predicted:.2}, measured {measured:.2} tokens/s: {:.0} % too {word}", 100.0 * off.abs())
@@ -334,7 +334,7 @@ mod tests {
             drive.busy = Duration::from_secs(busy);
             Stats { groups: vec![group(n), group(2 * n)], classes: Vec::new(), drive }
         };
-        let found = since(stats(10, 7), &stats(4, 5));
+        let found = stats_since(stats(10, 7), &stats(4, 5));
         assert_eq!(found.groups, [group(6), group(12)]);
         assert_eq!(found.drive.busy, Duration::from_secs(2));
     }

@@ -9,7 +9,7 @@ use ixc_runtime::file::of_file;
 use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use serde_json::json;
 
-use super::choose::ModelArgument;
+use super::model_args::ModelArgument;
 use super::output::{self, lossless};
 use super::tokens::TokenList;
 use super::wrap::Text;

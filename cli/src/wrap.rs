@@ -13,7 +13,7 @@
 use unicode_width::UnicodeWidthChar;
 
 /// Min columns. Lines on narrower terminals are left to the terminal.
-const LEAST: usize = 20;
+const MIN_WIDTH: usize = 20;
 /// Columns of a tab.
 const TAB: usize = 8;
 /// Fence that begins and ends a block of code.
@@ -119,7 +119,7 @@ impl Wrapper {
         } else if kind == Text::Report && self.gap.len() > 1 && gap <= self.width / 3 {
             self.hang = gap;
         }
-        let may_wrap = self.width >= LEAST && kind != Text::Verbatim && !(kind == Text::Prose && self.is_code);
+        let may_wrap = self.width >= MIN_WIDTH && kind != Text::Verbatim && !(kind == Text::Prose && self.is_code);
         // The last column stays empty, since some terminals begin a new line when it is written.
         if may_wrap && gap + word_width >= self.width && self.column > self.hang && !self.is_long {
             self.gap.clear();

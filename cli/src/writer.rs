@@ -25,10 +25,10 @@ use ixc_text::tokenizer::DecodeOptions;
 use ixc_workbench::kernels::roofline::Roofline;
 use serde_json::json;
 
-use super::answer::Shown;
-use super::choose::{ModelChoice, StreamingChoice};
-use super::interrupt::{Interrupted, Writing};
-use super::output::{Bytes, Document, Watch, aside, complain_whole, counted, note};
+use super::answer::DisplayedAnswer;
+use super::interrupt::{Interrupted, TextGuard};
+use super::model_args::{ModelChoice, StreamingChoice};
+use super::output::{Bytes, Document, Watch, counted, note, print_dim, print_stderr_unchanged};
 use super::ranges::Ranges;
 use super::sampling::SamplingArgs;
 use super::stats_line::{Label, stat};
@@ -43,7 +43,7 @@ const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
 const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 
 /// Options of a text generation.
-pub struct Wanted<'a> {
+pub struct TextParams<'a> {
     pub model: &'a ModelChoice,
     pub streaming: &'a StreamingChoice,
     pub sampling: SamplingArgs,
@@ -74,7 +74,7 @@ const STATS: &str = "ixc.stats.v1";
 /// Session, and the output of its text.
 pub struct Writer<'a> {
     pub session: Session,
-    pub wanted: Wanted<'a>,
+    pub params: TextParams<'a>,
     pub out: &'a mut dyn Write,
     pub seed: u64,
     /// Rate of the drive of streamed experts alone, measured before, in bytes per second.
@@ -101,7 +101,7 @@ pub struct Pace {
 }
 
 /// Generated text.
-pub struct Written {
+pub struct WrittenText {
     /// Tokens of the text.
     pub tokens: Vec<u32>,
     /// Whether Ctrl-C ended it.
@@ -117,7 +117,7 @@ impl Writer<'_> {
     /// [`Interrupted`] after Ctrl-C; the conversation then contains the text so far. Other errors
     /// leave the conversation unchanged.
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
-        let limit = self.wanted.limit;
+        let limit = self.params.limit;
         // The remaining text is computed again after turns are dropped, so that should not happen
         // for every answer.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
@@ -126,14 +126,14 @@ impl Writer<'_> {
             let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
-        let Written { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
+        let WrittenText { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
         // Nothing is kept of an answer that was interrupted before its first token.
         if !(interrupted && tokens.is_empty()) {
             match answer {
                 Some(answer) => chat.answered_with(answer),
                 None => {
                     let text = self.session.model().tokenizer()?.decode(&tokens).map_err(ixc_error::Error::from)?;
-                    let mut stop = StopStrings::new(&self.wanted.sampling.stop);
+                    let mut stop = StopStrings::new(&self.params.sampling.stop);
                     let text = stop.push(&text) + &stop.finish();
                     chat.answered(text);
                 }
@@ -146,15 +146,20 @@ impl Writer<'_> {
     ///
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
-    pub fn write(&mut self, tokens: &[u32], limit: Option<usize>, parser: Option<Parser>) -> anyhow::Result<Written> {
+    pub fn write(
+        &mut self,
+        tokens: &[u32],
+        limit: Option<usize>,
+        parser: Option<Parser>,
+    ) -> anyhow::Result<WrittenText> {
         let before =
-            self.session.model().engine().stream().filter(|_| self.wanted.stats.is_some()).map(ExpertCache::stats);
+            self.session.model().engine().stream().filter(|_| self.params.stats.is_some()).map(ExpertCache::stats);
         let tokenizer = self.session.model().tokenizer()?.clone();
-        let mut shown = Shown::new(parser);
+        let mut shown = DisplayedAnswer::new(parser);
         // Markers of answers are control tokens in some vocabularies.
         let show_special = shown.reads_markers();
         let decoder = tokenizer.stream(DecodeOptions { show_special, at_start: false });
-        let mut text = OutputText::new(Some(decoder), StopStrings::new(&self.wanted.sampling.stop));
+        let mut text = OutputText::new(Some(decoder), StopStrings::new(&self.params.sampling.stop));
         let mut last = '\n';
         let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
             last = text.chars().next_back().unwrap_or(last);
@@ -164,22 +169,22 @@ impl Writer<'_> {
         // A terminal gets the text word by word; a pipe gets every byte at once.
         terminal::set_text(Text::Prose);
         let out = &mut *self.out;
-        let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
+        let sampling = self.params.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
         let mut watch = Some(Watch::new(&self.gauge));
-        let request = Request { limit, grammar: self.wanted.grammar.clone(), ..Request::new(tokens, sampling) };
+        let request = Request { limit, grammar: self.params.grammar.clone(), ..Request::new(tokens, sampling) };
         let (each, seconds) = LONG_STEP;
         let long = seconds * self.session.model().engine().max_tokens().div_ceil(each);
-        let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(long)));
+        let (begin, mut writing) = (Instant::now(), self.converses.then(|| TextGuard::begin(long)));
         let generation = self.session.generate(&request, |event| -> anyhow::Result<ControlFlow<()>> {
             if let &Event::Token { token, .. } = event {
                 // Clear the progress line before text appears.
                 drop(watch.take());
                 // From here on, before text appears, Ctrl-C ends the text and not the program.
-                writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
+                writing.get_or_insert_with(|| TextGuard::begin(begin.elapsed()));
                 show(out, &shown.push(&text.push(token).map_err(ixc_error::Error::from)?))?;
             }
-            let asked = writing.as_ref().is_some_and(Writing::asked);
-            Ok(if asked || text.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            let is_interrupted = writing.as_ref().is_some_and(TextGuard::is_interrupted);
+            Ok(if is_interrupted || text.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         drop(writing);
         drop(watch);
@@ -202,7 +207,7 @@ impl Writer<'_> {
             let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
             note!("ixc: the context of {context} tokens is full, the text ends here{more}");
         }
-        match self.wanted.stats {
+        match self.params.stats {
             Some(StatsFormat::Text) => self.stats(&generation, before.as_ref()),
             Some(StatsFormat::Json) => self.stats_as_json(&generation)?,
             None if self.converses => self.note_pace(&generation),
@@ -210,7 +215,7 @@ impl Writer<'_> {
         }
         self.advise(&generation);
         let interrupted = generation.end == End::Stopped && stop.is_none();
-        Ok(Written { tokens: generation.tokens, interrupted, answer })
+        Ok(WrittenText { tokens: generation.tokens, interrupted, answer })
     }
 
     /// Prints the length of an answer, its speed, and the used part of the context.
@@ -222,7 +227,7 @@ impl Writer<'_> {
             false => String::new(),
         };
         let (used, context) = (self.session.model().engine().position(), self.session.model().context());
-        aside(&format!("{tokens}{rate}, context {used} of {context}"));
+        print_dim(&format!("{tokens}{rate}, context {used} of {context}"));
     }
 
     /// Prints advice, once, if packing weights took a large part of the time.
@@ -259,7 +264,7 @@ impl Writer<'_> {
             "ixc": ixc_compile::build::BUILD,
             "target": session.model().target().name(),
             "threads": session.model().threads(),
-            "emulated": self.wanted.emulated,
+            "emulated": self.params.emulated,
             "load_seconds": self.loaded,
             "replaced": session.model().replaced(),
             "context": session.model().context(),
@@ -268,12 +273,12 @@ impl Writer<'_> {
             "prefill": part(&generation.prefill, &generation.spent.prefill),
             "decode": part(&generation.decode, &generation.spent.decode),
             "guessed": guessed,
-            "deferred": self.wanted.streaming.defer(),
+            "deferred": self.params.streaming.defer(),
             "prefetch": streaming::facts(session.model().engine()),
             "seed": self.seed,
             "peak_memory": peak,
         });
-        complain_whole(&serde_json::to_string(&Document::new(STATS, &facts))?);
+        print_stderr_unchanged(&serde_json::to_string(&Document::new(STATS, &facts))?);
         Ok(())
     }
 
@@ -287,10 +292,10 @@ impl Writer<'_> {
             self.gauge.begin(Activity::Measuring, 0);
             let _watch = Watch::new(&self.gauge);
             let taken = ixc_compile::machine::system::resident_memory().unwrap_or(0);
-            let left = self.wanted.streaming.memory().map(|budget| budget.saturating_sub(taken));
+            let left = self.params.streaming.memory().map(|budget| budget.saturating_sub(taken));
             Roofline::measure(self.session.model().target(), self.session.model().threads(), left)
         };
-        self.limits.get_or_init(|| (!self.wanted.emulated).then(measure)).as_ref()
+        self.limits.get_or_init(|| (!self.params.emulated).then(measure)).as_ref()
     }
 
     /// Prints the statistics of this text. `before` holds the counters of the expert cache at its
@@ -328,7 +333,7 @@ impl Writer<'_> {
             op_times::note_limits(limits);
         }
         if let (Some(store), Some(before)) = (self.session.model().engine().stream(), before) {
-            let did = streaming::since(store.stats(), before);
+            let did = streaming::stats_since(store.stats(), before);
             streaming::note(store, &did, &generation.decode, self.session.model().threads());
             if let Some(report) = self.session.model().engine().predictions() {
                 streaming::predictions(&report);
@@ -338,14 +343,14 @@ impl Writer<'_> {
                 let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
                 streaming::note_drive(drive, &did.drive, &own);
                 self.own_rate = after;
-                let observed = streaming::Observed {
+                let observed = streaming::PhaseMeasurement {
                     phase: generation.decode,
                     prompt: None,
                     // Experts that stay in memory do not depend on routing.
                     defers: self.session.model().defers() || store.blocks_by_group().iter().any(|held| held.kept > 0),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
-                let path = self.wanted.model.path();
+                let path = self.params.model.path();
                 let known = path.and_then(|path| {
                     Remembered::of(path, self.session.model().threads(), self.session.model().target())
                 });
@@ -354,8 +359,8 @@ impl Writer<'_> {
                 }
             }
         }
-        if self.wanted.streaming.defer() > 0 {
-            let experts = counted(self.wanted.streaming.defer().into(), "expert");
+        if self.params.streaming.defer() > 0 {
+            let experts = counted(self.params.streaming.defer().into(), "expert");
             stat!(Deferral, "{experts} per token, added one layer late: the output is approximate");
         }
         if let Some(advised) = self.session.model().engine().advice_counts() {

@@ -13,17 +13,17 @@ use ixc_measure::ratio::{CONFIDENCE, Ratio};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::report::{Format, SCHEMA, quoted};
+use super::report::{Format, SCHEMA, csv_cell};
 use crate::output::{self, Document, counted, lines};
 use crate::{BadInput, Usage};
 
 /// Schema of the JSON document, and of each JSON line.
 const COMPARISON: &str = "ixc.bench-comparison.v1";
 /// Max size of a file: a row has some hundred bytes.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 /// Smallest change that counts. Two runs of the same process differ by as much, however narrow the
 /// interval is.
-const LEAST: f64 = 0.01;
+const MIN_CHANGE: f64 = 0.01;
 /// Min rounds of each side for an interval that holds in 95 of 100 cases.
 const ROUNDS: usize = 4;
 
@@ -117,14 +117,14 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
                     number(|ratio| ratio.confidence),
                     row.verdict.to_owned(),
                 ];
-                let cells: Vec<String> = row.key().into_iter().chain(cells).map(|cell| quoted(&cell)).collect();
+                let cells: Vec<String> = row.key().into_iter().chain(cells).map(|cell| csv_cell(&cell)).collect();
                 writeln!(out, "{}", cells.join(","))?;
             }
         }
         Format::Md => {
             let cell = |text: &str| lines(text).replace('|', "\\|");
             for Difference { what, a, b } in &differences {
-                writeln!(out, "- {}: {} | {}", cell(what), cell(&said(a)), cell(&said(b)))?;
+                writeln!(out, "- {}: {} | {}", cell(what), cell(&value_text(a)), cell(&value_text(b)))?;
             }
             missing.iter().try_for_each(|row| writeln!(out, "- {}", cell(row)))?;
             // An empty line separates the list and the table.
@@ -134,7 +134,7 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
             writeln!(out, "| {} | a | b | b / a | interval | verdict |", ROW.join(" | "))?;
             writeln!(out, "|{}", "---|".repeat(ROW.len() + 5))?;
             for row in &rows {
-                let (ratio, interval) = row.texts();
+                let (ratio, interval) = row.ratio_texts();
                 let key = row.key().map(|text| cell(&text)).join(" | ");
                 writeln!(out, "| {key} | {:.2} | {:.2} | {ratio} | {interval} | {} |", row.a, row.b, row.verdict)?;
             }
@@ -147,11 +147,11 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
 const FASTER: &str = "faster";
 const SLOWER: &str = "slower";
 const SAME: &str = "no change beyond noise";
-const FEW: &str = "too few rounds to tell";
+const TOO_FEW: &str = "too few rounds to tell";
 
 /// Reads a document of `ixc bench --json`.
 fn document(path: &Path) -> anyhow::Result<Json> {
-    let text = ixc_files::read_argument(path, MOST_BYTES).map_err(ixc_error::Error::from)?;
+    let text = ixc_files::read_argument(path, MAX_BYTES).map_err(ixc_error::Error::from)?;
     let wrong =
         |what: &str| BadInput(format!("{}: {what}; `ixc bench --json` writes what is compared", path.display()));
     let document: Json =
@@ -167,13 +167,13 @@ fn document(path: &Path) -> anyhow::Result<Json> {
 
 /// Settings whose differences do not count: file names, and the command line, which contains output
 /// paths.
-const UNTOLD: [&str; 2] = ["model.file", "options.arguments"];
+const IGNORED: [&str; 2] = ["model.file", "options.arguments"];
 
 /// Adds the differences between two values, leaf by leaf.
 fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
     // A missing field of an older version counts as empty.
     let is_empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
-    if a == b || UNTOLD.contains(&what) || is_empty(a) && is_empty(b) {
+    if a == b || IGNORED.contains(&what) || is_empty(a) && is_empty(b) {
         return;
     }
     match (a, b) {
@@ -194,7 +194,7 @@ fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
 /// value in all rows of the other.
 fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
     let values = |document: &Json, column: &str| -> BTreeSet<String> {
-        document["rows"].as_array().into_iter().flatten().map(|row| said(&row[column])).collect()
+        document["rows"].as_array().into_iter().flatten().map(|row| value_text(&row[column])).collect()
     };
     let differs = |column: &&str| {
         let [a, b] = [a, b].map(|document| values(document, column));
@@ -207,11 +207,11 @@ fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
 /// experts.
 fn key(row: &Json, but: &[&str]) -> [String; 6] {
     let [threads, target, test, tokens, depth] =
-        ROW.map(|key| if but.contains(&key) { String::new() } else { said(&row[key]) });
-    [threads, target, test, tokens, depth, deferred(row).to_string()]
+        ROW.map(|key| if but.contains(&key) { String::new() } else { value_text(&row[key]) });
+    [threads, target, test, tokens, depth, deferred_experts(row).to_string()]
 }
 
-fn deferred(row: &Json) -> u64 {
+fn deferred_experts(row: &Json) -> u64 {
     row["deferral"]["experts"].as_u64().unwrap_or(0)
 }
 
@@ -227,7 +227,7 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
     fn by_key<'d>(rows: &'d [Json], name: &str, but: &[&str]) -> Result<ByKey<'d>, String> {
         let mut all = ByKey::new();
         let twice = rows.iter().find(|row| all.insert(key(row, but), row).is_some());
-        twice.map_or(Ok(all), |row| Err(format!("{name} has two rows of {}", shown(row))))
+        twice.map_or(Ok(all), |row| Err(format!("{name} has two rows of {}", row_text(row))))
     }
     let (of_left, of_right) = (by_key(&left, "a", but)?, by_key(&right, "b", but)?);
     let mut rows = Vec::new();
@@ -238,7 +238,7 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
         let (of_a, of_b) = (rounds(row), rounds(other));
         let ratio = Ratio::of(&of_a, &of_b);
         let value = |key: &str| match but.contains(&key) {
-            true => format!("{}|{}", said(&row[key]), said(&other[key])).into(),
+            true => format!("{}|{}", value_text(&row[key]), value_text(&other[key])).into(),
             false => row[key].clone(),
         };
         let [threads, target, test, tokens, depth] = ROW.map(value);
@@ -248,14 +248,14 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
             test,
             tokens,
             depth,
-            deferred: deferred(row),
+            deferred: deferred_experts(row),
             a: row["median"].as_f64().unwrap_or(0.0),
             b: other["median"].as_f64().unwrap_or(0.0),
-            verdict: match ratio.as_ref().map(|ratio| ratio.changed(LEAST)) {
-                None => FEW,
+            verdict: match ratio.as_ref().map(|ratio| ratio.changed(MIN_CHANGE)) {
+                None => TOO_FEW,
                 // With three rounds on each side, all of one side above the other has a chance of
                 // one in twenty, in either direction. The interval then has only 90 %.
-                Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => FEW,
+                Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => TOO_FEW,
                 Some(Some(Ordering::Greater)) => FASTER,
                 Some(Some(Ordering::Less)) => SLOWER,
                 Some(Some(Ordering::Equal) | None) => SAME,
@@ -265,24 +265,24 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
     }
     let alone = |from: &[Json], other: &ByKey<'_>, name: &str| -> Vec<String> {
         let alone = from.iter().filter(|row| !other.contains_key(&key(row, but)));
-        alone.map(|row| format!("only in {name}: {}", shown(row))).collect()
+        alone.map(|row| format!("only in {name}: {}", row_text(row))).collect()
     };
     let missing = [alone(&left, &of_right, "a"), alone(&right, &of_left, "b")].concat();
     Ok((rows, missing))
 }
 
 /// Returns the key of a row as text.
-fn shown(row: &Json) -> String {
-    ROW.map(|key| format!("{key} {}", said(&row[key]))).join(", ")
+fn row_text(row: &Json) -> String {
+    ROW.map(|key| format!("{key} {}", value_text(&row[key]))).join(", ")
 }
 
 impl Row {
     fn key(&self) -> [String; 5] {
-        [&self.threads, &self.target, &self.test, &self.tokens, &self.depth].map(said)
+        [&self.threads, &self.target, &self.test, &self.tokens, &self.depth].map(value_text)
     }
 
     /// Returns the ratio and its interval, as text.
-    fn texts(&self) -> (String, String) {
+    fn ratio_texts(&self) -> (String, String) {
         self.ratio.map_or_else(Default::default, |ratio| {
             let Ratio { median, low, high, confidence } = ratio;
             (format!("{median:.3}"), format!("{low:.3} to {high:.3}, {:.0} %", 100.0 * confidence))
@@ -291,7 +291,7 @@ impl Row {
 }
 
 /// Returns a value as text, without quotes.
-fn said(value: &Json) -> String {
+fn value_text(value: &Json) -> String {
     match value {
         Json::Null => "-".to_owned(),
         Json::String(text) => text.clone(),
@@ -308,7 +308,7 @@ fn text(
 ) -> anyhow::Result<()> {
     writeln!(out, "a          {}\nb          {}", lines(&names[0]), lines(&names[1]))?;
     for Difference { what, a, b } in differences {
-        let cut = |value: &Json| said(value).chars().take(120).collect::<String>();
+        let cut = |value: &Json| value_text(value).chars().take(120).collect::<String>();
         writeln!(out, "different  {}: {} | {}", lines(what), lines(&cut(a)), lines(&cut(b)))?;
     }
     if differences.is_empty() {
@@ -321,7 +321,7 @@ fn text(
     )?;
     for row in rows {
         let [threads, target, test, tokens, depth] = row.key().map(|cell| lines(&cell));
-        let (ratio, interval) = row.texts();
+        let (ratio, interval) = row.ratio_texts();
         writeln!(
             out,
             "{threads:>7} {target:<15} {test:<7} {tokens:>6} {depth:>6} {:>10.2} {:>10.2} {ratio:>7}",
@@ -371,7 +371,7 @@ mod tests {
         let a = measured(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
         let b = measured(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
         let (rows, missing) = rows(&a, &b, &[]).unwrap();
-        assert_eq!(rows.iter().map(|row| row.verdict).collect::<Vec<_>>(), [SLOWER, FEW]);
+        assert_eq!(rows.iter().map(|row| row.verdict).collect::<Vec<_>>(), [SLOWER, TOO_FEW]);
         assert!(
             missing.len() == 2 && missing[0].contains("only in a") && missing[1].contains("tokens 64"),
             "{missing:?}"

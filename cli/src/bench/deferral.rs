@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::report::Report;
 use super::{Args, Rounds, Row, Work, open};
-use crate::divergence::{TEXT, compare, positions, said};
+use crate::divergence::{TEXT, compare, divergence_text, positions};
 use crate::tokenize::read;
 
 /// Effect of deferral on speed and logits.
@@ -83,5 +83,5 @@ pub fn measure(
             report.row(row)?;
         }
     }
-    Ok(report.say(&format!("{defer} deferred, {}", said(&divergence)))?)
+    Ok(report.say(&format!("{defer} deferred, {}", divergence_text(&divergence)))?)
 }

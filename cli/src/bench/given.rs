@@ -1,6 +1,6 @@
 //! Command-line options of an `ixc bench` run, recorded for comparisons.
 //!
-//! The options come from the definition of the command line, without those in [`ELSEWHERE`]. So new
+//! The options come from the definition of the command line, without those in [`EXCLUDED`]. So new
 //! options are recorded without a change here. Files are recorded by content, not by name:
 //!
 //! ```json
@@ -17,7 +17,7 @@ use clap::{Arg, ArgMatches};
 
 /// Options that do not change what runs, or that a measurement records elsewhere: in its rows, its
 /// model or named options.
-pub const ELSEWHERE: [&str; 22] = [
+pub const EXCLUDED: [&str; 22] = [
     "model",
     "model_file",
     "prefill",
@@ -42,15 +42,15 @@ pub const ELSEWHERE: [&str; 22] = [
     "log_file",
 ];
 /// Max files read of a folder. It exceeds the number of kernels of any model.
-const MOST_FILES: usize = 4096;
+const MAX_FILES: usize = 4096;
 /// Max size of a file that is read.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Returns the given options with their values, by their names on the command line; an empty map
 /// for another command.
-pub fn given(command: &clap::Command, matches: &ArgMatches) -> BTreeMap<String, String> {
+pub fn given_options(command: &clap::Command, matches: &ArgMatches) -> BTreeMap<String, String> {
     let mut given = BTreeMap::new();
-    for arg in command.get_arguments().filter(|arg| !ELSEWHERE.contains(&arg.get_id().as_str())) {
+    for arg in command.get_arguments().filter(|arg| !EXCLUDED.contains(&arg.get_id().as_str())) {
         let id = arg.get_id().as_str();
         // Help and version do not have values.
         let source = matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
@@ -78,11 +78,11 @@ pub fn content(path: &Path) -> Option<String> {
         files =
             std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
         files.sort();
-        files.truncate(MOST_FILES);
+        files.truncate(MAX_FILES);
     }
     let (mut crc, mut bytes) = (crc32fast::Hasher::new(), 0);
     for file in &files {
-        let content = ixc_files::read_bytes(file, MOST_BYTES).ok()?;
+        let content = ixc_files::read_bytes(file, MAX_BYTES).ok()?;
         crc.update(&content);
         bytes += content.len();
     }
@@ -100,7 +100,7 @@ mod tests {
         let command = Cli::command();
         let words = ["ixc", "bench"].iter().chain(words);
         let matches = command.clone().try_get_matches_from(words).unwrap();
-        given(command.find_subcommand("bench").unwrap(), matches.subcommand_matches("bench").unwrap())
+        given_options(command.find_subcommand("bench").unwrap(), matches.subcommand_matches("bench").unwrap())
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
         let bench = command.find_subcommand("bench").unwrap();
         let mut ids: Vec<&str> = bench.get_arguments().map(|arg| arg.get_id().as_str()).collect();
         ids.extend(command.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().as_str()));
-        for id in ELSEWHERE {
+        for id in EXCLUDED {
             assert!(ids.contains(&id), "{id} is no option of bench");
         }
         assert_eq!(of(&["-p", "8", "--json"]), BTreeMap::new());

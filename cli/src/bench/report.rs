@@ -104,7 +104,7 @@ impl<'w> Report<'w> {
                 writeln!(self.out)?;
             }
             Format::Csv => {
-                let values = self.setting.columns().into_iter().chain(columns(&row)).map(|(_, value)| quoted(&value));
+                let values = self.setting.columns().into_iter().chain(columns(&row)).map(|(_, value)| csv_cell(&value));
                 writeln!(self.out, "{}", values.collect::<Vec<_>>().join(","))?;
             }
             Format::Md => writeln!(
@@ -183,7 +183,7 @@ fn columns(row: &Row) -> Vec<(&'static str, String)> {
 }
 
 /// Quotes a value as in RFC 4180.
-pub fn quoted(value: &str) -> String {
+pub fn csv_cell(value: &str) -> String {
     if value.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", value.replace('"', "\"\""))
     } else {
@@ -195,7 +195,7 @@ pub fn quoted(value: &str) -> String {
 mod tests {
     #[test]
     fn values_with_commas_and_quotes_are_quoted() {
-        assert_eq!(super::quoted("a b"), "a b");
-        assert_eq!(super::quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(super::csv_cell("a b"), "a b");
+        assert_eq!(super::csv_cell("a,\"b\""), "\"a,\"\"b\"\"\"");
     }
 }

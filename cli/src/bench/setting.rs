@@ -14,7 +14,7 @@ use ixc_runtime::processors::Pin;
 use serde::Serialize;
 
 use super::{Args, given};
-use crate::given_to;
+use crate::matches_of;
 
 /// Setting of a measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -96,7 +96,7 @@ impl Setting {
     pub fn of(args: &Args, compile: &compile::Options) -> Result<Setting, ixc_error::Error> {
         let present = features().into_iter().filter(|feature| feature.present);
         let options = args.streaming.memory();
-        let given = given_to("bench").map(|(command, matches)| given::given(&command, &matches));
+        let given = matches_of("bench").map(|(command, matches)| given::given_options(&command, &matches));
         Ok(Setting {
             ixc: BUILD,
             time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

@@ -61,7 +61,7 @@ const COLUMNS: usize = 68;
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let (a, b) = self.sides()?;
+        let (a, b) = self.kernels()?;
         let equal_ir = a.kernel == b.kernel;
         diff::called_alike(&a, &b)?;
         // Both kernels get the inputs of the first one.
@@ -141,7 +141,7 @@ impl Args {
         }
         let pairs =
             if self.asm { diff::instructions(first, second)? } else { diff::statements(&first.kernel, &second.kernel) };
-        beside(&pairs, self.asm, out)?;
+        write_side_by_side(&pairs, self.asm, out)?;
         self.status(&results, [first, second])
     }
 
@@ -155,7 +155,7 @@ impl Args {
     }
 
     /// Returns the two kernels.
-    fn sides(&self) -> anyhow::Result<(Chosen, Chosen)> {
+    fn kernels(&self) -> anyhow::Result<(Chosen, Chosen)> {
         let first = choose(&self.a, self.target.target)?;
         Ok(match &self.b {
             Some(b) => (first, choose(b, self.target.target)?),
@@ -165,7 +165,7 @@ impl Args {
 }
 
 /// Prints two texts side by side: all lines, or only the differences.
-fn beside(pairs: &[Pair], all: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+fn write_side_by_side(pairs: &[Pair], all: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     for (a, b, equal) in pairs.iter().filter(|(.., equal)| all || !equal) {
         let cut = |line: &Option<String>| line.as_deref().unwrap_or_default().chars().take(COLUMNS).collect::<String>();
         let sign = match (equal, a, b) {

@@ -13,7 +13,7 @@ use ixc_workbench::kernels::{KernelError, generate};
 use serde_json::{Value as Json, json};
 
 use super::super::Usage;
-use super::super::name::ModelName;
+use super::super::model_name::ModelName;
 use super::super::output::{self, Bytes, Printable, counted};
 use super::super::select::SelectChoice;
 
@@ -64,7 +64,7 @@ impl Args {
             let names = ROWS.iter().map(|row| row.name).collect();
             return Err(ixc_error::Error::from(KernelError::NoRow { filter: filter.to_owned(), names }).into());
         }
-        let how = how(target);
+        let how = backend_name(target);
         if self.json {
             let rows: Vec<Json> = facts
                 .iter()
@@ -166,7 +166,7 @@ fn of_model(
 }
 
 /// Returns the way in which this machine runs the target's kernels.
-fn how(target: Target) -> &'static str {
+fn backend_name(target: Target) -> &'static str {
     match target.isa().lowering {
         Lowering::Cranelift => "portable",
         Lowering::X64 if target.missing().is_empty() => "native",

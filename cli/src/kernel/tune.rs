@@ -18,7 +18,7 @@ use ixc_workbench::kernels::{KernelError, KernelSpec, choose};
 use serde_json::{Value as Json, json};
 
 use super::super::Usage;
-use super::super::choose::PinChoice;
+use super::super::model_args::PinChoice;
 use super::super::output::{self, Printable};
 use super::choice::KernelChoice;
 
@@ -147,7 +147,7 @@ impl Output<'_> {
     }
 
     /// Writes the file of the results.
-    fn written(&mut self, setting: &Setting) {
+    fn write_place(&mut self, setting: &Setting) {
         match &setting.place {
             Some(Kept { path, .. }) => self.line(&format!("written to {}", Printable(&path.display().to_string()))),
             None => self.line("not written"),
@@ -336,7 +336,7 @@ impl Args {
                 let why = if by_hand { "as requested" } else { "fastest, measured again" };
                 report.line(&format!("{why}: {}", Output::times(row)));
                 report.line(&format!("chosen: {choice}"));
-                report.written(setting);
+                report.write_place(setting);
             }
             None => report.not_faster(&found),
         }
@@ -401,7 +401,7 @@ impl Args {
             report.line(&format!("chosen: {choice}"));
         }
         if !choices.is_empty() {
-            report.written(setting);
+            report.write_place(setting);
         }
         report.end()
     }

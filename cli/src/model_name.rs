@@ -51,10 +51,10 @@ impl ModelName {
         if path.exists() {
             return Ok(ModelName::Path(path.to_owned()));
         }
-        if let Some(found) = name.to_str().and_then(fetched) {
+        if let Some(found) = name.to_str().and_then(cached_file) {
             return Ok(ModelName::Path(found));
         }
-        match name.to_str().and_then(elsewhere) {
+        match name.to_str().and_then(download_advice) {
             Some(advice) => Err(advice),
             None => Ok(ModelName::Path(path.to_owned())),
         }
@@ -70,7 +70,7 @@ fn on_hub(name: &str) -> Option<&str> {
 }
 
 /// Returns the cached Hugging Face model of this name, if there is one.
-fn fetched(name: &str) -> Option<PathBuf> {
+fn cached_file(name: &str) -> Option<PathBuf> {
     let named = on_hub(name);
     if named.is_none() && (name.starts_with(['/', '.', '~']) || name.contains(char::is_whitespace)) {
         return None;
@@ -93,7 +93,7 @@ fn fetched(name: &str) -> Option<PathBuf> {
 
 /// Returns advice on fetching a model with a registry's name; `None` if the name is an ordinary
 /// path.
-fn elsewhere(name: &str) -> Option<String> {
+fn download_advice(name: &str) -> Option<String> {
     if let Some(rest) = on_hub(name) {
         return Some(hub_advice(rest));
     }

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 /// Max number of a folder's files that are compared with a name.
 const FILES: usize = 10_000;
 /// Max files in a suggestion.
-const SHOWN: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 /// Max distance between the extensions of two names, such as `gguff` and `gguf`.
 const END_LETTERS: usize = 2;
 
@@ -29,7 +29,7 @@ pub fn paths(missing: &Path) -> Vec<PathBuf> {
         let rest = rest.as_path();
         let whole = |file: PathBuf| if rest.as_os_str().is_empty() { file } else { file.join(rest) };
         let found = near_files(&there, &name.to_string_lossy()).into_iter().map(whole);
-        return found.filter(|path| path.exists()).take(SHOWN).collect();
+        return found.filter(|path| path.exists()).take(MAX_SUGGESTIONS).collect();
     }
     Vec::new()
 }

@@ -70,5 +70,5 @@ pub struct OverrideCheck {
 
 impl OverrideCheck {
     /// No check, for a command that only shows kernels.
-    pub const SHOWN: OverrideCheck = OverrideCheck { no_override_check: true };
+    pub const OFF: OverrideCheck = OverrideCheck { no_override_check: true };
 }

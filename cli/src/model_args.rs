@@ -14,9 +14,9 @@ use ixc_runtime::stream::store::Config;
 use ixc_targets::{CoreCaches, Target};
 
 use super::Usage;
-use super::changed::{ChangeChoice, OverrideCheck};
-use super::name::ModelName;
+use super::model_name::ModelName;
 use super::output::note;
+use super::overrides::{ChangeChoice, OverrideCheck};
 use super::passes::PassChoice;
 use super::perf::PerfChoice;
 use super::prefetch::{CacheChoice, PrefetchChoice};
@@ -46,7 +46,7 @@ impl ModelArgument {
     }
 
     /// Opens the model for display: an encoder has no output matrix, so it is opened without one.
-    pub fn open_to_see(&self) -> anyhow::Result<Model> {
+    pub fn open_for_display(&self) -> anyhow::Result<Model> {
         let opened = self.open();
         let is_encoder = |error: &anyhow::Error| {
             matches!(error.downcast_ref(), Some(ixc_compile::Error::Arch(ArchError::NotCausal { .. })))
