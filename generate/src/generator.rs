@@ -350,6 +350,35 @@ impl Generator {
         Ok(loaded)
     }
 
+    /// Returns the slot whose request computed last, if any has.
+    pub fn recent_slot(&self) -> Option<usize> {
+        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.used > 0);
+        used.max_by_key(|(_, slot)| slot.used).map(|(number, _)| number)
+    }
+
+    /// Returns an idle slot, preferably the one that was used least recently.
+    pub fn idle_slot(&self) -> Option<usize> {
+        let idle = self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
+        idle.min_by_key(|(_, slot)| slot.used).map(|(number, _)| number)
+    }
+
+    /// Returns the logits at every position, `[tokens, vocabulary]`: [`LoadedModel::logits`], in
+    /// an idle slot. The slot is empty afterwards.
+    ///
+    /// # Errors
+    /// When the tokens are not of this model, or do not fit into the context, or there is no such
+    /// slot.
+    pub fn logits(&mut self, number: usize, tokens: &[u32]) -> Result<Vec<f32>, Error> {
+        self.model.check(tokens)?;
+        self.keep(number);
+        self.erase_slot(number)?;
+        let sequence = self.slots[number].sequence;
+        let logits = self.model.logits_in(sequence, tokens);
+        // A sequence is cut to its beginning in any case.
+        let _ = self.model.engine.truncate_sequence(sequence, 0);
+        logits
+    }
+
     /// Evicts the streamed experts of a layer; see [`LoadedModel::evict_experts`].
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use ixc_architectures::{Nextn, Parts};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan};
-use ixc_runtime::engine::{self, Engine, EvictError, ExpertStore, SequenceId};
+use ixc_runtime::engine::{self, Addition, Engine, EvictError, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
@@ -391,10 +391,17 @@ impl LoadedModel {
     /// When a token is not in the vocabulary, or the tokens do not fit into the context.
     pub fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.begin(tokens)?;
+        self.logits_in(FIRST, tokens)
+    }
+
+    /// Adds tokens to an empty sequence. Returns the logits of each, `[tokens, vocabulary]`.
+    pub(crate) fn logits_in(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         let mut logits = Vec::new();
         for part in tokens.chunks(self.engine.max_outputs() as usize) {
-            let rows: Vec<u32> = (0..part.len() as u32).collect();
-            logits.extend_from_slice(self.step(part, &rows)?);
+            let outputs: Vec<u32> = (0..part.len() as u32).collect();
+            let addition = Addition { sequence, tokens: part, outputs: &outputs };
+            logits.extend_from_slice(self.engine.step_batch(&[addition])?);
+            self.gauge.add(part.len() as u64);
         }
         Ok(logits)
     }
