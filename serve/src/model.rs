@@ -431,6 +431,8 @@ pub struct Status {
     pub cancelled: u64,
     /// State of each sequence: its tokens, and whether a request runs in it.
     pub slots: Vec<Slot>,
+    /// Sequence that computed last.
+    pub recent: Option<usize>,
     /// Memory of sequence states, in bytes.
     pub states: StateBytes,
     /// Bytes of cached prompts in memory.

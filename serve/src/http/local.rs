@@ -7,6 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Uri};
+use axum::response::Response;
+use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -14,6 +16,9 @@ use tower::ServiceExt;
 use crate::http::app::Options;
 use crate::http::fields::Fields;
 use crate::serving::Registry;
+
+/// Data of the last event of a stream.
+const DONE: &str = "[DONE]";
 
 /// A server that only this process reaches.
 #[derive(Clone, Debug)]
@@ -39,23 +44,70 @@ impl Local {
 
     /// Posts a body to a path, and waits for the whole answer: its status, and its body.
     pub async fn post(&self, path: &'static str, body: &Map<String, Value>) -> (u16, Value) {
-        let body = match serde_json::to_vec(body) {
-            Ok(body) => body,
+        match serde_json::to_vec(body) {
+            Ok(body) => whole(self.send(path, body).await).await,
             // A map of values is always JSON.
-            Err(error) => return (400, error.to_string().into()),
-        };
+            Err(error) => (400, error.to_string().into()),
+        }
+    }
+
+    /// Posts a body that requests a stream, and returns the answer's events.
+    ///
+    /// # Errors
+    /// The status and the body, if the request is refused.
+    pub async fn stream(&self, path: &'static str, body: &Map<String, Value>) -> Result<Events, (u16, Value)> {
+        let body = serde_json::to_vec(body).map_err(|error| (400, error.to_string().into()))?;
+        let response = self.send(path, body).await;
+        match response.status().is_success() {
+            true => Ok(Events { body: response.into_body(), text: Vec::new() }),
+            false => Err(whole(response).await),
+        }
+    }
+
+    async fn send(&self, path: &'static str, body: Vec<u8>) -> Response {
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(path);
-        let response = match self.router.clone().oneshot(request).await {
+        match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
-        };
-        let status = response.status().as_u16();
-        // Its length is bounded by what this process made.
-        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
-        let text = || String::from_utf8_lossy(&bytes).into_owned().into();
-        (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
+        }
+    }
+}
+
+/// Returns the status and the whole body of an answer.
+async fn whole(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    // Its length is bounded by what this process made.
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
+    let text = || String::from_utf8_lossy(&bytes).into_owned().into();
+    (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
+}
+
+/// Events of a streamed answer. Dropping them cancels the answer.
+#[derive(Debug)]
+pub struct Events {
+    body: Body,
+    /// Bytes after the last event.
+    text: Vec<u8>,
+}
+
+impl Events {
+    /// Waits for the next event, and returns its data; `None` after the last one.
+    pub async fn next(&mut self) -> Option<String> {
+        loop {
+            // An event ends with an empty line.
+            while let Some(end) = self.text.windows(2).position(|bytes| bytes == b"\n\n") {
+                let event: Vec<u8> = self.text.drain(..end + 2).collect();
+                // Other lines are comments, which keep a connection open.
+                let event = String::from_utf8_lossy(&event);
+                if let Some(data) = event.lines().find_map(|line| line.strip_prefix("data: ")) {
+                    return (data != DONE).then(|| data.to_owned());
+                }
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.text.extend_from_slice(&frame.into_data().unwrap_or_default());
+        }
     }
 }
 
