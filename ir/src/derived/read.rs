@@ -5,7 +5,7 @@ use super::{Change, Derived, Element, Extent, Fetch, Part, Piece, Slots, Tile, a
 use crate::format::Format;
 
 /// Number of elements that are converted at a time.
-const CHUNK: u64 = 2048;
+pub(super) const CHUNK: u64 = 2048;
 /// Columns of them that are read before they are put in rows. With bf16, that is a cache line of
 /// each row, and a few KiB in all.
 const TILE_COLUMNS: usize = 32;

@@ -1,4 +1,5 @@
 use super::element::f8_e4m3;
+use super::read::CHUNK;
 use super::scales::power;
 use super::*;
 
