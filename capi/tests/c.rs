@@ -199,12 +199,27 @@ fn c_program_runs_a_model_like_rust() {
     }
 }
 
+/// Options for AddressSanitizer and UndefinedBehaviorSanitizer.
+const SANITIZERS: [&str; 3] = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// Returns whether a compiler has the sanitizers; otherwise prints that the test does not run.
+fn has_sanitizers(compiler: &str, installed: &Installed) -> bool {
+    let empty = installed.path("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
+    let mut command = Command::new(compiler);
+    command.args(SANITIZERS).arg(&empty).arg("-o").arg(installed.path("empty"));
+    let has = command.output().is_ok_and(|output| output.status.success());
+    if !has {
+        println!("NOT RUN: {compiler} has no sanitizers");
+    }
+    has
+}
+
 #[test]
 fn c_program_is_clean_under_address_sanitizer() {
     let installed = Installed::new();
-    for compiler in COMPILERS.into_iter().filter(|compiler| has(compiler, "--version")) {
-        let sanitizers = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-        let program = installed.compile(compiler, "tests/model.c", Linkage::Shared, &sanitizers);
+    for compiler in COMPILERS.into_iter().filter(|compiler| has_sanitizers(compiler, &installed)) {
+        let program = installed.compile(compiler, "tests/model.c", Linkage::Shared, &SANITIZERS);
         model_lines(&installed, installed.command(program).env("ASAN_OPTIONS", "detect_leaks=1"));
     }
 }
