@@ -55,7 +55,7 @@ pub(crate) unsafe fn string<'a>(what: &str, at: *const c_char) -> Result<&'a str
 /// Returns the text that begins at `at`, or `None` for null.
 ///
 /// # Safety
-/// As for [`string`].
+/// See [`string`].
 pub(crate) unsafe fn optional_string<'a>(what: &str, at: *const c_char) -> Result<Option<&'a str>, Failure> {
     // SAFETY: the caller guarantees it.
     if at.is_null() { Ok(None) } else { unsafe { string(what, at) }.map(Some) }
@@ -270,7 +270,7 @@ impl<T: Copy> Buffer<T> {
     /// then.
     ///
     /// # Safety
-    /// As for [`Buffer::has_room`].
+    /// See [`Buffer::has_room`].
     pub unsafe fn fill(&self, elements: &[T]) -> Result<(), Failure> {
         // SAFETY: the caller guarantees it.
         if unsafe { self.has_room(elements.len(), 0) }? {
@@ -285,10 +285,10 @@ impl Buffer<u8> {
     /// Writes bytes and a terminating 0, which their number does not include.
     ///
     /// # Errors
-    /// As for [`Buffer::fill`].
+    /// See [`Buffer::fill`].
     ///
     /// # Safety
-    /// As for [`Buffer::has_room`].
+    /// See [`Buffer::has_room`].
     pub unsafe fn fill_text(&self, bytes: &[u8]) -> Result<(), Failure> {
         // SAFETY: the caller guarantees it.
         if unsafe { self.has_room(bytes.len(), 1) }? {

@@ -22,7 +22,7 @@ pub struct IxcEmbedder {
 /// Opens a model for embeddings.
 ///
 /// # Safety
-/// As for [`ixc_model_open`](crate::model::ixc_model_open).
+/// See [`ixc_model_open`](crate::model::ixc_model_open).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_embedder_open(
     path: *const c_char,

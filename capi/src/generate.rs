@@ -441,7 +441,7 @@ pub unsafe extern "C" fn ixc_generation_text(generation: *const IxcGeneration, b
 /// Returns the reasoning of a generation.
 ///
 /// # Safety
-/// As for [`ixc_generation_text`].
+/// See [`ixc_generation_text`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_reasoning(
     generation: *const IxcGeneration,
@@ -454,7 +454,7 @@ pub unsafe extern "C" fn ixc_generation_reasoning(
 /// Returns the tokens of a generation, and writes their number unless `count` is null.
 ///
 /// # Safety
-/// As for [`ixc_generation_text`].
+/// See [`ixc_generation_text`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_tokens(generation: *const IxcGeneration, count: *mut usize) -> *const u32 {
     guarded(std::ptr::null(), || {

@@ -243,7 +243,7 @@ pub unsafe extern "C" fn ixc_sequence_save(sequence: *const IxcSequence, path: *
 /// Replaces a sequence by that of a file.
 ///
 /// # Safety
-/// As for [`ixc_sequence_save`].
+/// See [`ixc_sequence_save`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sequence_load(sequence: *mut IxcSequence, path: *const c_char) -> IxcStatus {
     status(|| {

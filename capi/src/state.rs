@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ixc_state_save(model: *const IxcModel, path: *const c_c
 /// Reads a state.
 ///
 /// # Safety
-/// As for [`ixc_state_save`].
+/// See [`ixc_state_save`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_state_load(model: *mut IxcModel, path: *const c_char) -> IxcStatus {
     status(|| {

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn ixc_tokenize(
 /// Writes the bytes of tokens.
 ///
 /// # Safety
-/// As for [`ixc_tokenize`].
+/// See [`ixc_tokenize`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_detokenize(
     model: *const IxcModel,

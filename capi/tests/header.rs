@@ -157,7 +157,6 @@ fn assert_same(c: &Declarations, rust: &Declarations) {
 fn header_declares_the_functions_and_structs_of_the_crate() {
     let ([functions, structs, mut enums], [rust_functions, rust_structs, rust_enums]) =
         (header(), crate_declarations());
-    // Functions with external linkage that callbacks have are none of this crate's.
     assert_same(&functions, &rust_functions);
     assert_same(&structs, &rust_structs);
     enums.retain(|name, _| NUMBERS.iter().all(|(number, _)| number != name));
