@@ -51,6 +51,20 @@ pub mod text;
 
 use std::ffi::{CStr, c_char};
 
+// The header lets any thread use any handle.
+const _: () = {
+    const fn is_for_all_threads<T: Send + Sync>() {}
+    is_for_all_threads::<cancel::IxcCancel>();
+    is_for_all_threads::<chat::IxcChat>();
+    is_for_all_threads::<embedding::IxcEmbedder>();
+    is_for_all_threads::<generate::IxcGeneration>();
+    is_for_all_threads::<model::IxcModel>();
+    is_for_all_threads::<moe::IxcJob>();
+    is_for_all_threads::<moe::IxcMoe>();
+    is_for_all_threads::<sampler::IxcSampler>();
+    is_for_all_threads::<sequence::IxcSequence>();
+};
+
 /// `IXC_ABI_VERSION` of the header.
 const ABI_VERSION: u32 = match u32::from_str_radix(env!("IXC_ABI_VERSION"), 10) {
     Ok(version) => version,
