@@ -250,14 +250,7 @@ impl Args {
         };
         let mut problems = Vec::new();
         let mut traffic = None;
-        let built = match ixc_architectures::build(&gguf) {
-            // A model without logits is examined without its head.
-            Err(ArchError::NotCausal { .. }) => {
-                ixc_architectures::build_parts(&gguf, Parts { head: false, ..Parts::ALL })
-            }
-            built => built,
-        };
-        let hyper = match built {
+        let hyper = match ixc_architectures::build_to_see(&gguf) {
             Ok(model) => {
                 traffic = Some(Traffic::of(&model.module));
                 Some(model.hyper)

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ixc_architectures::{ArchError, Nextn, Parts};
+use ixc_architectures::{Nextn, Parts};
 use ixc_compile::compile::{self, TargetName};
-use ixc_compile::model::Model;
+use ixc_compile::model::{Input, Model};
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine::{self, BackendKind, ExpertStore};
@@ -45,16 +45,13 @@ impl ModelArgument {
         open(self.path())
     }
 
-    /// Opens the model for display: an encoder has no output matrix, so it is opened without one.
+    /// Opens the model for display: [`Model::to_see`].
     pub fn open_for_display(&self) -> anyhow::Result<Model> {
-        let opened = self.open();
-        let is_encoder = |error: &anyhow::Error| {
-            matches!(error.downcast_ref(), Some(ixc_compile::Error::Arch(ArchError::NotCausal { .. })))
+        let gguf = match self.path() {
+            Some(path) => Input::open(path)?.model(path)?,
+            None => ixc_compile::demo::open()?,
         };
-        match opened {
-            Err(error) if is_encoder(&error) => self.open_parts(Parts { head: false, ..Parts::ALL }),
-            opened => opened,
-        }
+        Ok(Model::to_see(gguf)?)
     }
 
     /// Opens the model, for a graph of these parts.

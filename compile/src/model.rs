@@ -40,10 +40,7 @@ impl Model {
     /// # Errors
     /// See [`Model::open`].
     pub fn open_parts(path: &Path, parts: Parts) -> Result<Model, Error> {
-        match Input::open(path)? {
-            Input::Plan(_) => Err(Error::IsPlan { path: path.to_owned() }),
-            Input::Model(gguf) => Model::of_parts(*gguf, parts),
-        }
+        Model::of_parts(Input::open(path)?.model(path)?, parts)
     }
 
     /// Builds the graph of an open file.
@@ -61,6 +58,19 @@ impl Model {
     /// See [`Model::new`].
     pub fn of_parts(gguf: Gguf, parts: Parts) -> Result<Model, Error> {
         let arch = ixc_architectures::build_parts(&gguf, parts)?;
+        Model::of_arch(gguf, arch)
+    }
+
+    /// Builds the graph of an open file for display: [`ixc_architectures::build_to_see`].
+    ///
+    /// # Errors
+    /// See [`Model::new`].
+    pub fn to_see(gguf: Gguf) -> Result<Model, Error> {
+        let arch = ixc_architectures::build_to_see(&gguf)?;
+        Model::of_arch(gguf, arch)
+    }
+
+    fn of_arch(gguf: Gguf, arch: ixc_architectures::Model) -> Result<Model, Error> {
         let vocabulary = match vocabulary(&gguf) {
             Err(Error::Tokenizer(error @ TokenizerError::UnknownPreTokenizer { .. })) => {
                 tracing::warn!("{error}; the model takes token ids only");
@@ -164,6 +174,17 @@ impl Input {
             Err(_) => open_files(path)?,
         };
         Ok(Input::Model(Box::new(model)))
+    }
+
+    /// Returns the files of a model. `path` is that of the input.
+    ///
+    /// # Errors
+    /// [`Error::IsPlan`].
+    pub fn model(self, path: &Path) -> Result<Gguf, Error> {
+        match self {
+            Input::Model(gguf) => Ok(*gguf),
+            Input::Plan(_) => Err(Error::IsPlan { path: path.to_owned() }),
+        }
     }
 }
 

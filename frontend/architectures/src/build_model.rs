@@ -126,6 +126,18 @@ pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
     build_parts(gguf, Parts::ALL)
 }
 
+/// Builds the graph of a model for display. An encoder has no output matrix, so its graph has no
+/// head.
+///
+/// # Errors
+/// See [`build`].
+pub fn build_to_see(gguf: &Gguf) -> Result<Model, ArchError> {
+    match build(gguf) {
+        Err(ArchError::NotCausal { .. }) => build_parts(gguf, Parts { head: false, ..Parts::ALL }),
+        built => built,
+    }
+}
+
 /// Builds the graph of parts of the model. The first layers alone, between the embedding and the
 /// output matrix of the whole model, return meaningless logits. They take the time of these layers.
 ///

@@ -48,7 +48,9 @@ mod numbers;
 mod weights;
 
 pub use architecture::{Architecture, Family};
-pub use build_model::{Model, Nextn, Output, Parts, build, build_parts, complete, open, open_file, precise};
+pub use build_model::{
+    Model, Nextn, Output, Parts, build, build_parts, build_to_see, complete, open, open_file, precise,
+};
 pub use builder::layer_of;
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
