@@ -16,6 +16,7 @@
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_ir::graph::Module;
@@ -23,7 +24,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_ir::units::Bytes;
 use ixc_kernels::KernelSpec;
-use ixc_passes::decision::Decision;
+use ixc_passes::decision::{Decision, Decisions};
 use ixc_runtime::engine::ExpertStore;
 use ixc_runtime::load::{DEFAULT_CONTEXT, SPARE_BYTES};
 use ixc_runtime::program::MAX_CONTEXT;
@@ -137,21 +138,25 @@ pub struct ResidentPlan {
     /// Specs of the plan's kernels.
     specs: Vec<KernelSpec>,
     generated: GeneratedKernels,
+    /// Decisions of the passes, if they are requested.
+    decisions: Vec<Decision>,
 }
 
 impl ResidentPlan {
-    /// Compiles the plan. Records no decisions, which are those of the plan for a run.
+    /// Compiles the plan. Its decisions are recorded once it is the plan for a run.
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
     pub fn new(model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
         let begin = Instant::now();
-        let (fused, plan) = specs(model, &Options { decisions: None, ..options.clone() })?;
+        let own = options.decisions.as_ref().map(|_| Arc::new(Decisions::default()));
+        let (fused, plan) = specs(model, &Options { decisions: own.clone(), ..options.clone() })?;
+        let decisions = own.map(|own| own.take()).unwrap_or_default();
         let specs = plan.kernels.clone();
         let mut generated = GeneratedKernels::new(options.target());
         // Sizes need kernels: their scratch memory is part of them.
         let plan = generated.put_into(plan)?;
-        Ok(ResidentPlan { begin, fused, plan, specs, generated })
+        Ok(ResidentPlan { begin, fused, plan, specs, generated, decisions })
     }
 
     /// Returns the plan.
@@ -174,8 +179,8 @@ impl ResidentPlan {
         if expert_memory.is_some() {
             return Ok((self.again(model, &options)?.0, memory));
         }
-        if options.decisions.is_some() {
-            specs(model, &options)?;
+        if let Some(decisions) = &options.decisions {
+            decisions.extend(self.decisions);
         }
         Ok((finish(self.fused, self.plan, &options, self.begin)?, memory))
     }

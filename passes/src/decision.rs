@@ -117,6 +117,11 @@ impl Decisions {
         }
     }
 
+    /// Adds decisions of another record.
+    pub fn extend(&self, decisions: Vec<Decision>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).all.extend(decisions);
+    }
+
     /// Returns all decisions so far in the order in which they were made, and clears the record.
     pub fn take(&self) -> Vec<Decision> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).all)
