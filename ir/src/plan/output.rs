@@ -23,7 +23,8 @@ pub enum Output {
         unit: bool,
     },
     /// Routed experts only, which is not a step of a whole model. The runtime runs each of
-    /// [`Plan::expert_layers`](super::Plan::expert_layers) separately, on rows that come with their experts and weights.
+    /// [`Plan::expert_layers`](super::Plan::expert_layers) separately, on rows that
+    /// come with their experts and weights.
     Experts {
         /// Elements of a row.
         width: u32,

@@ -64,7 +64,8 @@ pub struct Variant {
 /// as they are.
 ///
 /// A band is a slice of a column, or part of a block if columns consist of whole blocks. In the
-/// second case the kernel takes the number of its band as a dim ([`DimInput::Band`](super::DimInput::Band)).
+/// second case the kernel takes the number of its band as a dim
+/// ([`DimInput::Band`](super::DimInput::Band)).
 ///
 /// ```text
 /// gate and up, 5632 rows     22 columns of 256 rows, the size of a block of a8_super: 22 items
@@ -162,7 +163,8 @@ pub enum Step {
         alone: u32,
     },
     /// Sorts the rows of a routing by expert. Fills the inputs of `bucket` from `top_k` ids of each
-    /// token. Checks that each id is an expert, or [`NOBODY`](super::NOBODY) where `nobody` allows it.
+    /// token. Checks that each id is an expert, or [`NOBODY`](super::NOBODY) where `nobody`
+    /// allows it.
     Bucket {
         /// The routing.
         bucket: BucketId,
@@ -174,8 +176,8 @@ pub enum Step {
         top_k: u32,
         /// Number of experts.
         experts: u32,
-        /// Whether a slot may be [`NOBODY`](super::NOBODY). Such a slot has no routed row and weight 0. Slots of
-        /// expert layers that run separately may always be empty.
+        /// Whether a slot may be [`NOBODY`](super::NOBODY). Such a slot has no routed row and
+        /// weight 0. Slots of expert layers that run separately may always be empty.
         nobody: bool,
     },
     /// Requests the blocks of all experts that a routing names, all at once. A [`Step::Release`] of
