@@ -131,6 +131,22 @@ const STATS_OF_SLOPE: i64 = 8;
 const SLOPE: i64 = STATS_WITH_ENTRIES;
 const PLACE: i64 = SLOPE + 4;
 
+/// Queries that attend over a block together.
+#[derive(Clone, Copy)]
+struct QueryTile<'a> {
+    places: &'a Places,
+    /// Number of the block.
+    block: &'a Affine,
+    /// The first query.
+    first: &'a Affine,
+    /// Number of queries.
+    size: i64,
+    /// Whether some queries do not see the whole block.
+    masked: bool,
+    /// Whether to prefetch the next block.
+    prefetch: bool,
+}
+
 /// Keys and values that queries attend over, and the range of places.
 struct Places {
     keys: BufferId,
@@ -497,22 +513,26 @@ impl Attend {
     fn block(&self, b: &mut KernelBuilder, places: &Places, queries: i64, block: Affine, masked: bool) {
         let most = tile(self.lanes).0;
         // The first tile prefetches the next block.
-        let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, Affine, i64, bool)| {
-            for (i, (first, size, count)) in tiles(queries, most).into_iter().enumerate() {
-                let (first, count) = if i == 0 {
-                    body(b, Affine::constant(first), size, true);
-                    (first + size, count - 1)
+        let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, &QueryTile)| {
+            for (i, (start, size, count)) in tiles(queries, most).into_iter().enumerate() {
+                let first = Affine::constant(start);
+                let own = QueryTile { places, block: &block, first: &first, size, masked, prefetch: true };
+                let (start, count) = if i == 0 {
+                    body(b, &own);
+                    (start + size, count - 1)
                 } else {
-                    (first, count)
+                    (start, count)
                 };
                 if count > 0 {
-                    b.for_each("tile", count, |b, t| body(b, t * size + first, size, false));
+                    b.for_each("tile", count, |b, t| {
+                        body(b, &QueryTile { first: &(t * size + start), prefetch: false, ..own });
+                    });
                 }
             }
         };
-        each(b, &|b, first, size, prefetch| self.scores(b, places, &block, (&first, size), masked, prefetch));
+        each(b, &|b, queries| self.scores(b, queries));
         b.for_each("query", queries, |b, query| self.weights(b, query.into(), masked));
-        each(b, &|b, first, size, prefetch| self.weigh(b, places, &block, (&first, size), prefetch));
+        each(b, &|b, queries| self.weigh(b, queries));
     }
 
     fn splat(&self, b: &mut KernelBuilder, at: Affine, lanes: u16) -> ValueId {

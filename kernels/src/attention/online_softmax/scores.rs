@@ -4,25 +4,18 @@
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 use super::{
-    Attend, BLOCK, KEYS, LINE, MASKED, PLACE, Places, ROUNDED_QUERY_BYTES, SLOPE, UNROLL, half_tile, outer_product,
+    Attend, BLOCK, KEYS, LINE, MASKED, PLACE, QueryTile, ROUNDED_QUERY_BYTES, SLOPE, UNROLL, half_tile, outer_product,
     query_bytes, tile,
 };
 use crate::cache::Blocks;
 use crate::math;
 
 impl Attend {
-    /// Emits the scores of `size` queries from `first` on.
-    pub(super) fn scores(
-        &self,
-        b: &mut KernelBuilder,
-        places: &Places,
-        block: &Affine,
-        (first, size): (&Affine, i64),
-        masked: bool,
-        prefetch: bool,
-    ) {
+    /// Emits the scores of a tile.
+    pub(super) fn scores(&self, b: &mut KernelBuilder, queries: &QueryTile) {
+        let QueryTile { places, block, first, size, prefetch, .. } = *queries;
         if let Some(blocks) = places.of_keys.codes() {
-            return self.scores_of_bytes(b, &blocks, (places, block), (first, size), (masked, prefetch));
+            return self.scores_of_bytes(b, &blocks, queries);
         }
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         // Vectors of positions: at least the adjacent ones, at most a block.
@@ -65,20 +58,13 @@ impl Attend {
                 }
                 sums
             });
-            self.put(b, (places, block), &(part * (vectors * width)), (first, size), &sums, masked);
+            self.put(b, queries, &(part * (vectors * width)), &sums);
         });
     }
 
-    /// Stores scores of `size` queries, in vectors of positions from `at` of the block on.
-    fn put(
-        &self,
-        b: &mut KernelBuilder,
-        (places, block): (&Places, &Affine),
-        at: &Affine,
-        (first, size): (&Affine, i64),
-        scores: &[ValueId],
-        masked: bool,
-    ) {
+    /// Stores the scores of a tile, in vectors of positions from `at` of the block on.
+    fn put(&self, b: &mut KernelBuilder, queries: &QueryTile, at: &Affine, scores: &[ValueId]) {
+        let QueryTile { places, block, first, size, masked, .. } = *queries;
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let vectors = scores.len() as i64 / size;
         let lowest = b.splat_f32(lanes, MASKED);
@@ -140,14 +126,8 @@ impl Attend {
 
     /// Computes [`Attend::scores`] for keys in blocks: sums of products of bytes, for each block of
     /// the head.
-    fn scores_of_bytes(
-        &self,
-        b: &mut KernelBuilder,
-        blocks: &Blocks,
-        (places, block): (&Places, &Affine),
-        (first, size): (&Affine, i64),
-        (masked, prefetch): (bool, bool),
-    ) {
+    fn scores_of_bytes(&self, b: &mut KernelBuilder, blocks: &Blocks, queries: &QueryTile) {
+        let QueryTile { places, block, first, size, prefetch, .. } = *queries;
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let (f32s, i32s, i8s) = (Type::f32(lanes), Type::i32(lanes), Type::i8(4 * lanes));
         let most = half_tile(lanes);
@@ -227,7 +207,7 @@ impl Attend {
                     next
                 });
                 let position = strip * (strips * KEYS) + part * (vectors * width);
-                self.put(b, (places, block), &position, (first, size), &sums, masked);
+                self.put(b, queries, &position, &sums);
             }
         });
     }

@@ -3,10 +3,23 @@
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
-use super::{Attend, BLOCK, FACTOR, KEYS, LINE, MASKED, Places, UNROLL, outer_product, tile};
+use super::{Attend, BLOCK, FACTOR, KEYS, LINE, MASKED, QueryTile, UNROLL, outer_product, tile};
 use crate::cache::Blocks;
 use crate::math;
 use crate::vectors::for_rest;
+
+/// Vectors of a value: the first element, the number of vectors, and elements of each.
+struct Columns {
+    at: Affine,
+    vectors: i64,
+    lanes: u16,
+}
+
+/// Lines to prefetch.
+struct Ahead {
+    at: Affine,
+    lines: i64,
+}
 
 impl Attend {
     /// Emits the maximum and the weights of a query.
@@ -42,17 +55,11 @@ impl Attend {
         b.store(s.buffer, sums_at, sums);
     }
 
-    /// Adds the block's weighted values for `size` queries from `first` on.
-    pub(super) fn weigh(
-        &self,
-        b: &mut KernelBuilder,
-        places: &Places,
-        block: &Affine,
-        (first, size): (&Affine, i64),
-        prefetch: bool,
-    ) {
+    /// Adds the block's weighted values for a tile.
+    pub(super) fn weigh(&self, b: &mut KernelBuilder, queries: &QueryTile) {
+        let QueryTile { places, block, size, prefetch, .. } = *queries;
         if let Some(blocks) = places.of_values.codes() {
-            return self.weigh_integers(b, &blocks, (places, block), (first, size), prefetch);
+            return self.weigh_integers(b, &blocks, queries);
         }
         let width = i64::from(self.lanes);
         let most = (tile(self.lanes).1 / size).max(1);
@@ -62,30 +69,21 @@ impl Attend {
             // Parts share the lines of the next block.
             let lines = if prefetch { BLOCK * self.dv * 2 / parts / LINE } else { 0 };
             b.for_each("v", parts, |b, part| {
-                let ahead = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;
-                self.weigh_columns(
-                    b,
-                    (places, block),
-                    (first, size),
-                    (part * (vectors * width), vectors, self.lanes),
-                    (ahead, lines),
-                );
+                let at = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;
+                let columns = Columns { at: part * (vectors * width), vectors, lanes: self.lanes };
+                self.weigh_columns(b, queries, columns, Ahead { at, lines });
             });
         }
         for_rest(b, self.lanes, self.dv as u32, &mut |b, at, lanes| {
-            self.weigh_columns(b, (places, block), (first, size), (at, 1, lanes), (Affine::constant(0), 0));
+            let nothing = Ahead { at: Affine::constant(0), lines: 0 };
+            self.weigh_columns(b, queries, Columns { at, vectors: 1, lanes }, nothing);
         });
     }
 
-    /// Adds the weighted values of `vectors` vectors of `lanes` elements, from the element `at` on.
-    fn weigh_columns(
-        &self,
-        b: &mut KernelBuilder,
-        (places, block): (&Places, &Affine),
-        (first, size): (&Affine, i64),
-        (at, vectors, lanes): (Affine, i64, u16),
-        (ahead, lines): (Affine, i64),
-    ) {
+    /// Adds the weighted values of some columns, and prefetches.
+    fn weigh_columns(&self, b: &mut KernelBuilder, queries: &QueryTile, columns: Columns, ahead: Ahead) {
+        let QueryTile { places, block, first, size, .. } = *queries;
+        let (Columns { at, vectors, lanes }, Ahead { at: ahead, lines }) = (columns, ahead);
         let (width, s) = (i64::from(lanes), &self.scratch);
         let acc_at =
             |query: i64, v: i64| (first.clone() + query) * (self.dv * 4) + at.clone() * 4 + (v * width * 4 + s.acc);
@@ -124,14 +122,8 @@ impl Attend {
     }
 
     /// Computes [`Attend::weigh`] for values in blocks: several panels at once, or a part of one.
-    fn weigh_integers(
-        &self,
-        b: &mut KernelBuilder,
-        blocks: &Blocks,
-        (places, block): (&Places, &Affine),
-        (first, size): (&Affine, i64),
-        prefetch: bool,
-    ) {
+    fn weigh_integers(&self, b: &mut KernelBuilder, blocks: &Blocks, queries: &QueryTile) {
+        let QueryTile { places, block, first, size, prefetch, .. } = *queries;
         let lanes = self.lanes.min(blocks.len() as u16 / blocks.shared() as u16);
         let (width, s) = (i64::from(lanes), &self.scratch);
         let (most, of_panel) = ((tile(lanes).1 / size).max(1), blocks.len() / width);
