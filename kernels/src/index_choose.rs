@@ -7,7 +7,7 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
-use crate::index_top_k::{BlockScores, Blocks};
+use crate::index_top_k::{BlockScores, Blocks, PositionScores};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
@@ -57,7 +57,8 @@ impl Definition for IndexChoose {
         check(&name, "chosen places", top_k.into(), top_k > 0, "at least 1")?;
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "places", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
-        let of_blocks = local.map(|local| Blocks::of((1, top_k, every, local), &name)).transpose()?;
+        let of_blocks =
+            local.map(|local| Blocks { top_k, every: every.unwrap_or(1), local }.checked(&name)).transpose()?;
         check(
             &name,
             "positions of a block",
@@ -73,7 +74,8 @@ impl Definition for IndexChoose {
             let shared = b.buffer("scratch", BufferKind::Scratch, bytes.clone() + of.best_bytes(blocks.into()));
             let scored = BlockScores { lanes: vectors.lanes, scores: shared, blocks: blocks.into() };
             let own = scored.last(&mut b, scores);
-            scored.choose_blocks(&mut b, (scores, bytes, own), chosen, (&of, positions));
+            let from = PositionScores { buffer: scores, best: bytes, own };
+            scored.choose_blocks(&mut b, &of, &from, chosen, positions);
             return Ok(b.finish());
         }
         BlockScores { lanes: vectors.lanes, scores, blocks: blocks.into() }.choose(&mut b, chosen, top_k, positions);

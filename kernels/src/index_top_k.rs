@@ -43,7 +43,7 @@ use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
-pub(crate) use scores::{BlockScores, Blocks, Index, last_entry};
+pub(crate) use scores::{BlockScores, Blocks, Index, PositionScores, last_entry};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
@@ -118,7 +118,8 @@ impl Definition for IndexTopK {
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
         if let Some(local) = local {
-            let blocks = Blocks::of((heads, top_k, every, local), &name)?;
+            check(&name, "heads", heads.into(), heads == 1, "1, of blocks")?;
+            let blocks = Blocks { top_k, every: every.unwrap_or(1), local }.checked(&name)?;
             check(&name, "whether entries are chosen", entries.into(), !entries, "not of blocks")?;
             return Ok(of_blocks(KernelBuilder::new(name), vectors.lanes, self, &blocks));
         }
@@ -270,7 +271,7 @@ fn of_blocks(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, of: &Blocks) ->
     let scored = BlockScores { lanes, scores, blocks };
     let index = Index { scored, heads: 1, d, q, w: None, keys, first: Affine::default() };
     index.scores(&mut b, own);
-    index.choose_blocks(&mut b, (scores, best, own), chosen, (of, spec.positions));
+    index.choose_blocks(&mut b, of, &PositionScores { buffer: scores, best, own }, chosen, spec.positions);
     b.finish()
 }
 

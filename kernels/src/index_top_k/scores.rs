@@ -9,19 +9,17 @@ use crate::generate::{GenerateError, check};
 /// Blocks from which a head chooses.
 pub(crate) struct Blocks {
     /// Positions of all chosen blocks.
-    top_k: u32,
+    pub top_k: u32,
     /// Positions of a block: a power of two of [`BLOCK`]s.
-    every: u32,
+    pub every: u32,
     /// Number of blocks chosen regardless of their score, up to the row's own.
-    local: u32,
+    pub local: u32,
 }
 
 impl Blocks {
-    /// Creates the blocks from numbers of heads, chosen positions, positions of a block and local
-    /// blocks.
-    pub fn of((heads, top_k, every, local): (u32, u32, Option<u32>, u32), name: &str) -> Result<Blocks, GenerateError> {
-        check(name, "heads", heads.into(), heads == 1, "1, of blocks")?;
-        let every = every.unwrap_or(1);
+    /// Returns the blocks, if a kernel can choose them.
+    pub fn checked(self, name: &str) -> Result<Blocks, GenerateError> {
+        let Blocks { top_k, every, local } = self;
         let is_block = every.is_power_of_two() && CHOSEN_BLOCK.contains(&every.into());
         let ok = is_block && top_k > 0 && top_k.is_multiple_of(every);
         let (least, most) = (CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
@@ -29,7 +27,7 @@ impl Blocks {
         check(name, "positions of a block", every.into(), ok, limit)?;
         let limit = format!("1 to {}, the number of chosen blocks", top_k / every);
         check(name, "local blocks", local.into(), (1..=top_k / every).contains(&local), limit)?;
-        Ok(Blocks { top_k, every, local })
+        Ok(self)
     }
 
     /// Returns the [`BLOCK`]s of positions in a block.
@@ -57,6 +55,16 @@ pub(crate) struct BlockScores {
     pub scores: BufferId,
     /// Blocks of positions, or of runs, that have scores.
     pub blocks: Affine,
+}
+
+/// Scores of positions, from which the scores of blocks follow.
+pub(crate) struct PositionScores {
+    /// The scores; this may be the buffer of the blocks' scores.
+    pub buffer: BufferId,
+    /// Place of the best score of each block, in the buffer of the blocks' scores.
+    pub best: Affine,
+    /// The row's own position.
+    pub own: ValueId,
 }
 
 /// Inputs of scores.
@@ -90,17 +98,18 @@ impl BlockScores {
         self.mark(b, chosen, least, end);
     }
 
-    /// Stores a bit for each position of the best blocks. The scores of positions are in the buffer
-    /// `from`, which may be the buffer of these scores. The own buffer has room for
-    /// [`Blocks::best_bytes`] from byte `best` on.
+    /// Stores a bit for each position of the best blocks, among at most `positions` positions. The
+    /// own buffer has room for [`Blocks::best_bytes`] from the byte [`PositionScores::best`] on.
     pub fn choose_blocks(
         &self,
         b: &mut KernelBuilder,
-        (from, best, own): (BufferId, Affine, ValueId),
+        of: &Blocks,
+        from: &PositionScores,
         chosen: BufferId,
-        (of, positions): (&Blocks, u32),
+        positions: u32,
     ) {
-        self.share(b, (from, best), own, of);
+        self.share(b, from, of);
+        let own = from.own;
         // The row's own block counts only the positions up to the row's own.
         let scalar = Type::i32(1);
         let inside = b.splat_int(scalar, i64::from(of.every) - 1);
@@ -114,7 +123,8 @@ impl BlockScores {
 
     /// Gives each position up to the row's own the score of its block; positions of local blocks
     /// get the highest score of all.
-    fn share(&self, b: &mut KernelBuilder, (from, best): (BufferId, Affine), own: ValueId, of: &Blocks) {
+    fn share(&self, b: &mut KernelBuilder, from: &PositionScores, of: &Blocks) {
+        let PositionScores { buffer: from, ref best, own } = *from;
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
         let (ty, runs) = (Type::i32(lanes), of.runs());
         // Stores the highest score of each 32 positions, with the lowest integer as padding before
