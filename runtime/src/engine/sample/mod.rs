@@ -35,8 +35,6 @@ mod random;
 mod resume;
 mod samplers;
 mod settings;
-#[cfg(test)]
-mod tests;
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -394,3 +392,6 @@ impl Sampler {
         Ok(self.candidates.iter().map(|&token| f64::from(self.probabilities[token as usize]) / total).collect())
     }
 }
+
+#[cfg(test)]
+mod tests;
