@@ -293,6 +293,8 @@ pub(crate) fn seconds_since_1970() -> u64 {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use ixc_text::template::Message;
+
     use super::*;
     use crate::serving::scripted::{Script, host};
 
@@ -301,7 +303,7 @@ mod tests {
         Arc::new(App::new(models, Options::default(), watch::channel(false).1)).of_name(None).await.unwrap()
     }
 
-    /// Checks the limits of prompts and grammars. Work whose client left still counts: it continues.
+    /// Checks the limits of prompts and grammars. Work whose client left continues, and counts.
     #[tokio::test]
     async fn concurrent_long_work_is_limited() {
         let app = Arc::new(asked().await);
@@ -345,6 +347,7 @@ mod tests {
     #[tokio::test]
     async fn grammars_block_no_prompt() {
         let any = || Some(Constraint::Json(serde_json::json!({})));
+        let hi = || Conversation { messages: vec![Message::new("user", "Hi")], ..Conversation::default() };
         for (has_prompts, has_grammars) in [(true, false), (false, true)] {
             let app = asked().await;
             if !has_prompts {
@@ -353,10 +356,10 @@ mod tests {
             if !has_grammars {
                 app.compiled.close();
             }
-            assert_eq!(app.prompt(Conversation::default(), None).await.is_ok(), has_prompts);
+            assert_eq!(app.prompt(hi(), None).await.is_ok(), has_prompts);
             assert_eq!(app.constrain(any()).await.is_ok(), has_grammars);
             assert_eq!(app.breakers(None).await.is_ok(), has_grammars);
-            assert!(app.constrained_prompt(Conversation::default(), any()).await.is_err());
+            assert!(app.constrained_prompt(hi(), any()).await.is_err());
         }
     }
 
