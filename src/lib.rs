@@ -9,7 +9,7 @@
 //! | `ixc-quantise` | quantisation of model files | [`quantise`] |
 //! | `ixc-measure` | measurements of quality and speed | [`eval`], [`mod@bench`] |
 //! | `ixc-workbench` | tools for single kernels, and the report page | [`kernels`], [`report`] |
-//! | `ixc-serve` | HTTP server, its models, and batches (feature `serve`) | `serving`, `server`, `batch` |
+//! | `ixc-serve` | HTTP server and batches (feature `serve`) | `serving`, `server`, `batch` |
 //! | `ixc-error` | error type of all crates | [`error`] |
 //!
 //! Lower crates, such as [`ir`] and [`runtime`], are modules with their own names. Each crate has
