@@ -152,8 +152,10 @@ impl Machine {
             None => "available".to_owned(),
             Some(reason) => format!("not available ({})", Printable(reason)),
         };
-        let reader = if self.io_uring.available { "it" } else { "threads" };
-        writeln!(out, "io_uring   {}; {reader} would read streamed experts", probe(&self.io_uring))?;
+        writeln!(out, "io_uring   {}", probe(&self.io_uring))?;
+        if !self.io_uring.available {
+            writeln!(out, "           threads read streamed experts instead")?;
+        }
         if let Some(drive) = &self.drive {
             write_drive(out, drive)?;
         }
