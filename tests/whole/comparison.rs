@@ -57,7 +57,7 @@ fn significant_changes_are_reported_and_set_exit_status() {
     assert!(status == Some(0) && said.contains("1.200") && said.contains(" faster"), "{said}");
     assert_eq!(said.matches("no change beyond noise").count(), 1, "{said}");
     let (status, _, error) = compared(&faster, &base, &[]);
-    assert!(status == Some(3) && error.contains("1 of 2 rows are slower beyond noise"), "{error}");
+    assert!(status == Some(3) && error.contains("slower beyond noise: 1 of 2 rows"), "{error}");
     // Every format has the same exit status.
     let (status, text, _) = compared(&faster, &base, &["--json"]);
     let facts: Json = serde_json::from_str(&text).unwrap();

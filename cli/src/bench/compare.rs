@@ -29,7 +29,7 @@ const ROUNDS: usize = 4;
 
 /// A row is slower beyond noise.
 #[derive(Debug, thiserror::Error)]
-#[error("{slower} of {rows} rows are slower beyond noise")]
+#[error("slower beyond noise: {slower} of {}", counted(*rows as u64, "row"))]
 pub struct Slower {
     slower: usize,
     rows: usize,
@@ -376,6 +376,22 @@ mod tests {
             missing.len() == 2 && missing[0].contains("only in a") && missing[1].contains("tokens 64"),
             "{missing:?}"
         );
+    }
+
+    #[test]
+    fn comparison_fits_80_columns() {
+        let side = |all: &[f64]| {
+            let mut rows = vec![row(16384, all), row(8, &all[..1])];
+            rows.iter_mut().for_each(|row| row["target"] = "sapphire-rapids".into());
+            measured(rows.into())
+        };
+        let (a, b) = (side(&[12345.0, 12346.0, 12347.0, 12348.0]), side(&[10001.0, 10002.0, 10003.0, 10004.0]));
+        let (rows, missing) = rows(&a, &b, &[]).unwrap();
+        let mut out = Vec::new();
+        text(&["a.json".into(), "b.json".into()], &[], &rows, &missing, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("slower; b / a is ") && text.contains(TOO_FEW), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 
+use crate::output::counted;
+
 /// Options that do not change what runs, or that a measurement records elsewhere: in its rows, its
 /// model or named options.
 pub const EXCLUDED: [&str; 22] = [
@@ -86,7 +88,7 @@ pub fn content(path: &Path) -> Option<String> {
         crc.update(&content);
         bytes += content.len();
     }
-    let count = if files.len() == 1 { "1 file".to_owned() } else { format!("{} files", files.len()) };
+    let count = counted(files.len() as u64, "file");
     Some(format!("{count} of {bytes} bytes, CRC-32 {:08x}", crc.finalize()))
 }
 
