@@ -300,7 +300,7 @@ fn stats(talk: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
         Bytes(bytes)
     ));
     if let Some(resident) = ixc_compile::machine::system::resident_memory() {
-        print_result(format_args!("memory    {}, mapped weights included", Bytes(resident)));
+        print_result(format_args!("memory    {}, including mapped weights", Bytes(resident)));
     }
     Ok(Flow::On)
 }

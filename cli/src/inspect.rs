@@ -321,8 +321,9 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
         let example = gguf.tensors().find(|tensor| tensor.tensor_type().name == format.format);
         let example = example.map(|tensor| tensor.name()).unwrap_or_default();
         problems.push(format!(
-            "{} tensors, such as \"{example}\", have type {}, which is not supported",
-            format.tensors, format.format
+            "type {} is not supported: {}, such as \"{example}\"",
+            format.format,
+            counted(format.tensors as u64, "tensor")
         ));
     }
     let experts = hyper.and_then(|hyper| hyper.layers.iter().find_map(|layer| layer.experts.as_ref()));

@@ -208,7 +208,7 @@ impl PlanFacts {
             0 => writeln!(out)?,
             bytes => writeln!(out, ", other states of {}", Bytes(bytes))?,
         }
-        let tokens = self.tokenizer_tokens.map_or("none".to_owned(), |tokens| format!("{tokens} tokens"));
+        let tokens = self.tokenizer_tokens.map_or("none".to_owned(), |tokens| counted(tokens as u64, "token"));
         writeln!(out, "tokenizer     {tokens}{}", if self.chat_template { ", chat template" } else { "" })?;
         writeln!(out, "supported     {}", if self.supported { "yes" } else { "no" })?;
         self.problems.iter().try_for_each(|problem| writeln!(out, "  because     {}", Printable(problem)))

@@ -1,8 +1,8 @@
 //! Line wrapping for terminals: a word that does not fit begins the next line.
 //!
 //! ```text
-//! drive      0.53 GB/s with 16 reads at once; an expert is 1.1 MiB and takes
-//!            2.1 ms alone, a token needs 96 of 1536
+//! drive      0.53 GB/s with 16 concurrent reads; 2.10 ms for an expert
+//!            alone, 1.1 MiB
 //! ```
 //!
 //! The continuation of a report's line is indented to its text, which follows the last gap of two
