@@ -26,6 +26,7 @@ use ixc_text::template::{ChatTemplate, Conversation, Demand, Json, TemplateError
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use crate::Error;
 use ixc_compile::build;
@@ -38,7 +39,7 @@ use ixc_generate::loaded_model::{self, LoadedModel};
 use ixc_generate::prompt_cache;
 use ixc_generate::session;
 use ixc_generate::speculate::Speculation;
-use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
+use thread::{LogitsWish, Message, Reply, Shared, SlotWish, Submission, Texts};
 
 mod handle;
 mod kind;
@@ -473,9 +474,25 @@ impl Host {
         self.facts.parallel
     }
 
+    /// Begins to compute the logits at every position, `[tokens, vocabulary]`, in a sequence
+    /// without a request. The result is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherKind`] for an embedding model. [`Refusal::TooLong`] and
+    /// [`Refusal::Invalid`] for tokens that the model cannot take. [`Refusal::Ending`]. Nothing is
+    /// sent then.
+    pub fn logits(&self, tokens: Vec<u32>, done: oneshot::Sender<Result<Vec<f32>, Refusal>>) -> Result<(), Refusal> {
+        self.gives_text()?;
+        if tokens.len() > self.facts.context {
+            return Err(Refusal::too_long(tokens.len(), self.facts.context));
+        }
+        ixc_compile::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+        self.submissions.send(Message::Logits(LogitsWish { tokens, done })).map_err(|_| Refusal::Ending)
+    }
+
     /// Ends the thread after the current requests, and waits until the prompt cache is written.
     /// Returns the expert use on the first call.
-    pub(crate) fn end(&self) -> Option<ExpertUse> {
+    pub fn end(&self) -> Option<ExpertUse> {
         // Other senders may still exist, but they send nothing any more.
         let _ = self.submissions.send(Message::End);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -33,6 +33,7 @@ const BEAT: Duration = Duration::from_secs(1);
 pub(super) enum Message {
     Request(Box<Submission>),
     Slot(SlotWish),
+    Logits(LogitsWish),
     Experts(ExpertsAction, Reply<Value>),
     Embed(Texts),
     /// The last message.
@@ -47,6 +48,12 @@ pub(super) struct SlotWish {
     pub(super) number: usize,
     pub(super) action: SlotAction,
     pub(super) done: Reply<SlotDone>,
+}
+
+/// Tokens whose logits a client wants.
+pub(super) struct LogitsWish {
+    pub(super) tokens: Vec<u32>,
+    pub(super) done: Reply<Vec<f32>>,
 }
 
 /// Request on its way to the thread.
@@ -89,6 +96,9 @@ pub(super) trait Work {
 
     /// Performs an action on a sequence as soon as possible.
     fn slot(&mut self, wish: SlotWish);
+
+    /// Computes logits in the next sequence without a request.
+    fn logits(&mut self, wish: LogitsWish);
 
     /// Begins a request for vectors.
     fn embed(&mut self, texts: Texts);
@@ -158,6 +168,7 @@ fn take(work: &mut impl Work, message: Message) -> bool {
         Message::End => return false,
         Message::Request(submission) => work.request(*submission),
         Message::Slot(wish) => work.slot(wish),
+        Message::Logits(wish) => work.logits(wish),
         Message::Embed(texts) => work.embed(texts),
         Message::Experts(action, done) => {
             let used = ExpertUse::of(work.engine());

@@ -19,7 +19,7 @@ use ixc_runtime::{sample, saved};
 use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{FAILED, LogitsWish, Shared, SlotWish, Submission, Texts, Work};
 use ixc_generate::Error;
 use ixc_generate::generator::{End, Event, Generator, RequestId};
 use ixc_generate::output_text::{OutputText, RestOfText, StopStrings};
@@ -91,6 +91,8 @@ pub(super) struct Worker<'t> {
     /// Folder for saved sequences, and actions that wait for a free slot.
     folder: Option<PathBuf>,
     wishes: Vec<SlotWish>,
+    /// Tokens that wait for a free slot, to get their logits.
+    logits: Vec<LogitsWish>,
 }
 
 impl<'t> Worker<'t> {
@@ -102,7 +104,7 @@ impl<'t> Worker<'t> {
     ) -> Worker<'t> {
         let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
         let (clients, status) = (HashMap::new(), Status::default());
-        Worker { generator, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
+        Worker { generator, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new(), logits: Vec::new() }
     }
 
     /// Performs the waiting actions on slots without a request.
@@ -116,6 +118,15 @@ impl<'t> Worker<'t> {
             let result = self.act(number, &action, &folder).map_err(|error| told_of_slot(&error, &folder));
             self.publish();
             let _ = done.send(result);
+        }
+        for LogitsWish { tokens, done } in std::mem::take(&mut self.logits) {
+            match self.generator.idle_slot() {
+                Some(number) => {
+                    let logits = self.generator.logits(number, &tokens);
+                    let _ = done.send(logits.map_err(|error| Refusal::Invalid { message: error.to_string() }));
+                }
+                None => self.logits.push(LogitsWish { tokens, done }),
+            }
         }
     }
 
@@ -184,6 +195,10 @@ impl Work for Worker<'_> {
 
     fn slot(&mut self, wish: SlotWish) {
         self.wishes.push(wish);
+    }
+
+    fn logits(&mut self, wish: LogitsWish) {
+        self.logits.push(wish);
     }
 
     fn embed(&mut self, texts: Texts) {
@@ -307,6 +322,7 @@ impl Work for Worker<'_> {
 
     fn publish(&mut self) {
         self.status.active = self.generator.active();
+        self.status.recent = self.generator.recent_slot();
         let Tally { drafted, accepted, drafts, .. } = self.generator.guessed();
         (self.status.drafted_tokens, self.status.accepted_tokens, self.status.drafts) = (drafted, accepted, drafts);
         let kept = self.generator.kept();

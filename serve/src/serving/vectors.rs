@@ -9,7 +9,7 @@ use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 
 use super::invalid;
-use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{FAILED, LogitsWish, Reply, Shared, SlotWish, Submission, Texts, Work};
 use ixc_generate::Error;
 use ixc_generate::embedding::{Embedder, TextId};
 
@@ -99,6 +99,10 @@ impl Work for Worker<'_> {
     }
 
     fn slot(&mut self, wish: SlotWish) {
+        let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned(), remedy: None }));
+    }
+
+    fn logits(&mut self, wish: LogitsWish) {
         let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned(), remedy: None }));
     }
 
