@@ -93,7 +93,7 @@ use crate::serving::Registry;
 use app::App;
 pub use app::Options;
 use error::HttpError;
-pub use local::{Local, fields_of};
+pub use local::{Events, Local, fields_of};
 pub use origins::AllowedOrigin;
 pub use request_log::{LogFormat, RequestLog};
 pub use wanted::check_defaults;
