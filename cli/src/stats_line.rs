@@ -118,7 +118,7 @@ mod tests {
         let mut parts = page.split("<!-- generated -->\n");
         let mut expected = parts.next().unwrap().to_owned();
         for (part, table) in parts.zip(&tables) {
-            let rest = part.trim_start_matches(|c| c == '\n').lines().skip_while(|line| line.starts_with('|'));
+            let rest = part.trim_start_matches('\n').lines().skip_while(|line| line.starts_with('|'));
             write!(expected, "<!-- generated -->\n\n{table}").unwrap();
             rest.for_each(|line| writeln!(expected, "{line}").unwrap());
         }

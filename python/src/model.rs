@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ixc::ir::plan::Pooling;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::runtime::engine;
-use ixc::server::model::{EmbeddingInput, EmbeddingRequest, Facts, One, Refusal, SlotAction, SlotDone, Status};
+use ixc::served::{EmbeddingInput, EmbeddingRequest, Facts, Refusal, SlotAction, SlotDone, Status};
+use ixc::server::Local;
 use ixc::server::request_fields::{Interface, fields_of};
-use ixc::server::{Local, Model};
-use ixc::serving::{self, gives_embeddings};
+use ixc::serving::{self, Registry, gives_embeddings};
 use ixc::text::template::{ChatTemplate, known};
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
@@ -132,7 +132,7 @@ impl Host {
             Ok(serving::Host::new(model, None, options)?)
         };
         let host = Arc::new(wait::run(py, open)?.map_err(|error| failed(py, &error))?);
-        let local = Local::new(Arc::new(One(Arc::clone(&host))));
+        let local = Local::new(Arc::new(Registry::one(Arc::clone(&host))));
         Ok(Host { open: Mutex::new(Some(Open { host, local })) })
     }
 

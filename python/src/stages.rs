@@ -8,6 +8,7 @@ use ixc::compile::{Compiled, Options, after, assembly};
 use ixc::files::{Guard, Output};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::PlanWeight;
+use ixc::model::Model;
 use ixc::passes::manager::{self, Ir, Stop};
 use ixc::runtime::engine;
 use ixc::runtime::file;
@@ -42,14 +43,21 @@ pub(crate) fn compile(
         let plan = Output::open(&output, &guard)?;
         let model = open(path.as_deref(), Parts { head: !embeddings, ..Parts::ALL })?;
         let model = if experts { model.into_expert_layers()? } else { model };
-        write(plan, &compile_within(&model, &options, &run)?.0, threads, self_contained)?;
+        let compiled = compile_within(&model, &options, &run)?.0;
+        write(plan, &compiled, &model, threads, self_contained)?;
         std::fs::metadata(&output).map(|facts| facts.len()).map_err(ixc::Error::io(&output, "read"))
     };
     wait::run(py, compile)?.map_err(|error| failed(py, &error))
 }
 
 /// Writes a plan, with the weights that the target packs, or with all.
-fn write(output: Output, compiled: &Compiled, threads: Option<usize>, self_contained: bool) -> Result<(), ixc::Error> {
+fn write(
+    output: Output,
+    compiled: &Compiled,
+    model: &Model,
+    threads: Option<usize>,
+    self_contained: bool,
+) -> Result<(), ixc::Error> {
     let plan = &compiled.plan;
     if !self_contained && !plan.weights.iter().any(PlanWeight::is_packed_at_load) {
         file::write_to(output, plan)?;
@@ -58,7 +66,8 @@ fn write(output: Output, compiled: &Compiled, threads: Option<usize>, self_conta
     let contents = if self_contained { Contents::All } else { Contents::Packed };
     let built_in = Some(ixc::plan_file::built_in());
     let options = engine::Options { threads, built_in, ..engine::Options::default() };
-    weights::write_to(output, plan, Path::new(""), &options, contents, |_, _| {})?;
+    let files = model.handles()?;
+    weights::write_to(output, plan, (Path::new(""), &files), &options, contents, |_, _| {})?;
     Ok(())
 }
 

@@ -30,7 +30,7 @@ pub(crate) async fn prompts(app: &Asked, fields: &mut Fields, answers: u32) -> R
         Some(one) => vec![one],
         None => Vec::new(),
     };
-    check_places(&*app.model, list.len(), answers)?;
+    check_places(&app.model, list.len(), answers)?;
     if list.is_empty() || !list.iter().all(is_prompt) {
         let wrong = "prompt must be a text, a list of tokens and texts, or a list of these";
         return Err(HttpError::invalid(Some("prompt"), wrong));

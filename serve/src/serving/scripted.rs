@@ -73,7 +73,7 @@ pub(crate) fn host(template: &str, script: Arc<Script>) -> Host {
                     script.answer(*submission);
                 }
                 Message::End => break,
-                Message::Slot(_) | Message::Experts(..) | Message::Embed(_) => {}
+                Message::Slot(_) | Message::Logits(_) | Message::Experts(..) | Message::Embed(_) => {}
             }
         }
         serde_json::from_value(json!({"schema": "", "chosen": []})).unwrap()

@@ -112,10 +112,11 @@ impl WeightReader<'_> {
     }
 
     /// Returns the scales of a weight, with their name.
-    fn scales_of(&self, name: &str) -> Option<(&Box<str>, &(u32, Entry))> {
+    fn scales_of(&self, name: &str) -> Option<(&str, &(u32, Entry))> {
         let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
         let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
-        names.into_iter().flatten().find_map(|name| self.shards.tensors.get_key_value(name.as_str()))
+        let found = names.into_iter().flatten().find_map(|name| self.shards.tensors.get_key_value(name.as_str()));
+        found.map(|(name, entry)| (&**name, entry))
     }
 
     /// Returns the weight with its name, if the tensor has codes that another tensor explains.

@@ -72,15 +72,15 @@ impl Generator {
             }
             Op::Shl | Op::ShrU | Op::ShrS => self.shift(op),
             Op::CmpEq | Op::CmpGt => self.elementwise::<2>(op, Elem::I32),
-            Op::CmpLtF => self.from_lanes::<2>(op, Elem::I32, Type::f32),
+            Op::CmpLtF => self.per_lane::<2>(op, Elem::I32, Type::f32),
             Op::Select => self.select(),
-            Op::ToF32 => self.from_lanes::<1>(op, Elem::F32, Type::i32),
-            Op::ToI32 => self.from_lanes::<1>(op, Elem::I32, Type::f32),
-            Op::F16ToF32 => self.from_lanes::<1>(op, Elem::F32, Type::f16),
-            Op::Bf16ToF32 => self.from_lanes::<1>(op, Elem::F32, Type::bf16),
-            Op::F32ToF16 => self.to_lanes::<1>(op, Type::f16),
-            Op::ToBf16 => self.to_lanes::<1>(op, Type::bf16),
-            Op::ToBf16Pairs => self.to_lanes::<2>(op, |lanes| Type::bf16(lanes * 2)),
+            Op::ToF32 => self.per_lane::<1>(op, Elem::F32, Type::i32),
+            Op::ToI32 => self.per_lane::<1>(op, Elem::I32, Type::f32),
+            Op::F16ToF32 => self.per_lane::<1>(op, Elem::F32, Type::f16),
+            Op::Bf16ToF32 => self.per_lane::<1>(op, Elem::F32, Type::bf16),
+            Op::F32ToF16 => self.float_lanes::<1>(op, Type::f16),
+            Op::ToBf16 => self.float_lanes::<1>(op, Type::bf16),
+            Op::ToBf16Pairs => self.float_lanes::<2>(op, |lanes| Type::bf16(lanes * 2)),
             Op::ExtendS | Op::ExtendU | Op::NarrowS => self.resize(op),
             Op::Dot2U8S8 => {
                 let ty = self.lanes_up_to(Elem::I16, self.widest);
@@ -115,13 +115,13 @@ impl Generator {
     }
 
     /// Adds an op whose operands have as many lanes as its result.
-    fn from_lanes<const OPERANDS: usize>(&mut self, op: Op, elem: Elem, operand: fn(u16) -> Type) {
+    fn per_lane<const OPERANDS: usize>(&mut self, op: Op, elem: Elem, operand: fn(u16) -> Type) {
         let ty = self.lanes(elem);
         self.emit(op, ty, &[operand(ty.lanes); OPERANDS]);
     }
 
     /// Adds an op on floats, whose number of lanes determines the type of the result.
-    fn to_lanes<const OPERANDS: usize>(&mut self, op: Op, result: fn(u16) -> Type) {
+    fn float_lanes<const OPERANDS: usize>(&mut self, op: Op, result: fn(u16) -> Type) {
         let from = self.lanes(Elem::F32);
         self.emit(op, result(from.lanes), &[from; OPERANDS]);
     }
