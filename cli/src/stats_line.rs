@@ -5,7 +5,7 @@
 //! decode    64 tokens in 0.58 s, 110.3 tokens/s
 //! ```
 //!
-//! [`Label::ALL`] is the glossary of all labels. `docs/stats.md` is generated from it.
+//! [`Label`] has the glossary of all labels. `docs/stats.md` is generated from it.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! ixc from Python: the extension module `ixc._ixc` under the package `ixc`.
 //!
 //! ```text
-//! ixc/_model.py   Model.generate, Model.chat ──JSON──▶ model::Host   the server, without connections
+//! ixc/_model.py   Model.generate, Model.chat ──JSON──▶ model::Host   the server, in process
 //!                 Model.embed, Model.logits  ─tokens─▶ model::Host   ──▶ floats::Floats
 //! ixc/_moe.py     MoELayer.submit            ──bytes─▶ moe::Experts  ──▶ moe::Job
 //! ```

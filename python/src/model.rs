@@ -47,7 +47,7 @@ struct Posted {
 }
 
 impl Posted {
-    /// Reads a request from its JSON. A client of the server may send unknown fields, and a function
+    /// Reads a request from its JSON. A client of the server may send unknown fields. A function
     /// call may not: they are typing errors.
     fn new(py: Python<'_>, kind: &str, body: &str) -> PyResult<Posted> {
         let interface = match kind {
