@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// Returns the statistics of time since the last call. Tasks and stalls need
-    /// [`Options::stats`].
+    /// [`Options::stats`](super::Options::stats).
     pub fn take_stats(&mut self) -> Stats {
         let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
         let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);

@@ -192,7 +192,7 @@ impl std::fmt::Display for SequenceId {
 
 /// Tokens that a step adds to a sequence. Several additions of one sequence follow each other. Each
 /// has the bits that it has in a step of its own. States that change from token to token are the
-/// exception: they take all the tokens at once ([`Engine::cuts_steps`]).
+/// exception: they take all the tokens at once ([`Engine::cuts_steps`](super::Engine::cuts_steps)).
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'t> {
     /// The sequence.

@@ -22,7 +22,7 @@ const ROUNDS: &str = "num_loops";
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
 /// supports a key lists it in `reads`.
-const NEUTRAL: [(&str, &[f64]); 19] = [
+pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
     ("attention.clamp_kqv", &[0.0]),
     (MAX_BIAS, &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
