@@ -10,11 +10,12 @@ use ixc_generate::loaded_model::LoadedModel;
 use ixc_generate::speculate::Speculation;
 use ixc_serve::batch::{self, Answers, Defaults, Lines, Progress};
 use ixc_serve::serving::{self, Host};
-use ixc_text::template::{ChatTemplate, own_program};
+use ixc_text::template::ChatTemplate;
 
 use super::expert_files::ExpertRecord;
 use super::force::{Force, reads};
 use super::interrupt::{self, Interrupted};
+use super::invocation::helper_program;
 use super::output::{Line, counted, note};
 use super::shift::ShiftChoice;
 
@@ -93,7 +94,7 @@ impl Files {
         record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
         reads(&mut self.output, model.files().iter().map(PathBuf::as_path).chain(inputs))?;
         let mut answers = Answers::open(&self.output.into_place().map_err(ixc_error::Error::from)?, force.is_set())?;
-        let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let renderer = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let options = serving::Options {
             name: model.facts().architecture.clone(),
             queue: usize::MAX,

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use ixc_files::{ReadError, read_argument};
 use ixc_generate::loaded_model::LoadedModel;
 use ixc_grammar::{MAX_BYTES, Matcher, Source, Vocabulary};
-use ixc_text::helper::own_program;
 use serde_json::Value;
 
 use super::BadInput;
+use super::invocation::helper_program;
 
 /// Grammar or JSON schema of the text.
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ impl GrammarChoice {
 
     /// Returns a matcher of the grammar, at its beginning.
     pub fn matcher(source: &Source, model: &LoadedModel) -> Result<Matcher, ixc_error::Error> {
-        let helper = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let helper = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         Ok(Vocabulary::new(model.tokenizer()?)?.with_helper(helper).matcher(source)?)
     }
 }

@@ -31,6 +31,7 @@ mod inspect;
 mod inspect_page;
 mod inspect_plan;
 mod interrupt;
+mod invocation;
 mod kernel;
 mod library_error;
 mod lines;
@@ -87,7 +88,7 @@ use output::Colours;
 
 #[cfg(unix)]
 pub use out_of_memory::ExitIfExhausted;
-pub use program::run;
+pub use program::{run, run_with};
 
 /// Compiles model files to machine code for this CPU, and runs them.
 #[derive(Debug, Parser)]
@@ -239,7 +240,7 @@ fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> 
 /// runs another command.
 pub(crate) fn matches_of(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
     let command = Cli::command();
-    let arguments = own_spelling(std::env::args_os().collect()).ok()?;
+    let arguments = own_spelling(invocation::arguments()).ok()?;
     let (found, matches) = command.clone().try_get_matches_from(arguments).ok()?.remove_subcommand()?;
     Some((command.find_subcommand(name).filter(|_| found == name)?.clone(), matches))
 }
@@ -247,7 +248,9 @@ pub(crate) fn matches_of(name: &str) -> Option<(clap::Command, clap::ArgMatches)
 /// Prints clap's error, help or version text, and ends the program.
 pub(crate) fn exit(error: &clap::Error) -> ! {
     if !error.use_stderr()
-        || std::env::args_os().all(|argument| !argument.to_string_lossy().contains(output::is_terminal_control))
+        || invocation::arguments()
+            .iter()
+            .all(|argument| !argument.to_string_lossy().contains(output::is_terminal_control))
     {
         error.exit();
     }

@@ -1,6 +1,8 @@
 //! The program: parses arguments, runs one command, and ends with a message and an exit status.
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ixc_grammar::{COMPILE_ARGUMENT, serve_compile_request};
@@ -8,18 +10,30 @@ use ixc_text::template::{RENDER_ARGUMENT, serve_render_request};
 
 #[cfg(unix)]
 use super::signals;
-use super::{Cli, exit, failure, interrupt, output, parse, terminal};
+use super::{Cli, exit, failure, interrupt, invocation, output, parse, terminal};
 
 /// Runs the command of this process's arguments. Returns its exit status.
 pub fn run() -> ExitCode {
+    run_arguments()
+}
+
+/// Runs a command in a process of another program, such as a Python interpreter. Takes the
+/// arguments, beginning with the program's name. `helper` is a program that calls this function
+/// with its own arguments. Without it, commands that render templates fail.
+pub fn run_with(arguments: Vec<OsString>, helper: Option<PathBuf>) -> ExitCode {
+    invocation::set(arguments, helper);
+    run_arguments()
+}
+
+fn run_arguments() -> ExitCode {
     // Before anything is set up: a helper does one piece of work and nothing else.
-    match std::env::args_os().nth(1) {
+    match invocation::arguments().get(1) {
         Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
         Some(argument) if argument == COMPILE_ARGUMENT => return serve_compile_request(),
         _ => {}
     }
     // Help, versions and wrong usage end here.
-    let Cli { command, log } = parse(std::env::args_os().collect()).unwrap_or_else(|error| exit(&error));
+    let Cli { command, log } = parse(invocation::arguments()).unwrap_or_else(|error| exit(&error));
     interrupt::install();
     #[cfg(unix)]
     signals::install();

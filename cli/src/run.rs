@@ -18,7 +18,7 @@ use ixc_runtime::gauge::Gauge;
 use ixc_runtime::saved;
 use ixc_runtime::trace::{self, Recorder};
 use ixc_serve::batch::Defaults;
-use ixc_text::template::{ChatTemplate, own_program};
+use ixc_text::template::ChatTemplate;
 
 use super::batch::{BatchChoice, BatchContext};
 use super::expert_files::{ExpertFiles, ExpertRecord};
@@ -26,6 +26,7 @@ use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
+use super::invocation::helper_program;
 use super::model_args::{ModelChoice, RunChoice, backend};
 use super::output::{Bytes, Printable, Watch, counted, note};
 use super::sampling::SamplingArgs;
@@ -388,7 +389,7 @@ fn cache_text(states: &[State]) -> String {
 /// Begins a conversation. The template may come from an untrusted file, so this program renders it
 /// in a process of its own.
 fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
-    let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+    let renderer = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
     Ok(Chat::new(model, chat::Options { template, renderer: Some(renderer) }, system)?)
 }
 

@@ -17,13 +17,14 @@ use ixc_serve::http::{LogFormat, RequestLog};
 use ixc_serve::service::{listen, serve};
 use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
-use ixc_text::template::{ChatTemplate, own_program};
+use ixc_text::template::ChatTemplate;
 use serde_json::{Map, Value};
 
 use super::access::AccessChoice;
 use super::embed::PoolingChoice;
 use super::expert_files::{ExpertFiles, ExpertRecord};
 use super::force::Force;
+use super::invocation::helper_program;
 use super::model_args::{ModelChoice, RunChoice};
 use super::model_name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
@@ -291,7 +292,7 @@ impl Args {
 
     /// Returns the options of requests to a model.
     fn serving_options(&self, name: &str, template: Option<ChatTemplate>) -> anyhow::Result<serving::Options> {
-        let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let renderer = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         Ok(serving::Options {
             name: name.to_owned(),
             queue: self.queue.unwrap_or(QUEUE * self.parallel as usize),

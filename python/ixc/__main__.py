@@ -1,11 +1,15 @@
-"""Runs the program: `python -m ixc run …`."""
+"""The program: `ixc run …`, or `python -m ixc run …`."""
 
-import os
 import sys
 
+from . import _ixc
 from ._options import program
 
-path = program()
-if path is None:
-    sys.exit("ixc: the program is not installed with this package; `pip install ixc` installs it")
-os.execv(path, ["ixc", *sys.argv[1:]])
+
+def main() -> int:
+    """Runs the command of the process's arguments, and returns its exit status."""
+    return _ixc.main(["ixc", *sys.argv[1:]], program())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

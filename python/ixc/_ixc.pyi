@@ -72,6 +72,7 @@ def compile(
     self_contained: bool,
     force: bool,
 ) -> int: ...
+def main(arguments: list[str], script: Union[str, None]) -> int: ...
 def dump(
     path: _Path,
     stage: str,

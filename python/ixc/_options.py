@@ -50,16 +50,10 @@ def model_path(path: Path) -> str | None:
 
 
 def program() -> str | None:
-    """Returns the program `ixc` of this package, if it is installed.
+    """Returns the script `ixc` of this package, if it is installed.
 
     It renders chat templates and compiles grammars in processes with bounds on memory and time.
     """
-    path = os.path.join(sysconfig.get_path("scripts"), "ixc")
-    is_program = os.access(path, os.X_OK) and _is_elf(path)
-    return path if is_program else None
-
-
-def _is_elf(path: str) -> bool:
-    # A script would start this interpreter again.
-    with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"
+    folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", "posix_user")]
+    scripts = (os.path.join(folder, "ixc") for folder in folders)
+    return next((script for script in scripts if os.access(script, os.X_OK)), None)

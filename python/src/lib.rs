@@ -14,6 +14,7 @@
 //! | [`model`] | model that answers the requests of many threads |
 //! | [`stream`] | parts of an answer, as they come |
 //! | [`moe`] | a model's routed experts as an operator |
+//! | [`program`] | the program `ixc` |
 //! | [`stages`] | compilation to a plan file or to the text of a stage |
 //! | [`floats`] | numbers that NumPy reads without a copy |
 //! | [`wait`] | waiting without the GIL, until a result or Ctrl-C comes |
@@ -29,6 +30,7 @@ mod floats;
 mod model;
 mod moe;
 mod options;
+mod program;
 mod stages;
 mod stream;
 mod wait;
@@ -44,6 +46,8 @@ mod _ixc {
     use crate::model::Host;
     #[pymodule_export]
     use crate::moe::{Experts, Job};
+    #[pymodule_export]
+    use crate::program::main;
     #[pymodule_export]
     use crate::stages::{compile, dump};
     #[pymodule_export]

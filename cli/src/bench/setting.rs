@@ -14,7 +14,7 @@ use ixc_runtime::processors::Pin;
 use serde::Serialize;
 
 use super::{Args, given};
-use crate::matches_of;
+use crate::{invocation, matches_of};
 
 /// Setting of a measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -116,7 +116,11 @@ impl Setting {
                 pin: Pin::ALL.iter().find(|(_, pin)| *pin == args.pin.pin).map_or("", |(name, _)| name),
                 tuned: compile.tuned.as_ref().and_then(|tuned| given::content(&tuned.path)),
                 given: given.unwrap_or_default(),
-                arguments: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
+                arguments: invocation::arguments()
+                    .iter()
+                    .skip(1)
+                    .map(|word| word.to_string_lossy().into_owned())
+                    .collect(),
             },
         })
     }
