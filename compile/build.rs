@@ -56,9 +56,11 @@ fn checked_out(root: &Path) -> Option<(String, String)> {
         return None;
     }
     // Files that a new commit changes: the branch, HEAD if no branch is checked out, and the packed
-    // branches.
+    // branches. A debug build does not watch them, and may name an older commit. Each commit would
+    // otherwise build this crate again, and all that use it.
+    let watches = std::env::var_os("PROFILE").is_some_and(|profile| profile == "release");
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
-    for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
+    for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()).filter(|_| watches) {
         // A missing file would make cargo build again each time.
         if let Some(path) =
             git(&["rev-parse", "--git-path", name]).map(|path| root.join(path)).filter(|path| path.exists())
