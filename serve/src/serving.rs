@@ -373,7 +373,8 @@ impl Host {
     }
 
     /// Begins to generate tokens. Events are sent; the last is
-    /// [`Ended`](model::Event::Ended) or [`Failed`](model::Event::Failed). Generation ends within a step after the receiver is dropped.
+    /// [`Ended`](model::Event::Ended) or [`Failed`](model::Event::Failed). Generation ends within a
+    /// step after the receiver is dropped.
     ///
     /// # Errors
     /// See [`Refusal`]; no event is sent then.

@@ -38,6 +38,7 @@ const ROOTS: &[&str] = &[
     "bench/src/main.rs",
     "testing/src/lib.rs",
     "capi/src/lib.rs",
+    "python/src/lib.rs",
 ];
 
 fn workspace() -> PathBuf {

@@ -1,7 +1,7 @@
 //! Anthropic's interface: `/v1/messages`, `/v1/messages/count_tokens`.
 //!
 //! ```text
-//! POST /v1/messages {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}], "stream": true}
+//! POST /v1/messages {"model": "m", "max_tokens": 100, "messages": […], "stream": true}
 //! event: message_start        data: {"message": {"content": [], …}}
 //! event: content_block_start  data: {"index": 0, "content_block": {"type": "text", "text": ""}}
 //! event: content_block_delta  data: {"index": 0, "delta": {"type": "text_delta", "text": "Hello"}}

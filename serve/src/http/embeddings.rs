@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! POST /v1/embeddings {"input": ["Hi", "Hello"], "dimensions": 64}
-//! {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.01, …]}, …], "model": "m", "usage": {"prompt_tokens": 4, "total_tokens": 4}}
+//! {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.01, …]}, …],
+//!  "model": "m", "usage": {"prompt_tokens": 4, "total_tokens": 4}}
 //! ```
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Use of experts, and eviction of those that were read.
 //!
 //! ```text
-//! GET  /experts                                    {"schema": "ixc.experts.v1", "tokens": 2, "chosen": [[2, 0, 1, 1], [1, 1, 2, 0]], ...}
+//! GET  /experts                                    {"tokens": 2, "chosen": [[2, 0, 1, 1], …], ...}
 //! POST /experts/evict   {"layer": 1}               {"evicted": 3, "bytes": 49152}
 //! POST /experts/evict   {"pinned": true}           all of them, also those that were to stay
 //! ```

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! POST /v1/responses {"model": "m", "input": "Hi", "stream": true}
-//! event: response.created             data: {"response": {"status": "in_progress", "output": [], …}}
+//! event: response.created             data: {"response": {"status": "in_progress", …}}
 //! event: response.output_item.added   data: {"output_index": 0, "item": {"type": "message", …}}
-//! event: response.content_part.added  data: {"output_index": 0, "content_index": 0, "part": {"type": "output_text", "text": ""}}
-//! event: response.output_text.delta   data: {"output_index": 0, "content_index": 0, "delta": "Hello"}
+//! event: response.content_part.added  data: {"output_index": 0, "content_index": 0, "part": {…}}
+//! event: response.output_text.delta   data: {"output_index": 0, …, "delta": "Hello"}
 //! event: response.output_text.done    …
 //! event: response.completed           data: {"response": {"status": "completed", …}}
 //! ```
