@@ -98,8 +98,9 @@ mod tests {
 
     use super::*;
 
-    fn config() -> Config {
-        let path = std::env::temp_dir().join(format!("ixc-targets-{}.json", std::process::id()));
+    /// Opens an empty configuration, in a file with this name.
+    fn config(name: &str) -> Config {
+        let path = std::env::temp_dir().join(format!("ixc-targets-{name}-{}.json", std::process::id()));
         std::fs::write(&path, "{}").unwrap();
         let config = Config::open(Path::new(&path)).unwrap();
         std::fs::remove_file(path).unwrap();
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn targets_match_by_name_then_pattern_then_class() {
         let mut targets = Targets::none();
-        let said = config();
+        let said = config("matches");
         let all = [
             ("Linear", 9),
             (r"re:.*self_attn\..*", 1),
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn invalid_target_patterns_are_refused() {
-        let said = config();
+        let said = config("refusals");
         for pattern in ["re:(", "re:(?!x).*", r"re:(a)\1", "re:(a{1000}){1000}"] {
             let error = Targets::none().add(&said, pattern, 0).unwrap_err().to_string();
             assert!(error.contains("\"targets\"") && !error.contains("pattern 0"), "{pattern}: {error}");
