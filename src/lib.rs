@@ -44,7 +44,7 @@ pub use ixc_measure::{bench, eval, forecast, kl_divergence, npy, ratio};
 #[cfg(feature = "serve")]
 pub use ixc_serve::Error as ServeError;
 #[cfg(feature = "serve")]
-pub use ixc_serve::{batch, http as server, model as served, service, serving};
+pub use ixc_serve::{batch, http as server, model as served_model, service, serving};
 pub use ixc_workbench::Error as WorkbenchError;
 pub use ixc_workbench::{kernels, report};
 pub use {

@@ -12,20 +12,16 @@ use ixc_text::template::{RENDER_ARGUMENT, serve_render_request};
 use super::signals;
 use super::{Cli, exit, failure, interrupt, invocation, output, parse, terminal};
 
-/// Runs the command of this process's arguments. Returns its exit status.
-pub fn run() -> ExitCode {
-    run_arguments()
-}
-
 /// Runs a command in a process of another program, such as a Python interpreter. Takes the
 /// arguments, beginning with the program's name. `helper` is a program that calls this function
 /// with its own arguments. Without it, commands that render templates fail.
 pub fn run_with(arguments: Vec<OsString>, helper: Option<PathBuf>) -> ExitCode {
     invocation::set(arguments, helper);
-    run_arguments()
+    run()
 }
 
-fn run_arguments() -> ExitCode {
+/// Runs the command of this process's arguments. Returns its exit status.
+pub fn run() -> ExitCode {
     // Before anything is set up: a helper does one piece of work and nothing else.
     match invocation::arguments().get(1) {
         Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),

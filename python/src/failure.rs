@@ -1,7 +1,7 @@
 //! Errors as exceptions: the classes of `ixc/_errors.py`.
 
 use ixc::error::Class;
-use ixc::served::Refusal;
+use ixc::served_model::Refusal;
 use pyo3::prelude::*;
 use serde_json::Value;
 

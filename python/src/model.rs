@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ixc::ir::plan::Pooling;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::runtime::engine;
-use ixc::served::{EmbeddingInput, EmbeddingRequest, Facts, Refusal, SlotAction, SlotDone, Status};
+use ixc::served_model::{EmbeddingInput, EmbeddingRequest, Facts, Refusal, SlotAction, SlotDone, Status};
 use ixc::server::Local;
 use ixc::server::request_fields::{Interface, fields_of};
 use ixc::serving::{self, Registry, gives_embeddings};
