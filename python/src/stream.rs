@@ -40,13 +40,15 @@ impl Stream {
 impl Stream {
     /// Waits for the next part, and returns its JSON; `None` after the last one.
     fn next(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let before = std::mem::replace(&mut *self.state(), State::Waiting);
-        let mut events = match before {
-            State::Open(events) => events,
-            State::Waiting => return Err(usage(py, "another thread waits for the next part of this stream")),
-            State::Closed => {
-                *self.state() = State::Closed;
-                return Ok(None);
+        let mut events = {
+            let mut state = self.state();
+            match std::mem::replace(&mut *state, State::Waiting) {
+                State::Open(events) => events,
+                State::Waiting => return Err(usage(py, "another thread waits for the next part of this stream")),
+                State::Closed => {
+                    *state = State::Closed;
+                    return Ok(None);
+                }
             }
         };
         let waited = wait(py, async move {
