@@ -284,6 +284,9 @@ class ErrorTest(ModelTest):
         self.assertEqual(caught.exception.code, "no_input")
 
     def test_ctrl_c_stops_a_text(self):
+        # Shells let processes in the background ignore the signal.
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, previous)
         timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
         with self.assertRaises(KeyboardInterrupt):
