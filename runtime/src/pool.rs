@@ -42,6 +42,13 @@ pub const MAX_THREADS: usize = 1024;
 const SPINS: u32 = 3000;
 /// Rounds with more threads than CPUs, where spinning keeps a working thread from running.
 const SPINS_CROWDED: u32 = 50;
+/// Longest sleep that spinning would have spared: the time of [`SPINS`] rounds.
+const SHORT_SLEEP: Duration = Duration::from_micros(150);
+
+/// Rounds of spinning of a worker without a job. Jobs come after pauses of any length.
+static JOB_SPINS: AtomicU32 = AtomicU32::new(SPINS);
+/// Rounds of spinning of a thread that waits for others in a job.
+static BARRIER_SPINS: AtomicU32 = AtomicU32::new(SPINS);
 
 /// The reason that a job failed.
 #[derive(Debug, thiserror::Error)]
@@ -75,10 +82,16 @@ const TOGETHER: usize = 4;
 pub(crate) struct Line<T>(pub(crate) T);
 
 /// A counter that threads wait for: they spin, then sleep.
+///
+/// Each sleep adapts the rounds of spinning. A long sleep shows that another thread needs the CPU,
+/// for example one of a neighbour. A short sleep shows that spinning on would have been faster.
 struct Event {
     value: AtomicU32,
     sleepers: AtomicU32,
-    spins: u32,
+    /// Rounds of spinning before a sleep, for all events of this kind.
+    spins: &'static AtomicU32,
+    /// Maximum rounds of this event.
+    max_spins: u32,
     lock: Mutex<()>,
     changed: Condvar,
 }
@@ -95,10 +108,16 @@ pub(crate) fn is_crowded(threads: usize) -> bool {
     threads > processors()
 }
 
+/// Returns the rounds of spinning after a sleep of this length that followed `spins` rounds.
+fn adapted_spins(spins: u32, slept: Duration, max_spins: u32) -> u32 {
+    let spins = if slept <= SHORT_SLEEP { spins.saturating_mul(2) } else { spins / 2 };
+    spins.clamp(SPINS_CROWDED, max_spins)
+}
+
 impl Event {
-    fn new(threads: usize) -> Event {
-        let spins = if is_crowded(threads) { SPINS_CROWDED } else { SPINS };
-        Event { value: 0.into(), sleepers: 0.into(), spins, lock: Mutex::new(()), changed: Condvar::new() }
+    fn new(threads: usize, spins: &'static AtomicU32) -> Event {
+        let max_spins = if is_crowded(threads) { SPINS_CROWDED } else { SPINS };
+        Event { value: 0.into(), sleepers: 0.into(), spins, max_spins, lock: Mutex::new(()), changed: Condvar::new() }
     }
 
     fn value(&self) -> u32 {
@@ -108,7 +127,8 @@ impl Event {
     /// Waits until the value differs from `seen`. Returns the time of waiting after spinning: zero
     /// if all threads have a CPU and equal work.
     fn wait(&self, seen: u32) -> Duration {
-        for _ in 0..self.spins {
+        let spins = self.spins.load(Ordering::Relaxed).min(self.max_spins);
+        for _ in 0..spins {
             if self.value() != seen {
                 return Duration::ZERO;
             }
@@ -124,7 +144,10 @@ impl Event {
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        begin.elapsed()
+        drop(guard);
+        let slept = begin.elapsed();
+        self.spins.store(adapted_spins(spins, slept, self.max_spins), Ordering::Relaxed);
+        slept
     }
 
     fn advance(&self) {
@@ -159,7 +182,7 @@ impl Barrier {
         let group = |first: usize| Group {
             threads: TOGETHER.min(threads - first),
             arrived: Line::default(),
-            event: Line(Event::new(threads)),
+            event: Line(Event::new(threads, &BARRIER_SPINS)),
         };
         Barrier { groups: (0..threads).step_by(TOGETHER).map(group).collect(), arrived: Line::default() }
     }
@@ -245,9 +268,9 @@ impl Pool {
     pub fn new(threads: usize) -> io::Result<Pool> {
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
-            starts: (1..threads).map(|_| Line(Event::new(threads))).collect(),
+            starts: (1..threads).map(|_| Line(Event::new(threads, &JOB_SPINS))).collect(),
             ids: (1..threads).map(|_| OnceLock::new()).collect(),
-            done: Line(Event::new(threads)),
+            done: Line(Event::new(threads, &BARRIER_SPINS)),
             running: Line::default(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -374,6 +397,17 @@ fn work(shared: &Shared, thread: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spins_follow_the_length_of_sleeps() {
+        let long = SHORT_SLEEP * 2;
+        let after_long = std::iter::successors(Some(SPINS), |spins| Some(adapted_spins(*spins, long, SPINS)));
+        assert_eq!(after_long.take(7).collect::<Vec<_>>(), [3000, 1500, 750, 375, 187, 93, SPINS_CROWDED]);
+        assert_eq!(adapted_spins(SPINS_CROWDED, long, SPINS), SPINS_CROWDED);
+        assert_eq!(adapted_spins(SPINS_CROWDED, SHORT_SLEEP, SPINS), 2 * SPINS_CROWDED);
+        assert_eq!(adapted_spins(2000, Duration::ZERO, SPINS), SPINS);
+        assert_eq!(adapted_spins(SPINS_CROWDED, Duration::ZERO, SPINS_CROWDED), SPINS_CROWDED);
+    }
 
     #[test]
     fn every_thread_runs_every_job_and_barriers_separate_phases() {
