@@ -17,4 +17,4 @@ pub mod memory;
 pub mod target;
 
 pub use feature::{Feature, Features};
-pub use target::{CoreCaches, Isa, Lowering, TARGETS, Target, TargetRow};
+pub use target::{CacheRow, CoreCaches, Isa, Lowering, TARGETS, Target, TargetRow};

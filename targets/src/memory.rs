@@ -107,8 +107,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns caches of these bytes: first level, second level, a core's share of the third level.
-    pub const fn of([l1, l2, l3]: [u64; 3], l2_ways: u32, third: ThirdLevel) -> Memory {
+    /// Returns caches of `l1`, `l2` and `l3` bytes. `l3` is a core's share of the third level.
+    pub const fn of(l1: u64, l2: u64, l3: u64, l2_ways: u32, third: ThirdLevel) -> Memory {
         Memory {
             // The first level is indexed within a page, so it has as many ways as pages.
             l1: CacheShape { bytes: l1, ways: (l1 / PAGE) as u32 },
@@ -156,32 +156,43 @@ const fn assumed(cycles: f64) -> Cycles {
     Cycles { cycles, origin: Origin::Assumed }
 }
 
-/// TILELOADD of 16 lines from L2, L3 and memory. From L2, 17 to 40 cycles were measured over 512
+/// Costs of a load, by the level that has the bytes.
+struct LoadCycles {
+    l2: Cycles,
+    l3: Cycles,
+    memory: Cycles,
+}
+
+impl LoadCycles {
+    /// Returns the cost of a load from a level. From the first level, only the load ports limit it,
+    /// and the result is `None`.
+    const fn at(&self, level: Level) -> Option<Cycles> {
+        match level {
+            Level::L1 => None,
+            Level::L2 => Some(self.l2),
+            Level::L3 => Some(self.l3),
+            Level::Memory => Some(self.memory),
+        }
+    }
+}
+
+/// TILELOADD of 16 lines. From L2, 17 to 40 cycles were measured over 512
 /// KiB to 1.5 MiB, about 25 in the middle. From L3, 107 to 127 were measured. From memory, a core's
 /// share is 3 bytes a cycle if all cores read.
-const TILE_LOAD: [Cycles; 3] = [measured(25.0), measured(114.0), assumed(341.0)];
+const TILE_LOAD: LoadCycles = LoadCycles { l2: measured(25.0), l3: measured(114.0), memory: assumed(341.0) };
 /// A line that vectors or integers read: 32 bytes a cycle from L2, 16 from L3, 3 from memory.
-const LINE_LOAD: [Cycles; 3] = [assumed(2.0), assumed(4.0), assumed(21.0)];
+const LINE_LOAD: LoadCycles = LoadCycles { l2: assumed(2.0), l3: assumed(4.0), memory: assumed(21.0) };
 
 /// Returns the cost of a TILELOADD of 16 rows of 64 bytes. From the first level, only the load
 /// ports limit it, and the result is `None`.
 pub const fn tile_load(level: Level) -> Option<Cycles> {
-    beyond_l1(&TILE_LOAD, level)
+    TILE_LOAD.at(level)
 }
 
 /// Returns the cost of a line that vectors or integers read. From the first level, only the load
 /// ports limit it, and the result is `None`.
 pub const fn line_load(level: Level) -> Option<Cycles> {
-    beyond_l1(&LINE_LOAD, level)
-}
-
-const fn beyond_l1(figures: &[Cycles; 3], level: Level) -> Option<Cycles> {
-    match level {
-        Level::L1 => None,
-        Level::L2 => Some(figures[0]),
-        Level::L3 => Some(figures[1]),
-        Level::Memory => Some(figures[2]),
-    }
+    LINE_LOAD.at(level)
 }
 
 #[cfg(test)]

@@ -57,9 +57,18 @@ pub struct TargetRow {
     pub isa: Isa,
     /// CPU features that the code may use and therefore needs.
     pub features: Features,
-    /// First-level data cache of a core, in KiB.
+    /// Caches of a core.
+    pub caches: CacheRow,
+    /// CPUs that it stands for.
+    pub about: &'static str,
+}
+
+/// Caches of a core, as the target table lists them.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheRow {
+    /// First-level data cache, in KiB.
     pub l1d_kib: u32,
-    /// Second-level cache of a core, in KiB.
+    /// Second-level cache, in KiB.
     pub l2_kib: u32,
     /// A core's share of the third-level cache, in KiB.
     pub l3_kib: u32,
@@ -67,8 +76,6 @@ pub struct TargetRow {
     pub l2_ways: u32,
     /// Content of the third-level cache.
     pub third: ThirdLevel,
-    /// CPUs that it stands for.
-    pub about: &'static str,
 }
 
 /// Bytes of cache that a core can count on, for choices that depend on it. They come from a
@@ -101,14 +108,15 @@ impl CoreCaches {
 impl TargetRow {
     /// Returns the caches in bytes.
     pub fn caches(&self) -> CoreCaches {
-        let [l1d, l2, l3] = [self.l1d_kib, self.l2_kib, self.l3_kib].map(|kib| u64::from(kib) * 1024);
+        let CacheRow { l1d_kib, l2_kib, l3_kib, .. } = self.caches;
+        let [l1d, l2, l3] = [l1d_kib, l2_kib, l3_kib].map(|kib| u64::from(kib) * 1024);
         CoreCaches { l1d, l2, l3 }
     }
 
     /// Returns the caches with their shapes.
     pub fn memory(&self) -> Memory {
         let CoreCaches { l1d, l2, l3 } = self.caches();
-        Memory::of([l1d, l2, l3], self.l2_ways, self.third)
+        Memory::of(l1d, l2, l3, self.caches.l2_ways, self.caches.third)
     }
 }
 
@@ -122,16 +130,12 @@ const GRANITE_RAPIDS: Features = SAPPHIRE_RAPIDS.with(&[F::AmxFp16]);
 
 use ThirdLevel::{Inclusive, Victims};
 
-const fn row(
-    name: &'static str,
-    isa: Isa,
-    features: Features,
-    [l1d_kib, l2_kib, l3_kib]: [u32; 3],
-    l2_ways: u32,
-    third: ThirdLevel,
-    about: &'static str,
-) -> TargetRow {
-    TargetRow { name, isa, features, l1d_kib, l2_kib, l3_kib, l2_ways, third, about }
+const fn caches(l1d_kib: u32, l2_kib: u32, l3_kib: u32, l2_ways: u32, third: ThirdLevel) -> CacheRow {
+    CacheRow { l1d_kib, l2_kib, l3_kib, l2_ways, third }
+}
+
+const fn row(name: &'static str, isa: Isa, features: Features, caches: CacheRow, about: &'static str) -> TargetRow {
+    TargetRow { name, isa, features, caches, about }
 }
 
 /// The target table. Of the targets that the machine supports, [`Target::native`] takes the one
@@ -141,23 +145,27 @@ pub static TARGETS: &[TargetRow] = &[
         "portable",
         PORTABLE,
         Features::of(&[]),
-        [32, 256, 2048],
-        8,
-        Inclusive,
+        caches(32, 256, 2048, 8, Inclusive),
         "every machine that Cranelift supports",
     ),
-    row("avx2", VEX, AVX2, [32, 256, 2048], 8, Inclusive, "any x86-64 CPU with AVX2, FMA and F16C"),
-    row("avx512", EVEX, AVX512, [32, 1024, 1408], 16, Victims, "any x86-64 CPU with AVX-512 F, BW, DQ and VL"),
-    row("amx", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], 16, Victims, "same as sapphire-rapids"),
-    row("haswell", VEX, AVX2, [32, 256, 2048], 8, Inclusive, "Intel, 2013"),
-    row("zen3", VEX, AVX2, [32, 512, 4096], 8, Victims, "AMD, 2020"),
-    row("alder-lake", VEX, AVX2.with(&[F::AvxVnni]), [48, 1280, 2560], 10, Victims, "Intel without AVX-512, 2021"),
-    row("skylake-x", EVEX, AVX512, [32, 1024, 1408], 16, Victims, "Intel, 2017"),
-    row("icelake", EVEX, ICELAKE, [48, 1280, 1536], 20, Victims, "Intel servers, 2021"),
-    row("zen4", EVEX, ZEN4, [32, 1024, 4096], 8, Victims, "AMD, 2022"),
-    row("zen5", EVEX, ZEN4.with(&[F::AvxVnni]), [48, 1024, 4096], 16, Victims, "AMD, 2024"),
-    row("sapphire-rapids", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], 16, Victims, "Intel servers, 2023"),
-    row("granite-rapids", AMX, GRANITE_RAPIDS, [48, 2048, 4096], 16, Victims, "Intel servers, 2024"),
+    row("avx2", VEX, AVX2, caches(32, 256, 2048, 8, Inclusive), "any x86-64 CPU with AVX2, FMA and F16C"),
+    row("avx512", EVEX, AVX512, caches(32, 1024, 1408, 16, Victims), "any x86-64 CPU with AVX-512 F, BW, DQ and VL"),
+    row("amx", AMX, SAPPHIRE_RAPIDS, caches(48, 2048, 1920, 16, Victims), "same as sapphire-rapids"),
+    row("haswell", VEX, AVX2, caches(32, 256, 2048, 8, Inclusive), "Intel, 2013"),
+    row("zen3", VEX, AVX2, caches(32, 512, 4096, 8, Victims), "AMD, 2020"),
+    row(
+        "alder-lake",
+        VEX,
+        AVX2.with(&[F::AvxVnni]),
+        caches(48, 1280, 2560, 10, Victims),
+        "Intel without AVX-512, 2021",
+    ),
+    row("skylake-x", EVEX, AVX512, caches(32, 1024, 1408, 16, Victims), "Intel, 2017"),
+    row("icelake", EVEX, ICELAKE, caches(48, 1280, 1536, 20, Victims), "Intel servers, 2021"),
+    row("zen4", EVEX, ZEN4, caches(32, 1024, 4096, 8, Victims), "AMD, 2022"),
+    row("zen5", EVEX, ZEN4.with(&[F::AvxVnni]), caches(48, 1024, 4096, 16, Victims), "AMD, 2024"),
+    row("sapphire-rapids", AMX, SAPPHIRE_RAPIDS, caches(48, 2048, 1920, 16, Victims), "Intel servers, 2023"),
+    row("granite-rapids", AMX, GRANITE_RAPIDS, caches(48, 2048, 4096, 16, Victims), "Intel servers, 2024"),
 ];
 
 /// A target that kernels are compiled for: a row of [`TARGETS`]. Its serialised form is its name.

@@ -180,11 +180,11 @@ fn targets() -> String {
             row.isa.vector_registers,
             row.isa.vector_bytes,
             row.isa.tile_registers,
-            row.l1d_kib,
-            row.l2_kib,
-            row.l3_kib,
-            row.l2_ways,
-            row.third.about(),
+            row.caches.l1d_kib,
+            row.caches.l2_kib,
+            row.caches.l3_kib,
+            row.caches.l2_ways,
+            row.caches.third.about(),
             row.about
         );
     }
