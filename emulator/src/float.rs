@@ -136,7 +136,7 @@ const SUB_ADD: Signs = Signs { product: false, addend: [false, true] };
 /// Computes `x · y + z`; `r` holds the accumulator. Of several NaN, `x`'s wins, then `y`'s, then
 /// `z`'s, with their own signs.
 #[inline(always)]
-fn fma<T: Float>(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs) {
+fn fma<T: Float>(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, op: &Op, signs: Signs) {
     let flip = T::FORMAT.sign();
     let signed = |v: &Vector, negative: [bool; 2]| {
         let mut v = *v;
@@ -166,7 +166,7 @@ fn fma<T: Float>(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs)
 }
 
 /// Computes [`fma`] in half precision.
-fn fma_half(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs) {
+fn fma_half(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, op: &Op, signs: Signs) {
     let mut result = Vector::ZERO;
     lanes::each(&mut result, op, |i| {
         let [x, y, z] = [x, y, z].map(|v| u16::get(v, i));
@@ -177,11 +177,11 @@ fn fma_half(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs) {
 
 /// Calls one of the lane functions above, by type.
 macro_rules! fma_of {
-    (half, $r:expr, $operands:expr, $op:expr, $signs:ident) => {
-        fma_half($r, $operands, $op, $signs)
+    (half, $r:expr, $x:expr, $y:expr, $z:expr, $op:expr, $signs:ident) => {
+        fma_half($r, $x, $y, $z, $op, $signs)
     };
-    ($t:ident, $r:expr, $operands:expr, $op:expr, $signs:ident) => {
-        fma::<$t>($r, $operands, $op, $signs)
+    ($t:ident, $r:expr, $x:expr, $y:expr, $z:expr, $op:expr, $signs:ident) => {
+        fma::<$t>($r, $x, $y, $z, $op, $signs)
     };
 }
 
@@ -200,11 +200,11 @@ macro_rules! fma_rows {
         match $i.mnemonic() {
             $(
                 Mnemonic::$f132 => Some(Row::new(
-                    Shape::$shape(|r, a, b, op| { let d = *r; fma_of!($t, r, [&d, b, a], op, $signs) }), bytes_of!($t))),
+                    Shape::$shape(|r, a, b, op| { let d = *r; fma_of!($t, r, &d, b, a, op, $signs) }), bytes_of!($t))),
                 Mnemonic::$f213 => Some(Row::new(
-                    Shape::$shape(|r, a, b, op| { let d = *r; fma_of!($t, r, [a, &d, b], op, $signs) }), bytes_of!($t))),
+                    Shape::$shape(|r, a, b, op| { let d = *r; fma_of!($t, r, a, &d, b, op, $signs) }), bytes_of!($t))),
                 Mnemonic::$f231 => Some(Row::new(
-                    Shape::$shape(|r, a, b, op| { let d = *r; fma_of!($t, r, [a, b, &d], op, $signs) }), bytes_of!($t))),
+                    Shape::$shape(|r, a, b, op| { let d = *r; fma_of!($t, r, a, b, &d, op, $signs) }), bytes_of!($t))),
             )*
             _ => None,
         }
