@@ -191,7 +191,7 @@ impl Lowering<'_> {
 
     /// Adds to `acc` the products of the odd lanes of bf16 pairs, then those of the even lanes.
     pub(super) fn dot2_bf16(&mut self, acc: Value, a: Value, b: Value) -> Value {
-        let [odd, even] = [true, false].map(|odd| {
+        let [[odd_a, odd_b], [even_a, even_b]] = [true, false].map(|odd| {
             [a, b].map(|pairs| {
                 let pairs = self.cast(types::I32X4, pairs);
                 let bits = if odd { self.and32(pairs, 0xffff_0000) } else { self.shl(pairs, 16) };
@@ -200,8 +200,8 @@ impl Lowering<'_> {
             })
         });
         let acc = self.flush(acc, acc, f32::MIN_POSITIVE);
-        let acc = self.fma_flushed(odd, acc);
-        self.fma_flushed(even, acc)
+        let acc = self.fma_flushed(odd_a, odd_b, acc);
+        self.fma_flushed(even_a, even_b, acc)
     }
 
     /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
@@ -209,7 +209,7 @@ impl Lowering<'_> {
     ///
     /// The comparison uses a result scaled by 2^24, where the exponent range does not end. If such
     /// scaled factors overflow, their sum with `c` is zero or far above the limit.
-    fn fma_flushed(&mut self, [a, b]: [Value; 2], c: Value) -> Value {
+    fn fma_flushed(&mut self, a: Value, b: Value, c: Value) -> Value {
         let sum = self.fma(a, b, c);
         let factor = self.constant32(types::F32X4, 2f32.powi(12).to_bits());
         let [up_a, up_b] = [a, b].map(|x| self.b.ins().fmul(x, factor));

@@ -90,20 +90,21 @@ impl Selector<'_> {
     pub fn dot2_bf16(&mut self, ty: Type, acc: ValueId, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has_dot2_bf16() {
-            return self.overwrite(DPBF16PS.of(bytes), ty, acc, [a, b]);
+            let (code, width) = DPBF16PS.of(bytes);
+            return self.overwrite(code, width, ty, acc, a, b);
         }
         let (acc, a, b) = (self.reg(acc), self.reg(a), self.reg(b));
         let upper = self.lanes_of(0xffff_0000, bytes);
         let mut sum = self.flush(acc, acc, f32::MIN_POSITIVE, bytes);
         for odd in [true, false] {
-            let factors = [a, b].map(|pairs| {
+            let [a, b] = [a, b].map(|pairs| {
                 let single = match odd {
                     true => self.three(PAND, bytes, pairs, Rm::Reg(upper)),
                     false => self.shift_lanes(PSLLD, bytes, pairs, 16),
                 };
                 self.flush(single, single, f32::MIN_POSITIVE, bytes)
             });
-            sum = self.fma_flushed(factors, sum, bytes);
+            sum = self.fma_flushed(a, b, sum, bytes);
         }
         sum
     }
@@ -113,7 +114,7 @@ impl Selector<'_> {
     ///
     /// The comparison uses a result scaled by 2^24, where the exponent range does not end. If such
     /// scaled factors overflow, their sum with `c` is zero or far above the limit.
-    fn fma_flushed(&mut self, [a, b]: [Vreg; 2], c: Vreg, bytes: u32) -> Vreg {
+    fn fma_flushed(&mut self, a: Vreg, b: Vreg, c: Vreg, bytes: u32) -> Vreg {
         let sum = self.fma_lanes(a, b, c, bytes);
         let mut up = |x: Vreg, power: i32| {
             let factor = self.lanes_of(2f32.powi(power).to_bits(), bytes);

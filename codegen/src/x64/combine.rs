@@ -200,7 +200,8 @@ impl Selector<'_> {
         for (dot, other) in [(a, b), (b, a)] {
             if let Some(Deferred { operands: [a, b], .. }) = self.take(dot, &[Op::Dot2S16]) {
                 let swap = self.in_memory(a, Read::lanes32(ty.bytes().max(16)));
-                return self.accumulate(DPWSSD, ty, other, if swap { [b, a] } else { [a, b] });
+                let (a, b) = if swap { (b, a) } else { (a, b) };
+                return self.accumulate(DPWSSD, ty, other, a, b);
             }
         }
         None
@@ -208,18 +209,20 @@ impl Selector<'_> {
 
     /// Computes `sum + a * b` by an instruction that overwrites the sum; `None` if the target lacks
     /// it.
-    pub fn accumulate(&mut self, codes: Codes, ty: Type, sum: ValueId, factors: [ValueId; 2]) -> Option<Vreg> {
-        let form = self.vnni(codes, ty.bytes())?;
-        Some(self.overwrite(form, ty, sum, factors))
+    pub fn accumulate(&mut self, codes: Codes, ty: Type, sum: ValueId, a: ValueId, b: ValueId) -> Option<Vreg> {
+        let (code, width) = self.vnni(codes, ty.bytes())?;
+        Some(self.overwrite(code, width, ty, sum, a, b))
     }
 
     /// Computes `sum + a * b` by an instruction that overwrites the sum.
     pub fn overwrite(
         &mut self,
-        (code, width): (iced_x86::Code, Width),
+        code: iced_x86::Code,
+        width: Width,
         ty: Type,
         sum: ValueId,
-        [a, b]: [ValueId; 2],
+        a: ValueId,
+        b: ValueId,
     ) -> Vreg {
         let a = self.reg(a);
         let b = self.rm(b, Read::lanes32(ty.bytes().max(16)));
@@ -231,7 +234,7 @@ impl Selector<'_> {
 
     /// Adds to `sum` four products of bytes per lane; the first factors are unsigned.
     pub fn dot4(&mut self, ty: Type, sum: ValueId, u: ValueId, s: ValueId) -> Vreg {
-        if let Some(d) = self.accumulate(DPBUSD, ty, sum, [u, s]) {
+        if let Some(d) = self.accumulate(DPBUSD, ty, sum, u, s) {
             return d;
         }
         // `vpmaddubsw` saturates, so even and odd bytes become words first.

@@ -250,11 +250,7 @@ impl Encoder<'_> {
                     self.constant(id, to, width, inst.origin);
                 }
             }
-            Opcode::Fma { scalar } => {
-                if let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands {
-                    self.fma(scalar, to, width, [a, b, c], inst.origin);
-                }
-            }
+            Opcode::Fma { scalar } => self.fma(scalar, inst),
             Opcode::Ternary(table) => {
                 if let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands {
                     self.ternary(table, to, width, [a, b, c], inst.origin);
@@ -314,8 +310,11 @@ impl Encoder<'_> {
         }
     }
 
-    /// Emits `to = a * b + c`, overwriting the source that shares its register with `to`.
-    fn fma(&mut self, scalar: bool, to: Vreg, width: Width, [a, b, c]: [Operand; 3], origin: u32) {
+    /// Emits `to = a * b + c`, overwriting the source that shares its register with `to`. The
+    /// operands of `inst` are `to`, `a`, `b` and `c`.
+    fn fma(&mut self, scalar: bool, inst: &Inst) {
+        let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands else { return };
+        let origin = inst.origin;
         let shares = |o: Operand| matches!(o, Operand::Reg(v, ..) if self.number(v) == self.number(to));
         // Factors may change places; memory must be the second one.
         let (a, b) = if matches!(a, Operand::Mem(_)) { (b, a) } else { (a, b) };

@@ -153,7 +153,7 @@ impl Selector<'_> {
                     self.test_bits(PTESTMW, numbers, bit)
                 })
                 .collect();
-            self.select_vectors((PERMT2W, PBLENDMW), base, numbers, &masks, 0)
+            self.select_vectors(PERMT2W, PBLENDMW, base, numbers, &masks, 0)
         });
         Numbers::Words(words, halves)
     }
@@ -247,13 +247,20 @@ impl Selector<'_> {
                 }
             })
             .collect();
-        self.select_vectors((PERMT2B, PBLENDMB), base, low, &masks, 0)
+        self.select_vectors(PERMT2B, PBLENDMB, base, low, &masks, 0)
     }
 
     /// Selects entries from `2 << masks.len()` vectors of a table, beginning with vector `first`:
     /// `low` chooses in two vectors, and the masks choose between pairs.
-    fn select_vectors(&mut self, codes: (Codes, Codes), base: Vreg, low: Vreg, masks: &[Vreg], first: i32) -> Vreg {
-        let (permute, blend) = codes;
+    fn select_vectors(
+        &mut self,
+        permute: Codes,
+        blend: Codes,
+        base: Vreg,
+        low: Vreg,
+        masks: &[Vreg],
+        first: i32,
+    ) -> Vreg {
         let d = self.vector(VECTOR_BYTES);
         let Some((mask, masks)) = masks.split_last() else {
             // The permutation overwrites the first of the two vectors.
@@ -262,8 +269,8 @@ impl Selector<'_> {
             self.emit(Inst::code(permute.2).update(d, Width::Z).read(low, Width::Z).mem(at(first + 1)));
             return d;
         };
-        let unset = self.select_vectors(codes, base, low, masks, first);
-        let set = self.select_vectors(codes, base, low, masks, first + (2 << masks.len()));
+        let unset = self.select_vectors(permute, blend, base, low, masks, first);
+        let set = self.select_vectors(permute, blend, base, low, masks, first + (2 << masks.len()));
         let inst = Inst::code(blend.2).def(d, Width::Z).read(unset, Width::Z).read(set, Width::Z);
         self.emit(inst.masked(*mask, false));
         d
