@@ -229,10 +229,10 @@ pub struct Derived {
 
 /// A part of some rows of a piece, for a format that takes their integers.
 pub(super) struct Part {
-    /// First row of the piece, and number of rows, at most those that are read together.
-    pub rows: (u64, u64),
-    /// First column and number of columns: whole blocks of the format.
-    pub columns: (u64, u64),
+    /// Rows of the piece, at most those that are read together.
+    pub rows: Range<u64>,
+    /// Columns: whole blocks of the format.
+    pub columns: Range<u64>,
     /// Whether the part has the ends of its rows, so that their tails are read too.
     pub ends: bool,
 }

@@ -24,6 +24,8 @@
 //! The group of a column may also be stored for each column ([`Order`]). Quantisers that take
 //! columns by their weight (GPTQ's `desc_act`) leave them at their places.
 
+use std::ops::{Add, Range};
+
 use serde::{Deserialize, Serialize};
 
 use super::{Axis, Change, Element, Extent, Fetch, Part, Piece, Slots, at, last, len, store};
@@ -173,7 +175,7 @@ impl View {
 
     /// Returns the problem of a view for a matrix of `rows` and `columns`, if there is one. The
     /// view's elements may reach `beyond` elements further.
-    fn wrong(&self, (rows, columns): (u64, u64), beyond: Option<u64>) -> Option<&'static str> {
+    fn wrong(&self, rows: u64, columns: u64, beyond: Option<u64>) -> Option<&'static str> {
         if self.rows.len().max(self.columns.len()) > super::MAX_AXES {
             return Some("too many axes of its groups");
         }
@@ -214,7 +216,8 @@ impl Groups {
     }
 
     /// Reads the scale and the zero point in these elements.
-    fn numbers(&self, [scale, zero]: [u64; 2], fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
+    fn numbers(&self, elements: GroupElements, fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
+        let GroupElements { scale, zero } = elements;
         let (mut stored, mut number) = ([0; 4], [0f32]);
         self.scales.read(scale, &mut stored, fetch)?;
         self.scales.element.floats(&stored, &mut number);
@@ -224,8 +227,24 @@ impl Groups {
     }
 
     /// Returns the elements for the views of scales and zeros.
-    fn elements(&self, of: impl Fn(&View) -> u64) -> [u64; 2] {
-        [of(&self.scales), self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view))]
+    fn elements(&self, of: impl Fn(&View) -> u64) -> GroupElements {
+        GroupElements { scale: of(&self.scales), zero: self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view)) }
+    }
+}
+
+/// Numbers of the elements with the scale and the zero point of a group, in their views.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct GroupElements {
+    scale: u64,
+    /// Not used if the groups have no zero points.
+    zero: u64,
+}
+
+impl Add for GroupElements {
+    type Output = GroupElements;
+
+    fn add(self, more: GroupElements) -> GroupElements {
+        GroupElements { scale: self.scale + more.scale, zero: self.zero + more.zero }
     }
 }
 
@@ -258,7 +277,7 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     // Distance of the last group, in elements.
     let beyond = |of: usize| order.map_or(Some(0), |order| (order.groups - 1).checked_mul(order.steps[of]));
     let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
-    let view = views.filter_map(|(view, beyond)| view?.wrong((piece.row_count(), columns), beyond)).next();
+    let view = views.filter_map(|(view, beyond)| view?.wrong(piece.row_count(), columns, beyond)).next();
     let whole = is_float || groups.shared().is_multiple_of(format.block_len() as u64);
     view.or((!whole).then_some("groups that are not whole blocks"))
 }
@@ -294,35 +313,38 @@ pub(super) fn read(
     fetch: &Fetch<'_>,
     slots: Slots<'_>,
 ) -> bool {
-    let Part { rows: (row, rows), columns: (column, columns), .. } = *part;
+    let Part { rows, columns, .. } = part;
     let Slots { out, stride, at: slot } = slots;
     let Some(groups) = &piece.groups else { return false };
     let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
-    let of_rows: Vec<[u64; 2]> =
-        (row..row + rows).map(|row| groups.elements(|view| view.first + at(&view.rows, row))).collect();
+    let of_rows: Vec<GroupElements> =
+        rows.clone().map(|row| groups.elements(|view| view.first + at(&view.rows, row))).collect();
     let mut ordered = groups.order.as_ref().map(Ordered::new);
-    let mut codes = vec![0u8; (rows * COLUMNS.min(columns)) as usize];
-    let mut from = column;
-    while from < column + columns {
-        let count = COLUMNS.min(column + columns - from);
-        let codes = &mut codes[..(rows * count) as usize];
-        if !read_codes(piece, integers, (row, rows), (from, count), codes, fetch) {
+    let most = COLUMNS.min(columns.end - columns.start);
+    let mut codes = vec![0u8; of_rows.len() * most as usize];
+    let mut from = columns.start;
+    while from < columns.end {
+        let end = from + COLUMNS.min(columns.end - from);
+        let (part, count) = (from..end, (end - from) as usize);
+        let codes = &mut codes[..of_rows.len() * count];
+        if !read_codes(piece, integers, rows, &part, codes, fetch) {
             return false;
         }
-        let firsts = (from..from + count).step_by(block_len);
-        let of_blocks: Vec<[u64; 2]> = firsts.map(|column| groups.elements(|view| at(&view.columns, column))).collect();
-        let begin = slot.start + (from - column) as usize / block_len * block_bytes;
-        let lines = out.chunks_exact_mut(stride).zip(codes.chunks_exact(count as usize));
+        let firsts = part.clone().step_by(block_len);
+        let of_blocks: Vec<GroupElements> =
+            firsts.map(|column| groups.elements(|view| at(&view.columns, column))).collect();
+        let begin = slot.start + (from - columns.start) as usize / block_len * block_bytes;
+        let lines = out.chunks_exact_mut(stride).zip(codes.chunks_exact(count));
         for (line, ((out, codes), of_row)) in lines.zip(&of_rows).enumerate() {
             let blocks = out[begin..].chunks_exact_mut(block_bytes).zip(codes.chunks_exact(block_len));
             let mut known = None;
             if let Some(order) = &mut ordered
-                && !order.read(row + line as u64, (from, count), fetch)
+                && !order.read(rows.start + line as u64, &part, fetch)
             {
                 return false;
             }
             for (column, ((block, codes), of_block)) in blocks.zip(&of_blocks).enumerate() {
-                let elements = [0, 1].map(|i| of_row[i] + of_block[i]);
+                let elements = *of_row + *of_block;
                 let group = ordered.as_ref().map(|order| order.of_columns[column]);
                 let (scale, zero) = match (known, &mut ordered, group) {
                     (_, Some(order), Some(group)) => match order.numbers(groups, elements, group, fetch) {
@@ -344,7 +366,7 @@ pub(super) fn read(
                 }
             }
         }
-        from += count;
+        from = end;
     }
     true
 }
@@ -357,7 +379,7 @@ struct Ordered<'o> {
     of_columns: Vec<u64>,
     /// Numbers of groups that were read, and the elements of the first group that they belong to.
     known: Vec<Option<(f32, Option<u8>)>>,
-    of: Option<[u64; 2]>,
+    of: Option<GroupElements>,
 }
 
 impl<'o> Ordered<'o> {
@@ -366,11 +388,11 @@ impl<'o> Ordered<'o> {
     }
 
     /// Reads the groups of some columns of a row. Returns false if one does not exist.
-    fn read(&mut self, row: u64, (column, columns): (u64, u64), fetch: &Fetch<'_>) -> bool {
+    fn read(&mut self, row: u64, columns: &Range<u64>, fetch: &Fetch<'_>) -> bool {
         let Order { view, groups, .. } = self.order;
         let base = view.first + at(&view.rows, row);
         // Most rows have the same groups.
-        if self.there == Some((base, column)) {
+        if self.there == Some((base, columns.start)) {
             return true;
         }
         let group = |column: u64| {
@@ -379,16 +401,16 @@ impl<'o> Ordered<'o> {
             Some(u64::from(u32::from_le_bytes(bytes))).filter(|group| group < groups)
         };
         self.of_columns.clear();
-        self.of_columns.extend((column..column + columns).map_while(group));
-        self.there = Some((base, column));
-        self.of_columns.len() as u64 == columns
+        self.of_columns.extend(columns.clone().map_while(group));
+        self.there = Some((base, columns.start));
+        self.of_columns.len() as u64 == columns.end - columns.start
     }
 
     /// Returns the scale and zero point of a group, by their elements in the first group.
     fn numbers(
         &mut self,
         groups: &Groups,
-        first: [u64; 2],
+        first: GroupElements,
         group: u64,
         fetch: &Fetch<'_>,
     ) -> Option<(f32, Option<u8>)> {
@@ -399,7 +421,7 @@ impl<'o> Ordered<'o> {
         let known = self.known.get_mut(group as usize)?;
         if known.is_none() {
             let [scale, zero] = self.order.steps.map(|step| group * step);
-            *known = groups.numbers([first[0] + scale, first[1] + zero], fetch);
+            *known = groups.numbers(first + GroupElements { scale, zero }, fetch);
         }
         *known
     }
@@ -409,18 +431,17 @@ impl<'o> Ordered<'o> {
 fn read_codes(
     piece: &Piece,
     integers: Integers,
-    (row, rows): (u64, u64),
-    (column, columns): (u64, u64),
+    rows: &Range<u64>,
+    columns: &Range<u64>,
     codes: &mut [u8],
     fetch: &Fetch<'_>,
 ) -> bool {
-    let offsets = |axes: &[Axis], from: u64, count: u64| -> Vec<u64> {
-        (from..from + count).map(|number| at(axes, number)).collect()
-    };
-    let (of_rows, of_columns) = (offsets(&piece.rows, row, rows), offsets(&piece.columns, column, columns));
+    let offsets =
+        |axes: &[Axis], numbers: &Range<u64>| -> Vec<u64> { numbers.clone().map(|number| at(axes, number)).collect() };
+    let (of_rows, of_columns) = (offsets(&piece.rows, rows), offsets(&piece.columns, columns));
+    let width = of_columns.len();
     // Contiguous elements are read together.
-    let lines =
-        if by_rows(piece) { [(of_rows, columns), (of_columns, 1)] } else { [(of_columns, 1), (of_rows, columns)] };
+    let lines = if by_rows(piece) { [(of_rows, width), (of_columns, 1)] } else { [(of_columns, 1), (of_rows, width)] };
     let [(outer, outer_step), (inner, inner_step)] = lines;
     let (Some(&least), Some(&most)) = (inner.iter().min(), inner.iter().max()) else { return true };
     let element = Element::Integer(integers);
@@ -439,7 +460,7 @@ fn read_codes(
             }
             Some(first % integers.per_byte())
         };
-        let slots = codes[line * outer_step as usize..].iter_mut().step_by(inner_step as usize);
+        let slots = codes[line * outer_step..].iter_mut().step_by(inner_step);
         let slots = slots.zip(inner.iter().map(|inner| inner - least));
         if most - least > SPAN {
             for (code, inner) in slots {

@@ -92,8 +92,8 @@ impl Indexed {
                 }
                 (_, Some(piece)) => self.derived.row(piece, number, column / piece.element.columns(), part, fetch),
                 (_, None) => {
-                    let columns = (column, blocks / block_bytes * block_len);
-                    self.derived.rows_beside(pieces, (number, rows), columns, ends, part, fetch)
+                    let columns = column..column + blocks / block_bytes * block_len;
+                    self.derived.rows_beside(pieces, number..number + rows, columns, ends, part, fetch)
                 }
             };
             if !read {

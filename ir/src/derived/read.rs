@@ -1,5 +1,7 @@
 //! Conversion of stored elements into rows of a derived tensor.
 
+use std::ops::Range;
+
 use super::scales::scale;
 use super::{Change, Derived, Element, Extent, Fetch, Part, Piece, Slots, Tile, at, groups, store, tiles};
 use crate::format::Format;
@@ -55,39 +57,39 @@ impl Derived {
         Some(Piece { change: Change::Times([factor as f32, 1.0]), ..plain })
     }
 
-    /// Reads the same part of several rows of pieces beside each other: `columns` columns from
-    /// `column` on. With `ends` there is also room for the rows' tails.
+    /// Reads the same columns of several rows of pieces beside each other. With `ends` there is
+    /// also room for the rows' tails.
     pub(super) fn rows_beside(
         &self,
         pieces: &[Piece],
-        (row, rows): (u64, u64),
-        (column, columns): (u64, u64),
+        rows: Range<u64>,
+        columns: Range<u64>,
         ends: bool,
         out: &mut [u8],
         fetch: &Fetch<'_>,
     ) -> bool {
         let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
         let bytes = |columns: u64| (columns / block_len * block_bytes) as usize;
-        let stride = out.len() / rows as usize;
+        let stride = out.len() / (rows.end - rows.start) as usize;
         let mut first = 0;
         for piece in pieces {
             let behind = first + piece.column_count().unwrap_or(0);
-            let (from, to) = (column.max(first), (column + columns).min(behind));
-            let only_its_end = ends && columns == 0 && column == behind;
+            let (from, to) = (columns.start.max(first), columns.end.min(behind));
+            let only_its_end = ends && columns.is_empty() && columns.start == behind;
             if from < to || only_its_end {
                 let own = to.saturating_sub(from);
-                let end =
-                    if ends && to == behind && behind == self.columns { stride } else { bytes(from - column + own) };
-                let at = bytes(from - column)..end;
-                let columns = (from - first, own);
-                let part = Part { rows: (row, rows), columns, ends };
+                let begin = from - columns.start;
+                let end = if ends && to == behind && behind == self.columns { stride } else { bytes(begin + own) };
+                let at = bytes(begin)..end;
+                let own_columns = from - first..from - first + own;
+                let column = own_columns.start / piece.element.columns();
+                let part = Part { rows: rows.clone(), columns: own_columns, ends };
                 let slots = Slots { out: &mut *out, stride, at: at.clone() };
                 let read = match piece.element {
                     Element::Tiled(tiles) => tiles::read(piece, tiles, self.format, &part, fetch, slots),
                     Element::Integer(integers) => groups::read(piece, integers, self.format, &part, fetch, slots),
                     _ => {
-                        let mut rows = (row..).zip(out.chunks_exact_mut(stride));
-                        let column = columns.0 / piece.element.columns();
+                        let mut rows = rows.clone().zip(out.chunks_exact_mut(stride));
                         rows.all(|(row, out)| self.row(piece, row, column, &mut out[at.clone()], fetch))
                     }
                 };

@@ -19,6 +19,8 @@
 //! column `i + 64` in its high one. All other terms have half the bytes. Integers are in two's
 //! complement.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::scales::scale;
@@ -102,21 +104,21 @@ impl Tiles {
         integers / self.per_byte() + in_rows % BAND / HALF_ROWS * HALF_BYTES as u64
     }
 
-    /// Reads integers of `rows` rows of one half tile, from `column` on, for the columns of whole
-    /// tiles. `out` gets their bits, a byte each, row by row.
-    fn read(self, extent: &Extent, (row, rows): (u64, u64), column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+    /// Reads integers of rows of one half tile, from `column` on, for the columns of whole tiles.
+    /// `out` gets their bits, a byte each, row by row.
+    fn read(self, extent: &Extent, rows: Range<u64>, column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         const NIBBLES: u32 = 0x0f0f_0f0f;
         let tile = self.tile_columns() as usize;
-        let width = out.len() / rows as usize;
+        let width = out.len() / (rows.end - rows.start) as usize;
         let mut half = [0u8; HALF_BYTES];
         for from in (0..width).step_by(tile) {
-            let at = self.half(row, column + from as u64);
+            let at = self.half(rows.start, column + from as u64);
             let Some(place) = extent.part(at, HALF_BYTES as u64) else { return false };
             if !fetch(extent.file, place, &mut half) {
                 return false;
             }
             let dwords = half.as_chunks::<DWORD>().0;
-            for (number, out) in (row..).zip(out.chunks_exact_mut(width)) {
+            for (number, out) in rows.clone().zip(out.chunks_exact_mut(width)) {
                 let own = dwords[(number % HALF_ROWS) as usize..].iter().step_by(HALF_ROWS as usize);
                 let out = out[from..][..tile].as_chunks_mut::<DWORD>().0;
                 if self.bits == 4 {
@@ -171,27 +173,28 @@ pub(super) fn read(
     fetch: &Fetch<'_>,
     slots: Slots<'_>,
 ) -> bool {
-    let Part { rows: (row, rows), columns: (column, columns), ends } = *part;
-    let row = piece.first / tiles.columns + row;
+    let Part { rows, columns, ends } = part;
+    let before = piece.first / tiles.columns;
+    let rows = before + rows.start..before + rows.end;
     let tile = tiles.tile_columns();
     // Reads whole tiles, also if only a part of one is requested.
-    let first = column / tile * tile;
-    let width = ((column + columns).next_multiple_of(tile) - first) as usize;
-    let mut integers = vec![0u8; rows as usize * width];
-    if columns > 0 && !tiles.read(&piece.extent, (row, rows), first, &mut integers, fetch) {
+    let first = columns.start / tile * tile;
+    let width = (columns.end.next_multiple_of(tile) - first) as usize;
+    let mut integers = vec![0u8; (rows.end - rows.start) as usize * width];
+    if !columns.is_empty() && !tiles.read(&piece.extent, rows.clone(), first, &mut integers, fetch) {
         return false;
     }
-    let wanted = (column - first) as usize..(column - first + columns) as usize;
+    let wanted = (columns.start - first) as usize..(columns.end - first) as usize;
     let slots = slots.out.chunks_exact_mut(slots.stride).map(|out| &mut out[slots.at.clone()]);
-    for ((number, from), out) in (row..).zip((0..).step_by(width.max(1))).zip(slots) {
+    for ((number, from), out) in rows.zip((0..).step_by(width.max(1))).zip(slots) {
         let mut d = [1f32];
         if let Some(scales) = &piece.scales
             && !scale(scales, number * tiles.columns, &mut d, fetch)
         {
             return false;
         }
-        let integers = if columns > 0 { &mut integers[from..][wanted.clone()] } else { &mut [] };
-        format.put_integers(integers, piece.change.of(d[0]), ends, out);
+        let integers: &mut [u8] = if columns.is_empty() { &mut [] } else { &mut integers[from..][wanted.clone()] };
+        format.put_integers(integers, piece.change.of(d[0]), *ends, out);
     }
     true
 }
