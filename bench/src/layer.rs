@@ -312,7 +312,7 @@ fn graph(gguf: &Gguf, used: u64) -> anyhow::Result<(Module, u64)> {
     let x = graph.embed(step.ids, input)?;
     let logits = graph.embed(step.ids, router)?;
     let route = RouteAttrs::softmax(used, true);
-    let (ids, shares) = graph.route(logits, [None; 2], &route)?;
+    let (ids, shares) = graph.route(logits, None, None, &route)?;
     let product = |graph: &mut GraphBuilder, x: ValueId, name: &str| -> anyhow::Result<ValueId> {
         let w = weight(graph, &format!("blk.0.ffn_{name}_exps.weight"))?;
         let w = graph.dequantise(w)?;

@@ -251,7 +251,7 @@ impl<'a> Builder<'a> {
     pub fn heads_temperature(&mut self, x: ValueId, name: &str, heads: u64) -> Result<ValueId, ArchError> {
         let scales = self.vector(&format!("{name}.weight"), heads)?;
         let biases = self.vector(&format!("{name}.bias"), heads)?;
-        let y = self.graph.heads_temperature(x, self.step.pos, [scales, biases]);
+        let y = self.graph.heads_temperature(x, self.step.pos, scales, biases);
         self.typed(y)
     }
 

@@ -26,10 +26,9 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{
-    GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, ScoreAttrs, TemperatureAttrs, int, ngram_attrs,
-};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, ScoreAttrs, TemperatureAttrs, int, ngram_attrs};
 use super::types::{TypeError, check_state, check_weight, result_types};
+use super::view::{AttentionEntries, ExpertPrefetch, OpView, StreamWeights};
 use super::{
     Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
     WeightId,
@@ -320,12 +319,13 @@ impl GraphBuilder {
         self.one(OpKind::Temperature, vec![V(x), V(pos)], of.attrs())
     }
 
-    /// `heads.temperature`; weights are scales and biases.
+    /// `heads.temperature`.
     pub fn heads_temperature(
         &mut self,
         x: ValueId,
         pos: ValueId,
-        [scales, biases]: [WeightId; 2],
+        scales: WeightId,
+        biases: WeightId,
     ) -> Result<ValueId, TypeError> {
         self.one(OpKind::HeadsTemperature, vec![V(x), V(pos), W(scales), W(biases)], vec![])
     }
@@ -363,7 +363,8 @@ impl GraphBuilder {
         w: ValueId,
         kv: ValueId,
         pos: ValueId,
-        (top_k, entries): (u64, bool),
+        top_k: u64,
+        entries: bool,
     ) -> Result<(ValueId, ValueId), TypeError> {
         let attrs = vec![Attr::Int(top_k as i64), Attr::Bool(entries), Attr::Int(0), Attr::Int(0)];
         self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], attrs)
@@ -376,7 +377,9 @@ impl GraphBuilder {
         q: ValueId,
         kv: ValueId,
         pos: ValueId,
-        [top_k, block, local]: [u64; 3],
+        top_k: u64,
+        block: u64,
+        local: u64,
     ) -> Result<(ValueId, ValueId), TypeError> {
         let number = |value: u64| Attr::Int(value as i64);
         let attrs = vec![number(top_k), Attr::Bool(false), number(block), number(local)];
@@ -406,7 +409,8 @@ impl GraphBuilder {
     pub fn route(
         &mut self,
         logits: ValueId,
-        [bias, scales]: [Option<WeightId>; 2],
+        bias: Option<WeightId>,
+        scales: Option<WeightId>,
         route: &RouteAttrs,
     ) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::Route, vec![V(logits), opt_weight(bias), opt_weight(scales)], route.attrs())
@@ -444,17 +448,8 @@ impl GraphBuilder {
 
     /// `attention.entries` with the tokens of both states, over `chosen` entries if given: the
     /// result and the next tokens.
-    pub fn attention_entries(
-        &mut self,
-        q: ValueId,
-        [kv, entries]: [ValueId; 2],
-        pos: ValueId,
-        (sinks, chosen): (Option<WeightId>, Option<ValueId>),
-        scale: f64,
-    ) -> Result<(ValueId, [ValueId; 2]), TypeError> {
-        let chosen = chosen.map_or(Operand::Absent, V);
-        let operands = vec![V(q), V(kv), V(entries), V(pos), opt_weight(sinks), chosen];
-        let results = self.op(OpKind::AttentionEntries, operands, vec![Attr::rounded(scale)])?;
+    pub fn attention_entries(&mut self, op: &AttentionEntries) -> Result<(ValueId, [ValueId; 2]), TypeError> {
+        let results = self.op(OpKind::AttentionEntries, op.operands(), op.attrs())?;
         Ok((results[0], [results[1], results[2]]))
     }
 
@@ -464,7 +459,9 @@ impl GraphBuilder {
         logits: ValueId,
         ids: ValueId,
         table: WeightId,
-        (score, normalise, scale): (RouteScore, bool, f64),
+        score: RouteScore,
+        normalise: bool,
+        scale: f64,
     ) -> Result<(ValueId, ValueId), TypeError> {
         let attrs = vec![Attr::Word(score.word().to_string()), Attr::Bool(normalise), Attr::rounded(scale)];
         self.two(OpKind::RouteListed, vec![V(logits), V(ids), W(table)], attrs)
@@ -492,16 +489,9 @@ impl GraphBuilder {
         self.one(OpKind::ExpertGroups, vec![V(ids)], vec![int(size)])
     }
 
-    /// `stream.weights`, of `streams` streams.
-    pub fn stream_weights(
-        &mut self,
-        x: ValueId,
-        [scale, base]: [WeightId; 2],
-        streams: u64,
-        (iterations, eps, magnitude): (u64, f64, f64),
-    ) -> Result<ValueId, TypeError> {
-        let attrs = vec![int(streams), int(iterations), Attr::rounded(eps), Attr::rounded(magnitude)];
-        self.one(OpKind::StreamWeights, vec![V(x), W(scale), W(base)], attrs)
+    /// `stream.weights`.
+    pub fn stream_weights(&mut self, op: &StreamWeights) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StreamWeights, op.operands(), op.attrs())
     }
 
     /// `stream.input`.
@@ -616,17 +606,9 @@ impl GraphBuilder {
         self.one(OpKind::ExpertSlots, vec![], vec![])
     }
 
-    /// `expert.prefetch` of up, down and an optional gate: the next token.
-    pub fn expert_prefetch(
-        &mut self,
-        slots: ValueId,
-        ids: ValueId,
-        (gate, [up, down]): (Option<WeightId>, [WeightId; 2]),
-        layer: u64,
-        when: Prefetch,
-    ) -> Result<ValueId, TypeError> {
-        let attrs = vec![int(layer), Attr::Word(when.word().to_string())];
-        self.one(OpKind::ExpertPrefetch, vec![V(slots), V(ids), opt_weight(gate), W(up), W(down)], attrs)
+    /// `expert.prefetch`: the next token.
+    pub fn expert_prefetch(&mut self, op: &ExpertPrefetch) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertPrefetch, op.operands(), op.attrs())
     }
 
     /// `expert.wait`: the ids, and the next token.

@@ -141,7 +141,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
             let router = m.vectors(&name("ffn_gate_inp.weight"), &[experts, width]);
             let router = ok(m.b.dequantise(router));
             let logits = ok(m.b.matmul(h, router));
-            let (ids, p) = ok(m.b.route(logits, [None; 2], &route));
+            let (ids, p) = ok(m.b.route(logits, None, None, &route));
             let expert = |m: &mut Model, x: ValueId, part: &str, shape: [u64; 2]| {
                 let w = m.weight(&name(part), &[experts, shape[0], shape[1]]);
                 let w = ok(m.b.dequantise(w));

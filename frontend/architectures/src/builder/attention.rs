@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{RopeAttrs, RopeStyle, ScoreAttrs};
 use ixc_ir::graph::builder::RopeFactors;
+use ixc_ir::graph::view::AttentionEntries;
 use ixc_ir::graph::{Attr, Operand, Place, Recurrent, State, ValueId, WeightId};
 
 use super::Builder;
@@ -159,7 +160,9 @@ impl Builder<'_> {
             unreachable!("layer {layer} appends before it attends")
         };
         let sinks = self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
-        let y = self.graph.attention_entries(q, [kv, entries], self.step.pos, (Some(sinks), chosen), scale);
+        let pos = self.step.pos;
+        let op = AttentionEntries { q, kv, entries, pos, sinks: Some(sinks), chosen, scale };
+        let y = self.graph.attention_entries(&op);
         let (y, [kv, entries]) = self.typed(y)?;
         self.caches.insert(layer, kv);
         self.entries.insert(layer, entries);
@@ -221,7 +224,7 @@ impl Builder<'_> {
         (top_k, run, entries): (u64, u64, bool),
     ) -> Result<ValueId, ArchError> {
         let kv = self.index_keys(state, k, key_length, run)?;
-        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, (top_k, entries));
+        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, top_k, entries);
         Ok(self.typed(chosen)?.0)
     }
 
@@ -235,7 +238,8 @@ impl Builder<'_> {
         numbers: [u64; 3],
     ) -> Result<ValueId, ArchError> {
         let kv = self.index_keys(state, k, key_length, 1)?;
-        let chosen = self.graph.index_blocks(q, kv, self.step.pos, numbers);
+        let [top_k, block, local] = numbers;
+        let chosen = self.graph.index_blocks(q, kv, self.step.pos, top_k, block, local);
         Ok(self.typed(chosen)?.0)
     }
 

@@ -34,8 +34,8 @@ impl Builder<'_> {
         let table = self.graph.weight(name, Format::F32, &shape, place);
         let table = self.typed(table)?;
         self.used.insert(name.to_owned());
-        let how = (experts.score, experts.normalise, experts.scale);
-        let routed = self.graph.route_listed(logits, self.step.ids, table, how);
+        let Experts { score, normalise, scale, .. } = *experts;
+        let routed = self.graph.route_listed(logits, self.step.ids, table, score, normalise, scale);
         self.typed(routed)
     }
 
@@ -95,7 +95,7 @@ impl Builder<'_> {
         let alone = score == RouteScore::Softmax && bias.is_none();
         let group_best = u64::from(groups > 1 && best_of_group && alone);
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
-        let routed = self.graph.route(logits, [bias, scales], &attrs);
+        let routed = self.graph.route(logits, bias, scales, &attrs);
         self.typed(routed)
     }
 

@@ -1,5 +1,6 @@
 //! Residual streams: hyper-connections, alternating updates and saved streams.
 
+use ixc_ir::graph::view::StreamWeights;
 use ixc_ir::graph::{ValueId, WeightId};
 
 use super::Builder;
@@ -30,7 +31,8 @@ impl Builder<'_> {
     /// Builds the weights of streams from projections `x`, with two vectors: scales and base.
     pub fn stream_weights(&mut self, x: ValueId, vectors: [WeightId; 2]) -> Result<ValueId, ArchError> {
         let Streams { count, iterations, eps, magnitude, .. } = self.streams()?;
-        let y = self.graph.stream_weights(x, vectors, count, (iterations, eps, magnitude));
+        let ([scale, base], streams, iterations) = (vectors, count.cast_signed(), iterations.cast_signed());
+        let y = self.graph.stream_weights(&StreamWeights { x, scale, base, streams, iterations, eps, magnitude });
         self.typed(y)
     }
 

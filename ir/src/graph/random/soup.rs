@@ -12,6 +12,7 @@ use crate::format::Format;
 use crate::graph::attrs::{Activation, GateAttrs, RopeAttrs};
 use crate::graph::builder::{GraphBuilder, RopeFactors};
 use crate::graph::op::OpKind;
+use crate::graph::types::CacheShape;
 use crate::graph::{Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
 
 /// Makes one op after another from existing values, or from new parameters and weights.
@@ -22,8 +23,8 @@ pub(super) struct Soup {
     ids: ValueId,
     pos: ValueId,
     rows: ValueId,
-    /// States of keys and values: heads, key and value sizes, and the last token.
-    caches: Vec<((u64, u64, u64), ValueId)>,
+    /// States of keys and values, with their last tokens.
+    caches: Vec<(CacheShape, ValueId)>,
     /// Routed ids with their weights and slots.
     routed: Vec<(ValueId, ValueId, u64)>,
     /// The last token of the experts' memory.
@@ -190,22 +191,22 @@ impl Soup {
         }
     }
 
-    /// Returns the number of a state with keys and values of these sizes: an existing one, or a new
-    /// one. The token of a new one is a parameter, or begun here.
-    fn cache(&mut self, sizes: (u64, u64, u64)) -> usize {
-        if let Some(cache) = self.caches.iter().position(|(cache, _)| *cache == sizes) {
+    /// Returns the number of a state of this shape: an existing one, or a new one. The token of a
+    /// new one is a parameter, or begun here.
+    fn cache(&mut self, shape: CacheShape) -> usize {
+        if let Some(cache) = self.caches.iter().position(|(cache, _)| *cache == shape) {
             return cache;
         }
         let name = self.name("kv");
         let window = self.rng.once_in(3).then(|| 1 + self.rng.below(8));
-        let state = ok(self.b.state(State { window, ..State::paged(&name, sizes.0, sizes.1, sizes.2) }));
+        let state = ok(self.b.state(State { window, ..State::paged(&name, shape.heads, shape.key, shape.value) }));
         let token = if self.rng.once_in(2) {
             self.made += 1;
             self.b.param(&format!("x{}", self.made), Type::Token(Held::State(state)))
         } else {
             ok(self.b.state_begin(state))
         };
-        self.caches.push((sizes, token));
+        self.caches.push((shape, token));
         self.caches.len() - 1
     }
 

@@ -1,10 +1,11 @@
 //! Attention, its rotations and caches.
 
 use super::{Sizes, Soup};
-use crate::graph::State;
 use crate::graph::attrs::ScoreAttrs;
 use crate::graph::op::OpKind;
 use crate::graph::random::{ok, random_rope};
+use crate::graph::types::CacheShape;
+use crate::graph::{State, view};
 
 impl Soup {
     pub(super) fn rope(&mut self, Sizes { heads, d, .. }: Sizes) {
@@ -16,24 +17,24 @@ impl Soup {
 
     pub(super) fn kv_append(&mut self, Sizes { heads, d, .. }: Sizes) {
         let dv = self.rng.pick(&[d, 4]);
-        let cache = self.cache((heads, d, dv));
+        let cache = self.cache(CacheShape { heads, key: d, value: dv });
         let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, dv]));
         self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
     }
 
     pub(super) fn index_top_k(&mut self, Sizes { heads, d, .. }: Sizes) {
-        let cache = self.cache((1, d, 4));
+        let cache = self.cache(CacheShape { heads: 1, key: d, value: 4 });
         let (k, v) = (self.f32(&[1, d]), self.f32(&[1, 4]));
         self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
         let (q, kv) = (self.f32(&[heads, d]), self.caches[cache].1);
         (_, self.caches[cache].1) = if self.rng.once_in(2) {
             let (block, local) = (1 + self.rng.below(3), 1 + self.rng.below(2));
             let top_k = block * (local + self.rng.below(2));
-            ok(self.b.index_blocks(q, kv, self.pos, [top_k, block, local]))
+            ok(self.b.index_blocks(q, kv, self.pos, top_k, block, local))
         } else {
             let w = self.f32(&[heads]);
             let top_k = self.rng.pick(&[1, 3]);
-            ok(self.b.index_top_k(q, w, kv, self.pos, (top_k, false)))
+            ok(self.b.index_top_k(q, w, kv, self.pos, top_k, false))
         };
     }
 
@@ -42,7 +43,7 @@ impl Soup {
             self.op(OpKind::KvAppend);
         }
         let cache = self.rng.below(self.caches.len() as u64) as usize;
-        let (kv_heads, d, _) = self.caches[cache].0;
+        let CacheShape { heads: kv_heads, key: d, .. } = self.caches[cache].0;
         let heads = kv_heads * self.rng.pick(&[1, 3]);
         let q = self.f32(&[heads, d]);
         let sinks = self.maybe_vector(heads);
@@ -74,10 +75,11 @@ impl Soup {
         let chosen = chooses.then(|| {
             let (q, w) = (self.f32(&[heads, d]), self.f32(&[heads]));
             let top_k = self.rng.pick(&[1, 3]);
-            ok(self.b.index_top_k(q, w, index, self.pos, (top_k, true))).0
+            ok(self.b.index_top_k(q, w, index, self.pos, top_k, true)).0
         });
         let (q, sinks) = (self.f32(&[3 * heads, d]), self.maybe_vector(3 * heads));
-        ok(self.b.attention_entries(q, [kv, entries], self.pos, (sinks, chosen), 0.25));
+        let pos = self.pos;
+        ok(self.b.attention_entries(&view::AttentionEntries { q, kv, entries, pos, sinks, chosen, scale: 0.25 }));
     }
 
     pub(super) fn rope_heads(&mut self, Sizes { heads, d, .. }: Sizes) {
@@ -88,7 +90,7 @@ impl Soup {
     }
 
     pub(super) fn rope_append(&mut self, Sizes { heads, d, .. }: Sizes) {
-        let cache = self.cache((heads, d, 8));
+        let cache = self.cache(CacheShape { heads, key: d, value: 8 });
         let (k, v) = (self.f32(&[heads * d]), self.f32(&[heads * 8]));
         let rope = random_rope(&mut self.rng, d);
         let (norm, factors) = (self.maybe_vector(d), self.rope_factors(&rope));

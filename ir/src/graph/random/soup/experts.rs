@@ -4,15 +4,15 @@ use super::{Sizes, Soup, maybe_weight};
 use crate::graph::attrs::{Prefetch, RouteScore};
 use crate::graph::op::OpKind;
 use crate::graph::random::{IDS, ok, random_route};
-use crate::graph::{Attr, Operand};
+use crate::graph::{Attr, Operand, view};
 
 impl Soup {
     pub(super) fn route(&mut self) {
         let slots = 1 + self.rng.below(IDS);
         let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, slots));
         let bias = if route.score.weighs_by_those_left() { None } else { self.maybe_vector(IDS) };
-        let vectors = [bias, self.maybe_vector(IDS)];
-        let (ids, p) = ok(self.b.route(logits, vectors, &route));
+        let scales = self.maybe_vector(IDS);
+        let (ids, p) = ok(self.b.route(logits, bias, scales, &route));
         self.routed.push((ids, p, slots));
     }
 
@@ -47,8 +47,7 @@ impl Soup {
         let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
         // Listed experts need not be near the highest logit.
         let score = if route.score.weighs_by_those_left() { RouteScore::Sigmoid } else { route.score };
-        let how = (score, route.normalise, route.scale);
-        let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, how));
+        let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, score, route.normalise, route.scale));
         self.routed.push((ids, p, 2));
     }
 
@@ -110,7 +109,9 @@ impl Soup {
         let (slots, down) = (self.slots(), self.weight(&[IDS, 32, n]));
         let when = self.rng.pick(&[Prefetch::Routed, Prefetch::Predicted]);
         let gate = Some(gate).filter(|_| self.rng.once_in(2));
-        self.slots = Some(ok(self.b.expert_prefetch(slots, ids, (gate, [up, down]), heads, when)));
+        let layer = heads.cast_signed();
+        let op = view::ExpertPrefetch { slots, ids, gate, up, down, layer, when };
+        self.slots = Some(ok(self.b.expert_prefetch(&op)));
     }
 
     pub(super) fn expert_wait(&mut self, Sizes { heads, .. }: Sizes) {

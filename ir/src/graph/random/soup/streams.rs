@@ -2,13 +2,24 @@
 
 use super::{Sizes, Soup};
 use crate::graph::random::ok;
+use crate::graph::view;
 
 impl Soup {
     pub(super) fn stream_weights(&mut self) {
         let n = self.rng.pick(&[1, 4]);
         let (width, parts) = self.rng.pick(&[((2 + n) * n, 3), (2 * n, 2), (n, 1)]);
         let (x, scale, base) = (self.f32(&[width]), self.weight(&[parts]), self.weight(&[width]));
-        ok(self.b.stream_weights(x, [scale, base], n, (1 + self.rng.below(3), 1e-5, 1.5)));
+        let iterations = 1 + self.rng.below(3).cast_signed();
+        let streams = n.cast_signed();
+        ok(self.b.stream_weights(&view::StreamWeights {
+            x,
+            scale,
+            base,
+            streams,
+            iterations,
+            eps: 1e-5,
+            magnitude: 1.5,
+        }));
     }
 
     pub(super) fn stream_input(&mut self, Sizes { n, heads, d, .. }: Sizes) {

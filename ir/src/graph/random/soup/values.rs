@@ -83,7 +83,7 @@ impl Soup {
 
     pub(super) fn heads_temperature(&mut self, Sizes { heads, d, .. }: Sizes) {
         let (x, scales, biases) = (self.f32(&[heads, d]), self.weight(&[heads]), self.weight(&[heads]));
-        ok(self.b.heads_temperature(x, self.pos, [scales, biases]));
+        ok(self.b.heads_temperature(x, self.pos, scales, biases));
     }
 
     pub(super) fn centre(&mut self, Sizes { k, heads, d, .. }: Sizes) {
