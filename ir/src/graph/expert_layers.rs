@@ -116,7 +116,7 @@ pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Mo
         if !seen.insert(layer) {
             return Err(CutError::Twice { layer });
         }
-        cut = part.build(cut, function, layer, (y, p))?;
+        cut = part.build(cut, function, layer, y, p)?;
     }
     if seen.is_empty() { Err(CutError::NoExperts) } else { Ok(cut) }
 }
@@ -184,7 +184,8 @@ impl Part {
         module: Module,
         function: &Function,
         layer: u64,
-        (y, p): (ValueId, ValueId),
+        y: ValueId,
+        p: ValueId,
     ) -> Result<Module, TypeError> {
         let (Some(&rows), Some(&ids), Some(&experts)) = (self.rows.first(), self.ids.first(), self.experts.first())
         else {

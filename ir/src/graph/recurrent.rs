@@ -100,7 +100,8 @@ pub(super) fn types(rule: &Rule<'_>, op: Recurrent) -> Result<Vec<Type>, TypeErr
 pub(super) fn run(
     op: &Op,
     kind: Recurrent,
-    (operands, positions): (&[Vec<f32>], &[i32]),
+    operands: &[Vec<f32>],
+    positions: &[i32],
     rows: usize,
     state: &mut [f32],
     width: usize,

@@ -1,7 +1,7 @@
 //! Definitions of ops on a `paged` state: appends, attention, and the selection of positions.
 
 use super::call::Call;
-use super::math::{self, AttentionShape};
+use super::math::{self, AttentionShape, CachedRows};
 use super::positions::rotated_heads;
 use super::{InterpretError, Value, index};
 use crate::cache;
@@ -32,7 +32,7 @@ pub(super) fn index_top_k(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(call.ints("pos")) {
             let position = call.index("position", position, length)?;
             let heads = q.chunks_exact(dims[2]);
-            data.extend(heads.flat_map(|q| math::index_blocks(q, keys, position, [top_k, block, local])));
+            data.extend(heads.flat_map(|q| math::index_blocks(q, keys, position, top_k, block, local)));
         }
         return Ok(vec![Value::I32 { dims: vec![dims[0], dims[1], top_k], data }, Value::Token]);
     };
@@ -46,8 +46,8 @@ pub(super) fn index_top_k(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     for ((q, w), &position) in rows {
         let position = call.index("position", position, length.saturating_mul(every))?;
         data.extend(match entries {
-            true => math::index_entries(q, w, keys, position, (top_k, every)),
-            false => math::index_top_k(q, w, keys, position, (top_k, every)),
+            true => math::index_entries(q, w, keys, position, top_k, every),
+            false => math::index_top_k(q, w, keys, position, top_k, every),
         });
     }
     Ok(vec![Value::I32 { dims: vec![dims[0], chosen], data }, Value::Token])
@@ -149,7 +149,8 @@ fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretErr
             p < before || chosen[list * n..][..n].contains(&((begin + p - before) as i32))
         };
         let sinks = sinks.as_deref();
-        out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, &scores, sinks, sees));
+        let cached = CachedRows { keys: &keys, values: &values };
+        out.extend(math::attention(q, cached, &shape, seen - 1, &scores, sinks, sees));
     }
     Ok(Value::F32 { dims: vec![dims[0], dims[1], shape.value], data: out })
 }

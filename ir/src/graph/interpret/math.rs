@@ -167,7 +167,8 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
 pub fn route(
     logits: &[f32],
     experts: usize,
-    [bias, scales]: [Option<&[f32]>; 2],
+    bias: Option<&[f32]>,
+    scales: Option<&[f32]>,
     route: &RouteAttrs,
 ) -> (Vec<i32>, Vec<f32>) {
     let k = route.top_k as usize;
@@ -268,7 +269,7 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
 /// -1. Keys lie as `[position][element]`. A key's score is the sum over heads of
 /// `w * max(q . k, 0)`, and of equal scores the first wins. If `every` positions share a key,
 /// complete runs of `every` positions are chosen, and all positions after the last complete run.
-pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
+pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: usize, every: usize) -> Vec<i32> {
     let whole = (position + 1) / every;
     let of_runs =
         best_keys(q, w, keys, whole, top_k / every).into_iter().flat_map(|run| run * every..(run + 1) * every);
@@ -278,7 +279,7 @@ pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, 
 }
 
 /// Returns the `top_k` complete keys with the highest scores, as [`index_top_k`] scores them.
-pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
+pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: usize, every: usize) -> Vec<i32> {
     let best = best_keys(q, w, keys, (position + 1) / every, top_k);
     let mut chosen: Vec<i32> = best.into_iter().map(|key| key as i32).collect();
     chosen.resize(top_k, -1);
@@ -288,7 +289,7 @@ pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k
 /// Returns positions up to `position` in chosen blocks of `block` positions, in ascending order,
 /// then -1. The `local` last blocks are always chosen. Earlier blocks fill up to `top_k` positions.
 /// The score of a block is the highest `q . k` of its keys, and of equal scores the first wins.
-pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, [top_k, block, local]: [usize; 3]) -> Vec<i32> {
+pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, top_k: usize, block: usize, local: usize) -> Vec<i32> {
     let d = q.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
     let first_local = (position / block + 1).saturating_sub(local);
@@ -323,21 +324,21 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
     best
 }
 
-/// Computes causal attention of the queries of one row (`heads` heads) at `position`. Keys and
-/// values lie as `[position][kv head][element]`.
+/// Computes causal attention of the queries of one row (`heads` heads) at `position`.
 ///
 /// A score is `scale * q . k`, bent to stay within `cap` if it is not 0, less the head's slope
 /// times the distance. The softmax runs over positions 0 to the row's own, or over those that
 /// `sees` allows for the key head. A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
-    [keys, values]: [&[f32]; 2],
+    cached: CachedRows<'_>,
     shape: &AttentionShape,
     position: usize,
     scores: &ScoreAttrs,
     sinks: Option<&[f32]>,
     sees: impl Fn(usize, usize) -> bool,
 ) -> Vec<f32> {
+    let CachedRows { keys, values } = cached;
     let AttentionShape { heads, kv_heads, key, value } = *shape;
     let ScoreAttrs { scale, cap, .. } = *scores;
     let mut out = Vec::with_capacity(heads * value);
@@ -368,6 +369,15 @@ pub fn attention(
         out.extend(acc.iter().map(|acc| (acc / sum) as f32));
     }
     out
+}
+
+/// Keys and values of the positions that a row may see, each as `[position][kv head][element]`.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedRows<'a> {
+    /// Keys.
+    pub keys: &'a [f32],
+    /// Values.
+    pub values: &'a [f32],
 }
 
 /// Head counts and sizes of an attention op.

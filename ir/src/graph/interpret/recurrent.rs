@@ -31,7 +31,7 @@ pub(super) fn recurrent(call: &mut Call<'_, '_>, kind: Recurrent) -> Result<Vec<
     let inner: Vec<usize> = declared.skip(1).map(|dim| dim.fixed().unwrap_or(1) as usize).collect();
     let width = inner.iter().product();
     let op = call.op;
-    let data = run(op, kind, (&operands, &positions), rows, call.recurrent_state("state"), width);
+    let data = run(op, kind, &operands, &positions, rows, call.recurrent_state("state"), width);
     let dims = std::iter::once(rows).chain(inner).collect();
     Ok(vec![Value::F32 { dims, data }, Value::Token])
 }

@@ -9,8 +9,7 @@ pub(super) fn route(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let dims = call.dims("logits");
     let route = RouteAttrs::from_op(call.op);
     let (bias, scales) = (call.dequantised_if_given("bias")?, call.dequantised_if_given("scales")?);
-    let vectors = [bias.as_deref(), scales.as_deref()];
-    let (ids, weights) = math::route(&call.f32s("logits")?, dims[1], vectors, &route);
+    let (ids, weights) = math::route(&call.f32s("logits")?, dims[1], bias.as_deref(), scales.as_deref(), &route);
     let dims = vec![dims[0], route.top_k as usize];
     Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
 }

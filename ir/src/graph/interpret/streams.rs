@@ -25,31 +25,31 @@ pub(super) fn stream_weights(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpre
     let (n, iterations) = (call.op.attr("streams").int() as usize, call.op.attr("iterations").int());
     let x = call.f32s("x")?;
     let [eps, magnitude] = ["eps", "magnitude"].map(|attr| call.op.attr(attr).float());
-    let y = weights(&x, [&scale, &base], n, (iterations, eps, magnitude));
+    let y = weights(&x, &scale, &base, n, iterations, eps, magnitude);
     one(call.dims("x"), y)
 }
 
 pub(super) fn stream_input(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let (dims, of_row) = (call.dims("x"), call.dims("w")[1]);
-    let y = input(&call.f32s("x")?, &call.f32s("w")?, [dims[1], dims[2], of_row]);
+    let y = input(&call.f32s("x")?, &call.f32s("w")?, dims[1], dims[2], of_row);
     one(vec![dims[0], dims[2]], y)
 }
 
 pub(super) fn stream_mix(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let (dims, of_row) = (call.dims("x"), call.dims("w")[1]);
     let (x, y, w) = (call.f32s("x")?, call.f32s("y")?, call.f32s("w")?);
-    one(dims.clone(), mix(&x, &y, &w, [dims[1], dims[2], of_row]))
+    one(dims.clone(), mix(&x, &y, &w, dims[1], dims[2], of_row))
 }
 
 pub(super) fn stream_attend(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let dims = call.dims("x");
     let (x, y, w) = (call.f32s("x")?, call.f32s("y")?, call.dequantised("w")?);
-    one(vec![dims[0], dims[2]], attend(&x, &y, &w, [dims[1], dims[2]], call.op.attr("eps").float()))
+    one(vec![dims[0], dims[2]], attend(&x, &y, &w, dims[1], dims[2], call.op.attr("eps").float()))
 }
 
 /// Returns the mixing weights of each row of `x`: those of the input, and of the output and the
 /// matrix if rows are long enough.
-fn weights(x: &[f32], [scale, base]: [&[f32]; 2], n: usize, (iterations, eps, magnitude): (i64, f64, f64)) -> Vec<f32> {
+fn weights(x: &[f32], scale: &[f32], base: &[f32], n: usize, iterations: i64, eps: f64, magnitude: f64) -> Vec<f32> {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let mut out = Vec::with_capacity(x.len());
     for row in x.chunks_exact(base.len()) {
@@ -98,7 +98,7 @@ fn balanced(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
 
 /// Returns the weighted sum of the `n` streams of `d` elements of each row. The weights are the
 /// first `n` of the row's `of_row` numbers.
-fn input(x: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> {
+fn input(x: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     let rows = x.chunks_exact(n * d).zip(w.chunks_exact(of_row));
     let sum = |(x, w): (&[f32], &[f32]), i: usize| -> f32 {
         (0..n).map(|j| f64::from(w[j]) * f64::from(x[j * d + i])).sum::<f64>() as f32
@@ -108,7 +108,7 @@ fn input(x: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> {
 
 /// Returns the `n` streams of `d` elements of each row after a block with the result `y`. Each row
 /// has `of_row` weights.
-fn mix(x: &[f32], y: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> {
+fn mix(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for ((x, y), w) in x.chunks_exact(n * d).zip(y.chunks_exact(d)).zip(w.chunks_exact(of_row)) {
         let weight = |j: usize, k: usize| f64::from(w[(2 + j) * n + k]);
@@ -127,7 +127,7 @@ fn mix(x: &[f32], y: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> 
 
 /// Returns a weighted sum of the `n` streams of `d` elements of each row and of `y`. The weights
 /// are a softmax over the products of `w` with the norm of each.
-fn attend(x: &[f32], y: &[f32], w: &[f32], [n, d]: [usize; 2], eps: f64) -> Vec<f32> {
+fn attend(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, eps: f64) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len());
     for (i, y) in y.chunks_exact(d).enumerate() {
         let all = || x[i * n * d..(i + 1) * n * d].chunks_exact(d).chain([y]);

@@ -48,8 +48,8 @@ pub(super) fn expert_swiglu(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, k] = rule.activation("x", gate)?;
     let [experts, n, wk] = rule.weight("gate")?;
     rule.same_number("gate", wk, k)?;
-    rule.expert_bias("gate_bias", [experts, n])?;
-    rule.expert_bias("up_bias", [experts, n])?;
+    rule.expert_bias("gate_bias", experts, n)?;
+    rule.expert_bias("up_bias", experts, n)?;
     rule.gate()?;
     let [id_rows, slots] = rule.i32("ids")?;
     rule.same("ids", id_rows, rows)?;
@@ -60,7 +60,7 @@ pub(super) fn expert_down(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots, k] = rule.activation("x", rule.any_weight("w"))?;
     let [experts, n, wk] = rule.weight("w")?;
     rule.same_number("w", wk, k)?;
-    rule.expert_bias("bias", [experts, n])?;
+    rule.expert_bias("bias", experts, n)?;
     if rule.i32::<2>("ids")? != [rows, slots] {
         return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of x are")));
     }

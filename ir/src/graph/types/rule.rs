@@ -365,7 +365,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Checks a bias for each expert.
-    pub(in crate::graph) fn expert_bias(&self, name: &'static str, [experts, n]: [u64; 2]) -> Result<(), TypeError> {
+    pub(in crate::graph) fn expert_bias(&self, name: &'static str, experts: u64, n: u64) -> Result<(), TypeError> {
         if self.find(name) == Operand::Absent || self.any_weight(name).shape == [experts, n] {
             return Ok(());
         }
