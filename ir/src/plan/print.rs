@@ -87,7 +87,7 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
         writeln!(out, "  {}: {} bytes x {} at {}", buffer.name, buffer.row_bytes, count(buffer.rows), buffer.offset)?;
     }
     for (i, step) in plan.steps.iter().enumerate() {
-        write_step(plan, (i, step), &|_| true, name, out)?;
+        write_step(plan, i, step, &|_| true, name, out)?;
     }
     let rows = buffer(plan, plan.logits.0);
     match plan.output {
@@ -131,7 +131,7 @@ pub fn step<K>(
 ) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
-    let _ = write_step(plan, (number, step), kept, name, &mut out);
+    let _ = write_step(plan, number, step, kept, name, &mut out);
     out
 }
 
@@ -144,7 +144,8 @@ pub fn task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String) -> Stri
 
 fn write_step<K>(
     plan: &Plan<K>,
-    (i, step): (usize, &Step),
+    i: usize,
+    step: &Step,
     kept: &dyn Fn(usize) -> bool,
     name: &dyn Fn(&K) -> String,
     out: &mut String,

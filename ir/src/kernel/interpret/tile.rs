@@ -42,15 +42,18 @@ impl Machine<'_> {
 
     /// Returns the result of a `tile_dot_` op.
     pub fn tile_dot(&self, inst: &Inst) -> Tile {
-        let [acc, a, b] = [0, 1, 2].map(|i| &self.tiles[inst.operands[i].index()]);
-        let [a_ty, b_ty] = [1, 2].map(|i| self.kernel.ty(inst.operands[i]));
-        let signed = |a_signed: bool, b_signed: bool| dot_bytes(inst.ty, acc, (a, a_ty, a_signed), (b, b_ty, b_signed));
+        let acc = &self.tiles[inst.operands[0].index()];
+        let factor = |i: usize, signed: bool| {
+            let value = inst.operands[i];
+            Factor { tile: &self.tiles[value.index()], ty: self.kernel.ty(value), signed }
+        };
+        let of_bytes = |a: bool, b: bool| dot_bytes(inst.ty, acc, factor(1, a), factor(2, b));
         match inst.op {
-            Op::TileDotS8S8 => signed(true, true),
-            Op::TileDotS8U8 => signed(true, false),
-            Op::TileDotU8S8 => signed(false, true),
-            Op::TileDotU8U8 => signed(false, false),
-            _ => dot_bf16(inst.ty, acc, (a, a_ty), (b, b_ty)),
+            Op::TileDotS8S8 => of_bytes(true, true),
+            Op::TileDotS8U8 => of_bytes(true, false),
+            Op::TileDotU8S8 => of_bytes(false, true),
+            Op::TileDotU8U8 => of_bytes(false, false),
+            _ => dot_bf16(inst.ty, acc, factor(1, true), factor(2, true)),
         }
     }
 
@@ -69,26 +72,41 @@ fn row(ty: Type, row: usize) -> std::ops::Range<usize> {
     row * bytes..(row + 1) * bytes
 }
 
+/// Factor of a product of tiles.
+#[derive(Clone, Copy)]
+struct Factor<'a> {
+    tile: &'a Tile,
+    ty: Type,
+    /// Whether its bytes are signed. bf16 always have signs.
+    signed: bool,
+}
+
+impl Factor<'_> {
+    /// Returns column `n` of row `m`.
+    fn column(self, m: usize, n: usize) -> [u8; 4] {
+        column(self.tile, self.ty, m, n)
+    }
+
+    /// Returns the number of a byte.
+    fn number(self, byte: u8) -> i32 {
+        if self.signed { i32::from(byte as i8) } else { i32::from(byte) }
+    }
+}
+
 /// Returns column `n` of row `m`. A column has 4 bytes: one sum, two bf16 or four bytes.
 fn column(tile: &Tile, ty: Type, m: usize, n: usize) -> [u8; 4] {
     tile[row(ty, m)].as_chunks().0[n]
 }
 
-/// Returns a signed or an unsigned byte.
-fn byte(bits: u8, signed: bool) -> i32 {
-    if signed { i32::from(bits as i8) } else { i32::from(bits) }
-}
-
 /// Adds the dot products of groups of 4 bytes to `acc`; sums wrap.
-fn dot_bytes(ty: Type, acc: &Tile, (a, a_ty, a_signed): Factor, (b, b_ty, b_signed): Factor) -> Tile {
+fn dot_bytes(ty: Type, acc: &Tile, a: Factor<'_>, b: Factor<'_>) -> Tile {
     let mut result = Tile::with_capacity(acc.len());
     for m in 0..usize::from(ty.rows) {
         for n in 0..usize::from(ty.lanes) {
             let mut sum = i32::from_le_bytes(column(acc, ty, m, n));
-            for k in 0..usize::from(b_ty.rows) {
-                let (a, b) = (column(a, a_ty, m, k), column(b, b_ty, k, n));
-                for (a, b) in a.into_iter().zip(b) {
-                    sum = sum.wrapping_add(byte(a, a_signed) * byte(b, b_signed));
+            for k in 0..usize::from(b.ty.rows) {
+                for (x, y) in a.column(m, k).into_iter().zip(b.column(k, n)) {
+                    sum = sum.wrapping_add(a.number(x) * b.number(y));
                 }
             }
             result.extend(sum.to_le_bytes());
@@ -97,19 +115,16 @@ fn dot_bytes(ty: Type, acc: &Tile, (a, a_ty, a_signed): Factor, (b, b_ty, b_sign
     result
 }
 
-/// A tile of bytes, its type, and whether its bytes are signed.
-type Factor<'a> = (&'a Tile, Type, bool);
-
 /// Adds the dot products of bf16 pairs to `acc`. Even and odd products have separate sums, which
 /// are added at the end.
-fn dot_bf16(ty: Type, acc: &Tile, (a, a_ty): (&Tile, Type), (b, b_ty): (&Tile, Type)) -> Tile {
+fn dot_bf16(ty: Type, acc: &Tile, a: Factor<'_>, b: Factor<'_>) -> Tile {
     let single = |pair: [u8; 4], i: usize| bf16::to_f32(u16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]));
     let mut result = Tile::with_capacity(acc.len());
     for m in 0..usize::from(ty.rows) {
         for n in 0..usize::from(ty.lanes) {
             let mut sums = [0.0; 2];
-            for k in 0..usize::from(b_ty.rows) {
-                let (a, b) = (column(a, a_ty, m, k), column(b, b_ty, k, n));
+            for k in 0..usize::from(b.ty.rows) {
+                let (a, b) = (a.column(m, k), b.column(k, n));
                 for (i, sum) in sums.iter_mut().enumerate() {
                     *sum = bf16::fma(single(a, i), single(b, i), *sum);
                 }

@@ -33,12 +33,11 @@ const OPERATORS: [(Operator, Form); 8] = [
 
 impl fmt::Display for DimExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Texts of operands with their precedence.
-        let mut stack: Vec<(String, u8)> = Vec::new();
+        let mut stack: Vec<OperandText> = Vec::new();
         for op in &self.0 {
             let text = match *op {
-                Op::Input(input) => (input.row().name.to_owned(), OPERAND),
-                Op::Constant(value) => (value.to_string(), OPERAND),
+                Op::Input(input) => OperandText { text: input.row().name.to_owned(), precedence: OPERAND },
+                Op::Constant(value) => OperandText { text: value.to_string(), precedence: OPERAND },
                 Op::Binary(operator) => {
                     let (b, a) = (stack.pop().unwrap_or_default(), stack.pop().unwrap_or_default());
                     joined(operator, a, b)
@@ -46,19 +45,36 @@ impl fmt::Display for DimExpr {
             };
             stack.push(text);
         }
-        f.write_str(&stack.pop().unwrap_or_default().0)
+        f.write_str(&stack.pop().unwrap_or_default().text)
     }
 }
 
-/// Returns the text of an operation and its precedence.
-fn joined(operator: Operator, a: (String, u8), b: (String, u8)) -> (String, u8) {
-    let within = |(text, own): (String, u8), least: u8| if own < least { format!("({text})") } else { text };
+/// Text of an operand.
+#[derive(Default)]
+struct OperandText {
+    text: String,
+    /// Precedence of the operator, or [`OPERAND`].
+    precedence: u8,
+}
+
+impl OperandText {
+    /// Returns the text, in parentheses if its precedence is below `least`.
+    fn within(self, least: u8) -> String {
+        if self.precedence < least { format!("({})", self.text) } else { self.text }
+    }
+}
+
+/// Returns the text of an operation on `a` and `b`.
+fn joined(operator: Operator, a: OperandText, b: OperandText) -> OperandText {
     match OPERATORS.iter().find(|(own, _)| *own == operator) {
-        Some((_, Form::Infix(sign, precedence))) => {
-            (format!("{} {sign} {}", within(a, *precedence), within(b, precedence + 1)), *precedence)
+        Some((_, Form::Infix(sign, precedence))) => OperandText {
+            text: format!("{} {sign} {}", a.within(*precedence), b.within(precedence + 1)),
+            precedence: *precedence,
+        },
+        Some((_, Form::Call(name))) => {
+            OperandText { text: format!("{name}({}, {})", a.text, b.text), precedence: OPERAND }
         }
-        Some((_, Form::Call(name))) => (format!("{name}({}, {})", a.0, b.0), OPERAND),
-        None => (String::new(), OPERAND),
+        None => OperandText { text: String::new(), precedence: OPERAND },
     }
 }
 
