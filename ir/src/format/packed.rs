@@ -345,7 +345,7 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
             for i in 0..each {
                 let at = r * row_bytes + (b * each + i) * from.block_bytes();
                 let block = Block { row: from.row(), offsets: &offsets, block: &rows[at..][..from.block_bytes()] };
-                pack_block(to.row(), (r, i), &block, out);
+                pack_block(to.row(), r, i, &block, out);
             }
         }
     }
@@ -354,8 +354,8 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     tail.copy_from_slice(&tails.collect::<Vec<_>>().concat());
 }
 
-/// Packs block `number` of a row, counted within the packed block.
-fn pack_block(to: &FormatRow, (r, number): (usize, usize), reader: &Block<'_>, out: &mut [u8]) {
+/// Packs block `number` of row `r`. Both are counted within the packed block.
+fn pack_block(to: &FormatRow, r: usize, number: usize, reader: &Block<'_>, out: &mut [u8]) {
     let &Block { row: from, block, .. } = reader;
     let at = |name: &str| codec::offset(&to.fields, name);
     let quants = match &to.codec {

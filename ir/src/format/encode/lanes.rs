@@ -412,7 +412,8 @@ pub(super) const POSITIONS: usize = 8;
 
 /// Returns the total of the partial sums.
 #[inline(always)]
-pub(super) fn total<V: Vector>([a, b, c, d, e, f, g, h]: [Lanes<V>; POSITIONS]) -> Lanes<V> {
+pub(super) fn total<V: Vector>(sums: [Lanes<V>; POSITIONS]) -> Lanes<V> {
+    let [a, b, c, d, e, f, g, h] = sums;
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
