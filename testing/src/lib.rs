@@ -8,6 +8,7 @@
 //! | [`mod@files`] | graph of the uses between a crate's files |
 //! | [`modules`] | graph of the uses between a crate's modules |
 //! | [`mod@nmse`] | distance of numbers from exact ones |
+//! | [`parameters`] | parameters of functions that have no name |
 //! | [`pages`] | text that no page of ours may contain |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`shared_data`] | test data outside of the repository |
@@ -21,6 +22,7 @@ pub mod files;
 pub mod modules;
 pub mod nmse;
 pub mod pages;
+pub mod parameters;
 pub mod prose;
 pub mod qemu;
 pub mod shared_data;

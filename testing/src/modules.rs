@@ -12,9 +12,40 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::source::{code, words};
+
+/// Root files of all crates, from the root of the repository.
+pub const ROOTS: &[&str] = &[
+    "failure/src/lib.rs",
+    "files/src/lib.rs",
+    "ir/src/lib.rs",
+    "targets/src/lib.rs",
+    "frontend/text/src/lib.rs",
+    "frontend/model_files/src/lib.rs",
+    "frontend/architectures/src/lib.rs",
+    "kernels/src/lib.rs",
+    "passes/src/lib.rs",
+    "codegen/src/lib.rs",
+    "cost/src/lib.rs",
+    "emulator/src/lib.rs",
+    "dataflow/src/lib.rs",
+    "runtime/src/lib.rs",
+    "grammar/src/lib.rs",
+    "compile/src/lib.rs",
+    "generate/src/lib.rs",
+    "quantise/src/lib.rs",
+    "measure/src/lib.rs",
+    "workbench/src/lib.rs",
+    "serve/src/lib.rs",
+    "error/src/lib.rs",
+    "cli/src/lib.rs",
+    "bench/src/main.rs",
+    "testing/src/lib.rs",
+    "capi/src/lib.rs",
+    "python/src/lib.rs",
+];
 
 /// Edges between the top modules of a crate.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
@@ -37,6 +68,25 @@ pub fn graph(root: &Path) -> Graph {
         edges.extend(found.iter().filter_map(known).filter(|used| used != name));
     }
     graph
+}
+
+/// Returns the files of a crate's modules, the root file first. Modules for tests are left out.
+///
+/// # Panics
+/// If a file cannot be read or ends within a literal: sources must compile.
+pub fn sources(root: &Path) -> Vec<PathBuf> {
+    let mut sources = vec![root.to_owned()];
+    let mut folders = vec![root.parent().unwrap_or(Path::new(".")).to_owned()];
+    let mut at = 0;
+    while at < sources.len() {
+        for name in declared(&code(&read(&sources[at]))) {
+            let (file, own) = (folders[at].join(format!("{name}.rs")), folders[at].join(&name));
+            sources.push(if file.is_file() { file } else { own.join("mod.rs") });
+            folders.push(own);
+        }
+        at += 1;
+    }
+    sources
 }
 
 /// Reads a source file.

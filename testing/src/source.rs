@@ -27,7 +27,8 @@ pub fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Returns the code without comments, the contents of literals, and items for tests.
+/// Returns the code without comments, the contents of literals, and items for tests. Lines keep
+/// their numbers.
 ///
 /// # Panics
 /// If the text ends within a literal.
@@ -74,8 +75,10 @@ fn lexed(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
             len
         } else {
             code.push(first);
-            first.len_utf8()
+            rest = &rest[first.len_utf8()..];
+            continue;
         };
+        code.extend(rest[..len].matches('\n'));
         rest = &rest[len..];
     }
     code
@@ -150,7 +153,9 @@ fn without_tests(code: &str) -> String {
             }
             (depth == 0 && matches!(c, ';' | '}')).then_some(at + 1)
         });
-        rest = &rest[end.unwrap_or(rest.len())..];
+        let end = end.unwrap_or(rest.len());
+        kept.extend(rest[..end].matches('\n'));
+        rest = &rest[end..];
     }
     kept.push_str(rest);
     kept
@@ -159,6 +164,14 @@ fn without_tests(code: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_code_keep_their_numbers() {
+        let text = "/* a\n b */ fn f() { \"c\nd\" }\n#[cfg(test)]\nmod tests {\n}\nfn g() {} // e\nfn h() {}";
+        let lines: Vec<usize> =
+            (1..).zip(code(text).lines()).filter(|(_, line)| line.contains("fn")).map(|(n, _)| n).collect();
+        assert_eq!(lines, [2, 7, 8]);
+    }
 
     #[test]
     fn literals_of_tests_and_comments_are_left_out() {

@@ -6,40 +6,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use ixc_testing::files::files;
-use ixc_testing::modules::{Graph, graph};
+use ixc_testing::modules::{Graph, ROOTS, graph};
 use petgraph::algo::{tarjan_scc, toposort};
 use petgraph::graphmap::DiGraphMap;
-
-/// Root files of all crates, and of the command line's folder of modules.
-const ROOTS: &[&str] = &[
-    "failure/src/lib.rs",
-    "files/src/lib.rs",
-    "ir/src/lib.rs",
-    "targets/src/lib.rs",
-    "frontend/text/src/lib.rs",
-    "frontend/model_files/src/lib.rs",
-    "frontend/architectures/src/lib.rs",
-    "kernels/src/lib.rs",
-    "passes/src/lib.rs",
-    "codegen/src/lib.rs",
-    "cost/src/lib.rs",
-    "emulator/src/lib.rs",
-    "dataflow/src/lib.rs",
-    "runtime/src/lib.rs",
-    "grammar/src/lib.rs",
-    "compile/src/lib.rs",
-    "generate/src/lib.rs",
-    "quantise/src/lib.rs",
-    "measure/src/lib.rs",
-    "workbench/src/lib.rs",
-    "serve/src/lib.rs",
-    "error/src/lib.rs",
-    "cli/src/lib.rs",
-    "bench/src/main.rs",
-    "testing/src/lib.rs",
-    "capi/src/lib.rs",
-    "python/src/lib.rs",
-];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -1,0 +1,162 @@
+//! Parameters that are patterns of tuples or arrays: a caller does not see the names in them.
+//!
+//! ```
+//! use ixc_testing::parameters::{Unnamed, unnamed};
+//!
+//! let found = unnamed("fn area(scale: u64, (rows, columns): (u64, u64)) {}");
+//! let pattern = "(rows, columns)".to_owned();
+//! assert_eq!(found, [Unnamed { line: 1, function: "area".to_owned(), pattern }]);
+//! ```
+
+use crate::source::{code, words};
+
+/// A parameter without a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unnamed {
+    /// Line of the function's name, from 1.
+    pub line: usize,
+    /// Name of the function.
+    pub function: String,
+    /// The pattern, as in the source.
+    pub pattern: String,
+}
+
+/// Returns the parameters of a source's functions that are patterns of tuples or arrays. Closures
+/// and items for tests are left out.
+///
+/// # Panics
+/// If the text ends within a literal.
+pub fn unnamed(text: &str) -> Vec<Unnamed> {
+    let code = code(text);
+    let numbered =
+        (1..).zip(code.lines()).flat_map(|(line, text)| words(text).into_iter().map(move |word| (line, word)));
+    let (lines, words): (Vec<usize>, Vec<&str>) = numbered.unzip();
+    let is_name = |word: &&str| word.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let mut found = Vec::new();
+    for (at, _) in words.windows(2).enumerate().filter(|(_, pair)| pair[0] == "fn" && is_name(&pair[1])) {
+        let rest = &words[at + 2..];
+        let generics = if rest.first() == Some(&"<") { group(rest) } else { 0 };
+        let rest = &rest[generics..];
+        // In the pattern of a macro, a name need not have parameters.
+        if rest.first() != Some(&"(") {
+            continue;
+        }
+        let patterns = patterns(&rest[1..group(rest)]);
+        found.extend(patterns.into_iter().map(|pattern| Unnamed {
+            line: lines[at + 1],
+            function: words[at + 1].to_owned(),
+            pattern,
+        }));
+    }
+    found
+}
+
+/// Returns the patterns of tuples and arrays in a list of parameters.
+fn patterns(list: &[&str]) -> Vec<String> {
+    let (mut patterns, mut depth, mut is_first) = (Vec::new(), 0usize, true);
+    let mut at = 0;
+    while at < list.len() {
+        match list[at] {
+            // An attribute.
+            "#" if is_first => {
+                at += 1 + group(&list[at + 1..]);
+                continue;
+            }
+            "&" if is_first => {}
+            "(" | "[" if is_first => {
+                let len = group(&list[at..]);
+                // After a comma within `<` and `>`, such a group is a type.
+                if list.get(at + len) == Some(&":") {
+                    patterns.push(written(&list[at..at + len]));
+                }
+                (at, is_first) = (at + len, false);
+                continue;
+            }
+            word => {
+                match word {
+                    "(" | "[" | "{" => depth += 1,
+                    ")" | "]" | "}" => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                is_first = depth == 0 && word == ",";
+            }
+        }
+        at += 1;
+    }
+    patterns
+}
+
+/// Returns the number of words of the group that the first word opens.
+fn group(words: &[&str]) -> usize {
+    let close = match words.first() {
+        Some(&"(") => ")",
+        Some(&"[") => "]",
+        _ => ">",
+    };
+    let mut depth = 0usize;
+    for (at, word) in words.iter().enumerate() {
+        // The `>` of an arrow closes no group.
+        let is_arrow = *word == ">" && at > 0 && words[at - 1] == "-";
+        if *word == words[0] {
+            depth += 1;
+        } else if *word == close && !is_arrow {
+            depth -= 1;
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    words.len()
+}
+
+/// Returns words with the usual spaces.
+fn written(words: &[&str]) -> String {
+    let mut text = String::new();
+    for word in words {
+        let is_word = |text: &str| text.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        if text.ends_with(',') || is_word(&text) && is_word(word) {
+            text.push(' ');
+        }
+        text.push_str(word);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<String> {
+        unnamed(text).into_iter().map(|one| format!("{} {} {}", one.line, one.function, one.pattern)).collect()
+    }
+
+    #[test]
+    fn patterns_are_found_among_all_forms_of_parameters() {
+        let text = r#"
+            impl<T> S<T> {
+                pub(super) fn first<const N: usize>(
+                    &mut self,
+                    [a, mut b]: [T; N],
+                    name: &str,
+                    &(c, [d, _]): &(u8, [u8; 2]),
+                ) {}
+            }
+            fn second<F: Fn((u8, u8)) -> Vec<u8>>(f: F, #[cfg(unix)] (x, y): (u8, u8)) -> (u8, u8) { (1, 2) }
+        "#;
+        assert_eq!(found(text), ["3 first [a, mut b]", "3 first (c, [d, _])", "10 second (x, y)"]);
+    }
+
+    #[test]
+    fn types_named_patterns_closures_and_tests_are_not_found() {
+        let text = r#"
+            fn named(pair: (u8, u8), of: [u8; 2], Size { rows, columns }: Size, Bytes(n): Bytes, _: (u8,)) {}
+            fn types(of: HashMap<u8, (u8, u8)>, f: impl Fn(u8, (u8, u8)) -> Result<u8, [u8; 2]>, g: fn((u8, u8))) {}
+            fn closure() -> u8 { let f = |(a, b): (u8, u8)| a + b; f((1, 2)) }
+            type Pointer = fn((u8, u8)) -> u8;
+            // fn comment((a, b): (u8, u8)) {}
+            #[cfg(test)]
+            mod tests { fn test((a, b): (u8, u8)) {} }
+        "#;
+        assert_eq!(found(text), [""; 0]);
+    }
+}
