@@ -24,29 +24,26 @@ pub const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
 /// Type of sums.
 pub const SUM: Type = Type::tile(Elem::F32, 16, 16);
 
-/// Makes a tile of one side of a product: takes the number of the tile among rows or columns, and
-/// the number of the part.
-pub type Make<'a> = &'a dyn Fn(&mut KernelBuilder, i64, i64) -> ValueId;
+/// One side of a product.
+pub struct Side<'a> {
+    /// Number of bf16 parts.
+    pub parts: i64,
+    /// Number of tiles side by side.
+    pub tiles: i64,
+    /// Emits a tile: takes the number of the tile, and the number of the part.
+    pub emit: &'a dyn Fn(&mut KernelBuilder, i64, i64) -> ValueId,
+}
 
-/// One side of a product: number of parts, number of tiles side by side, and the function that
-/// makes a tile.
-pub type Side<'a> = (i64, i64, Make<'a>);
-
-/// Adds `rows(row) * columns(column)` to `sums[row][column]`: high times high, low times high, high
-/// times low, for the parts that exist.
-pub fn multiply(
-    b: &mut KernelBuilder,
-    sums: &mut [ValueId],
-    (row_parts, height, rows): Side<'_>,
-    (column_parts, width, columns): Side<'_>,
-) {
-    for row_part in 0..row_parts {
-        let rows: Vec<ValueId> = (0..height).map(|row| rows(b, row, row_part)).collect();
-        for column_part in 0..column_parts.min(2 - row_part) {
-            for column in 0..width {
-                let right = columns(b, column, column_part);
-                for (row, left) in (0i64..).zip(&rows) {
-                    let sum = &mut sums[(row * width + column) as usize];
+/// Adds tile `row` of `rows` times tile `column` of `columns` to `sums[row][column]`: high times
+/// high, low times high, high times low, for the parts that exist.
+pub fn multiply(b: &mut KernelBuilder, sums: &mut [ValueId], rows: &Side<'_>, columns: &Side<'_>) {
+    for row_part in 0..rows.parts {
+        let left: Vec<ValueId> = (0..rows.tiles).map(|row| (rows.emit)(b, row, row_part)).collect();
+        for column_part in 0..columns.parts.min(2 - row_part) {
+            for column in 0..columns.tiles {
+                let right = (columns.emit)(b, column, column_part);
+                for (row, left) in (0i64..).zip(&left) {
+                    let sum = &mut sums[(row * columns.tiles + column) as usize];
                     *sum = b.tile_dot(Op::TileDotBf16, *sum, *left, right);
                 }
             }

@@ -11,11 +11,12 @@ use std::fmt;
 
 use ixc_ir::cache::{Codes, Held, is_cached};
 use ixc_ir::format::Format;
-use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Address, Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 use ixc_ir::state::StateKind;
 use serde::{Deserialize, Serialize};
 
+use crate::buffer_offset::BufferOffset;
 use crate::generate::{GenerateError, check};
 use crate::reference::{Buffers, Mismatch};
 use crate::signature::Holds;
@@ -301,16 +302,18 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(lanes), &[integer])
     }
 
-    /// Stores a position's elements in the panel at `panel` of `to`. The codes of keys go through
-    /// scratch memory; `keys` gives its buffer and offset.
+    /// Stores the elements of position `lane` of the panel at `panel`. The codes of keys go through
+    /// the scratch memory `keys`.
     pub(crate) fn append(
         &self,
         b: &mut KernelBuilder,
         lanes: u16,
         elements: Elements<'_>,
-        (to, panel, lane): (BufferId, Affine, Affine),
-        keys: Option<(BufferId, i64)>,
+        panel: Address,
+        lane: Affine,
+        keys: Option<BufferOffset>,
     ) {
+        let Address { buffer: to, offset: panel } = panel;
         let plane = self.codes.plane;
         // A vector's codes must lie side by side.
         let lanes = lanes.min(plane.run as u16).min(16);
@@ -352,7 +355,7 @@ impl Blocks {
         let codes = |byte: i64| {
             let at = self.codes.first() as i64;
             match keys {
-                Some((scratch, start)) => (scratch, Affine::constant(start + byte)),
+                Some(scratch) => (scratch.buffer, Affine::constant(scratch.at + byte)),
                 None => (to, panel.clone() + lane.clone() * self.bytes() + (at + byte)),
             }
         };
@@ -387,9 +390,9 @@ impl Blocks {
             b.store(buffer, at, narrow);
             byte += width;
         }
-        if let Some((scratch, start)) = keys {
+        if let Some(scratch) = keys {
             for dword in 0..self.dwords() {
-                let codes = b.load(Type::i32(1), scratch, start + dword * 4);
+                let codes = b.load(Type::i32(1), scratch.buffer, scratch.at + dword * 4);
                 b.store(to, panel.clone() + lane.clone() * 4 + self.dword(dword), codes);
             }
         }

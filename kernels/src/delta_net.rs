@@ -243,7 +243,7 @@ impl Layout {
 
     /// Stores the decays of a value head's state by row `t` at `to` in scratch memory, one for each
     /// element of a key.
-    pub(crate) fn decays(&self, b: &mut KernelBuilder, (t, h): (Affine, VarId), to: &Affine) {
+    pub(crate) fn decays(&self, b: &mut KernelBuilder, t: Affine, h: VarId, to: &Affine) {
         let (of_head, of_row) = self.numbers(t, h);
         let d = i64::from(self.spec.d);
         for_vectors(b, self.lanes, self.spec.d, |b, at, lanes| {
@@ -278,12 +278,12 @@ impl Layout {
     }
 
     /// Loads a part of a value.
-    pub(crate) fn load_v(&self, b: &mut KernelBuilder, lanes: u16, (t, h): (Affine, VarId), at: Affine) -> ValueId {
+    pub(crate) fn load_v(&self, b: &mut KernelBuilder, lanes: u16, t: Affine, h: VarId, at: Affine) -> ValueId {
         b.load(Type::f32(lanes), self.v, self.place(t, h) + at)
     }
 
     /// Stores a part of a result.
-    pub(crate) fn store_y(&self, b: &mut KernelBuilder, (t, h): (Affine, VarId), at: Affine, y: ValueId) {
+    pub(crate) fn store_y(&self, b: &mut KernelBuilder, t: Affine, h: VarId, at: Affine, y: ValueId) {
         b.store(self.y, self.place(t, h) + at, y);
     }
 
@@ -329,7 +329,7 @@ impl Layout {
             let scalar = |b: &mut KernelBuilder, buffer, at: &Affine| b.load(Type::f32(1), buffer, at.clone());
             let (decays, decayed) = (Affine::constant(2 * self.key), Affine::constant(3 * self.key));
             let decay = if self.spec.channels {
-                self.decays(b, (t.clone(), h), &decays);
+                self.decays(b, t.clone(), h, &decays);
                 for_vectors(b, self.lanes, d, |b, at, lanes| {
                     let [decay, k] =
                         [&decays, &key].map(|of| b.load(Type::f32(lanes), self.scratch, of.clone() + at.clone() * 4));
@@ -363,7 +363,7 @@ impl Layout {
                     found.iter().enumerate().map(&mut column).collect()
                 });
                 let change = |(at, found): (&Affine, ValueId)| {
-                    let wanted = self.load_v(b, lanes, (t.clone(), h), at.clone());
+                    let wanted = self.load_v(b, lanes, t.clone(), h, at.clone());
                     let found = decay.map_or(found, |decay| b.mul(found, decay));
                     let change = b.sub(wanted, found);
                     b.mul(change, rate)
@@ -383,7 +383,7 @@ impl Layout {
                     sums.iter().enumerate().map(&mut column).collect()
                 });
                 for (at, sum) in at.iter().zip(sums) {
-                    self.store_y(b, (t.clone(), h), at.clone(), sum);
+                    self.store_y(b, t.clone(), h, at.clone(), sum);
                 }
             });
         });

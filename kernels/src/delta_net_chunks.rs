@@ -327,7 +327,7 @@ impl Chunk {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch, key, d) = (layout.lanes, layout.scratch, layout.key, self.spec.d);
         b.for_each("r", i64::from(CHUNK), |b, r| {
-            layout.decays(b, (first.clone() + r, h), &(r * key + channels.decay));
+            layout.decays(b, first.clone() + r, h, &(r * key + channels.decay));
             let (_, of_row) = layout.numbers(first.clone() + r, h);
             let beta = b.load(Type::f32(1), layout.beta, of_row);
             let rate = layout.rate(b, beta);
@@ -419,7 +419,7 @@ impl Chunk {
                     for (at, &sum) in columns.each().zip(*sums) {
                         let mut x = left.map_or(sum, |left| b.mul(sum, left));
                         if to == places.u {
-                            let v = layout.load_v(b, columns.lanes, (first.clone() + row.clone(), h), at.clone());
+                            let v = layout.load_v(b, columns.lanes, first.clone() + row.clone(), h, at.clone());
                             x = b.sub(v, x);
                             x = b.mul(x, rate);
                         }
@@ -458,7 +458,7 @@ impl Chunk {
             let found = load(b, places.o, i);
             let y = with_changes(b, found, places.give + i * NUMBERS, i + 1);
             for (at, y) in columns.each().zip(y) {
-                layout.store_y(b, (first.clone() + i, h), at, y);
+                layout.store_y(b, first.clone() + i, h, at, y);
             }
         }
         if self.spec.channels {

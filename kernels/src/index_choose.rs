@@ -86,7 +86,7 @@ impl Definition for IndexChoose {
         let scores = run.input().ints("parts")?;
         let words = run.output().ints("chosen")?;
         if let (Some(every), Some(local)) = (self.every, self.local) {
-            return self.reference_of_blocks(&scores, &words, (every as usize, local as usize));
+            return self.reference_of_blocks(&scores, &words, every as usize, local as usize);
         }
         let mut order: Vec<usize> = (0..scores.len()).filter(|&p| scores[p] > i32::MIN).collect();
         order.sort_by_key(|&p| (std::cmp::Reverse(scores[p]), p));
@@ -106,12 +106,7 @@ impl Definition for IndexChoose {
 }
 
 impl IndexChoose {
-    fn reference_of_blocks(
-        &self,
-        scores: &[i32],
-        words: &[i32],
-        (every, local): (usize, usize),
-    ) -> Result<(), Mismatch> {
+    fn reference_of_blocks(&self, scores: &[i32], words: &[i32], every: usize, local: usize) -> Result<(), Mismatch> {
         let seen = scores.iter().filter(|score| **score > i32::MIN).count();
         let first_local = (seen.saturating_sub(1) / every + 1).saturating_sub(local);
         let highest = |block: &[i32]| block.iter().copied().max().unwrap_or(i32::MIN).min(i32::MAX - 1);

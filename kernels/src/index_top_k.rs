@@ -43,6 +43,7 @@ use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
+use scores::Runs;
 pub(crate) use scores::{BlockScores, Blocks, Index, PositionScores, last_entry};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
@@ -175,15 +176,16 @@ impl Definition for IndexTopK {
         index.scores(&mut b, last);
         let top_k = b.splat_int(Type::i32(1), (top_k / every).into());
         let least = index.least(&mut b, top_k);
-        let end = index.end(&mut b, (top_k, least), positions.div_ceil(every));
-        index.mark_runs(&mut b, (chosen, words), (least, end), ([whole, behind], every.into()));
+        let end = index.end(&mut b, top_k, least, positions.div_ceil(every));
+        let runs = Runs { whole, positions: behind, length: every.into() };
+        index.mark_runs(&mut b, chosen, words, least, end, &runs);
         Ok(b.finish())
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let IndexTopK { heads, d, chosen: top_k, every, entries, local, .. } = *self;
         if let (Some(every), Some(local)) = (every, local) {
-            return self.reference_of_blocks(run, (every as usize, local as usize));
+            return self.reference_of_blocks(run, every as usize, local as usize);
         }
         let (heads, d) = (heads as usize, d as usize);
         let input = run.input();
@@ -276,7 +278,7 @@ fn of_blocks(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, of: &Blocks) ->
 }
 
 impl IndexTopK {
-    fn reference_of_blocks(&self, run: &Run<'_>, (every, local): (usize, usize)) -> Result<(), Mismatch> {
+    fn reference_of_blocks(&self, run: &Run<'_>, every: usize, local: usize) -> Result<(), Mismatch> {
         let d = self.d as usize;
         let input = run.input();
         let (q, keys, own) = (input.floats("q")?, input.halves("keys")?, input.id("position")?);

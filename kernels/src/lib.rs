@@ -23,7 +23,7 @@
 //! | [`spec`], [`text`], [`limits`] | queries on any spec; its text; limits of typed specs |
 //! | [`signature`] | buffers and dims by name, and binding to them |
 //! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
-//! | [`vectors`], [`math`], [`rms`], [`rotation`] | pieces of generators |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`buffer_offset`] | pieces of generators |
 //! | [`cache`], [`bf16_tile`] | the KV cache and tiles of bf16, as generators use them |
 //! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
@@ -37,6 +37,7 @@ mod append_places;
 pub mod attention;
 mod bf16_tile;
 pub mod blocks;
+mod buffer_offset;
 mod cache;
 pub mod catalogue;
 mod centre;

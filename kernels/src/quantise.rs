@@ -5,7 +5,7 @@
 //! `quantise`. The formats for tiles hold the elements as bf16 too, or only as bf16.
 
 use ixc_ir::format::{Codec, Format, packed};
-use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Address, Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -189,19 +189,19 @@ fn store_whole_row(
     }
 }
 
-/// Stores `n` values: the sub-blocks from number `band * n / SUB` on of the block at `offset` of
-/// `y`. All bands of a block together store the same as [`store_row`].
+/// Stores `n` values: the sub-blocks from number `band * n / SUB` on of the block at `to`. All
+/// bands of a block together store the same as [`store_row`].
 pub fn store_band(
     b: &mut KernelBuilder,
     lanes: u16,
     format: Format,
-    (n, band): (u32, Affine),
-    y: BufferId,
-    offset: Affine,
+    n: u32,
+    band: Affine,
+    to: Address,
     values: Values<'_>,
 ) {
     let Codec::Bytes { scaled } = *format.codec() else { unreachable!("{format} has no sub-blocks") };
-    let (block, subs) = (BlockOf { format, y, lanes, at: offset }, i64::from(n) / SUB);
+    let (block, subs) = (BlockOf { format, y: to.buffer, lanes, at: to.offset }, i64::from(n) / SUB);
     block.store_pad(b, band.clone(), format.block_len() as i64 / i64::from(n));
     b.for_each("sub", subs, |b, sub| {
         block.store_sub_block(b, scaled as i64, band.clone() * subs + sub, &mut |b, at, lanes| {

@@ -41,14 +41,20 @@ pub fn inverse_rms(
     inverse_root(b, sum, n, eps)
 }
 
-/// Stores `x * scale * w` in format `out`; without a `w`, `w` is 1.
-pub fn store_scaled(
-    b: &mut KernelBuilder,
-    lanes: u16,
-    (out, n): (Format, u32),
-    (x, w, y): (BufferId, Option<BufferId>, BufferId),
-    scale: ValueId,
-) {
+/// Buffers of a norm.
+#[derive(Clone, Copy)]
+pub struct NormBuffers {
+    /// The row, in f32.
+    pub x: BufferId,
+    /// Factors of the elements, in f32; all are 1 if absent.
+    pub w: Option<BufferId>,
+    /// The result.
+    pub y: BufferId,
+}
+
+/// Stores `x * scale * w` for `n` elements, in format `out`.
+pub fn store_scaled(b: &mut KernelBuilder, lanes: u16, out: Format, n: u32, buffers: NormBuffers, scale: ValueId) {
+    let NormBuffers { x, w, y } = buffers;
     quantise::store_row(b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
         let v = b.load(Type::f32(lanes), x, at.clone() * 4);
         let w = w.map(|w| b.load(Type::f32(lanes), w, at * 4));
@@ -60,7 +66,7 @@ pub fn store_scaled(
 
 /// Compares `y` with `x * w / sqrt(sum / row + eps)`. `sum` is that of the squares of a row of
 /// `row` elements.
-pub fn reference(run: &Run<'_>, (sum, row): (f64, u32), eps: Bits, out: Format) -> Result<(), Mismatch> {
+pub fn reference(run: &Run<'_>, sum: f64, row: u32, eps: Bits, out: Format) -> Result<(), Mismatch> {
     let x = run.input().floats("x")?;
     let w = run.input().find("w").map_or_else(|| vec![1.0; x.len()], floats);
     let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();

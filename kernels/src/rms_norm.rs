@@ -59,13 +59,13 @@ impl Definition for RmsNorm {
         let w = (!plain).then(|| b.read("w", size));
         let y = b.write("y", bytes);
         let scale = rms::inverse_rms(&mut b, lanes, n, eps.value(), |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
-        rms::store_scaled(&mut b, lanes, (out, n), (x, w, y), scale);
+        rms::store_scaled(&mut b, lanes, out, n, rms::NormBuffers { x, w, y }, scale);
         Ok(b.finish())
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let sum = run.input().floats("x")?.iter().map(|x| x * x).sum();
-        rms::reference(run, (sum, self.n), self.eps, self.out)
+        rms::reference(run, sum, self.n, self.eps, self.out)
     }
 
     fn rows() -> &'static [Row] {

@@ -71,13 +71,13 @@ impl Definition for RmsNormPiece {
             vec![b.add(sum[0], next)]
         });
         let scale = rms::inverse_root(&mut b, sum[0], row, eps.value());
-        rms::store_scaled(&mut b, lanes, (out, n), (x, Some(w), y), scale);
+        rms::store_scaled(&mut b, lanes, out, n, rms::NormBuffers { x, w: Some(w), y }, scale);
         Ok(b.finish())
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let sum = run.input().floats("sums")?.iter().sum();
-        rms::reference(run, (sum, self.row), self.eps, self.out)
+        rms::reference(run, sum, self.row, self.eps, self.out)
     }
 
     fn rows() -> &'static [Row] {

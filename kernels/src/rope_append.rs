@@ -1,9 +1,10 @@
 //! Rotation of a key head, and the append of key and value to the cache.
 
-use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type};
+use ixc_ir::kernel::{Address, Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::RopeStyle;
 
 use crate::blocks;
+use crate::buffer_offset::BufferOffset;
 use crate::cache::{Blocks, Cache};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -93,18 +94,21 @@ impl Definition for RopeAppend {
             Affine::constant(0),
         );
         // Elements of a block lie where they lie in the whole row.
-        let in_blocks = |b: &mut KernelBuilder, blocks: Blocks, from: BufferId, to: (BufferId, Affine), scratch| {
+        let in_blocks = |b: &mut KernelBuilder, blocks: Blocks, from: BufferId, to: Address, scratch| {
             b.for_each("block", blocks.count, |b, i| {
                 let elements = |b: &mut KernelBuilder, at: Affine, lanes: u16| {
                     b.load(Type::f32(lanes), from, (i * blocks.len() + at) * 4)
                 };
-                let panel = to.1.clone() + i * blocks.panel();
-                blocks.append(b, lanes, &elements, (to.0, panel, position.lane.into()), scratch);
+                let panel = Address { buffer: to.buffer, offset: to.offset.clone() + i * blocks.panel() };
+                blocks.append(b, lanes, &elements, panel, position.lane.into(), scratch);
             });
         };
         let strip = position.block * of_keys.strip_bytes();
         match of_keys.codes() {
-            Some(blocks) => in_blocks(&mut b, blocks, rotated, (keys, strip), Some((rotated, codes_at))),
+            Some(blocks) => {
+                let scratch = Some(BufferOffset { buffer: rotated, at: codes_at });
+                in_blocks(&mut b, blocks, rotated, Address { buffer: keys, offset: strip }, scratch);
+            }
             None => for_vectors(&mut b, lanes, d, |b, at, lanes| {
                 let key = strip.clone() + position.lane * 2;
                 let x = b.load(Type::f32(lanes), rotated, at.clone() * 4);
@@ -118,7 +122,7 @@ impl Definition for RopeAppend {
         }
         let strip = position.block * of_values.strip_bytes();
         match of_values.codes() {
-            Some(blocks) => in_blocks(&mut b, blocks, v, (values, strip), None),
+            Some(blocks) => in_blocks(&mut b, blocks, v, Address { buffer: values, offset: strip }, None),
             None => for_vectors(&mut b, lanes, dv, |b, at, lanes| {
                 let value = strip.clone() + position.lane * (i64::from(dv) * 2);
                 let x = b.load(Type::f32(lanes), v, at.clone() * 4);
@@ -132,7 +136,7 @@ impl Definition for RopeAppend {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let RopeAppend { d, dv, dims, style, norm, cache } = *self;
         let (input, output) = (run.input(), run.output());
-        let (position, key) = rotated(&input, &input.floats("k")?, (d, dims), style, norm)?;
+        let (position, key) = rotated(&input, &input.floats("k")?, d, dims, style, norm)?;
         let value = input.floats("v")?;
         for (name, field, expected) in [("keys", cache.keys(d), key), ("values", cache.values(dv), value)] {
             let found = field.reader(&output, name)?;

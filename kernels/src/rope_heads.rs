@@ -75,7 +75,7 @@ impl Definition for RopeHeads {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let RopeHeads { d, dims, style, norm, .. } = *self;
         let (input, y) = (run.input(), run.output().floats("y")?);
-        let (_, expected) = rotated(&input, &input.floats("x")?, (d, dims), style, norm)?;
+        let (_, expected) = rotated(&input, &input.floats("x")?, d, dims, style, norm)?;
         let mut values = y.iter().zip(&expected).enumerate();
         values.try_for_each(|(i, (y, expected))| close(format_args!("y[{i}]"), *y, *expected, 1e-5))
     }

@@ -123,7 +123,8 @@ pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, fr
 pub fn rotated(
     input: &Buffers<'_>,
     x: &[f64],
-    (d, dims): (u32, u32),
+    d: u32,
+    dims: u32,
     style: RopeStyle,
     norm: Option<Bits>,
 ) -> Result<(usize, Vec<f64>), Mismatch> {

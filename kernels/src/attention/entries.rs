@@ -7,7 +7,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
 
 use super::heads::{Heads, Operands, Scores, Window};
-use super::online_softmax::{OfHead, attended, attended_in, kernel_with_entries};
+use super::online_softmax::{CacheBuffers, OfHead, attended, attended_in, kernel_with_entries};
 use super::request::{AttentionRequest, Entries, ItemDivision, KernelOffer, Lookahead, Reason};
 use crate::blocks;
 use crate::cache::Cache;
@@ -127,12 +127,13 @@ impl Definition for AttentionEntries {
             let q = &q[h * d..][..d];
             let from = (own + 1).saturating_sub(window as usize).max(first);
             let sink = if scores.sinks { Some(input.floats("sinks")?[h]) } else { None };
+            let places = from - first..own + 1 - first;
             let (mut max, mut sum, mut acc) =
-                attended(&input, q, (dv, Cache::default()), &scores, (first, from, own), OfHead { sink, slope: None })?;
+                attended(&input, q, dv, Cache::default(), &scores, places, OfHead { sink, slope: None })?;
             if !seen.is_empty() {
-                let names = ["entry_keys", "entry_values"];
-                let alone = OfHead::default();
-                let of_entries = attended_in(&input, names, q, (dv, Cache::default()), &scores, &seen, alone)?;
+                let (keys, values, cache) = ("entry_keys", "entry_values", Cache::default());
+                let buffers = CacheBuffers { keys, values, dv, cache };
+                let of_entries = attended_in(&input, buffers, q, &scores, &seen, OfHead::default())?;
                 let top = max.max(of_entries.0);
                 let [past, new] = [max, of_entries.0].map(|max| (max - top).exp());
                 (max, sum) = (top, sum * past + of_entries.1 * new);

@@ -59,7 +59,7 @@ use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
 use crate::quantise::Scale;
 use crate::vectors::for_vectors;
-pub use reference::{OfHead, attended, attended_in};
+pub use reference::{CacheBuffers, OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
@@ -201,11 +201,12 @@ pub(super) fn kernel(
     name: String,
     lanes: u16,
     operands: Operands,
-    [heads, rows]: [u32; 2],
+    heads: u32,
+    rows: u32,
     part: bool,
     window: Option<Window>,
 ) -> Result<Kernel, GenerateError> {
-    generate_kernel(name, lanes, operands, [heads, rows], part, Visibility { window, entries: false })
+    generate_kernel(name, lanes, operands, heads, rows, part, Visibility { window, entries: false })
 }
 
 /// Generates attention of one row over a window and over whole entries.
@@ -216,7 +217,7 @@ pub(super) fn kernel_with_entries(
     window: u32,
 ) -> Result<Kernel, GenerateError> {
     let window = Some(Window { positions: window, chunked: false, both: false });
-    generate_kernel(name, lanes, operands, [1, 1], false, Visibility { window, entries: true })
+    generate_kernel(name, lanes, operands, 1, 1, false, Visibility { window, entries: true })
 }
 
 /// Positions and entries that a row sees.
@@ -230,7 +231,8 @@ fn generate_kernel(
     name: String,
     lanes: u16,
     operands: Operands,
-    [heads, rows]: [u32; 2],
+    heads: u32,
+    rows: u32,
     part: bool,
     Visibility { window, entries }: Visibility,
 ) -> Result<Kernel, GenerateError> {
@@ -286,7 +288,7 @@ fn generate_kernel(
         (None, Some(_)) => STATS_WITH_ENTRIES,
         (None, None) => STATS,
     };
-    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats);
+    let scratch = scratch(&mut b, lanes, group * rows, of_keys, of_values, stats);
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -316,7 +318,7 @@ fn generate_kernel(
     Ok(b.finish())
 }
 
-fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [keys, values]: [Field; 2], stats_bytes: i64) -> Scratch {
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, keys: Field, values: Field, stats_bytes: i64) -> Scratch {
     let mut end = 0;
     let mut place = |bytes: i64| {
         let at = end;
@@ -356,12 +358,18 @@ fn tiles(queries: i64, most: i64) -> Tiles {
         .collect()
 }
 
-/// Number of values, and a function that emits one of them.
-type Make<'a> = (i64, &'a dyn Fn(&mut KernelBuilder, i64) -> ValueId);
+/// Factors of an outer product.
+struct Factors<'a> {
+    count: i64,
+    /// Emits the factor of this number.
+    emit: &'a dyn Fn(&mut KernelBuilder, i64) -> ValueId,
+}
 
-/// Adds `scalar(i) * vector(j)` to `sums[i][j]`. All values of the shorter dimension are in
-/// registers together, and the others one by one.
-fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], (rows, scalar): Make<'_>, (columns, vector): Make<'_>) {
+/// Adds the product of factor `i` of `scalars` and factor `j` of `vectors` to `sums[i][j]`. All
+/// factors of the shorter side are in registers together, and the others one by one.
+fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], scalars: &Factors<'_>, vectors: &Factors<'_>) {
+    let Factors { count: rows, emit: scalar } = *scalars;
+    let Factors { count: columns, emit: vector } = *vectors;
     let mut add = |b: &mut KernelBuilder, i: usize, j: usize, scalar, vector| {
         let sum = &mut sums[i * columns as usize + j];
         *sum = b.fma(vector, scalar, *sum);

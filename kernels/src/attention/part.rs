@@ -84,7 +84,7 @@ impl Definition for AttentionPart {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        kernel(name, vectors.lanes, self.operands(), [1, 1], true, None)
+        kernel(name, vectors.lanes, self.operands(), 1, 1, true, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -98,8 +98,7 @@ impl Definition for AttentionPart {
             let sink = if scores.sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
             let slope = if scores.slopes { Some(input.floats("slopes")?[h]) } else { None };
             let of_head = OfHead { sink, slope };
-            let (max, sum, acc) =
-                attended(&input, &q[h * d..][..d], (dv, cache), &scores, (first, first, own), of_head)?;
+            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, cache, &scores, 0..own + 1 - first, of_head)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

@@ -91,7 +91,7 @@ impl Definition for Attention {
         let Attention { key_heads, rows, .. } = *self;
         check(&name, "rows", u64::from(rows), (1..=MAX_ITEM_ROWS).contains(&rows), format!("1 to {MAX_ITEM_ROWS}"))?;
         check(&name, "key heads", u64::from(key_heads), key_heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, self.operands(), [key_heads, rows], false, None)
+        kernel(name, vectors.lanes, self.operands(), key_heads, rows, false, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -106,7 +106,7 @@ impl Definition for Attention {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
                 let of_head = OfHead { sink, slope };
-                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (0, 0, own as usize), of_head)?;
+                let (_, sum, acc) = attended(&input, q, dv, cache, &scores, 0..own as usize + 1, of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -110,7 +110,7 @@ impl Definition for AttentionWindow {
         self.seen().check(&name)?;
         let (both, slopes) = (self.both, self.scores.slopes);
         check(&name, "slopes of rows that see both ways", both.into(), !(both && slopes), "none of them")?;
-        kernel(name, vectors.lanes, self.operands(), [key_heads, rows], false, Some(self.seen()))
+        kernel(name, vectors.lanes, self.operands(), key_heads, rows, false, Some(self.seen()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -129,7 +129,7 @@ impl Definition for AttentionWindow {
                 let from = (self.seen().first(own as u64) as usize).max(first);
                 let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
                 let of_head = OfHead { sink, slope };
-                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (first, from, last), of_head)?;
+                let (_, sum, acc) = attended(&input, q, dv, cache, &scores, from - first..last + 1 - first, of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

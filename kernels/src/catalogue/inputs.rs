@@ -136,7 +136,7 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
         BufferKind::Read | BufferKind::ReadWrite => {
             let holds = declared(buffer);
             let content = holds.map_or_else(|| Content::elements(elem), |buffer| buffer.holds.into());
-            Ok(content.fill(&mut random, size, kernel, (spec, dims)))
+            Ok(content.fill(&mut random, size, kernel, spec, dims))
         }
     });
     buffers.collect()
@@ -228,7 +228,8 @@ impl Content {
         random: &mut Random,
         size: usize,
         kernel: &Kernel,
-        (spec, dims): (Option<&KernelSpec>, &[i64]),
+        spec: Option<&KernelSpec>,
+        dims: &[i64],
     ) -> Vec<u8> {
         let mut bytes: Vec<u8> = match self {
             Content::Weights(format) if format.has_row_scale() => rows(random, format, size, spec),

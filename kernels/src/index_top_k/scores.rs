@@ -89,12 +89,22 @@ impl std::ops::Deref for Index {
     }
 }
 
+/// Runs of positions up to a row's own.
+pub(super) struct Runs {
+    /// Number of whole runs.
+    pub whole: ValueId,
+    /// Number of positions up to the row's own.
+    pub positions: ValueId,
+    /// Positions of a run.
+    pub length: i64,
+}
+
 impl BlockScores {
     /// Stores a bit for each of the `top_k` best of at most `positions` positions.
     pub fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, top_k: u32, positions: u32) {
         let top_k = b.splat_int(Type::i32(1), top_k.into());
         let least = self.least(b, top_k);
-        let end = self.end(b, (top_k, least), positions);
+        let end = self.end(b, top_k, least, positions);
         self.mark(b, chosen, least, end);
     }
 
@@ -117,7 +127,7 @@ impl BlockScores {
         let before = b.splat_int(scalar, i64::from(of.top_k - of.every) + 1);
         let top_k = b.iadd(before, inside);
         let least = self.least(b, top_k);
-        let end = self.end(b, (top_k, least), positions);
+        let end = self.end(b, top_k, least, positions);
         self.mark(b, chosen, least, end);
     }
 
@@ -227,7 +237,7 @@ impl Index {
                 let none = b.splat_f32(lanes, 0.0);
                 let tiles = self.heads / together;
                 let scores = b.for_carry("tile", tiles, &vec![none; vectors as usize], |b, tile, scores| {
-                    let sums = self.products(b, (tile, together), (&at, vectors));
+                    let sums = self.products(b, tile, together, &at, vectors);
                     let mut scores = scores.to_vec();
                     for (h, sums) in sums.chunks(vectors as usize).enumerate() {
                         let Some(w) = self.w else {
@@ -263,13 +273,9 @@ impl Index {
         });
     }
 
-    /// Returns the products of some heads with some vectors of positions, by head.
-    fn products(
-        &self,
-        b: &mut KernelBuilder,
-        (tile, together): (VarId, i64),
-        (at, vectors): (&Affine, i64),
-    ) -> Vec<ValueId> {
+    /// Returns the products of the `together` heads of a tile with `vectors` vectors of positions,
+    /// by head. The keys begin at byte `at`.
+    fn products(&self, b: &mut KernelBuilder, tile: VarId, together: i64, at: &Affine, vectors: i64) -> Vec<ValueId> {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let none = b.splat_f32(lanes, 0.0);
         b.for_carry("e", self.d, &vec![none; (together * vectors) as usize], |b, e, sums| {
@@ -347,7 +353,7 @@ impl BlockScores {
     }
 
     /// Returns the position before which positions with exactly the lowest chosen score are chosen.
-    pub(super) fn end(&self, b: &mut KernelBuilder, (top_k, least): (ValueId, ValueId), positions: u32) -> ValueId {
+    pub(super) fn end(&self, b: &mut KernelBuilder, top_k: ValueId, least: ValueId, positions: u32) -> ValueId {
         let wide = self.wide(b, least);
         let above = self.count(b, |b, score, _| b.same(Op::CmpGt, &[score, wide]));
         let left = b.same(Op::ISub, &[top_k, above]);
@@ -395,15 +401,18 @@ impl BlockScores {
         });
     }
 
-    /// Stores a word of bits for each block of positions: those of the chosen runs, and those from
-    /// the last whole run up to the row's own.
+    /// Stores `words` words of bits, one for each block of positions: those of the chosen runs, and
+    /// those from the last whole run up to the row's own.
     pub(super) fn mark_runs(
         &self,
         b: &mut KernelBuilder,
-        (chosen, words): (BufferId, Affine),
-        (least, end): (ValueId, ValueId),
-        ([whole, behind], every): ([ValueId; 2], i64),
+        chosen: BufferId,
+        words: Affine,
+        least: ValueId,
+        end: ValueId,
+        runs: &Runs,
     ) {
+        let Runs { whole, positions: behind, length: every } = *runs;
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
         let of_word = BLOCK / every;
         let length = b.splat_int(scalar, every);

@@ -23,6 +23,7 @@ use super::packed::ahead;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
 use super::packed::strip::Part;
 use super::{Destination, MatmulStrategy, Product, SUB, row_bytes, tiles};
+use crate::buffer_offset::BufferOffset;
 use crate::linear;
 
 const STRIP: i64 = STRIP_ROWS as i64;
@@ -62,7 +63,7 @@ impl Ends<'_> {
 
     /// Adds the product of a row and a strip's part to the destination.
     fn add(&self, b: &mut KernelBuilder, row: &Affine, strip: &Affine, part: Part, sum: ValueId, zero: u8) {
-        let Product { format, k, x, w: (w, w_at), .. } = *self.product;
+        let Product { format, k, x, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.product;
         let sum = match zero {
             0 => sum,
             zero => {
@@ -154,7 +155,7 @@ impl Vectors<'_> {
 
     /// Returns the strip in memory.
     fn source(&self) -> Source {
-        let Product { format, k, w: (w, w_at), .. } = *self.ends.product;
+        let Product { format, k, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.ends.product;
         let offset = self.strip.clone() * super::strip_bytes(format, k) + w_at;
         Source { panel: false, format, dots: self.dots, buffer: w, offset }
     }
@@ -330,7 +331,7 @@ pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
 pub fn multiply_tiles(
     b: &mut KernelBuilder,
     product: &Product,
-    scratch: (BufferId, i64),
+    scratch: BufferOffset,
     rows: &tiles::Rows,
     to: &Destination,
 ) {
@@ -365,7 +366,7 @@ struct Source16 {
 /// Strips of a panel, with all rows.
 struct Group<'p> {
     ends: Ends<'p>,
-    scratch: (BufferId, i64),
+    scratch: BufferOffset,
     layout: Layout,
     rows: tiles::Rows,
     /// First strip.
@@ -376,11 +377,11 @@ struct Group<'p> {
 impl Group<'_> {
     /// Fills the panel, if there is one.
     fn unpack(&self, b: &mut KernelBuilder) {
-        let Product { format, k, vectors, w: (w, w_at), .. } = *self.ends.product;
+        let Product { format, k, vectors, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.ends.product;
         if !unpacks(format) {
             return;
         }
-        let (panel, panel_at) = self.scratch;
+        let BufferOffset { buffer: panel, at: panel_at } = self.scratch;
         let strip_bytes = super::strip_bytes(format, k);
         b.for_each("strip", self.strips, |b, strip| {
             let offset = (self.first.clone() + strip) * strip_bytes + w_at;
@@ -416,7 +417,7 @@ impl Group<'_> {
         // Rows that fill no tile are copied to scratch memory with room for a tile. The other rows
         // of that memory are multiplied too, but their results stay there.
         b.for_each("partial", rows.partial, |b, _| {
-            let (scratch, at) = self.scratch;
+            let BufferOffset { buffer: scratch, at } = self.scratch;
             let line = Type::i8(LINE as u16);
             b.for_each("r", rows.rest, |b, r| {
                 b.for_each("i", i64::from(k) / LINE, |b, i| {
@@ -448,8 +449,8 @@ impl Group<'_> {
 
     /// Micro-kernel: sums `x` times `width` strips from `strip` on, then computes the results.
     fn micro(&self, b: &mut KernelBuilder, x: &[Source16], strip: Affine, width: i64) {
-        let Product { format, k, vectors, w: (w, w_at), x_format, .. } = *self.ends.product;
-        let (scratch, at) = self.scratch;
+        let Product { format, k, vectors, w: BufferOffset { buffer: w, at: w_at }, x_format, .. } = *self.ends.product;
+        let BufferOffset { buffer: scratch, at } = self.scratch;
         let x_row = row_bytes(x_format, k);
         let (weights, first, strip_bytes) = match unpacks(format) {
             true => (scratch, strip.clone() * self.layout.strip + at, self.layout.strip),

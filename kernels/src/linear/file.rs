@@ -195,7 +195,7 @@ impl Block {
                 let low = b.op(Op::ExtendU, dwords, &[low]);
                 let Some(high) = high else { return low };
                 let word = self.high_bits(b, grid, high, sub);
-                let above = each_to(b, word, (0, high.apart), high.width, 8);
+                let above = each_to(b, word, 0, high.apart, high.width, 8);
                 b.same(Op::Or, &[low, above])
             }
             Index::Words { field } => {
@@ -222,7 +222,7 @@ impl Block {
             return None;
         };
         let word = self.high_bits(b, grid, high, sub);
-        let signs = each_to(b, word, (first, apart), 1, 0);
+        let signs = each_to(b, word, first, apart, 1, 0);
         let every = (0..grid.len).fold(0u32, |every, i| every | 1 << (i * 32 / grid.len + grid.bits));
         let every = b.splat_int(b.ty(signs), i64::from(every as i32));
         Some(b.same(Op::IMul, &[signs, every]))
@@ -304,7 +304,7 @@ impl Block {
             ScaleBits::Words { field, each, width, first } => {
                 let at = self.field(field);
                 let count = self.format.block_len() / codes.columns;
-                self.in_words(b, at, (count, *each), *width, *first)
+                self.in_words(b, at, count, *each, *width, *first)
             }
         }
     }
@@ -315,7 +315,8 @@ impl Block {
         &self,
         b: &mut KernelBuilder,
         at: Affine,
-        (count, each): (usize, usize),
+        count: usize,
+        each: usize,
         width: usize,
         first: usize,
     ) -> ValueId {
@@ -419,7 +420,7 @@ const SCALES: Type = Type::i8(16);
 
 /// Takes from a dword in all lanes the `width` bits of each lane, moved to bit `to`. The first
 /// lane's bits begin at bit `first`; the others are `apart` bits further each.
-fn each_to(b: &mut KernelBuilder, word: ValueId, (first, apart): (usize, usize), width: usize, to: usize) -> ValueId {
+fn each_to(b: &mut KernelBuilder, word: ValueId, first: usize, apart: usize, width: usize, to: usize) -> ValueId {
     let (ty, lanes) = (b.ty(word), usize::from(b.ty(word).lanes));
     let dwords = |of: &dyn Fn(usize) -> u32| (0..lanes).flat_map(|i| of(i).to_le_bytes()).collect();
     let at = |i: usize| first + apart * i;

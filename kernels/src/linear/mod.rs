@@ -37,6 +37,7 @@ use ixc_ir::format::packed::{self as layout, STRIP};
 use ixc_ir::format::{Codec, Format, Quants};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 
+use crate::buffer_offset::BufferOffset;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check, check_word};
@@ -133,12 +134,12 @@ struct Product {
     tile: u32,
     x: BufferId,
     x_format: Format,
-    /// The weight, and its start.
-    w: (BufferId, i64),
+    /// Start of the weight.
+    w: BufferOffset,
     strategy: MatmulStrategy,
     vectors: Vectors,
-    /// Scratch memory, and its start in the buffer.
-    scratch: Option<(BufferId, i64)>,
+    /// Start of the scratch memory.
+    scratch: Option<BufferOffset>,
 }
 
 /// Returns whether a product with a weight in `format` reads activations in `x`. That is the
@@ -265,21 +266,20 @@ fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destinat
 }
 
 /// Packs strip after strip, and multiplies with each.
-fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
-    let (buffer, at) = scratch;
+fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset, rows: &Rows, to: &Destination) {
+    let BufferOffset { buffer, at } = scratch;
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
     // The number of bytes does not matter here, because the scratch memory has room for them.
     let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, 0, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
-        let (w, from) = product.w;
-        let first = strip.clone() * (STRIP as i64 * row_bytes) + from;
-        let strip_rows = pack::Rows { buffer: w, first, row_bytes: row_bytes.into(), count };
+        let first = strip.clone() * (STRIP as i64 * row_bytes) + product.w.at;
+        let strip_rows = pack::Rows { buffer: product.w.buffer, first, row_bytes: row_bytes.into(), count };
         let place = pack::Place { format, buffer, offset: at.into() };
         pack::pack_columns(b, &strip_rows, product.k.into(), &place);
-        let scratch = needs.map(|_| (buffer, at + bytes));
-        let packed = Product { format, w: (buffer, at), tile: STRIP as u32, scratch, ..product.clone() };
+        let own_scratch = needs.map(|_| BufferOffset { buffer, at: at + bytes });
+        let packed = Product { format, w: scratch, tile: STRIP as u32, scratch: own_scratch, ..product.clone() };
         let to = Destination { offset: to.offset.clone() + strip * (4 * STRIP as i64), ..to.clone() };
         packed::multiply(b, &packed, rows, &to);
     };
@@ -438,11 +438,16 @@ impl Definition for Linear {
         let bytes = scratch_bytes(format, x_format, k, tile, strategy, most, vectors);
         let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
         let sums_bytes = if partial { (most + rows.max_rest()) * sums_row } else { 0 };
-        let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
+        let scratch = bytes.map(|bytes| BufferOffset {
+            buffer: b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes),
+            at: sums_bytes,
+        });
         let fresh = bias.is_none() && residual.is_none() && stores(format, strategy);
         let result = Destination { buffer: y, offset: 0.into(), row_bytes, fresh };
         let sums = match scratch {
-            Some((buffer, _)) if partial => Destination { buffer, offset: 0.into(), row_bytes: sums_row, fresh },
+            Some(BufferOffset { buffer, .. }) if partial => {
+                Destination { buffer, offset: 0.into(), row_bytes: sums_row, fresh }
+            }
             _ => result.clone(),
         };
 
@@ -477,7 +482,8 @@ impl Definition for Linear {
         if !fresh {
             rows.for_each(&mut b, before);
         }
-        let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch };
+        let w = BufferOffset { buffer: w, at: 0 };
+        let product = Product { format, k, tile, x, x_format, w, strategy, vectors, scratch };
         multiply(&mut b, &product, &rows, &sums);
         if partial {
             rows.for_each(&mut b, |b, row, count| {
@@ -522,7 +528,7 @@ impl Definition for Linear {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        let multiply_adds = multiply_adds(self.strategy, (self.k, self.tile), call.dims);
+        let multiply_adds = multiply_adds(self.strategy, self.k, self.tile, call.dims);
         Work { bytes: call.bytes("w"), multiply_adds, arithmetic: arithmetic(self.x, self.strategy) }
     }
 
@@ -555,7 +561,7 @@ fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
 }
 
 /// Returns the multiply-adds of a product.
-fn multiply_adds(strategy: MatmulStrategy, (k, tile): (u32, u32), dims: &[i64]) -> u64 {
+fn multiply_adds(strategy: MatmulStrategy, k: u32, tile: u32, dims: &[i64]) -> u64 {
     u64::from(k) * u64::from(tile) * strategy.rows(dims).max(0).unsigned_abs()
 }
 

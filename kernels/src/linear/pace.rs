@@ -108,7 +108,7 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
         let mut names: Vec<(ValueId, ValueId)> = inner.carries.iter().map(|carry| carry.inner).zip(given).collect();
         for statement in &inner.body {
             let Stmt::Inst(inst) = statement else { continue };
-            let copy = copy_instruction(values, inst, &mut names, inner.var, (times.into(), iteration));
+            let copy = copy_instruction(values, inst, &mut names, inner.var, times.into(), iteration);
             body.push(Stmt::Inst(copy));
         }
         given = inner.carries.iter().map(|carry| last_name(&names, carry.next)).collect();
@@ -130,7 +130,8 @@ fn copy_instruction(
     inst: &Inst,
     names: &mut Vec<(ValueId, ValueId)>,
     var: VarId,
-    (times, iteration): (i64, i64),
+    times: i64,
+    iteration: i64,
 ) -> Inst {
     let moved = |affine: &Affine| {
         let mut affine = affine.clone();

@@ -3,7 +3,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
+use ixc_ir::kernel::{Address, Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimInput;
 
 use super::pace::Pace;
@@ -11,6 +11,7 @@ use super::{
     Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, relative, scratch_bytes,
     stores,
 };
+use crate::buffer_offset::BufferOffset;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::gated::{Activation, Gate};
@@ -192,7 +193,7 @@ impl Definition for Swiglu {
             .max()
             .flatten();
         let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + bytes.unwrap_or(0));
-        let spare = bytes.map(|_| (scratch, 2 * product_bytes));
+        let spare = bytes.map(|_| BufferOffset { buffer: scratch, at: 2 * product_bytes });
         for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
             let offset = i as i64 * product_bytes;
             let bias = biases[i];
@@ -223,7 +224,8 @@ impl Definition for Swiglu {
             if !fresh {
                 rows.for_each(&mut b, before);
             }
-            let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch: spare };
+            let w = BufferOffset { buffer: w, at: 0 };
+            let product = Product { format, k, tile, x, x_format, w, strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
         }
         // The activation replaces the gate's product, and then the quantiser reads it.
@@ -239,7 +241,10 @@ impl Definition for Swiglu {
                 let to = (row.clone() + r) * y_row;
                 let values: Values<'_> = &mut |b, at, lanes| b.load(Type::f32(lanes), scratch, from.clone() + at * 4);
                 match band {
-                    Some(band) => quantise::store_band(b, lanes, out, (tile, band.into()), y, to, values),
+                    Some(band) => {
+                        let to = Address { buffer: y, offset: to };
+                        quantise::store_band(b, lanes, out, tile, band.into(), to, values);
+                    }
                     None => quantise::store_row(b, lanes, out, tile, y, to, values),
                 }
             });
@@ -309,7 +314,7 @@ impl Definition for Swiglu {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        let multiply_adds = 2 * multiply_adds(self.strategy, (self.k, self.tile), call.dims);
+        let multiply_adds = 2 * multiply_adds(self.strategy, self.k, self.tile, call.dims);
         let bytes = call.bytes("gate") + call.bytes("up");
         Work { bytes, multiply_adds, arithmetic: arithmetic(self.x, self.strategy) }
     }

@@ -39,7 +39,8 @@ use ixc_ir::kernel::{Affine, BufferId, DimId, KernelBuilder, Type, ValueId};
 
 use self::unpack::Unpack;
 use super::{Destination, Product, row_bytes};
-use crate::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, TILE};
+use crate::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, Side, TILE};
+use crate::buffer_offset::BufferOffset;
 
 /// Weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;
@@ -199,7 +200,7 @@ impl Source {
 }
 
 /// Adds the product to the destination, or stores it there if that is [fresh](Destination::fresh).
-pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
+pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset, rows: &Rows, to: &Destination) {
     let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
     let k = i64::from(product.k);
     let chunks = (k + layout.chunk - 1) / layout.chunk;
@@ -230,7 +231,7 @@ struct Place {
 /// A chunk of columns.
 struct Chunk<'p> {
     product: &'p Product,
-    scratch: (BufferId, i64),
+    scratch: BufferOffset,
     rows: Rows,
     to: &'p Destination,
     layout: Layout,
@@ -310,8 +311,8 @@ impl Chunk<'_> {
 
     /// Unpacks strips to their place in the panel.
     fn unpack(&self, b: &mut KernelBuilder, strips: &Strips) {
-        let Product { format, k, w: (w, w_at), .. } = *self.product;
-        let (panel, panel_at) = self.scratch;
+        let Product { format, k, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.product;
+        let BufferOffset { buffer: panel, at: panel_at } = self.scratch;
         let bytes = |columns: i64| columns / format.block_len() as i64 * format.block_bytes() as i64 * STRIP;
         b.for_each("strip", strips.count, |b, strip| {
             let unpack = Unpack {
@@ -339,7 +340,7 @@ impl Chunk<'_> {
 
     /// Returns the place of the sums of these 16 rows between chunks.
     fn waiting(&self, block: Affine, strips: &Strips) -> Sums {
-        let (buffer, at) = self.scratch;
+        let BufferOffset { buffer, at } = self.scratch;
         let at = block * self.layout.sums_block + strips.first.clone() * TILE + (at + self.layout.sums_at);
         Sums { buffer, at, row: LINE, strip: TILE }
     }
@@ -365,7 +366,7 @@ impl Chunk<'_> {
 
     /// Copies a chunk of the rows of a partial tile to scratch memory with room for a tile.
     fn copy_partial(&self, b: &mut KernelBuilder) {
-        let ((scratch, at), layout, rows) = (self.scratch, self.layout, self.rows);
+        let (BufferOffset { buffer: scratch, at }, layout, rows) = (self.scratch, self.layout, self.rows);
         let parts = x_parts(self.product.x_format);
         b.for_each("r", rows.rest, |b, r| {
             let from = self.x(rows.whole() + r);
@@ -388,7 +389,7 @@ impl Chunk<'_> {
     /// Multiplies the copied rows. The other rows of their tile are multiplied too, but their
     /// results stay in scratch memory.
     fn partial(&self, b: &mut KernelBuilder, strips: &Strips) {
-        let ((scratch, at), layout, rows) = (self.scratch, self.layout, self.rows);
+        let (BufferOffset { buffer: scratch, at }, layout, rows) = (self.scratch, self.layout, self.rows);
         b.for_each("partial", rows.partial, |b, _| {
             let x = Source { buffer: scratch, at: (at + layout.x_at).into(), row: layout.x_row, format: None };
             let result = self.result(rows.whole(), strips);
@@ -415,7 +416,7 @@ impl Chunk<'_> {
 
     /// Micro-kernel: sums `x` times strips, 2 x 2 or 1 x 4 tiles.
     fn micro(&self, b: &mut KernelBuilder, x: &[Source], strips: &Strips, ends: &[Ends]) {
-        let (panel, panel_at) = self.scratch;
+        let BufferOffset { buffer: panel, at: panel_at } = self.scratch;
         let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));
         let place = |sums: &Sums, strip: i64| sums.at.clone() + strip * sums.strip;
         let mut sums: Vec<ValueId> = Vec::new();
@@ -445,7 +446,9 @@ impl Chunk<'_> {
                         + (panel_at + strip * panel_strip + (step * w_parts + part) * TILE);
                     b.tile_load(BF16, panel, at, LINE)
                 };
-                bf16_tile::multiply(b, &mut sums, (x_parts, x.len() as i64, &x_tile), (w_parts, strips.count, &w_tile));
+                let rows = Side { parts: x_parts, tiles: x.len() as i64, emit: &x_tile };
+                let columns = Side { parts: w_parts, tiles: strips.count, emit: &w_tile };
+                bf16_tile::multiply(b, &mut sums, &rows, &columns);
             }
             sums
         };

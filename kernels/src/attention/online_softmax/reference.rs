@@ -1,5 +1,7 @@
 //! Expected results in f64, from queries, keys and values in their stored formats.
 
+use std::ops::Range;
+
 use super::super::heads::Scores;
 use crate::cache::{Cache, Field};
 use crate::reference::{Buffers, Mismatch};
@@ -27,32 +29,46 @@ pub struct OfHead {
     pub slope: Option<f64>,
 }
 
+/// Buffers of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheBuffers {
+    /// Name of the buffer of keys.
+    pub keys: &'static str,
+    /// Name of the buffer of values.
+    pub values: &'static str,
+    /// Elements of a value.
+    pub dv: usize,
+    /// Formats of keys and values.
+    pub cache: Cache,
+}
+
 /// Returns the maximum of the scores, the sum of weights and the sums of weighted values of a
-/// query, in f64. The query attends over the positions `from..=own`; the buffers begin at position
-/// `first`. A sink takes part in the maximum and in the sum of weights.
+/// query, in f64. The query attends over `places` of the buffers `keys` and `values`. A sink takes
+/// part in the maximum and in the sum of weights.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
-    values: (usize, Cache),
+    dv: usize,
+    cache: Cache,
     scores: &Scores,
-    (first, from, own): (usize, usize, usize),
+    places: Range<usize>,
     of_head: OfHead,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    let places: Vec<usize> = (from - first..own + 1 - first).collect();
-    attended_in(input, ["keys", "values"], q, values, scores, &places, of_head)
+    let buffers = CacheBuffers { keys: "keys", values: "values", dv, cache };
+    attended_in(input, buffers, q, scores, &places.collect::<Vec<_>>(), of_head)
 }
 
-/// Computes [`attended`] over `places` of the buffers `keys` and `values`. With slopes, the last
-/// place is the row's own.
+/// Computes [`attended`] over `places` of these buffers. With slopes, the last place is the row's
+/// own.
 pub fn attended_in(
     input: &Buffers<'_>,
-    [keys, values]: [&'static str; 2],
+    buffers: CacheBuffers,
     q: &[f64],
-    (dv, cache): (usize, Cache),
     scores: &Scores,
     places: &[usize],
     OfHead { sink, slope }: OfHead,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+    let CacheBuffers { keys, values, dv, cache } = buffers;
     let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
     let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
     let (key, value) = (of_keys.reader(input, keys)?, of_values.reader(input, values)?);

@@ -4,8 +4,8 @@
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 use super::{
-    Attend, BLOCK, KEYS, LINE, MASKED, PLACE, QueryTile, ROUNDED_QUERY_BYTES, SLOPE, UNROLL, half_tile, outer_product,
-    query_bytes, tile,
+    Attend, BLOCK, Factors, KEYS, LINE, MASKED, PLACE, QueryTile, ROUNDED_QUERY_BYTES, SLOPE, UNROLL, half_tile,
+    outer_product, query_bytes, tile,
 };
 use crate::cache::Blocks;
 use crate::math;
@@ -54,7 +54,8 @@ impl Attend {
                         let k = b.load(Type::f16(lanes), places.keys, at);
                         b.op(Op::F16ToF32, Type::f32(lanes), &[k])
                     };
-                    outer_product(b, &mut sums, (size, &query), (vectors, &key));
+                    let queries = Factors { count: size, emit: &query };
+                    outer_product(b, &mut sums, &queries, &Factors { count: vectors, emit: &key });
                 }
                 sums
             });

@@ -3,7 +3,7 @@
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
-use super::{Attend, BLOCK, FACTOR, KEYS, LINE, MASKED, QueryTile, UNROLL, outer_product, tile};
+use super::{Attend, BLOCK, FACTOR, Factors, KEYS, LINE, MASKED, QueryTile, UNROLL, outer_product, tile};
 use crate::cache::Blocks;
 use crate::math;
 use crate::vectors::for_rest;
@@ -112,7 +112,8 @@ impl Attend {
                     let value = b.load(Type::f16(lanes), places.values, at);
                     b.op(Op::F16ToF32, Type::f32(lanes), &[value])
                 };
-                outer_product(b, &mut sums, (size, &weight), (vectors, &value));
+                let weights = Factors { count: size, emit: &weight };
+                outer_product(b, &mut sums, &weights, &Factors { count: vectors, emit: &value });
             }
             sums
         });

@@ -7,7 +7,7 @@ use super::super::heads::{self, Heads};
 use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::scratch::{LOW_WEIGHTS, Places, Scratch, whole};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
-use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
+use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, Side, TILE, UPPER, multiply};
 use crate::cache::Field;
 use crate::generate::MAX_POSITIONS;
 use crate::math;
@@ -310,7 +310,8 @@ impl Attend {
                     let part = part * self.sizes.low_keys();
                     b.tile_load(BF16, scratch, from + (strip * strip_bytes + part + self.panels.keys_at), LINE)
                 };
-                multiply(b, &mut sums, (2, STRIPS, &queries), (2, BLOCK / KEYS, &keys));
+                let queries = Side { parts: 2, tiles: STRIPS, emit: &queries };
+                multiply(b, &mut sums, &queries, &Side { parts: 2, tiles: BLOCK / KEYS, emit: &keys });
                 between(b, block.into(), step.into());
                 sums
             });
@@ -461,14 +462,14 @@ impl Attend {
     /// Adds the run's weighted values for the pair from the query `pair` on.
     fn weigh(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine) {
         let columns = self.sizes.padded_dv / STRIP;
-        b.for_each("column", columns / 2, |b, column| self.columns(b, pair, blocks, (column * 2, 2)));
+        b.for_each("column", columns / 2, |b, column| self.columns(b, pair, blocks, column * 2, 2));
         if columns % 2 == 1 {
-            self.columns(b, pair, blocks, ((columns - 1).into(), 1));
+            self.columns(b, pair, blocks, (columns - 1).into(), 1);
         }
     }
 
     /// Adds the weighted values of `width` tiles of columns from tile `column` on.
-    fn columns(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine, (column, width): (Affine, i64)) {
+    fn columns(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine, column: Affine, width: i64) {
         let (at, scratch) = (&self.at, self.scratch);
         let row = self.sizes.padded_dv * 4;
         let place = |i: i64| {
@@ -488,7 +489,9 @@ impl Attend {
                 let part = part * self.sizes.low_values();
                 b.tile_load(BF16, scratch, from + (tile * TILE + part + self.panels.values_at), LINE)
             };
-            multiply(b, &mut acc, (self.sizes.parts, STRIPS, &weights), (self.sizes.parts, width, &values));
+            let parts = self.sizes.parts;
+            let weights = Side { parts, tiles: STRIPS, emit: &weights };
+            multiply(b, &mut acc, &weights, &Side { parts, tiles: width, emit: &values });
             acc
         });
         for (i, sum) in (0i64..).zip(acc) {

@@ -94,17 +94,17 @@ impl Panels {
         b.for_each("block", blocks.clone(), |b, block| {
             let from = first.clone() + block;
             b.for_each("strip", BLOCK / KEYS, |b, strip| {
-                self.keys(b, &from, (block * (BLOCK / KEYS) + strip, strip.into()));
+                self.keys(b, &from, block * (BLOCK / KEYS) + strip, strip.into());
             });
             b.for_each("i", BLOCK / 2, |b, i| self.values(b, &from, block.into(), i.into()));
         });
     }
 
     /// Writes the strip `to` of the panel from the strip `from` of a block.
-    fn keys(&self, b: &mut KernelBuilder, block: &Affine, (to, from): (Affine, Affine)) {
+    fn keys(&self, b: &mut KernelBuilder, block: &Affine, to: Affine, from: Affine) {
         let Sizes { d, padded_d, .. } = self.sizes;
         if let Some(blocks) = self.of_keys.codes() {
-            return self.integer_keys(b, &blocks, block, (to, from));
+            return self.integer_keys(b, &blocks, block, to, from);
         }
         let line = KEYS * 2;
         let from = block.clone() * (BLOCK * d * 2) + from * (KEYS * d * 2);
@@ -142,7 +142,7 @@ impl Panels {
 
     /// Writes a strip like [`Panels::keys`], from keys in blocks. Heads have whole blocks, so each
     /// row of a tile has both elements.
-    fn integer_keys(&self, b: &mut KernelBuilder, blocks: &Blocks, block: &Affine, (to, from): (Affine, Affine)) {
+    fn integer_keys(&self, b: &mut KernelBuilder, blocks: &Blocks, block: &Affine, to: Affine, from: Affine) {
         let strip = self.of_keys.strip_bytes();
         let from = block.clone() * self.of_keys.block_bytes() + from * strip;
         let to = to * (self.sizes.padded_d / 2 * LINE) + self.keys_at;
@@ -176,7 +176,8 @@ impl Panels {
         &self,
         b: &mut KernelBuilder,
         to: Affine,
-        [near, far]: [ValueId; 2],
+        near: ValueId,
+        far: ValueId,
         parts: fn(&mut KernelBuilder, ValueId) -> Parts,
     ) {
         if self.sizes.parts == 1 {
@@ -203,13 +204,13 @@ impl Panels {
                 b.broadcast(LANES, d)
             });
             for part in 0..blocks.len() / i64::from(LANES) {
-                let values = [0, 1].map(|half: usize| {
+                let [near, far] = [0, 1].map(|half: usize| {
                     let codes = panels[half].clone() + blocks.position(i.clone());
                     let value = blocks.value(b, LANES, self.values, codes, part * i64::from(LANES));
                     b.mul(value, scales[half])
                 });
                 let tile = column * (blocks.len() / i64::from(LANES)) + part;
-                self.put_values(b, to.clone() + tile * TILE, values, Parts::cut);
+                self.put_values(b, to.clone() + tile * TILE, near, far, Parts::cut);
             }
         });
     }
@@ -229,7 +230,7 @@ impl Panels {
             };
             let near = row.clone() + at * 2;
             let (near, far) = (value(b, near.clone()), value(b, near + KEYS * dv * 2));
-            self.put_values(b, to, [near, far], Parts::of);
+            self.put_values(b, to, near, far, Parts::of);
         };
         let whole = dv / i64::from(LANES);
         // A line has two vectors.

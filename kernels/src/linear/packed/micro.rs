@@ -46,6 +46,7 @@ use super::activations::RowBlock;
 use super::ahead;
 use super::panel::{self, Dots, Item, Source};
 use super::strip::{self, Part};
+use crate::buffer_offset::BufferOffset;
 use crate::linear;
 
 /// Max sums of a block: rows times parts.
@@ -86,7 +87,7 @@ pub struct Micro {
     pub results: Vec<Affine>,
     pub to: BufferId,
     /// See [`slot_bytes`]; present for more than [`MAX_FLOAT_SUMS`] sums.
-    pub slots: Option<(BufferId, i64)>,
+    pub slots: Option<BufferOffset>,
 }
 
 /// A sub-block of the weight and of all rows.
@@ -127,10 +128,11 @@ impl Micro {
     }
 
     /// Returns the places of sums in memory, if they are there: floats, then integers.
-    fn slots(&self) -> Option<Vec<(BufferId, i64)>> {
+    fn slots(&self) -> Option<Vec<BufferOffset>> {
         let sums = self.rows.len() * self.parts().len();
-        let (buffer, at) = self.slots.filter(|_| sums > MAX_FLOAT_SUMS)?;
-        Some((0..2 * sums as i64).map(|i| (buffer, at + i * 4 * i64::from(self.vectors.lanes))).collect())
+        let BufferOffset { buffer, at } = self.slots.filter(|_| sums > MAX_FLOAT_SUMS)?;
+        let slot = |i: i64| BufferOffset { buffer, at: at + i * 4 * i64::from(self.vectors.lanes) };
+        Some((0..2 * sums as i64).map(slot).collect())
     }
 
     fn result(&self, row: usize, part: Part) -> Affine {
@@ -185,8 +187,8 @@ impl Micro {
             self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
         }
         if let Some(slots) = &slots {
-            for (buffer, at) in &slots[..count] {
-                b.store(*buffer, *at, zero);
+            for slot in &slots[..count] {
+                b.store(slot.buffer, slot.at, zero);
             }
             sums.clear();
         }
@@ -203,7 +205,7 @@ impl Micro {
                         let (term, at) = (terms[p * self.rows.len() + r], (first + p) * self.rows.len() + r);
                         match &slots {
                             Some(slots) => {
-                                let (buffer, at) = slots[at];
+                                let BufferOffset { buffer, at } = slots[at];
                                 let old = b.load(parts[p].floats(), buffer, at);
                                 let sum = b.fma(term, dx, old);
                                 b.store(buffer, at, sum);
@@ -218,7 +220,7 @@ impl Micro {
         });
         let lanes = self.vectors.lanes;
         self.add(b, &weights, Item::D, &mut |b, i| match &slots {
-            Some(slots) => b.load(Type::f32(lanes), slots[i].0, slots[i].1),
+            Some(slots) => b.load(Type::f32(lanes), slots[i].buffer, slots[i].at),
             None => sums[i],
         });
     }
@@ -300,9 +302,9 @@ impl Micro {
             let mut scales = Vec::new();
             for first in (0..4).step_by(run) {
                 if let (Some(slots), true) = (&slots, first > 0) {
-                    for (sum, (buffer, at)) in sums.iter_mut().zip(&slots[slots.len() / 2..]) {
+                    for (sum, slot) in sums.iter_mut().zip(&slots[slots.len() / 2..]) {
                         if let Some(sum) = sum.take() {
-                            b.store(*buffer, *at, sum);
+                            b.store(slot.buffer, slot.at, sum);
                         }
                     }
                 }
@@ -315,7 +317,7 @@ impl Micro {
                     let part = i / self.rows.len();
                     let mut scaled = b.op(Op::Dot2S16, parts[part].dwords(), &[*words, scales[part]]);
                     if let (Some(slots), true) = (&slots, first > 0) {
-                        let (buffer, at) = slots[slots.len() / 2 + i];
+                        let BufferOffset { buffer, at } = slots[slots.len() / 2 + i];
                         let before = b.load(parts[part].dwords(), buffer, at);
                         scaled = b.iadd(scaled, before);
                     }
@@ -328,7 +330,7 @@ impl Micro {
         for unit in 0..units {
             // Each part gets its own copy, because a product overwrites its sum.
             let starts = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
-            let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, (unit, units), part)).collect();
+            let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, unit, units, part)).collect();
             self.groups(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, |b, i, quants, x| {
                 sums[i] = b.dot4_u8s8(sums[i], quants, x);
             });
@@ -379,10 +381,10 @@ impl Micro {
     }
 
     /// Returns the initial value of sums of products by fours.
-    fn start(&self, b: &mut KernelBuilder, row: &RowBlock, unit: (i64, i64), part: Part) -> ValueId {
+    fn start(&self, b: &mut KernelBuilder, row: &RowBlock, unit: i64, units: i64, part: Part) -> ValueId {
         match self.codec().zero() {
             0 => b.splat_int(part.dwords(), 0),
-            zero => zero_point(b, row, unit, zero, part.lanes),
+            zero => zero_point(b, row, unit, units, zero, part.lanes),
         }
     }
 
@@ -477,7 +479,7 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
 /// Returns the initial value of the sum of a scale's columns: minus `zero` times the activations'
 /// sums, because quants are stored plus `zero`. The columns are unit `unit` of `units` in a
 /// sub-block.
-pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, (unit, units): (i64, i64), zero: u8, lanes: u16) -> ValueId {
+pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, unit: i64, units: i64, zero: u8, lanes: u16) -> ValueId {
     let part = Part { lanes, index: 0, permutes: false };
     // The negated zero point for the unit's sums of 16 columns, and 0 for the others.
     let minus = -i16::from(zero);

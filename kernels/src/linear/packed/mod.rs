@@ -62,6 +62,7 @@ use self::panel::{Dots, Source};
 use self::quants::UnpackedStrip;
 use self::strip::Part;
 use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
+use crate::buffer_offset::BufferOffset;
 
 /// Bytes of the strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
@@ -77,7 +78,7 @@ struct Block {
     x_format: Format,
     rows: Vec<Affine>,
     /// See [`quants::scratch_bytes`].
-    scratch: Option<(BufferId, i64)>,
+    scratch: Option<BufferOffset>,
     /// Unpacked strip in scratch memory, if any.
     unpacked: Option<UnpackedStrip>,
     /// Whether the weight comes from memory, so that it is prefetched.
@@ -85,7 +86,7 @@ struct Block {
 }
 
 impl Block {
-    fn offsets(&self) -> Option<(BufferId, i64)> {
+    fn offsets(&self) -> Option<BufferOffset> {
         self.scratch.filter(|_| quants::begins_in_scratch(self.format))
     }
 
@@ -208,6 +209,16 @@ struct Packed<'p> {
     dots: Dots,
 }
 
+/// Blocks of rows of activations that follow each other.
+struct RowBlocks {
+    /// First row of the first block.
+    first: Affine,
+    /// Number of blocks.
+    number: Affine,
+    /// Rows of a block.
+    rows: u32,
+}
+
 impl Packed<'_> {
     /// Multiplies groups of `count` rows from `first` on, with quants unpacked on the fly.
     fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
@@ -224,21 +235,23 @@ impl Packed<'_> {
             }
             b.for_each("strip", number, |b, strip| {
                 let strips: Vec<Affine> = (0..together).map(|s| strip * together + from + s).collect();
-                self.groups(b, &strips, None, (first, groups.clone(), count));
+                self.groups(b, &strips, None, first, groups.clone(), count);
             });
         }
     }
 
-    /// Multiplies some strips with groups of rows, given by the first row, the number of groups and
-    /// the rows of a group.
+    /// Multiplies some strips with `groups` groups of `count` rows from row `first` on.
     fn groups(
         &self,
         b: &mut KernelBuilder,
         strips: &[Affine],
         unpacked: Option<&UnpackedStrip>,
-        (first, groups, count): (&Affine, Affine, u32),
+        first: &Affine,
+        groups: Affine,
+        count: u32,
     ) {
-        let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
+        let Product { format, k, x, x_format, w: BufferOffset { buffer: w, at: w_at }, strategy, vectors, .. } =
+            *self.product;
         // The scratch memory of panels has another use.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
         let parts = Part::all(vectors);
@@ -277,16 +290,16 @@ impl Packed<'_> {
     }
 
     /// Multiplies all rows with strip after strip; each strip is unpacked once for all rows.
-    fn by_whole_strips(&self, b: &mut KernelBuilder, rows: &Rows, (buffer, at): (BufferId, i64)) {
+    fn by_whole_strips(&self, b: &mut KernelBuilder, rows: &Rows, scratch: BufferOffset) {
         let Product { format, k, strategy, vectors, .. } = *self.product;
         let begins = quants::scratch_bytes(format, strategy.row_groups()[0]).unwrap_or(0);
-        let unpacked = UnpackedStrip { buffer, at: (at + begins).into() };
+        let unpacked = UnpackedStrip { buffer: scratch.buffer, at: (scratch.at + begins).into() };
         b.for_each("strip", self.strips, |b, strip| {
             for part in Part::all(vectors) {
                 unpacked.fill(b, &self.source(strip.into()).strip(part), k.into());
             }
             rows.for_sizes(b, |b, first, groups, count| {
-                self.groups(b, &[strip.into()], Some(&unpacked), (&first, groups.into(), count));
+                self.groups(b, &[strip.into()], Some(&unpacked), &first, groups.into(), count);
             });
         });
     }
@@ -297,10 +310,9 @@ impl Packed<'_> {
 
     /// Multiplies all rows: several rows with panels; a single row of a kernel for few rows
     /// directly.
-    fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: (BufferId, i64)) {
+    fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: BufferOffset) {
         let Product { format, strategy, vectors, .. } = *self.product;
-        // Blocks: first row, number of blocks, rows of a block.
-        let mut blocks: Vec<(Affine, Affine, u32)> = Vec::new();
+        let mut blocks: Vec<RowBlocks> = Vec::new();
         let mut single = None;
         let mut first = Affine::constant(0);
         for (groups, size) in &rows.groups {
@@ -310,8 +322,8 @@ impl Packed<'_> {
                 _ if *size == 1 && strategy == MatmulStrategy::Gemv => {
                     single = Some((first.clone(), Affine::from(*groups)))
                 }
-                Some((_, before, same)) if *same == rows => *before = before.clone() + number,
-                _ => blocks.push((first.clone(), number, rows)),
+                Some(last) if last.rows == rows => last.number = last.number.clone() + number,
+                _ => blocks.push(RowBlocks { first: first.clone(), number, rows }),
             }
             first = first + *groups * i64::from(*size);
         }
@@ -320,10 +332,11 @@ impl Packed<'_> {
         } else if let Some((groups, size)) = rows.groups.iter().find(|(_, size)| *size > 1) {
             // A kernel for few rows mostly gets one: without groups of several rows nothing is
             // unpacked.
-            for (first, _, rows) in &blocks {
+            for RowBlocks { first, rows, .. } in &blocks {
                 b.for_each("group", *groups, |b, group| {
                     let first = first.clone() + group * i64::from(*size);
-                    self.panels(b, scratch, &[(first, Affine::constant(i64::from(size / rows)), *rows)]);
+                    let number = Affine::constant(i64::from(size / rows));
+                    self.panels(b, scratch, &[RowBlocks { first, number, rows: *rows }]);
                 });
             }
         }
@@ -345,7 +358,7 @@ impl Packed<'_> {
 
     /// Returns the first block of a strip.
     fn source(&self, strip: Affine) -> Source {
-        let Product { format, w: (w, at), .. } = *self.product;
+        let Product { format, w: BufferOffset { buffer: w, at }, .. } = *self.product;
         Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes + at }
     }
 
@@ -357,7 +370,7 @@ impl Packed<'_> {
         rows: &[Affine],
         strip: &Affine,
         x: impl Into<Affine>,
-        slots: Option<(BufferId, i64)>,
+        slots: Option<BufferOffset>,
     ) -> Micro {
         let x = x.into();
         Micro {
@@ -372,14 +385,13 @@ impl Packed<'_> {
         }
     }
 
-    /// Unpacks every stretch of every strip once for all rows. `(first, number, rows)` is `number`
-    /// blocks of `rows` rows from row `first` on.
-    fn panels(&self, b: &mut KernelBuilder, (scratch, at): (BufferId, i64), rows: &[(Affine, Affine, u32)]) {
+    /// Unpacks every stretch of every strip once for all rows.
+    fn panels(&self, b: &mut KernelBuilder, slots: BufferOffset, blocks: &[RowBlocks]) {
+        let BufferOffset { buffer: scratch, at } = slots;
         let Product { format, k, x_format, strategy, vectors, .. } = *self.product;
         let (k, len) = (i64::from(k), format.block_len() as i64);
         let stretch = panel::stretch(format, self.dots) * len;
         let x_bytes = |columns: i64| columns / x_format.block_len() as i64 * x_format.block_bytes() as i64;
-        let slots = Some((scratch, at));
         let gathered = gathers(strategy).then(|| at + gathered_at(format, vectors));
         let panel = Affine::constant(at + micro::slot_bytes(vectors.lanes));
         let panel = Source { panel: true, format, dots: self.dots, buffer: scratch, offset: panel };
@@ -402,12 +414,12 @@ impl Packed<'_> {
             if columns % len > 0 {
                 unpack(b, (columns / len).into(), columns % len);
             }
-            for (first, number, count) in rows {
+            for RowBlocks { first, number, rows: count } in blocks {
                 b.for_each("rows", number.clone(), |b, i| {
                     let row = first.clone() + i * i64::from(*count);
                     let rows: Vec<Affine> = (0..i64::from(*count)).map(|r| row.clone() + r).collect();
                     let x = from.clone() * x_bytes(stretch);
-                    let mut micro = self.micro(panel.clone(), &rows, &strip, x, slots);
+                    let mut micro = self.micro(panel.clone(), &rows, &strip, x, Some(slots));
                     if let Some(at) = gathered {
                         micro.to = scratch;
                         micro.results = rows.iter().map(|row| row.clone() * RESULT + at).collect();
@@ -419,9 +431,9 @@ impl Packed<'_> {
         // Copies the results of all rows to scratch memory, or back.
         let copy = |b: &mut KernelBuilder, strip: &Affine, back: bool| {
             let Some(gathered) = gathered else { return };
-            let number = rows
+            let number = blocks
                 .iter()
-                .fold(Affine::constant(0), |sum, (_, number, count)| sum + number.clone() * i64::from(*count));
+                .fold(Affine::constant(0), |sum, blocks| sum + blocks.number.clone() * i64::from(blocks.rows));
             b.for_each("r", number, |b, r| {
                 for part in Part::all(vectors) {
                     let far = (self.to.buffer, self.result(&r.into(), strip) + part.at(4));

@@ -23,6 +23,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::strip::Part;
 use super::{Packed, ahead};
+use crate::buffer_offset::BufferOffset;
 use crate::linear::{MatmulStrategy, Rows};
 
 /// Columns of a stretch: 16 KiB of a strip.
@@ -76,7 +77,7 @@ impl Packed<'_> {
                 let row = first.clone() + block * i64::from(count);
                 let rows: Vec<Affine> = (0..i64::from(count)).map(|r| row.clone() + r).collect();
                 for part in self.parts() {
-                    self.block(b, strips, part, &rows, (&from, columns));
+                    self.block(b, strips, part, &rows, &from, columns);
                 }
             });
         };
@@ -88,16 +89,17 @@ impl Packed<'_> {
         }
     }
 
-    /// Adds a stretch's products to the results.
+    /// Adds the products of the `columns` columns from column `from` on to the results.
     fn block(
         &self,
         b: &mut KernelBuilder,
         strips: &[Affine],
         part: Part,
         rows: &[Affine],
-        (from, columns): (&Affine, i64),
+        from: &Affine,
+        columns: i64,
     ) {
-        let (w, w_at) = self.product.w;
+        let BufferOffset { buffer: w, at: w_at } = self.product.w;
         let x_format = self.product.x_format;
         // Blocks of activations have no other fields, so a row's pairs follow each other.
         let x_at = from.clone() * 2 + x_format.field("high") as i64;

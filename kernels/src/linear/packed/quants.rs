@@ -25,6 +25,7 @@ use super::micro::zero_point;
 use super::panel::times;
 use super::strip::{self, StripBlock, VECTOR};
 use super::{Block, SUB};
+use crate::buffer_offset::BufferOffset;
 use crate::linear;
 
 /// Sums of 16 elements of a block of `a8_super`.
@@ -156,7 +157,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 Strip { d, dmin, block, unpacked }
             })
             .collect();
-        if let Some((scratch, at)) = block.offsets() {
+        if let Some(BufferOffset { buffer: scratch, at }) = block.offsets() {
             for (r, row) in block.rows.iter().enumerate() {
                 let sums = row.clone() + i.clone() * x_bytes + block.x_format.field("sums16") as i64;
                 let sums = b.load(Type::i16(SUMS16), block.x, sums);
@@ -311,9 +312,11 @@ impl Step<'_> {
     fn start(&self, b: &mut KernelBuilder, r: usize, unit: i64, units: i64) -> ValueId {
         let dwords = Type::i32(self.block.lanes);
         match self.block.offsets() {
-            Some((scratch, at)) => b.load_splat(dwords, scratch, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * unit)),
+            Some(BufferOffset { buffer, at }) => {
+                b.load_splat(dwords, buffer, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * unit))
+            }
             None if self.codec.zero() > 0 => {
-                zero_point(b, &self.rows[r], (unit, units), self.codec.zero(), self.block.lanes)
+                zero_point(b, &self.rows[r], unit, units, self.codec.zero(), self.block.lanes)
             }
             None => b.splat_int(dwords, 0),
         }
@@ -329,9 +332,9 @@ impl Step<'_> {
         for half in 0..2 {
             let zero = b.splat_int(Type::i32(lanes), 0);
             let mut chains: Vec<Vec<ValueId>> = match in_integers {
-                true => (self.rows.iter())
-                    .map(|row| vec![zero_point(b, row, (half, 2), self.codec.zero(), lanes)])
-                    .collect(),
+                true => {
+                    (self.rows.iter()).map(|row| vec![zero_point(b, row, half, 2, self.codec.zero(), lanes)]).collect()
+                }
                 false => vec![vec![zero]; self.rows.len()],
             };
             let quants = |b: &mut KernelBuilder, pair: i64| strip.pair(b, self.sub, pair, &high);

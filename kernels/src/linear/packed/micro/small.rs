@@ -1,13 +1,14 @@
 //! Products of formats without integer scales: each sub-block, or half of it, has a float scale.
 
 use ixc_ir::format::Minimum;
-use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 use super::super::SUB;
 use super::super::activations::RowBlock;
 use super::super::panel::{self, Dots, Item};
 use super::super::strip::{self, Part};
 use super::{Micro, Step, pair_with_high, zero_point};
+use crate::buffer_offset::BufferOffset;
 
 impl Micro {
     /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may lack
@@ -53,7 +54,7 @@ impl Micro {
         b: &mut KernelBuilder,
         step: &Step,
         sums: &[ValueId],
-        slots: Option<&[(BufferId, i64)]>,
+        slots: Option<&[BufferOffset]>,
     ) -> Vec<ValueId> {
         let (parts, rows) = (self.parts(), self.rows.len());
         // Magnitudes come with signs.
@@ -100,12 +101,12 @@ impl Micro {
                             None => b.mul(value, dx),
                         };
                         match slots {
-                            Some(slots) => b.store(slots[i].0, slots[i].1, term),
+                            Some(slots) => b.store(slots[i].buffer, slots[i].at, term),
                             None => terms[i] = Some(term),
                         }
                     } else {
                         let first = match slots {
-                            Some(slots) => b.load(part.floats(), slots[i].0, slots[i].1),
+                            Some(slots) => b.load(part.floats(), slots[i].buffer, slots[i].at),
                             None => low[i],
                         };
                         let term = b.fma(value, dx, first);
@@ -137,7 +138,7 @@ impl Micro {
         let starts = |b: &mut KernelBuilder| -> Vec<ValueId> {
             // Each part gets its own copy, because a product overwrites its sum.
             let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
-            each.map(|(row, part)| zero_point(b, row, (half, 2), self.codec().zero(), part.lanes)).collect()
+            each.map(|(row, part)| zero_point(b, row, half, 2, self.codec().zero(), part.lanes)).collect()
         };
         match self.source.dots {
             Dots::Dot2 => {
