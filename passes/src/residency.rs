@@ -128,7 +128,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let layers = uses.layers(&module, function, number, context);
         // Layers of later functions get numbers of their own.
         number = layers.last().map_or(number, |layer| layer.number + 1);
-        tell_prediction(&module, function, &uses, &layers, (options.predict, context));
+        tell_prediction(&module, function, &uses, &layers, options.predict, context);
         if !layers.is_empty() {
             module.functions[i] = explicit(&module, function, &uses, &layers, options.predict)?;
         }
@@ -142,7 +142,8 @@ fn tell_prediction(
     function: &Function,
     uses: &Uses,
     layers: &[Layer],
-    (predict, context): (Option<u32>, &Context<'_>),
+    predict: Option<u32>,
+    context: &Context<'_>,
 ) {
     if !context.tells() {
         return;

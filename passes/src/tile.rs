@@ -113,7 +113,7 @@ impl Options {
 /// A [`TileError`] for an override.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
-    let (Overrides(overrides), limits) = (&options.choose, options.limits());
+    let (Overrides(overrides), limits, caches) = (&options.choose, options.limits(), &context.caches);
     let roles = roles(&module);
     for each in overrides {
         if !roles.keys().any(|w| matches(&each.pattern, &module.weights[w.index()].name)) {
@@ -140,7 +140,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 let cut = Cut::asked(&offer, asked, name(role.cut_as), context, limits)?;
                 context.decide(|| {
                     let rows = item_rows(&offer, context.target);
-                    let own = Cut::cheapest(&offer, &rows, (context.target, &context.caches), limits, false).tiling;
+                    let own = Cut::cheapest(&offer, &rows, context.target, caches, limits, false).tiling;
                     let rejected = (own != cut.tiling).then(|| Rejected::new(own.to_string(), "another is asked for"));
                     let decision = Decision::of("weight", &weight.name, "tiling").chose(cut.tiling.to_string());
                     decision.since(&cut.why).over_all(rejected)
@@ -151,8 +151,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 Some(cut) => cut.clone(),
                 None => {
                     let tuned: Vec<&Choice> = options.tuned.0.iter().filter(|each| each.weight == offer).collect();
-                    let machine = (context.target, &context.caches);
-                    let cut = Cut::tuned(&offer, &tuned, name(role.cut_as), machine, limits, context.tells())?;
+                    let (name, tells) = (name(role.cut_as), context.tells());
+                    let cut = Cut::tuned(&offer, &tuned, name, context.target, caches, limits, tells)?;
                     decided.entry(offer).or_insert(cut).clone()
                 }
             },
@@ -171,18 +171,18 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
 /// its reason.
 pub fn by_caches(weight: &candidates::Weight, target: Target, caches: &CoreCaches) -> (Tiling, String) {
     let limits = Options::default().limits();
-    let Cut { tiling, why, .. } = Cut::cheapest(weight, &item_rows(weight, target), (target, caches), limits, false);
+    let Cut { tiling, why, .. } = Cut::cheapest(weight, &item_rows(weight, target), target, caches, limits, false);
     (tiling, why)
 }
 
 /// Returns the blocking from cache sizes for items of `rows` weight rows.
 pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Tiling {
-    Cut::cheapest(weight, &[rows], (target, caches), Options::default().limits(), false).tiling
+    Cut::cheapest(weight, &[rows], target, caches, Options::default().limits(), false).tiling
 }
 
 /// Returns whether a weight can be cut by all these choices together, with the default options.
 pub fn accepts(weight: &candidates::Weight, choices: &[&Choice], target: Target, caches: &CoreCaches) -> bool {
-    Cut::tuned(weight, choices, "", (target, caches), Options::default().limits(), false).is_ok()
+    Cut::tuned(weight, choices, "", target, caches, Options::default().limits(), false).is_ok()
 }
 
 /// Prefix of the reason of a tuned weight.
@@ -249,7 +249,7 @@ mod tests {
     };
 
     fn decided(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
-        Cut::cheapest(&weight, &item_rows(&weight, target), (target, &caches), Options::default().limits(), false)
+        Cut::cheapest(&weight, &item_rows(&weight, target), target, &caches, Options::default().limits(), false)
             .tiling
             .to_string()
     }
@@ -269,7 +269,7 @@ mod tests {
                         let caches = target.row().caches();
                         let (rows, limits) =
                             (item_rows(&weight, target), Limits { band_bytes: 0, ..Options::default().limits() });
-                        let tiling = Cut::cheapest(&weight, &rows, (target, &caches), limits, false).tiling;
+                        let tiling = Cut::cheapest(&weight, &rows, target, &caches, limits, false).tiling;
                         let end = tiling.place(n).unwrap().iter().fold(0, |at, placed| {
                             assert_eq!(placed.first, at, "n {n}");
                             assert_eq!(placed.part.rows % block, 0, "n {n}");
@@ -367,7 +367,7 @@ mod tests {
         let decided = |texts: &[&str]| {
             let shape = "q4_k_r16 x=a8_super n=2048 k=2048: ";
             let choices: Vec<Choice> = texts.iter().map(|text| format!("{shape}{text}").parse().unwrap()).collect();
-            Cut::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", (target, &caches), limits, false)
+            Cut::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", target, &caches, limits, false)
         };
         let tiling = |texts: &[&str]| decided(texts).unwrap().tiling.to_string();
         assert_eq!(tiling(&[]), "rows=32 gemv<=5/5x16 gemm/96");

@@ -29,7 +29,7 @@ impl TaskCutter<'_> {
         args.extend(self.named_args(whole, &["norm"])?);
         args.extend(self.named_args(whole, &ANGLES)?);
         let heads = RopeHeads { heads: 1, ..*spec };
-        self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, spec.heads.into()), (heads, &[]), args)
+        self.tasks.by_rows(whole.task.label.clone(), whole.task.rows, spec.heads.into(), heads, &[], args)
     }
 
     /// Cuts an append. Keys are rotated by separate tasks, so only keys and values are stored with
@@ -43,14 +43,14 @@ impl TaskCutter<'_> {
             let label = whole.task.label.split(' ').next().unwrap_or_default();
             let rows = self.draft_buffer(whole.result("k")?)?.rows;
             let width = u64::from(spec.d) * columns;
-            let (_, rotated) = self.row(label, rows, (Format::F32, width))?;
+            let (_, rotated) = self.row(label, rows, Format::F32, width)?;
             let column = if columns > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
             let mut args = vec![("x", part(&k, 0, column)), ("y", part(&rotated, 0, column))];
             args.extend(self.named_args(whole, &["norm"])?);
             args.extend(self.named_args(whole, &ANGLES)?);
             let RopeAppend { d, dims, style, norm, .. } = *spec;
             let heads = RopeHeads { heads: 1, d, dims, style, norm };
-            self.tasks.by_rows(label.to_string(), (axis, columns), (heads, &[]), args)?;
+            self.tasks.by_rows(label.to_string(), axis, columns, heads, &[], args)?;
             k = part(&rotated, 0, k.column_stride);
         }
         let mut args = self.named_args(whole, &["v", "block", "lane", "keys", "values", "rotated"])?;
@@ -59,7 +59,7 @@ impl TaskCutter<'_> {
         args.push(("k", k));
         let dims = fit("rotated elements", still.dims())?;
         let append = RopeAppend { dims, style: still.style, norm: None, ..*spec };
-        self.tasks.by_rows(whole.task.label.clone(), (axis, columns), (append, &[]), args)
+        self.tasks.by_rows(whole.task.label.clone(), axis, columns, append, &[], args)
     }
 
     /// Adds kernels that combine the parts of each head alone, to every task whose parts belong to
@@ -87,7 +87,7 @@ impl TaskCutter<'_> {
     pub(super) fn attention(&mut self, whole: &WholeTask<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.replace_buffer(whole.result("part")?)?;
         let Heads { group, d, dv } = spec.heads;
-        let together = self.partition.heads(group.into(), (d.into(), dv.into()));
+        let together = self.partition.heads(group.into(), d.into(), dv.into());
         let division = self.partition.division();
         let [q, y] = ["q", "part"].map(|name| self.arg(whole.arg(name)?));
         let (q, y) = (q?, y?);
@@ -122,7 +122,7 @@ impl TaskCutter<'_> {
                 0 => whole.task.label.clone(),
                 first => format!("{} heads {first}", whole.task.label),
             };
-            self.tasks.task(label, (whole.task.rows, whole.task.columns.into()), vec![choice], &[], args)?;
+            self.tasks.task(label, whole.task.rows, whole.task.columns.into(), vec![choice], &[], args)?;
         }
         Ok(())
     }

@@ -364,7 +364,8 @@ impl<'a> TaskCutter<'a> {
         &mut self,
         name: &str,
         rows: RowCount,
-        (format, width): (Format, u64),
+        format: Format,
+        width: u64,
     ) -> Result<(BufferId, Arg), ScheduleError> {
         let buffer = self.buffer(name, rows, row_bytes(format, width)?)?;
         Ok((buffer, self.whole_row(buffer)))

@@ -83,7 +83,7 @@ impl TaskCutter<'_> {
         for (number, &rows) in ranges.iter().enumerate() {
             let label =
                 if ranges.len() > 1 { format!("{} rows {number}", product.label) } else { product.label.clone() };
-            results.push(self.chain(&product, &label, (first, rows))?);
+            results.push(self.chain(&product, &label, first, rows)?);
             first += rows;
         }
         self.set_new_buffers(y, results)
@@ -103,7 +103,7 @@ impl TaskCutter<'_> {
             let (x, k) = (x.clone(), spec.k.into());
             let bias = whole.optional(bias).cloned();
             let product = Product { label, axis, rows, x, x_format: spec.x, w, format, n, k, bias, residual: None };
-            let result = self.chain(&product, &product.label, (0, n))?;
+            let result = self.chain(&product, &product.label, 0, n)?;
             Ok(self.whole_row(result))
         };
         let (gate, up) = (product("gate", "gate_bias", spec.gate)?, product("up", "up_bias", spec.up)?);
@@ -113,24 +113,24 @@ impl TaskCutter<'_> {
         };
         let Swiglu { act, limit, shift, bend, .. } = *spec;
         let (product, mul) = if (act, limit, shift) == (Activation::Silu, None, None) {
-            let (_, silu) = self.row("silu", rows, (Format::F32, n))?;
+            let (_, silu) = self.row("silu", rows, Format::F32, n)?;
             let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
-            self.columns("silu", axis, (n, elements), map(Elementwise::Silu), &[("a", gate), ("y", silu.clone())])?;
-            let (product, mul) = self.row("mul", rows, (Format::F32, n))?;
+            self.columns("silu", axis, n, elements, map(Elementwise::Silu), &[("a", gate), ("y", silu.clone())])?;
+            let (product, mul) = self.row("mul", rows, Format::F32, n)?;
             let args = [("a", silu), ("b", up), ("y", mul.clone())];
-            self.columns("mul", axis, (n, elements), map(Elementwise::Mul), &args)?;
+            self.columns("mul", axis, n, elements, map(Elementwise::Mul), &args)?;
             (product, mul)
         } else {
-            let (product, gated) = self.row("gated", rows, (Format::F32, n))?;
+            let (product, gated) = self.row("gated", rows, Format::F32, n)?;
             let args = [("gate", gate), ("up", up), ("y", gated.clone())];
-            self.columns("gated", axis, (n, elements), |n| Gated { act, n, limit, shift, bend }.into(), &args)?;
+            self.columns("gated", axis, n, elements, |n| Gated { act, n, limit, shift, bend }.into(), &args)?;
             (product, gated)
         };
         if spec.out == Format::F32 {
             return self.set_new_buffers(y, vec![product]);
         }
-        let (result, quantised) = self.row("quantise", rows, (spec.out, n))?;
-        self.quantise_row("quantise", axis, (n, spec.out), &mul, &quantised)?;
+        let (result, quantised) = self.row("quantise", rows, spec.out, n)?;
+        self.quantise_row("quantise", axis, n, spec.out, &mul, &quantised)?;
         self.set_new_buffers(y, vec![result])
     }
 
@@ -150,7 +150,7 @@ impl TaskCutter<'_> {
             let bytes = self.row_bytes(range);
             let spec = Combine { n: fit("elements of a row", bytes / F32_BYTES)?, ..*spec };
             let dims = [("rows", DimInput::Tokens * spec.slots)];
-            self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, 1), (spec, &dims), args)?;
+            self.tasks.by_rows(whole.task.label.clone(), whole.task.rows, 1, spec, &dims, args)?;
             offset += bytes;
         }
         Ok(())
@@ -172,14 +172,14 @@ impl TaskCutter<'_> {
         ranges.iter().flat_map(|range| std::iter::repeat_n(range.tile, range.columns as usize)).collect()
     }
 
-    /// Adds a chain for a range of weight rows, given as the first row and their number.
-    fn chain(&mut self, product: &Product, label: &str, (first, rows): (u64, u64)) -> Result<BufferId, ScheduleError> {
+    /// Adds a chain for `rows` weight rows from row `first` on.
+    fn chain(&mut self, product: &Product, label: &str, first: u64, rows: u64) -> Result<BufferId, ScheduleError> {
         let largest = self.weight_tile(product.axis);
         let (tile, dot) = largest.of(product.format, product.n, product.k);
         let mut sum: Option<(BufferId, Arg)> = None;
         for (link, from) in (0..product.k).step_by(dot.max(1) as usize).enumerate() {
             let label = if link > 0 { format!("{label} {link}") } else { label.to_string() };
-            let (result, y) = self.row(&label, product.rows, (Format::F32, rows))?;
+            let (result, y) = self.row(&label, product.rows, Format::F32, rows)?;
             // The first product adds the residual. Later ones add the sum so far, if sums are part
             // of products.
             let added = match (&sum, largest.reduction) {
@@ -194,10 +194,10 @@ impl TaskCutter<'_> {
             sum = Some(match (sum, largest.reduction) {
                 (Some((_, sum)), Reduction::Separate) => {
                     let label = format!("{} sum", link.label);
-                    let (result, total) = self.row(&label, product.rows, (Format::F32, rows))?;
+                    let (result, total) = self.row(&label, product.rows, Format::F32, rows)?;
                     let add = |n: u32| Map { function: Elementwise::Add, n }.into();
                     let args = [("a", sum), ("b", y), ("y", total.clone())];
-                    self.columns(&label, product.axis, (rows, tile), add, &args)?;
+                    self.columns(&label, product.axis, rows, tile, add, &args)?;
                     (result, total)
                 }
                 (None, _) | (Some(_), Reduction::Chained) => (result, y),
@@ -237,7 +237,7 @@ impl TaskCutter<'_> {
                 strategy: MatmulStrategy::Gemv,
                 pace: Pace::default(),
             };
-            self.tasks.by_rows(label, (product.axis, columns.columns), (spec, &[]), args)?;
+            self.tasks.by_rows(label, product.axis, columns.columns, spec, &[], args)?;
         }
         Ok(())
     }

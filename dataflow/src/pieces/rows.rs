@@ -22,7 +22,7 @@ impl TaskCutter<'_> {
         let args = whole.names().into_iter().map(|name| Ok((name, self.arg(whole.arg(name)?)?)));
         let args = args.collect::<Result<Vec<Named>, ScheduleError>>()?;
         let elements = self.partition.elements.into();
-        self.columns(&whole.task.label, whole.task.rows, (n.into(), elements), spec, &args)
+        self.columns(&whole.task.label, whole.task.rows, n.into(), elements, spec, &args)
     }
 
     /// Adds a function of `width` f32 in columns of `elements`; all arguments have this width.
@@ -30,7 +30,8 @@ impl TaskCutter<'_> {
         &mut self,
         label: &str,
         axis: RowAxis,
-        (width, elements): (u64, u64),
+        width: u64,
+        elements: u64,
         spec: impl Fn(u32) -> KernelSpec,
         args: &[Named],
     ) -> Result<(), ScheduleError> {
@@ -38,7 +39,7 @@ impl TaskCutter<'_> {
             let (offset, step) = (row_bytes(Format::F32, columns.first)?, row_bytes(Format::F32, columns.tile)?);
             let args = args.iter().map(|(name, arg)| (*name, part(arg, offset, step))).collect();
             let spec = spec(fit("elements of a row", columns.tile)?);
-            self.tasks.by_rows(tail(label, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+            self.tasks.by_rows(tail(label, columns.first), axis, columns.columns, spec, &[], args)?;
         }
         Ok(())
     }
@@ -46,7 +47,7 @@ impl TaskCutter<'_> {
     pub(super) fn quantise(&mut self, whole: &WholeTask<'_>, spec: &Quantise) -> Result<(), ScheduleError> {
         self.replace_buffer(whole.result("y")?)?;
         let (x, y) = (self.arg(whole.arg("x")?)?, self.arg(whole.arg("y")?)?);
-        self.quantise_row(&whole.task.label, whole.task.rows, (spec.n.into(), spec.out), &x, &y)
+        self.quantise_row(&whole.task.label, whole.task.rows, spec.n.into(), spec.out, &x, &y)
     }
 
     /// Adds the quantisation of `width` f32 in columns of whole blocks.
@@ -54,7 +55,8 @@ impl TaskCutter<'_> {
         &mut self,
         label: &str,
         axis: RowAxis,
-        (width, out): (u64, Format),
+        width: u64,
+        out: Format,
         x: &Arg,
         y: &Arg,
     ) -> Result<(), ScheduleError> {
@@ -67,7 +69,7 @@ impl TaskCutter<'_> {
                 });
             let args = args.into_iter().collect::<Result<_, _>>()?;
             let spec = Quantise { n: fit("elements of a row", columns.tile)?, out };
-            self.tasks.by_rows(tail(label, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+            self.tasks.by_rows(tail(label, columns.first), axis, columns.columns, spec, &[], args)?;
         }
         Ok(())
     }
@@ -91,7 +93,7 @@ impl TaskCutter<'_> {
         let all = parts(spec.n.into(), elements);
         let count = all.iter().map(|columns| columns.columns).sum();
         let squares = format!("{label} squares");
-        let (_, sums) = self.row(&squares, rows, (Format::F32, count))?;
+        let (_, sums) = self.row(&squares, rows, Format::F32, count)?;
         let f32_bytes = |elements: u64| row_bytes(Format::F32, elements);
         // All sums come before the first norm piece, because it waits for all of them.
         let mut first = 0;
@@ -101,7 +103,7 @@ impl TaskCutter<'_> {
                 ("y", part(&sums, f32_bytes(first)?, f32_bytes(1)?)),
             ];
             let spec = SumSquares { n: fit("elements of a row", columns.tile)? };
-            self.tasks.by_rows(tail(&squares, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+            self.tasks.by_rows(tail(&squares, columns.first), axis, columns.columns, spec, &[], args)?;
             first += columns.columns;
         }
         for columns in &all {
@@ -119,7 +121,7 @@ impl TaskCutter<'_> {
                 eps: spec.eps,
                 out: spec.out,
             };
-            self.tasks.by_rows(tail(label, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+            self.tasks.by_rows(tail(label, columns.first), axis, columns.columns, spec, &[], args)?;
         }
         Ok(())
     }

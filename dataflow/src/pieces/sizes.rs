@@ -70,7 +70,7 @@ impl Partition {
 
     /// Returns how many of `group` query heads are attended together; they share the conversion of
     /// keys and values.
-    pub(super) fn heads(&self, group: u64, (key_len, value_len): (u64, u64)) -> u64 {
+    pub(super) fn heads(&self, group: u64, key_len: u64, value_len: u64) -> u64 {
         // The query, the part, and working copies of both; scores of a block.
         let head = key_len.saturating_add(value_len).saturating_mul(8).saturating_add(HEAD_BYTES);
         let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.heads_bytes;

@@ -43,10 +43,11 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
     hidden
         .into_iter()
         .for_each(|(rows, also)| rows.iter().for_each(|rows| live_in(&mut lives, rows.buffer, also.clone())));
-    let most = (plan.max_tokens, plan.output.most(plan.max_tokens));
-    let (buffers, arena_bytes) = place(&plan.buffers, &lives, most)?;
+    let (max_tokens, max_outputs) = (plan.max_tokens, plan.output.most(plan.max_tokens));
+    let (buffers, arena_bytes) = place(&plan.buffers, &lives, max_tokens, max_outputs)?;
     context.decide(|| {
-        let apart = buffers.iter().filter_map(|buffer| bytes(buffer, most)).fold(0, u64::saturating_add);
+        let own = buffers.iter().filter_map(|buffer| bytes(buffer, max_tokens, max_outputs));
+        let apart = own.fold(0, u64::saturating_add);
         let decision =
             Decision::of("arena", "", "memory").chose(format!("{}, shared by buffers in turn", Bytes(arena_bytes)));
         decision.over("a place of its own for each buffer", format!("{} would be needed", Bytes(apart)))
@@ -145,11 +146,12 @@ fn windows(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = (usize, u
 pub(super) fn place(
     drafts: &[ArenaBuffer],
     lives: &[Life],
-    most @ (max_tokens, _): (u32, u32),
+    max_tokens: u32,
+    max_outputs: u32,
 ) -> Result<(Vec<ArenaBuffer>, u64), ScheduleError> {
     let mut sizes = Vec::with_capacity(drafts.len());
     for draft in drafts {
-        sizes.push(bytes(draft, most).ok_or_else(|| ScheduleError::TooLarge {
+        sizes.push(bytes(draft, max_tokens, max_outputs).ok_or_else(|| ScheduleError::TooLarge {
             what: format!("buffer {} in bytes", draft.name),
             value: format!("{} for each of {:?} of {max_tokens} tokens", draft.row_bytes, draft.rows),
             limit: u64::MAX,
@@ -195,7 +197,7 @@ pub(super) fn place(
 }
 
 /// Returns the length of a buffer in whole cache lines.
-fn bytes(draft: &ArenaBuffer, (tokens, outputs): (u32, u32)) -> Option<u64> {
+fn bytes(draft: &ArenaBuffer, tokens: u32, outputs: u32) -> Option<u64> {
     draft.row_bytes.checked_mul(draft.rows.most(tokens, outputs))?.checked_next_multiple_of(ALIGNMENT)
 }
 
@@ -215,8 +217,8 @@ mod tests {
             let draft = |&(row_bytes, _, _, k): &(u64, usize, usize, u32)| ArenaBuffer { name: String::new(), row_bytes, rows: rows(k), offset: 0 };
             let drafts: Vec<ArenaBuffer> = buffers.iter().map(draft).collect();
             let lives: Vec<Life> = buffers.iter().map(|&(_, first, length, _)| Some((first, first + length))).collect();
-            let (placed, end) = place(&drafts, &lives, (max_tokens, max_tokens))?;
-            let range = |i: usize| (placed[i].offset, placed[i].offset + bytes(&drafts[i], (max_tokens, max_tokens)).unwrap_or(0));
+            let (placed, end) = place(&drafts, &lives, max_tokens, max_tokens)?;
+            let range = |i: usize| (placed[i].offset, placed[i].offset + bytes(&drafts[i], max_tokens, max_tokens).unwrap_or(0));
             for i in 0..placed.len() {
                 prop_assert!(range(i).1 <= end);
                 prop_assert_eq!(placed[i].offset % ALIGNMENT, 0);
@@ -232,6 +234,6 @@ mod tests {
     #[test]
     fn an_arena_that_does_not_fit_is_an_error() {
         let draft = ArenaBuffer { name: "x".to_string(), row_bytes: u64::MAX / 2, rows: RowCount::Tokens, offset: 0 };
-        assert!(matches!(place(&[draft], &[Some((0, 1))], (3, 3)), Err(ScheduleError::TooLarge { .. })));
+        assert!(matches!(place(&[draft], &[Some((0, 1))], 3, 3), Err(ScheduleError::TooLarge { .. })));
     }
 }

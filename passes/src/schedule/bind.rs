@@ -168,7 +168,8 @@ impl Tasks {
     pub fn task(
         &mut self,
         label: String,
-        (rows, columns): (RowAxis, u64),
+        rows: RowAxis,
+        columns: u64,
         choices: Vec<KernelChoice>,
         dims: &[(&'static str, DimExpr)],
         args: Vec<Named>,
@@ -224,11 +225,13 @@ impl Tasks {
     pub fn by_rows(
         &mut self,
         label: String,
-        axis: (RowAxis, u64),
-        (spec, dims): (impl Into<KernelSpec>, &[(&'static str, DimExpr)]),
+        rows: RowAxis,
+        columns: u64,
+        spec: impl Into<KernelSpec>,
+        dims: &[(&'static str, DimExpr)],
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
-        self.task(label, axis, vec![KernelChoice::by_rows(spec)], dims, args)
+        self.task(label, rows, columns, vec![KernelChoice::by_rows(spec)], dims, args)
     }
 
     /// Returns the variant of a task for one kernel; its arguments must match `signature`.

@@ -138,7 +138,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         }
         lowering.gives = Some(HiddenRows { buffer: rows.buffer, width });
     }
-    lowering.draft(context, vocabulary, (result.buffer, output))
+    lowering.draft(context, vocabulary, result.buffer, output)
 }
 
 impl Lowering<'_> {
@@ -147,7 +147,8 @@ impl Lowering<'_> {
         mut self,
         context: &Context<'_>,
         vocabulary: u32,
-        (logits, output): (BufferId, Output),
+        logits: BufferId,
+        output: Output,
     ) -> Result<Draft, ScheduleError> {
         let expert_groups = self.expert_groups()?;
         let Lowering { facts, plan_weights, made, ropes, states, buckets, tasks, buffers, takes, gives, .. } = self;
@@ -494,10 +495,11 @@ impl<'a> Lowering<'a> {
         label: String,
         rows: Rows,
         columns: u64,
-        kernel: (impl Into<KernelSpec>, &[(&'static str, DimExpr)]),
+        spec: impl Into<KernelSpec>,
+        dims: &[(&'static str, DimExpr)],
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
-        self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)
+        self.tasks.by_rows(label, rows.axis(), columns, spec, dims, args)
     }
 
     /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the

@@ -173,7 +173,7 @@ impl Lowering<'_> {
                 Ok(KernelChoice::of(*each, spec, bands))
             });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
-            self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
+            self.tasks.task(label, x.rows.axis(), columns, variants, &[], args)?;
         }
         Ok(y)
     }
@@ -228,7 +228,7 @@ impl Lowering<'_> {
                     pace: Pace::default(),
                 };
                 let choice = KernelChoice::by_chunks(1, spec);
-                self.tasks.task(label.to_string(), (x.rows.axis(), heads), vec![choice], &[], args)?;
+                self.tasks.task(label.to_string(), x.rows.axis(), heads, vec![choice], &[], args)?;
             }
         }
         Ok(y)
@@ -338,7 +338,7 @@ impl Lowering<'_> {
                 Ok(KernelChoice::of(*each, spec(each, part.rows)?, bands))
             });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
-            self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
+            self.tasks.task(label, x.rows.axis(), columns, variants, &[], args)?;
         }
         Ok(y)
     }

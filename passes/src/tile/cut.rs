@@ -30,7 +30,8 @@ impl Cut {
     pub(super) fn cheapest(
         weight: &candidates::Weight,
         rows: &[u64],
-        (target, caches): (Target, &CoreCaches),
+        target: Target,
+        caches: &CoreCaches,
         limits: Limits,
         tells: bool,
     ) -> Cut {
@@ -75,12 +76,13 @@ impl Cut {
         weight: &candidates::Weight,
         choices: &[&Choice],
         name: &str,
-        machine: (Target, &CoreCaches),
+        target: Target,
+        caches: &CoreCaches,
         limits: Limits,
         tells: bool,
     ) -> Result<Cut, TileError> {
-        let all = item_rows(weight, machine.0);
-        let own = Cut::cheapest(weight, &all, machine, limits, tells);
+        let all = item_rows(weight, target);
+        let own = Cut::cheapest(weight, &all, target, caches, limits, tells);
         let refused = |choice: &Choice| TileError::Tuned {
             name: name.to_owned(),
             choice: choice.to_string(),
@@ -99,14 +101,14 @@ impl Cut {
             if !all.contains(&rows) || last != Some(choice.strategy) {
                 return Err(refused(choice));
             }
-            cut = Cut::cheapest(weight, &[rows], machine, limits, false);
+            cut = Cut::cheapest(weight, &[rows], target, caches, limits, false);
             if by(&cut.tiling) != by(&own.tiling) {
                 return Err(refused(choice));
             }
         }
         let Some(part) = cut.tiling.parts.first_mut() else { return Ok(cut) };
         for choice in choices {
-            let offered = candidates(weight, part.rows, machine.0);
+            let offered = candidates(weight, part.rows, target);
             let rows = part.rows;
             let found = part.uses.iter_mut().find(|each| each.strategy == choice.strategy);
             let Some(each) = found else { return Err(refused(choice)) };
@@ -170,7 +172,7 @@ impl Cut {
         if rows.is_empty() {
             return Err(refused());
         }
-        let mut decision = Cut::cheapest(weight, &rows, (*target, caches), limits, false);
+        let mut decision = Cut::cheapest(weight, &rows, *target, caches, limits, false);
         if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
             let offered = candidates(weight, part.rows, *target);
             let is_offered = |each: &Use| {

@@ -22,7 +22,7 @@ use ixc_kernels::{
     self as kernels, AppendPlaces, Bits, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend,
 };
 
-use super::rotation::{plan_style, rope_args};
+use super::rotation::{Rotation, plan_style, rope_args};
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, Rows, ScheduleError};
 use super::{attend, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
@@ -42,12 +42,12 @@ impl Lowering<'_> {
         let mut rope = rope;
         let declared = &self.module.states[state.index()];
         let (elsewhere, shared) = (declared.window.is_some() || declared.every > 1, declared.every > 1);
-        if let (true, Some(turn)) = (elsewhere, &rope) {
+        if let (true, Some(rotated)) = (elsewhere, &rope) {
             // Where a window's positions lie, or a place that several share, is no position to
             // rotate by: keys are rotated elsewhere.
             self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
-            let shape = (cache.heads.into(), cache.key.into());
-            k = self.rotate(op, k, (turn, (1, false)), self.opt_weight(op, "norm"), shape)?;
+            let (heads, d) = (cache.heads.into(), cache.key.into());
+            k = self.rotate(op, k, Rotation::each(rotated), self.opt_weight(op, "norm"), heads, d)?;
             rope = None;
         }
         if shared {
@@ -56,7 +56,7 @@ impl Lowering<'_> {
         }
         let (table, style, dims, norm) = match &rope {
             Some(rope) => {
-                let table = self.rope_table(rope, (1, false), op)?;
+                let table = self.rope_table(Rotation::each(rope), op)?;
                 (table, plan_style(rope.style), rope.dims, self.opt_weight(op, "norm"))
             }
             None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
@@ -89,7 +89,7 @@ impl Lowering<'_> {
             cache: cache.formats,
         };
         let label = format!("{name} {}", self.module.states[state.index()].name);
-        self.by_rows(label, k.rows, cache.heads.into(), (spec, &[]), args)?;
+        self.by_rows(label, k.rows, cache.heads.into(), spec, &[], args)?;
         Ok(Binding::Token)
     }
 
@@ -117,7 +117,7 @@ impl Lowering<'_> {
         let spec = AppendPlaces { d: cache.key, dv: cache.value, heads: cache.heads };
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
-        self.tasks.task(label, (k.rows.axis(), heads), choices, &[], args)?;
+        self.tasks.task(label, k.rows.axis(), heads, choices, &[], args)?;
         Ok(Binding::Token)
     }
 
@@ -205,7 +205,7 @@ impl Lowering<'_> {
             choices.insert(0, KernelChoice { up_to_rows: 1, row_chunk: 1, spec, parts, bands: None });
         }
         self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
-        self.tasks.task(label, (q.rows.axis(), 1), choices, &[], args)?;
+        self.tasks.task(label, q.rows.axis(), 1, choices, &[], args)?;
         let of = if entries { Chosen::Entries } else { Chosen::Positions };
         let choice = Choice { top_k, every: every.unwrap_or(1), of };
         Ok(Binding::Marks { bits: marks, choice, stride: 0 })
@@ -254,7 +254,7 @@ impl Lowering<'_> {
         let one = KernelChoice { up_to_rows: 1, row_chunk: 1, spec: of_part, parts, bands: None };
         let choices = vec![one, KernelChoice::by_chunks(1, spec)];
         self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
-        self.tasks.task(label, (q.rows.axis(), heads), choices, &[], args)?;
+        self.tasks.task(label, q.rows.axis(), heads, choices, &[], args)?;
         let choice = Choice { top_k, every: every.unwrap_or(1), of: Chosen::Blocks };
         Ok(Binding::Marks { bits: marks, choice, stride })
     }
@@ -345,8 +345,8 @@ impl Lowering<'_> {
         let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::of);
         let scores = Scores { scale: Bits::of(scores.scale), cap, sinks: sinks.is_some(), slopes };
         let chosen = marks.is_some();
-        let request = AttentionRequest { ahead, chosen, ..self.request(op, (state, cache), group, scores)? };
-        self.attend(label, (q.rows.axis(), kv_heads), name, &request, args)?;
+        let request = AttentionRequest { ahead, chosen, ..self.request(op, state, cache, group, scores)? };
+        self.attend(label, q.rows.axis(), kv_heads, name, &request, args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -355,7 +355,8 @@ impl Lowering<'_> {
     fn request(
         &self,
         op: &Op,
-        (state, cache): (StateId, Cache),
+        state: StateId,
+        cache: Cache,
         group: u64,
         scores: Scores,
     ) -> Result<AttentionRequest, ScheduleError> {
@@ -374,14 +375,15 @@ impl Lowering<'_> {
     fn attend(
         &mut self,
         label: String,
-        axes: (RowAxis, u64),
+        rows: RowAxis,
+        columns: u64,
         name: &'static str,
         request: &AttentionRequest,
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
         let selection = attend::select(name, request)?;
         self.tell_by_rows(&label, &selection.choices, &[], || selection.rejected());
-        self.tasks.task(label, axes, selection.choices, &[], args)
+        self.tasks.task(label, rows, columns, selection.choices, &[], args)
     }
 
     /// Returns a vector with the slope of each head: the fall of its scores per position.
@@ -433,8 +435,8 @@ impl Lowering<'_> {
         let scores = Scores { sinks: sinks.is_some(), ..Scores::scaled(op.attr("scale").float()) };
         let chosen = marks.map(|marks| marks.choice.top_k);
         let entries = Some(Entries { every, chosen, cache: of_entries.formats });
-        let request = AttentionRequest { entries, ..self.request(op, (state, cache), group, scores)? };
-        self.attend(label, (q.rows.axis(), kv_heads), name, &request, args)?;
+        let request = AttentionRequest { entries, ..self.request(op, state, cache, group, scores)? };
+        self.attend(label, q.rows.axis(), kv_heads, name, &request, args)?;
         Ok(Binding::ArenaRows(y))
     }
 

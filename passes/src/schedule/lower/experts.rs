@@ -51,7 +51,7 @@ impl Lowering<'_> {
             scale: Bits::of(route.scale),
             listed: 0,
         };
-        self.by_rows(name.to_string(), logits.rows, 1, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), logits.rows, 1, spec, &[], args)?;
         self.routes.insert(ids.buffer, logits.width);
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
         Ok(Binding::ArenaRows(ids))
@@ -92,7 +92,7 @@ impl Lowering<'_> {
             scale: Bits::of(op.attr("scale").float()),
             listed: fit("rows of a table", rows)?,
         };
-        self.by_rows(self.label(op.kind, table), logits.rows, 1, (spec, &[]), args)?;
+        self.by_rows(self.label(op.kind, table), logits.rows, 1, spec, &[], args)?;
         self.routes.insert(ids.buffer, logits.width);
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
         Ok(Binding::ArenaRows(ids))
@@ -117,7 +117,7 @@ impl Lowering<'_> {
             ("passed", row(&passed)?),
         ];
         let spec = RouteIdentities { n: fit("experts of a token", ids.width)?, experts: fit("experts", experts)? };
-        self.by_rows(name.to_string(), ids.rows, 1, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), ids.rows, 1, spec, &[], args)?;
         self.routes.insert(own.buffer, experts);
         self.partial.insert(own.buffer);
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(weights));
@@ -143,7 +143,7 @@ impl Lowering<'_> {
             ("groups", by_row(Source::Arena(groups.buffer), groups.row_bytes()?)),
         ];
         let spec = ExpertGroups { n: fit("experts of a token", ids.width)?, size: fit("experts of a group", size)? };
-        self.by_rows(name.to_string(), ids.rows, 1, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), ids.rows, 1, spec, &[], args)?;
         self.routes.insert(groups.buffer, experts.div_ceil(size));
         Ok(Binding::ArenaRows(groups))
     }
@@ -217,7 +217,7 @@ impl Lowering<'_> {
             ("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows("gather".to_string(), rows, 1, (spec, &[("rows", DimInput::Tokens.into())]), args)?;
+        self.by_rows("gather".to_string(), rows, 1, spec, &[("rows", DimInput::Tokens.into())], args)?;
         self.gathered.insert((x.buffer, bucket), y);
         Ok(y)
     }
@@ -240,7 +240,7 @@ impl Lowering<'_> {
             ("bias", bias),
             ("y", by_row(Source::Arena(out.buffer), row)),
         ];
-        self.by_rows(name.to_string(), y.rows, 1, (AddBias { n: fit("elements of a bias", y.width)? }, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, AddBias { n: fit("elements of a bias", y.width)? }, &[], args)?;
         Ok(Binding::ArenaRows(out))
     }
 
@@ -262,7 +262,7 @@ impl Lowering<'_> {
             ("s", factor),
             ("y", by_row(Source::Arena(out.buffer), row)),
         ];
-        self.by_rows(name.to_string(), y.rows, 1, (ScaleBy { n: fit("elements of a row", y.width)? }, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, ScaleBy { n: fit("elements of a row", y.width)? }, &[], args)?;
         Ok(Binding::ArenaRows(out))
     }
 
@@ -307,7 +307,7 @@ impl Lowering<'_> {
         args.push(("y", by_row(Source::Arena(out.buffer), row)));
         let spec = Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
         let dims = [("rows", DimInput::Tokens * top_k)];
-        self.by_rows(label, out.rows, 1, (spec, &dims), args)?;
+        self.by_rows(label, out.rows, 1, spec, &dims, args)?;
         Ok(out)
     }
 }

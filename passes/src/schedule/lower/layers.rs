@@ -59,7 +59,7 @@ pub(super) fn lower(
         return Err(wrong(other, "its rows are as wide as no other layer's".to_string()));
     }
     let output = Output::Experts { width: fit("width of rows", row / 4)? };
-    let mut draft = lowering.draft(context, vocabulary, (of.result, output))?;
+    let mut draft = lowering.draft(context, vocabulary, of.result, output)?;
     draft.plan.expert_layers = layers.into_iter().map(|(layer, _)| layer).collect();
     draft.layers = begins;
     Ok(draft)

@@ -207,7 +207,7 @@ impl Lowering<'_> {
             choices.push(KernelChoice::by_chunks(u32::MAX, many));
         }
         self.tell_by_rows(&label, &choices, &["whole chunks of rows are what it solves for"], Vec::new);
-        self.tasks.task(label, (rows.axis(), count), choices, &[], args)?;
+        self.tasks.task(label, rows.axis(), count, choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 }

@@ -15,29 +15,48 @@ use ixc_kernels::{self as kernels, Bits, RopeHeads};
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
 
+/// Rotation of an op, and how it turns with the position.
+#[derive(Clone, Copy)]
+pub(super) struct Rotation<'r> {
+    pub(super) rope: &'r RopeAttrs,
+    /// Each position is rounded down to a multiple of this number.
+    pub(super) every: u32,
+    /// Whether it turns in the other direction.
+    pub(super) back: bool,
+}
+
+impl Rotation<'_> {
+    /// Creates a rotation by each position.
+    pub(super) fn each(rope: &RopeAttrs) -> Rotation<'_> {
+        Rotation { rope, every: 1, back: false }
+    }
+}
+
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
-        let turn = self.turned(op, &x)?;
+        let (every, back) = self.turned(op, &x)?;
         let rope = RopeAttrs::from_op(op);
         let [_, heads, d] = self.function.ty(op.results[0]).dims() else {
             return unsupported(op.kind.row().mnemonic, "no heads");
         };
-        let shape = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
-        Ok(Binding::ArenaRows(self.rotate(op, x, (&rope, turn), norm, shape)?))
+        let (heads, d) = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
+        let rotation = Rotation { rope: &rope, every, back };
+        Ok(Binding::ArenaRows(self.rotate(op, x, rotation, norm, heads, d)?))
     }
 
-    /// `heads` heads of `d` elements, normed and rotated, all of a row at once.
+    /// Adds the norm and rotation of `heads` heads of `d` elements, all of a row at once.
     pub(super) fn rotate(
         &mut self,
         op: &Op,
         x: ArenaRows,
-        (rope, turn): (&RopeAttrs, (u32, bool)),
+        rotation: Rotation<'_>,
         norm: Option<WeightId>,
-        (heads, d): (u64, u64),
+        heads: u64,
+        d: u64,
     ) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let table = self.rope_table(rope, turn, op)?;
+        let (table, rope) = (self.rope_table(rotation, op)?, rotation.rope);
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
         let mut args = vec![("x", by_row(Source::Arena(x.buffer), row))];
@@ -53,7 +72,7 @@ impl Lowering<'_> {
             style: plan_style(rope.style),
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
-        self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, spec, &[], args)?;
         Ok(y)
     }
 
@@ -72,7 +91,7 @@ impl Lowering<'_> {
         let mut args = vec![("x", by_row(Source::Arena(x.buffer), row)), ("y", by_row(Source::Arena(y.buffer), row))];
         args.extend(rope_args(table));
         let spec = kernels::Temperature { n: fit("elements of a row", x.width)? };
-        self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -96,17 +115,13 @@ impl Lowering<'_> {
         }
         args.extend(rope_args(table));
         let spec = kernels::HeadsTemperature { n: fit("elements of a head", x.width / heads)? };
-        self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, heads, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
     /// Returns the number of the rotary table of an op.
-    pub(super) fn rope_table(
-        &mut self,
-        rope: &RopeAttrs,
-        (every, back): (u32, bool),
-        op: &Op,
-    ) -> Result<u32, ScheduleError> {
+    pub(super) fn rope_table(&mut self, rotation: Rotation<'_>, op: &Op) -> Result<u32, ScheduleError> {
+        let Rotation { rope, every, back } = rotation;
         let [short, long] = ["factors", "long"].map(|name| self.opt_weight(op, name).map(|w| self.floats(w)));
         let (short, long) = (short.transpose()?, long.transpose()?);
         let (frequencies, magnitude) = rope_angles(rope, short.as_deref());

@@ -42,7 +42,7 @@ impl Lowering<'_> {
         let spec = ColumnSquares { format: x.format, n: fit("columns of a weight", x.width)? };
         let choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
         let label = format!("{name} {}", self.module.states[state.index()].name);
-        self.tasks.task(label, (x.rows.axis(), 1), choices, &[], args)?;
+        self.tasks.task(label, x.rows.axis(), 1, choices, &[], args)?;
         Ok(Binding::Token)
     }
 
@@ -65,7 +65,7 @@ impl Lowering<'_> {
             ("table", whole(Source::Weight(self.stored_weight(w)?))),
             ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
-        self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
+        self.by_rows(label, y.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -88,7 +88,7 @@ impl Lowering<'_> {
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, 1)?)),
         ];
         let spec = HeadsSum { n: fit("elements of a head", n)? };
-        self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, heads, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -114,7 +114,7 @@ impl Lowering<'_> {
         let row = y.row_bytes()?;
         let spec = spec(fit("elements of a row", y.width)?);
         let args = elementwise_args(&spec, &inputs, &y, |x| Ok(by_row(Source::Arena(x.buffer), row)))?;
-        self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -131,7 +131,7 @@ impl Lowering<'_> {
             ("y", by_column(Source::Arena(y.buffer), row, column)),
         ];
         let spec = AddBias { n: fit("elements of a bias", n)? };
-        self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
+        self.by_rows(label, y.rows, x.width / n, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -157,7 +157,7 @@ impl Lowering<'_> {
         }
         args.push(("y", by_column(Source::Arena(y.buffer), row, column)));
         let spec = ScaleHeads { n: fit("elements of a head", n)?, residual: residual.is_some() };
-        self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, heads, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -182,7 +182,7 @@ impl Lowering<'_> {
             eps: Bits::of(op.attr("eps").float()),
             magnitude: Bits::of(op.attr("magnitude").float()),
         };
-        self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
+        self.by_rows(label, y.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -212,7 +212,7 @@ impl Lowering<'_> {
         ];
         let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
         let spec = StreamInput { streams, d: elements, n: fit("elements of a stream", n)? };
-        self.by_rows(name.to_string(), y.rows, d / n, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, d / n, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -236,7 +236,7 @@ impl Lowering<'_> {
         let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
         let apart = w.width == 2 * u64::from(streams);
         let spec = StreamMix { streams, d: elements, n: fit("elements of a stream", n)?, apart };
-        self.by_rows(name.to_string(), z.rows, d / n, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), z.rows, d / n, spec, &[], args)?;
         Ok(Binding::ArenaRows(z))
     }
 
@@ -262,7 +262,7 @@ impl Lowering<'_> {
         ];
         let (streams, d) = (fit("streams", streams)?, fit("elements of a stream", d)?);
         let spec = StreamAttend { streams, d, eps: Bits::of(op.attr("eps").float()) };
-        self.by_rows(label, z.rows, 1, (spec, &[]), args)?;
+        self.by_rows(label, z.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(z))
     }
 
@@ -293,7 +293,7 @@ impl Lowering<'_> {
             args.push(("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
         }
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out, plain: w.is_none() };
-        self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
+        self.by_rows(label, y.rows, x.width / n, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -311,7 +311,7 @@ impl Lowering<'_> {
             ("y", by_column(Source::Arena(y.buffer), row, column)),
         ];
         let spec = Centre { n: fit("elements of a row", n)? };
-        self.by_rows(name.to_string(), y.rows, x.width / n, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, x.width / n, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -321,7 +321,7 @@ impl Lowering<'_> {
         let (parts, from, count) = (self.parts(op, "x")?, op.attr("from").int(), op.attr("count").int());
         let (from, count) = (from.unsigned_abs(), count.unsigned_abs());
         let y = self.buffer(op.kind.row().mnemonic, x.rows, Format::F32, count.saturating_mul(parts))?;
-        self.copy(op, (&x, from), (&y, 0), parts, count)?;
+        self.copy(op, Elements { rows: &x, first: from }, Elements { rows: &y, first: 0 }, parts, count)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -334,8 +334,8 @@ impl Lowering<'_> {
         }
         let y = self.buffer(name, a.rows, Format::F32, a.width.saturating_add(b.width))?;
         let (m, n) = (a.width / parts, b.width / parts);
-        self.copy(op, (&a, 0), (&y, 0), parts, m)?;
-        self.copy(op, (&b, 0), (&y, m), parts, n)?;
+        self.copy(op, Elements { rows: &a, first: 0 }, Elements { rows: &y, first: 0 }, parts, m)?;
+        self.copy(op, Elements { rows: &b, first: 0 }, Elements { rows: &y, first: m }, parts, n)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -350,24 +350,24 @@ impl Lowering<'_> {
         }
     }
 
-    /// Copies `count` elements of each part of a row, from element `from` of the source part to
-    /// element `to` of the target part.
+    /// Copies `count` elements of each of the `parts` parts of a row.
     fn copy(
         &mut self,
         op: &Op,
-        (x, from): (&ArenaRows, u64),
-        (y, to): (&ArenaRows, u64),
+        from: Elements<'_>,
+        to: Elements<'_>,
         parts: u64,
         count: u64,
     ) -> Result<(), ScheduleError> {
-        let name = op.kind.row().mnemonic;
+        let (name, x) = (op.kind.row().mnemonic, from.rows);
         self.expect(name, x, Format::F32, x.width)?;
-        let arg = |of: &ArenaRows, at: u64| -> Result<Arg, ScheduleError> {
-            let place = by_column(Source::Arena(of.buffer), of.row_bytes()?, row_bytes(Format::F32, of.width / parts)?);
-            Ok(Arg { offset: row_bytes(Format::F32, at)?, ..place })
+        let arg = |Elements { rows, first }: Elements<'_>| -> Result<Arg, ScheduleError> {
+            let (row, column) = (rows.row_bytes()?, row_bytes(Format::F32, rows.width / parts)?);
+            let place = by_column(Source::Arena(rows.buffer), row, column);
+            Ok(Arg { offset: row_bytes(Format::F32, first)?, ..place })
         };
-        let args = vec![("x", arg(x, from)?), ("y", arg(y, to)?)];
-        self.by_rows(name.to_string(), x.rows, parts, (Copy { n: fit("elements of a row", count)? }, &[]), args)
+        let args = vec![("x", arg(from)?), ("y", arg(to)?)];
+        self.by_rows(name.to_string(), x.rows, parts, Copy { n: fit("elements of a row", count)? }, &[], args)
     }
 
     /// Returns `x` in an activation format; the same rows are quantised once.
@@ -385,7 +385,7 @@ impl Lowering<'_> {
             ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
         let spec = Quantise { n: fit("elements of a row", x.width)?, out };
-        self.by_rows("quantise".to_string(), x.rows, 1, (spec, &[]), args)?;
+        self.by_rows("quantise".to_string(), x.rows, 1, spec, &[], args)?;
         self.quantised.insert((x.buffer, out), y);
         Ok(y)
     }
@@ -407,9 +407,16 @@ impl Lowering<'_> {
             ("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimInput::Tokens.into())]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, spec, &[("rows", DimInput::Tokens.into())], args)?;
         Ok(Binding::ArenaRows(y))
     }
+}
+
+/// Elements of each part of a row, from the element `first` of the part on.
+#[derive(Clone, Copy)]
+struct Elements<'r> {
+    rows: &'r ArenaRows,
+    first: u64,
 }
 
 /// Returns the elements of each stream in an item: a few kilobytes, if they divide the stream
