@@ -67,7 +67,7 @@ pub fn place_told(
     let compile = compile::Options { decisions: decisions.cloned(), ..compile_options() };
     let fused = fuse(model, &compile)?;
     let tasks = lowered(model, &fused, &compile)?;
-    let placed = search(&fused, grid, (&name, context), decisions.map(|told| &**told), |partition| {
+    let placed = search(&fused, grid, &name, context, decisions.map(|told| &**told), |partition| {
         in_pieces(&tasks, partition, &compile_options())
     });
     placed.map_err(|error| match error {

@@ -80,14 +80,17 @@ pub(super) type Payload = Rc<[u8]>;
 
 /// A part of a row for a firing; it has arrived or is in flight.
 #[derive(Debug)]
-struct Pending {
-    firing: u32,
-    port: u32,
-    /// Offset in the port's buffer, and the range of the message's bytes.
-    to: u64,
-    from: u64,
-    bytes: u64,
-    payload: Payload,
+pub(super) struct Pending {
+    pub firing: u32,
+    pub port: u32,
+    /// Offset in the port's buffer.
+    pub to: u64,
+    /// Offset in the message.
+    pub from: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Bytes of the whole message.
+    pub payload: Payload,
 }
 
 /// Memory of an instance.
@@ -164,17 +167,9 @@ impl<'w> Data<'w> {
         Err(DataError::Weight { name, problem })
     }
 
-    /// Delivers a part of a message for a firing of an instance: `bytes` bytes from offset `from`
-    /// of the message to offset `to` of the port's buffer.
-    pub fn deliver(
-        &mut self,
-        (instance, port): (u32, u32),
-        firing: u32,
-        (from, to, bytes): (u64, u64, u64),
-        payload: &Payload,
-    ) {
-        let payload = Rc::clone(payload);
-        self.instances[instance as usize].pending.push(Pending { firing, port, to, from, bytes, payload });
+    /// Delivers a part of a message to an instance.
+    pub fn deliver(&mut self, instance: u32, part: Pending) {
+        self.instances[instance as usize].pending.push(part);
     }
 
     /// Returns the row that an instance made in a firing; with `last`, also removes it.

@@ -139,7 +139,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), Box<RouteCo
                 continue;
             }
             for (number, group) in (0u32..).zip(of_colour) {
-                mark(descriptor, layout, (of_colour, base), group, number, &mut owner)?;
+                mark(descriptor, layout, of_colour, base, group, number, &mut owner)?;
             }
             base += of_colour.len() as u32;
         }
@@ -155,11 +155,12 @@ fn describe(descriptor: &Descriptor, group: &Group<'_>) -> String {
     }
 }
 
-/// Marks the links of a group as taken.
+/// Marks the links of group `number` of `groups` as taken, with the mark `base + 1 + number`.
 fn mark(
     descriptor: &Descriptor,
     layout: &Layout,
-    (groups, base): (&[Group<'_>], u32),
+    groups: &[Group<'_>],
+    base: u32,
     group: &Group<'_>,
     number: u32,
     owner: &mut [u32],

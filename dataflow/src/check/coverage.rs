@@ -51,7 +51,7 @@ type Positions = (u64, u64);
 /// All positions.
 const ALWAYS: Positions = (0, u64::MAX);
 
-/// Bytes `low..high` of a row that are sent at these positions.
+/// Bytes `low..high` of a row that are sent, or needed, at these positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     low: u64,
@@ -246,7 +246,7 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
             let Some(slice) = received_slice(at) else { continue };
             let senders = to_program.get(&(number as u32, slice.tensor)).unwrap_or(&nobody);
             let runs = check.joined_runs(&senders.programs, slice.tensor, senders.host)?;
-            check_received(&mut check, (number, port), slice, &runs, "")?;
+            check_received(&mut check, number, port, slice, &runs, "")?;
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
                 // The host has the rows that earlier waves stored.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
@@ -254,14 +254,14 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
                 let before: Vec<u32> = stored.iter().copied().filter(before).collect();
                 let runs = check.joined_runs(&before, slice.tensor, false)?;
-                check_received(&mut check, (number, port), slice, &runs, " at the host")?;
+                check_received(&mut check, number, port, slice, &runs, " at the host")?;
             }
         }
     }
     let logits = to_host.get(&d.logits).map_or(&[][..], Vec::as_slice).to_vec();
     let runs = check.joined_runs(&logits, d.logits, false)?;
-    let whole = d.tensors[d.logits as usize].row_bytes;
-    fault(d, &runs, (0, whole, ALWAYS), d.logits, || "the host".to_owned())?;
+    let whole = Run { low: 0, high: d.tensors[d.logits as usize].row_bytes, when: ALWAYS };
+    fault(d, &runs, whole, d.logits, || "the host".to_owned())?;
     ids(&mut check)?;
     whole_rows(d)
 }
@@ -310,8 +310,8 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
         let programs = makers.get(&tensor).map_or(&[][..], Vec::as_slice);
         if !std::mem::replace(&mut checked[routing as usize], true) {
             let runs = check.joined_runs(programs, tensor, false)?;
-            let whole = d.tensors[tensor as usize].row_bytes;
-            fault(d, &runs, (0, whole, ALWAYS), tensor, || format!("routing {routing}"))?;
+            let whole = Run { low: 0, high: d.tensors[tensor as usize].row_bytes, when: ALWAYS };
+            fault(d, &runs, whole, tensor, || format!("routing {routing}"))?;
         }
         check.note(programs.len() as u64)?;
         if let Some(late) = programs.iter().find(|maker| d.programs[**maker as usize].wave > program.wave) {
@@ -328,7 +328,8 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
 /// Checks the bytes that a port receives.
 fn check_received(
     check: &mut Check<'_>,
-    (number, port): (usize, usize),
+    number: usize,
+    port: usize,
     slice: &Slice,
     runs: &Runs,
     place: &str,
@@ -348,13 +349,14 @@ fn check_received(
                 for column in 0..distinct(slice, program.columns) {
                     let low = start(slice, column, part);
                     count += 1;
-                    fault(d, runs, (low, low + slice.bytes, when), slice.tensor, || who(column, part))?;
+                    let needed = Run { low, high: low + slice.bytes, when };
+                    fault(d, runs, needed, slice.tensor, || who(column, part))?;
                 }
             }
         }
-        _ => ranges(d, program, slice, |column, part, run| {
+        _ => ranges(d, program, slice, |column, part, needed| {
             count += 1;
-            error = fault(d, runs, (run.low, run.high, run.when), slice.tensor, || who(column, part));
+            error = fault(d, runs, needed, slice.tensor, || who(column, part));
             error.is_ok()
         }),
     }
@@ -362,14 +364,16 @@ fn check_received(
     check.note(count)
 }
 
+/// Checks that `runs` send the bytes of `needed` once, at all of its positions. `who` names the
+/// receiver for the error.
 fn fault(
     d: &Descriptor,
     runs: &Runs,
-    (low, high, when): (u64, u64, Positions),
+    needed: Run,
     tensor: u32,
     who: impl FnOnce() -> String,
 ) -> Result<(), CheckError> {
-    match runs.fault(low, high, when) {
+    match runs.fault(needed.low, needed.high, needed.when) {
         None => Ok(()),
         Some(((from, to), fault)) => {
             let tensor = d.tensors[tensor as usize].name.clone();

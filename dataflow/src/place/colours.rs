@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 use crate::grid::{Edge, Routing};
@@ -71,7 +72,7 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
         };
         let free = |used: u64| used.trailing_ones();
         let Some(&(route, _, used)) = ways.iter().find(|(_, _, used)| free(*used) < colours) else {
-            return Err(full(descriptor, &mut links, &trees, ways[0].0, (tensor, colours)));
+            return Err(full(descriptor, &mut links, &trees, ways[0].0, tensor, colours));
         };
         let colour = free(used);
         links.walk(descriptor, &trees, route, |links, link| {
@@ -91,7 +92,8 @@ fn full(
     links: &mut Links,
     trees: &[Tree],
     route: Route,
-    (tensor, colours): (u32, u32),
+    tensor: u32,
+    colours: u32,
 ) -> PlaceError {
     let (mut worst, mut most) = (0, 0);
     links.walk(descriptor, trees, route, |links, link| {
@@ -179,8 +181,9 @@ impl Links {
     }
 }
 
-/// Returns the edge PE nearest to a PE; among equally near edges, the first one named.
-fn edge(descriptor: &Descriptor, (x, y): (u32, u32)) -> (u32, u32) {
+/// Returns the edge PE nearest to the PE at column `x` and row `y`. Among equally near edges, it is
+/// on the first one named.
+fn edge(descriptor: &Descriptor, x: u32, y: u32) -> (u32, u32) {
     let (width, height) = (descriptor.grid.width, descriptor.grid.height);
     let places = descriptor.grid.io.edges.iter().map(|edge| match edge {
         Edge::West => (x, (0, y)),
@@ -204,9 +207,10 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
     let Some(sender) = from.and_then(|program| descriptor.programs.get(program as usize)) else {
         // Each stream from the host enters at the edge nearest to its program's first instance.
         let tree = |program: &&Program| {
-            let from = edge(descriptor, program.sites.pe(0, 0, 0));
+            let (x, y) = program.sites.pe(0, 0, 0);
+            let from = edge(descriptor, x, y);
             let mut to = Vec::new();
-            add_receivers(descriptor, program, tensor, (0, u64::MAX), None, &mut to);
+            add_receivers(descriptor, program, tensor, &(0..u64::MAX), None, &mut to);
             Tree { from, to }
         };
         return receivers.iter().map(tree).collect();
@@ -221,17 +225,18 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
             for part in 0..descriptor.parts(sender) {
                 for column in 0..sender.columns {
                     let begin = start(slice, column, part);
-                    let range = (begin, begin.saturating_add(slice.bytes));
+                    let bytes = begin..begin.saturating_add(slice.bytes);
                     let from = sender.sites.pe(column, expert, part);
                     let mut to = Vec::new();
                     for program in &receivers {
                         // Rows of an expert go to the same expert.
                         let expert =
                             (program.axis == sender.axis && matches!(sender.axis, Axis::Routed(_))).then_some(expert);
-                        add_receivers(descriptor, program, tensor, range, expert, &mut to);
+                        add_receivers(descriptor, program, tensor, &bytes, expert, &mut to);
                     }
                     if to_host {
-                        to.push(edge(descriptor, from));
+                        let (x, y) = from;
+                        to.push(edge(descriptor, x, y));
                     }
                     to.sort_unstable();
                     to.dedup();
@@ -253,7 +258,7 @@ fn add_receivers(
     descriptor: &Descriptor,
     program: &Program,
     tensor: u32,
-    (low, high): (u64, u64),
+    bytes: &Range<u64>,
     expert: Option<u32>,
     to: &mut Vec<(u32, u32)>,
 ) {
@@ -270,15 +275,15 @@ fn add_receivers(
             let first = start(slice, 0, part);
             // Columns whose slices overlap the range.
             let (begin, end) = match slice.column_stride {
-                0 if first < high && first.saturating_add(slice.bytes) > low => (0, program.columns),
+                0 if first < bytes.end && first.saturating_add(slice.bytes) > bytes.start => (0, program.columns),
                 0 => continue,
                 stride => {
-                    if first >= high {
+                    if first >= bytes.end {
                         continue;
                     }
-                    let end = ((high - 1 - first) / stride).saturating_add(1).min(program.columns.into());
-                    let below = low.saturating_sub(first.saturating_add(slice.bytes));
-                    let begin = if first.saturating_add(slice.bytes) > low { 0 } else { below / stride + 1 };
+                    let end = ((bytes.end - 1 - first) / stride).saturating_add(1).min(program.columns.into());
+                    let below = bytes.start.saturating_sub(first.saturating_add(slice.bytes));
+                    let begin = if first.saturating_add(slice.bytes) > bytes.start { 0 } else { below / stride + 1 };
                     (begin.min(end) as u32, end as u32)
                 }
             };

@@ -255,8 +255,8 @@ impl<'a> DescriptorBuilder<'a> {
                 return plan_error(label, "fewer arguments than its kernel has buffers");
             };
             if let Some(split) = variant.split.filter(|split| split.argument as usize == i) {
-                let (tensor, slice) = self.parts_tensor(task, &split, *bytes)?;
-                parts = Some((tensor, slice, split, arg.clone()));
+                let slice = self.parts_tensor(task, &split, *bytes)?;
+                parts = Some((slice, split, arg.clone()));
                 ports.push(Port::Send(slice));
                 continue;
             }
@@ -277,21 +277,15 @@ impl<'a> DescriptorBuilder<'a> {
             wave: 0,
         };
         self.descriptor.programs.push(program);
-        if let Some((tensor, slice, split, result)) = parts {
-            self.combine(task, (tensor, slice), &split, &result)?;
+        if let Some((slice, split, result)) = parts {
+            self.combine(task, slice, &split, &result)?;
         }
         Ok(false)
     }
 
     /// Adds the programs that combine the parts of a task: one, or one for each piece that can be
     /// combined alone.
-    fn combine(
-        &mut self,
-        task: &Task,
-        (_, parts): (u32, Slice),
-        split: &Split,
-        result: &Arg,
-    ) -> Result<(), PlaceError> {
+    fn combine(&mut self, task: &Task, parts: Slice, split: &Split, result: &Arg) -> Result<(), PlaceError> {
         let label = format!("{} combined", task.label);
         let number = split.alone.unwrap_or(split.combine).0;
         let kernel = self.kernel_of(&label, number)?;
@@ -352,7 +346,7 @@ impl<'a> DescriptorBuilder<'a> {
     }
 
     /// Adds the tensor of a task's parts: for each column, one part after the other.
-    fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<(u32, Slice), PlaceError> {
+    fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<Slice, PlaceError> {
         if split.division != self.division || bytes == 0 {
             return plan_error(&task.label, "parts without bytes, or divided differently than in other tasks");
         }
@@ -364,7 +358,7 @@ impl<'a> DescriptorBuilder<'a> {
             axis: Axis::Tokens,
             source: TensorSource::Programs,
         });
-        Ok((tensor, Slice { tensor, offset: 0, column_stride: column, part_stride: bytes, bytes, rows: ROWS }))
+        Ok(Slice { tensor, offset: 0, column_stride: column, part_stride: bytes, bytes, rows: ROWS })
     }
 
     fn embedding(&mut self, task: &Task, kernel: &Kernel) -> Result<(), PlaceError> {

@@ -38,15 +38,16 @@ pub enum SearchError<E> {
     Place(PlaceError),
 }
 
-/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces. Records
-/// the decisions in `decisions`, if given.
+/// Tries sizes until one has room for `context` positions. `plan_for` makes the plan of `module` in
+/// such pieces. Records the decisions in `decisions`, if given.
 ///
 /// # Errors
 /// If a plan cannot be made, or there is no room even in waves: the error of the last try.
 pub fn search<E>(
     module: &Module,
     grid: &Grid,
-    (model, context): (&str, u32),
+    model: &str,
+    context: u32,
     decisions: Option<&Decisions>,
     mut plan_for: impl FnMut(&Partition) -> Result<Plan<KernelSpec>, E>,
 ) -> Result<Placed, SearchError<E>> {
@@ -83,7 +84,7 @@ pub fn search<E>(
                 descriptor.reasons = why;
                 if let (Some(decisions), Some(told)) = (decisions, told) {
                     decisions.begin(DECIDES);
-                    record_decision(decisions, &tried, (partition, placement), &Ladder { module, grid, all: &ladder });
+                    record_decision(decisions, &tried, partition, placement, &Ladder { module, grid, all: &ladder });
                     told.take().into_iter().for_each(|decision| decisions.add(decision));
                 }
                 return Ok(Placed { plan, descriptor });
@@ -132,7 +133,8 @@ fn sizes(partition: &Partition) -> String {
 fn record_decision(
     decisions: &Decisions,
     tried: &[Attempt<'_>],
-    (partition, placement): (&Partition, Placement),
+    partition: &Partition,
+    placement: Placement,
     ladder: &Ladder<'_>,
 ) {
     let mut how = Decision::of("the model", "", "placement").chose(placement.describe());
@@ -218,7 +220,7 @@ mod tests {
             io: Io { edges: vec![Edge::West], bytes_per_second: 1e9, latency_seconds: 0.0 },
         };
         let error = |context: u32| {
-            search(&Module::default(), &grid, ("none", context), None, |_| Err("no plan")).unwrap_err().to_string()
+            search(&Module::default(), &grid, "none", context, None, |_| Err("no plan")).unwrap_err().to_string()
         };
         assert_eq!(error(u32::MAX), "context: the context has 4294967295 positions; the limit is 2147483648");
         assert_eq!(

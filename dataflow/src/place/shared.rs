@@ -115,7 +115,7 @@ impl Free {
         let mut share = unit.lanes().div_ceil(pes).max(1);
         loop {
             for (inner_share, outer_share) in shares(inner, outer, share) {
-                if let Some(place) = self.find(descriptor, needs, (inner, outer), (inner_share, outer_share)) {
+                if let Some(place) = self.find(descriptor, needs, inner, outer, inner_share, outer_share) {
                     self.take(descriptor, unit, needs, &place);
                     return Some(place);
                 }
@@ -127,12 +127,16 @@ impl Free {
         }
     }
 
+    /// Finds a place for `inner` times `outer` lanes, where `inner_share` times `outer_share`
+    /// neighbours share a PE.
     fn find(
         &self,
         descriptor: &Descriptor,
         needs: &Needs,
-        (inner, outer): (u32, u32),
-        (inner_share, outer_share): (u32, u32),
+        inner: u32,
+        outer: u32,
+        inner_share: u32,
+        outer_share: u32,
     ) -> Option<Place> {
         let (n, m) = (inner.div_ceil(inner_share), outer.div_ceil(outer_share));
         let across = n.min(self.width);

@@ -180,8 +180,7 @@ impl Pass<'_, '_> {
         }
         let pe = layout.pe[instance as usize] as usize;
         for ids in &unit.makes_ids {
-            let (_, column, part) = unit.place(instance);
-            self.ids(instance, ids.routing, ids.port, (column, part), firing, row.token, now)?;
+            self.ids(instance, *ids, firing, row.token, now)?;
         }
         for outlet in 0..unit.outlets.len() {
             self.send(unit.outlet(instance, outlet), now, self.cause(instance, Why::Message))?;

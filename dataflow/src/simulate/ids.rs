@@ -5,27 +5,26 @@ use crate::descriptor::Port;
 use super::SimulateError;
 use super::pass::{Pass, Why};
 use super::rows::draw;
-use crate::layout::start;
+use crate::layout::{MakesIds, start};
 
 impl Pass<'_, '_> {
     /// Records that an instance has made some of a token's ids.
-    #[allow(clippy::too_many_arguments, reason = "one caller, all of them plain numbers")]
     pub(super) fn ids(
         &mut self,
         instance: u32,
-        routing: u32,
-        port: u32,
-        (column, part): (u32, u32),
+        ids: MakesIds,
         firing: u32,
         token: u32,
         now: u64,
     ) -> Result<(), SimulateError> {
+        let MakesIds { routing, port, .. } = ids;
         let d = &self.machine.descriptor;
         let shape = d.routings[routing as usize];
         let program = &d.programs[self.machine.layout.program[instance as usize] as usize];
         let Some(Port::Send(slice)) = program.ports.get(port as usize) else {
             return Ok(());
         };
+        let (_, column, part) = self.machine.layout.unit(instance).place(instance);
         let from = start(slice, column, part) as usize;
         let row_bytes = d.tensors[shape.ids as usize].row_bytes;
         if let Some(data) = &mut self.data {

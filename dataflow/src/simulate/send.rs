@@ -1,5 +1,9 @@
 //! Messages: their receivers, and the time when they leave.
 
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::data::Pending;
 use crate::descriptor::Axis;
 
 use super::SimulateError;
@@ -47,15 +51,44 @@ pub(super) struct Segment {
     to: u64,
 }
 
+/// Sender of a message.
+#[derive(Clone, Copy, Debug)]
+enum Sender {
+    /// An instance of a program.
+    Instance(u32),
+    /// The host.
+    Host {
+        /// Number of the outlet among those of the host.
+        outlet: usize,
+        /// PE at which messages enter the grid.
+        entry: u32,
+    },
+}
+
+/// A message that leaves its sender.
+struct Message<'a> {
+    outlet: &'a Outlet,
+    sender: Sender,
+    /// Number of the row among those of the outlet.
+    number: u32,
+    row: RowId,
+    /// Bytes of the row.
+    bytes: Range<u64>,
+    /// Cycle from which on it may leave.
+    at: u64,
+    cause: Cause,
+    to: &'a [Segment],
+}
+
 impl Segment {
     pub fn instance(&self, column: u32) -> u32 {
         self.first + column * self.step
     }
 
-    /// Returns the bytes of `low..high` that a column receives.
-    fn overlap(&self, column: u32, low: u64, high: u64) -> (u64, u64) {
+    /// Returns the part of `bytes` that a column receives.
+    fn overlap(&self, column: u32, bytes: &Range<u64>) -> Range<u64> {
         let start = self.start + u64::from(column) * self.stride;
-        (start.max(low), (start + self.bytes).min(high))
+        start.max(bytes.start)..(start + self.bytes).min(bytes.end)
     }
 }
 
@@ -64,7 +97,7 @@ impl<'a> Pass<'a, '_> {
     pub(super) fn receivers(
         &self,
         outlet: &Outlet,
-        (low, high): (u64, u64),
+        bytes: &Range<u64>,
         row: RowId,
         to: &mut Vec<Segment>,
     ) -> Option<()> {
@@ -80,7 +113,8 @@ impl<'a> Pass<'a, '_> {
             let receive = &unit.receives[consumer.receive as usize];
             let slice = &receive.slice;
             let mut add = |expert: u32, part: u32, firing: u32, first: u64, to_byte: u64| {
-                let (column, count) = columns_of(first, slice.column_stride, slice.bytes, unit.columns, low, high);
+                let (column, count) =
+                    columns_of(first, slice.column_stride, slice.bytes, unit.columns, bytes.start, bytes.end);
                 if count > 0 {
                     to.push(Segment {
                         first: unit.instance(expert, column, part),
@@ -154,12 +188,16 @@ impl<'a> Pass<'a, '_> {
         let layout = &self.machine.layout;
         let owner = layout.owner.get(number as usize).copied();
         let host = number.checked_sub(layout.first_host_outlet).and_then(|host| layout.host.get(host as usize));
-        let outlet: &'a Outlet = match (owner, host) {
+        let (outlet, sender): (&'a Outlet, Sender) = match (owner, host) {
             (Some(owner), _) => {
                 let unit = layout.unit(owner);
-                &unit.outlets[((number - unit.first_outlet) as usize) % unit.outlets.len()]
+                let outlet = &unit.outlets[((number - unit.first_outlet) as usize) % unit.outlets.len()];
+                (outlet, Sender::Instance(owner))
             }
-            (None, Some(host)) => &host.outlet,
+            (None, Some(host)) => {
+                let outlet = (number - layout.first_host_outlet) as usize;
+                (&host.outlet, Sender::Host { outlet, entry: host.entry })
+            }
             (None, None) => return Ok(()),
         };
         if self.waiting[number as usize].next != NONE
@@ -172,14 +210,15 @@ impl<'a> Pass<'a, '_> {
         let mut cause = cause;
         loop {
             let head = self.departed[number as usize];
-            let (row, range, made) = match owner {
+            let (row, bytes) = match owner {
                 Some(owner) => {
                     let unit = layout.unit(owner);
                     if head >= self.done[owner as usize] {
                         return Ok(());
                     }
                     let (_, column, part) = unit.place(owner);
-                    (self.row(unit, owner, head), outlet.range(column, part), owner)
+                    let (low, high) = outlet.range(column, part);
+                    (self.row(unit, owner, head), low..high)
                 }
                 None if head >= self.rows_of(outlet.axis) => return Ok(()),
                 // The host has not sent the row yet.
@@ -188,9 +227,9 @@ impl<'a> Pass<'a, '_> {
                 {
                     return Ok(());
                 }
-                None => (self.host_row(outlet.axis, head), (0, outlet.slice.bytes), NONE),
+                None => (self.host_row(outlet.axis, head), 0..outlet.slice.bytes),
             };
-            if self.receivers(outlet, range, row, segments).is_none() {
+            if self.receivers(outlet, &bytes, row, segments).is_none() {
                 if let Some(routing) = outlet.routing
                     && !std::mem::replace(&mut self.waiting[number as usize].routing, true)
                 {
@@ -212,17 +251,7 @@ impl<'a> Pass<'a, '_> {
                     routing.at[row.token as usize] + self.network.latency(routing.source, layout.pe[owner as usize]);
                 at = at.max(told);
             }
-            self.leave(
-                outlet,
-                made,
-                host.map(|host| ((number - layout.first_host_outlet) as usize, host.entry)),
-                head,
-                row,
-                range,
-                at,
-                cause,
-                segments,
-            )?;
+            self.leave(Message { outlet, sender, number: head, row, bytes, at, cause, to: segments })?;
             if let Some(owner) = owner {
                 let place = Cause { why: Why::Place, ..cause };
                 self.start(owner, now, place)?;
@@ -251,26 +280,15 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// Sends a message.
-    #[allow(clippy::too_many_arguments, reason = "one caller, which has them all at hand")]
-    fn leave(
-        &mut self,
-        outlet: &Outlet,
-        owner: u32,
-        entry: Option<(usize, u32)>,
-        head: u32,
-        row: RowId,
-        (low, high): (u64, u64),
-        at: u64,
-        cause: Cause,
-        segments: &[Segment],
-    ) -> Result<(), SimulateError> {
+    fn leave(&mut self, message: Message<'_>) -> Result<(), SimulateError> {
+        let Message { outlet, sender, number: head, row, bytes: range, mut at, cause, to: segments } = message;
         let layout = &self.machine.layout;
-        let bytes = high - low;
-        let payload = match (owner, &mut self.data) {
-            (NONE, _) if segments.is_empty() => None,
-            (NONE, _) => self.host_payload(outlet.slice.tensor, head)?,
-            (_, None) => None,
-            (owner, Some(data)) => {
+        let bytes = range.end - range.start;
+        let payload = match (sender, &mut self.data) {
+            (Sender::Host { .. }, _) if segments.is_empty() => None,
+            (Sender::Host { .. }, _) => self.host_payload(outlet.slice.tensor, head)?,
+            (Sender::Instance(_), None) => None,
+            (Sender::Instance(owner), Some(data)) => {
                 let unit = layout.unit(owner);
                 // Other outlets of the same port may still need the row.
                 let others = || (0..unit.outlets.len()).filter(|o| unit.outlets[*o].port == outlet.port);
@@ -278,12 +296,11 @@ impl<'a> Pass<'a, '_> {
                 Some(data.take(owner, outlet.port, head, last))
             }
         };
-        let mut at = at;
-        let from = match entry {
-            None => layout.pe[owner as usize],
-            Some(_) if segments.is_empty() => return Ok(()),
-            Some((stream, entry)) => {
-                at = at.max(self.host_ready[stream][head as usize]);
+        let from = match sender {
+            Sender::Instance(owner) => layout.pe[owner as usize],
+            Sender::Host { .. } if segments.is_empty() => return Ok(()),
+            Sender::Host { outlet, entry } => {
+                at = at.max(self.host_ready[outlet][head as usize]);
                 entry
             }
         };
@@ -295,7 +312,7 @@ impl<'a> Pass<'a, '_> {
         let exit = outlet.host.then(|| edge(&self.machine.descriptor, from));
         targets.extend(exit);
         if !targets.is_empty() {
-            let from_host = entry.is_some();
+            let from_host = matches!(sender, Sender::Host { .. });
             self.network.send(
                 from,
                 at,
@@ -313,11 +330,18 @@ impl<'a> Pass<'a, '_> {
                 if pe != last_pe {
                     (last_pe, last_time) = (pe, self.network.arrive(from, pe, bytes));
                 }
-                let (begin, end) = segment.overlap(column, low, high);
+                let own = segment.overlap(column, &range);
                 if let (Some(payload), Some(data)) = (&payload, &mut self.data) {
                     let start = segment.start + u64::from(column) * segment.stride;
-                    let to = segment.to + (begin - start);
-                    data.deliver((instance, segment.port), segment.firing, (begin - low, to, end - begin), payload);
+                    let part = Pending {
+                        firing: segment.firing,
+                        port: segment.port,
+                        to: segment.to + (own.start - start),
+                        from: own.start - range.start,
+                        bytes: own.end - own.start,
+                        payload: Rc::clone(payload),
+                    };
+                    data.deliver(instance, part);
                 }
                 self.deliveries += 1;
                 let alone = self.network.alone(from, pe, bytes);
@@ -326,7 +350,7 @@ impl<'a> Pass<'a, '_> {
                     alone: alone.min(last_time - at).min(u32::MAX.into()) as u32,
                     ..cause
                 };
-                let bytes = (end - begin) as u32;
+                let bytes = (own.end - own.start) as u32;
                 self.queue.push(last_time, Event::Arrived { instance, firing: segment.firing, bytes, cause });
             }
         }
@@ -342,7 +366,7 @@ impl<'a> Pass<'a, '_> {
                 *came += bytes;
             }
             if let (Some(payload), Some(there)) = (&payload, host.rows.get_mut(number))
-                && let Some(there) = there.get_mut(low as usize..high as usize)
+                && let Some(there) = there.get_mut(range.start as usize..range.end as usize)
             {
                 there.copy_from_slice(payload);
             }

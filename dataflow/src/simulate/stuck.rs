@@ -96,7 +96,7 @@ impl Pass<'_, '_> {
                 if stream.tensor != receive.slice.tensor || stream.to != End::Program(number) {
                     continue;
                 }
-                if let Some(found) = self.late(stream.from, stream.tensor, (unit, instance), row) {
+                if let Some(found) = self.late(stream.from, stream.tensor, unit, instance, row) {
                     return found;
                 }
             }
@@ -111,7 +111,7 @@ impl Pass<'_, '_> {
     }
 
     /// Returns a sender of a tensor that has not sent what an instance needs for a row.
-    fn late(&self, from: End, tensor: u32, (to, at): (&Unit, u32), row: RowId) -> Option<(String, Option<u32>)> {
+    fn late(&self, from: End, tensor: u32, to: &Unit, at: u32, row: RowId) -> Option<(String, Option<u32>)> {
         let layout = &self.machine.layout;
         let name = self.tensor(tensor);
         let End::Program(from) = from else {
