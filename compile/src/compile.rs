@@ -403,7 +403,7 @@ pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
     let caches = caches.unwrap_or_else(own);
     let told = told.over(&options.passes);
     let told = match &options.tuned {
-        Some(tuned) => tuned.tell(told, (target, &caches), options.target.is_none()),
+        Some(tuned) => tuned.tell(told, target, &caches, options.target.is_none()),
         None => told,
     };
     Context { target, caches, options: told, facts, decisions: options.decisions.clone() }

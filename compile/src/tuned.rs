@@ -216,7 +216,7 @@ impl Tuned {
 
     /// Passes the choices to the pass `tile` for code for `target`. `is_native` says whether this
     /// is this machine's target by default.
-    pub fn tell(&self, options: OptionSet, (target, caches): (Target, &CoreCaches), is_native: bool) -> OptionSet {
+    pub fn tell(&self, options: OptionSet, target: Target, caches: &CoreCaches, is_native: bool) -> OptionSet {
         if self.target != target.name() || !(self.is_named || is_native) {
             return options;
         }
@@ -361,9 +361,9 @@ mod tests {
         // A named file for another target, and the file in the user's folder.
         let caches = Target::AVX2.row().caches();
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2; expected amx"));
-        assert!(tuned.tell(OptionSet::default(), (Target::AMX, &caches), true).is_empty());
+        assert!(tuned.tell(OptionSet::default(), Target::AMX, &caches, true).is_empty());
         let told = |tuned: &Tuned, options: OptionSet, is_native: bool| {
-            let told: tile::Options = tuned.tell(options, (Target::AVX2, &caches), is_native).of();
+            let told: tile::Options = tuned.tell(options, Target::AVX2, &caches, is_native).of();
             told.tuned
         };
         assert_eq!(told(&tuned, OptionSet::default(), false), tuned.choices);

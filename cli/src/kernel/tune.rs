@@ -301,7 +301,7 @@ impl Args {
         };
         // A kernel that cannot be tuned gets no table.
         let mut is_begun = false;
-        let found = tune(spec, (setting.target, &setting.caches), by, &mut |row| {
+        let found = tune(spec, setting.target, &setting.caches, by, &mut |row| {
             if !std::mem::replace(&mut is_begun, true) {
                 report.line(&spec.to_string());
                 report.line(&Args::subject(setting));

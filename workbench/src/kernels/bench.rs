@@ -282,11 +282,11 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
                     b.op(Op::Dot4U8S8, b.ty(sum), &[sum, w, x])
                 }),
             ];
-            loops.extend(has_tiles.then(|| tile_products("peak_tile_int8", Op::TileDotS8U8, [Elem::I8, Elem::I32])));
+            loops.extend(has_tiles.then(|| tile_products("peak_tile_int8", Op::TileDotS8U8, Elem::I8, Elem::I32)));
             loops
         }
         Arithmetic::Bf16 => {
-            let tiles = has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, [Elem::Bf16, Elem::F32]));
+            let tiles = has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, Elem::Bf16, Elem::F32));
             let pairs = target.has_dot2_bf16().then(|| {
                 products("peak_dot2_bf16", Type::bf16(bytes / 2), Type::f32(bytes / 4), |b, sum, w, x| {
                     b.dot2_bf16(sum, w, x)
@@ -324,7 +324,7 @@ fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
 }
 
 /// Returns a loop of two by two tiles with four sums, which are enough to hide a product's latency.
-fn tile_products(name: &str, op: Op, [factor, sum]: [Elem; 2]) -> Loop {
+fn tile_products(name: &str, op: Op, factor: Elem, sum: Elem) -> Loop {
     const TILE: i64 = 1024;
     const LINE: i64 = 64;
     let columns = LINE / i64::from(factor.bytes());

@@ -186,7 +186,7 @@ impl Compare<'_, '_> {
     fn rows(&mut self, search: &Search<'_>, tries: &[Try], is_last: bool) -> Result<(f64, Vec<Row>), Error> {
         match self {
             Compare::Steps { steps, rows, rounds } => {
-                steps.compare(search, tries, (*rows, if is_last { 2 * *rounds } else { *rounds }))
+                steps.compare(search, tries, *rows, if is_last { 2 * *rounds } else { *rounds })
             }
             Compare::Model { place } => {
                 let own = search.cycles(&search.default, *place)?;
@@ -213,7 +213,8 @@ impl Compare<'_, '_> {
 /// - A candidate computes other bits.
 pub fn tune(
     spec: &KernelSpec,
-    (target, caches): (Target, &CoreCaches),
+    target: Target,
+    caches: &CoreCaches,
     by: By,
     watch: &mut dyn FnMut(&Row),
 ) -> Result<Found, Error> {
@@ -221,7 +222,7 @@ pub fn tune(
     match by {
         By::Time { place, rounds, rows, run } => {
             let rows = rows.unwrap_or_else(|| search.rows_of_step(PROMPT_ROWS));
-            let mut steps = made::steps(spec, (target, caches), (place, rows), &run)?;
+            let mut steps = made::steps(spec, target, caches, place, rows, &run)?;
             let rows = rows.min(steps.max_rows());
             search.run(caches, &mut Compare::Steps { steps: &mut steps, rows, rounds }, watch)
         }
@@ -450,7 +451,7 @@ mod tests {
 
     fn found(text: &str, target: Target, by: By) -> Result<Found, Error> {
         let spec: KernelSpec = text.parse().unwrap();
-        tune(&spec, (target, &target.row().caches()), by, &mut |_| ())
+        tune(&spec, target, &target.row().caches(), by, &mut |_| ())
     }
 
     #[test]

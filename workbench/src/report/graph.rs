@@ -122,7 +122,7 @@ fn attr_text(name: &str, attr: &Attr, section: Section) -> String {
     format!("{name} = {attr}")
 }
 
-fn line(module: &Module, function: &Function, op: &Op, (section, at): (Section, usize), values: &mut Values) -> OpLine {
+fn line(module: &Module, function: &Function, op: &Op, section: Section, at: usize, values: &mut Values) -> OpLine {
     let row = op.kind.row();
     let (mut text, mut takes) = (row.mnemonic.to_owned(), Vec::new());
     for (i, operand) in op.operands.iter().enumerate() {
@@ -173,7 +173,7 @@ fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, 
     for (op, section) in function.ops.iter().zip(op_sections(module, function)) {
         let body = lines.entry(section).or_default();
         let at = body.len();
-        body.push(line(module, function, op, (section, at), values.entry(section).or_default()));
+        body.push(line(module, function, op, section, at, values.entry(section).or_default()));
         places.extend(op.results.iter().map(|&value| (value, (section, at))));
     }
     for (section, values) in values {

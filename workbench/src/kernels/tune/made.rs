@@ -108,8 +108,10 @@ impl Drop for Temporary {
 /// If no model can have this shape, there is not enough memory, or the file cannot be written.
 pub(super) fn steps(
     spec: &KernelSpec,
-    (target, caches): (Target, &CoreCaches),
-    (place, rows): (Place, u32),
+    target: Target,
+    caches: &CoreCaches,
+    place: Place,
+    rows: u32,
     options: &engine::Options,
 ) -> Result<Steps<'static>, Error> {
     let refused = |why: &str| KernelError::NotTuned { spec: spec.to_string(), why: why.to_owned() };

@@ -162,7 +162,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
         watch(Event::Found(&found));
         kernels.push((kernel, found));
     }
-    let (together, kept) = together(&mut steps, &kernels, (prompt, options.rounds), watch)?;
+    let (together, kept) = together(&mut steps, &kernels, prompt, options.rounds, watch)?;
     Ok(FoundModel { threads: steps.threads(), prompt, kernels, together, kept })
 }
 
@@ -176,7 +176,8 @@ fn of_steps(prompt: u32) -> Vec<u32> {
 fn together(
     steps: &mut Steps<'_>,
     kernels: &[(Kernel, Found)],
-    (prompt, rounds): (u32, u32),
+    prompt: u32,
+    rounds: u32,
     watch: &mut dyn FnMut(Event<'_>),
 ) -> Result<(Vec<Together>, Vec<usize>), Error> {
     let won = |of: &dyn Fn(u32) -> bool| -> Vec<usize> {

@@ -188,7 +188,8 @@ impl<'m> Steps<'m> {
         &mut self,
         search: &Search<'_>,
         tries: &[Try],
-        (rows, rounds): (u32, u32),
+        rows: u32,
+        rounds: u32,
     ) -> Result<(f64, Vec<Row>), Error> {
         let kernel = kernel_of(&search.cut);
         let own = stages_of(&self.own, kernel, rows);
@@ -200,7 +201,7 @@ impl<'m> Steps<'m> {
             let (variant, plan) = self.variant(&[search.choice(each)])?;
             others.0.push((variant, stages_of(&plan, kernel, rows)));
         }
-        let (defaults, pairs) = self.rounds(&mut others, &own, (rows, rounds))?;
+        let (defaults, pairs) = self.rounds(&mut others, &own, rows, rounds)?;
         // The cost of one weight and one row of activations.
         let each = own.len() as f64 * f64::from(rows.max(1));
         let rows = tries.iter().zip(pairs).map(|(each_try, pairs)| {
@@ -218,7 +219,7 @@ impl<'m> Steps<'m> {
         let mut others = Others(vec![(variant, Vec::new())]);
         let mut found = Vec::new();
         for &rows in all {
-            let (_, pairs) = self.rounds(&mut others, &[], (rows, rounds))?;
+            let (_, pairs) = self.rounds(&mut others, &[], rows, rounds)?;
             let pairs = pairs.into_iter().next().unwrap_or_default();
             let [own, other] = [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
             // The same rule as in `ixc bench --compare` separates changes from noise.
@@ -238,7 +239,8 @@ impl<'m> Steps<'m> {
         &mut self,
         others: &mut Others,
         own: &[usize],
-        (rows, rounds): (u32, u32),
+        rows: u32,
+        rounds: u32,
     ) -> Result<(Vec<f64>, Vec<Pairs>), Error> {
         let rows = rows.clamp(1, self.max_rows());
         let times = self.calibrated(rows)?;
