@@ -77,8 +77,39 @@ pub struct Row {
     pub choice: String,
     /// Tiling without the choice.
     pub instead_of: String,
-    /// Speed relative to that tiling: median and quartiles.
-    pub ratio: [f64; 3],
+    /// Speed relative to that tiling, with quartiles as bounds.
+    pub ratio: Speedup,
+}
+
+/// Speed relative to another; more than 1 is faster. Its JSON is the list `[median, low, high]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "[f64; 3]", into = "[f64; 3]")]
+pub struct Speedup {
+    /// Median of the rounds.
+    pub median: f64,
+    /// Lower bound.
+    pub low: f64,
+    /// Upper bound.
+    pub high: f64,
+}
+
+impl Speedup {
+    /// Creates a speed without spread.
+    pub fn exact(speed: f64) -> Speedup {
+        Speedup { median: speed, low: speed, high: speed }
+    }
+}
+
+impl From<[f64; 3]> for Speedup {
+    fn from([median, low, high]: [f64; 3]) -> Speedup {
+        Speedup { median, low, high }
+    }
+}
+
+impl From<Speedup> for [f64; 3] {
+    fn from(Speedup { median, low, high }: Speedup) -> [f64; 3] {
+        [median, low, high]
+    }
 }
 
 /// Choices from a file, and their origin.
@@ -337,7 +368,11 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         for text in CHOICES {
             let choice: Choice = text.parse().unwrap();
-            let row = Row { choice: text.to_owned(), instead_of: "rows=32 gemm/96".to_owned(), ratio: [1.5, 1.4, 1.6] };
+            let row = Row {
+                choice: text.to_owned(),
+                instead_of: "rows=32 gemm/96".to_owned(),
+                ratio: [1.5, 1.4, 1.6].into(),
+            };
             put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), choice.kernel(), Some(row)).unwrap();
         }
         path
@@ -349,7 +384,7 @@ mod tests {
         let tuned = Tuned::named(&path).unwrap();
         assert_eq!(tuned.choices.text(), CHOICES.join("; "));
         let other = CHOICES[0].replace("@0/1", "@2048/1");
-        let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1] };
+        let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1].into() };
         let choice: Choice = other.parse().unwrap();
         let kernel = choice.kernel();
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
@@ -383,7 +418,7 @@ mod tests {
         let place = Place { path: path.clone(), is_own: true };
         assert!(named(&path).check(Target::AVX2, &By::Cpu(cpu_name())).is_err());
         place.check(Target::AVX2, &By::Cpu(cpu_name())).unwrap();
-        let row = Row { choice: CHOICES[0].to_owned(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1] };
+        let row = Row { choice: CHOICES[0].to_owned(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1].into() };
         put(&place, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[0]);
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();

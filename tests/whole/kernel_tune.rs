@@ -140,7 +140,8 @@ fn tuned_model_runs_with_equal_bits() {
     };
     let put = |choice: &str| {
         let _ = fs::remove_file(&file);
-        let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3] };
+        let row =
+            ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3].into() };
         let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
         let place = ixc::tuned::Place { path: file.clone(), is_own: false };
         ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
@@ -215,7 +216,8 @@ fn user_tuned_file_is_found_and_ignored_if_invalid() {
     let choice = format!("{format} x={x} n={n} k={k}: gemv@0/1");
     let file = folder.join("ixc").join(format!("tuned-{}.json", target.name()));
     let put = |choice: &str| {
-        let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };
+        let row =
+            ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3].into() };
         let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
         let place = ixc::tuned::Place { path: file.clone(), is_own: true };
         ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_compile::machine::features::cpu_name;
 use ixc_compile::model::{Model, is_plan};
-use ixc_compile::tuned::{self, By, Place as Kept, own_file, put};
+use ixc_compile::tuned::{self, By, Place as Kept, Speedup, own_file, put};
 use ixc_compile::{compile, demo};
 use ixc_passes::tuned::Choice;
 use ixc_runtime::engine;
@@ -123,7 +123,7 @@ impl Output<'_> {
     }
 
     fn row(&mut self, row: &Row) {
-        let [ratio, low, high] = row.ratio;
+        let Speedup { median: ratio, low, high } = row.ratio;
         let rates = format!("{:>12.3} {ratio:>7.3}  {low:>7.3} {high:>7.3}", row.cost * self.unit.1);
         self.line(&format!("{:<WIDTH$} {rates}", row.what));
     }
@@ -133,7 +133,7 @@ impl Output<'_> {
     }
 
     fn times(row: &Row) -> String {
-        let [ratio, low, high] = row.ratio;
+        let Speedup { median: ratio, low, high } = row.ratio;
         format!("{} is {ratio:.3} times as fast ({low:.3} to {high:.3})", row.what)
     }
 

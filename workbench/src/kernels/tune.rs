@@ -25,6 +25,7 @@
 //! The winner is measured again, so that a lucky measurement does not win. It must be faster by
 //! more than the spread of the rounds.
 
+use ixc_compile::tuned::Speedup;
 use ixc_cost as cost;
 use ixc_cost::memory::{self, Start};
 use ixc_kernels::cut::Cut;
@@ -91,20 +92,20 @@ pub struct Row {
     pub spec: String,
     /// Seconds, or cycles, for the whole weight and one row of activations.
     pub cost: f64,
-    /// Speed relative to the kernel chosen by cache sizes: median and quartiles. A cost model has
-    /// no spread, so all three are equal.
-    pub ratio: [f64; 3],
+    /// Speed relative to the kernel chosen by cache sizes, with quartiles as bounds. A cost model
+    /// has no spread, so all three are equal.
+    pub ratio: Speedup,
 }
 
 impl Row {
     /// Returns half of the distance between the quartiles.
     pub fn spread(&self) -> f64 {
-        (self.ratio[2] - self.ratio[1]) / 2.0
+        (self.ratio.high - self.ratio.low) / 2.0
     }
 
     /// Whether it is faster by more than the rounds are apart.
     pub fn is_faster(&self) -> bool {
-        self.ratio[1] > 1.0 && self.ratio[0] - 1.0 > self.spread().max(MODEL_SPREAD)
+        self.ratio.low > 1.0 && self.ratio.median - 1.0 > self.spread().max(MODEL_SPREAD)
     }
 }
 
@@ -192,7 +193,7 @@ impl Compare<'_, '_> {
                 let own = search.cycles(&search.default, *place)?;
                 let row = |each: &Try| {
                     let cost = search.cycles(each, *place)?;
-                    Ok(search.row(each, cost, [own / cost; 3]))
+                    Ok(search.row(each, cost, Speedup::exact(own / cost)))
                 };
                 Ok((own, tries.iter().map(row).collect::<Result<_, Error>>()?))
             }
@@ -281,8 +282,8 @@ impl<'s> Search<'s> {
             default_cost.get_or_insert(cost);
             for (each, row) in others.into_iter().zip(found) {
                 watch(&row);
-                if row.ratio[0] > best.0 {
-                    *best = (row.ratio[0], each);
+                if row.ratio.median > best.0 {
+                    *best = (row.ratio.median, each);
                 }
                 rows.push(row);
                 choices.push(self.choice(&each));
@@ -315,7 +316,7 @@ impl<'s> Search<'s> {
                 }
             }
         }
-        let default = self.row(&self.default, cost, [1.0; 3]);
+        let default = self.row(&self.default, cost, Speedup::exact(1.0));
         let kernel = (self.cut.weight, self.cut.strategy);
         let measured = match compare {
             Compare::Steps { steps, rows, .. } => Some((steps.threads(), *rows)),
@@ -402,7 +403,7 @@ impl<'s> Search<'s> {
         Ok(cycles(&self.case(each)?, place)? * calls)
     }
 
-    fn row(&self, each: &Try, cost: f64, ratio: [f64; 3]) -> Row {
+    fn row(&self, each: &Try, cost: f64, ratio: Speedup) -> Row {
         let what = self.choice(each).to_string();
         let what = what.split_once(": ").map_or(what.clone(), |(_, said)| said.to_owned());
         let spec = self.spec_of(each).map_or(String::new(), |spec| spec.to_string());
@@ -463,7 +464,9 @@ mod tests {
         // There are candidates with prefetching, and with unrolled loops if there are loops.
         assert!(few.rows.iter().any(|row| row.what.ends_with("@0/1")), "{:?}", few.rows);
         assert!(
-            few.rows.iter().all(|row| row.cost > 0.0 && row.ratio[1] <= row.ratio[0] && row.ratio[0] <= row.ratio[2])
+            few.rows
+                .iter()
+                .all(|row| row.cost > 0.0 && row.ratio.low <= row.ratio.median && row.ratio.median <= row.ratio.high)
         );
         if let Some((row, choice)) = few.winner {
             assert!(row.is_faster() && choice.to_string().ends_with(&row.what), "{row:?} {choice}");
@@ -476,10 +479,10 @@ mod tests {
         let zen4 = Target::from_name("zen4").unwrap();
         let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();
         assert!(many.rows.iter().any(|row| row.what.starts_with("rows=16 gemm/")), "{:?}", many.rows);
-        assert!(many.rows.iter().all(|row| row.ratio[1] == row.ratio[2]), "{:?}", many.rows);
+        assert!(many.rows.iter().all(|row| row.ratio.low == row.ratio.high), "{:?}", many.rows);
         if let Some((row, choice)) = &many.winner {
-            let all = many.rows.iter().map(|row| row.ratio[0]).fold(1.0, f64::max);
-            assert!(row.ratio[0] == all && choice.strategy == MatmulStrategy::Gemm, "{row:?}");
+            let all = many.rows.iter().map(|row| row.ratio.median).fold(1.0, f64::max);
+            assert!(row.ratio.median == all && choice.strategy == MatmulStrategy::Gemm, "{row:?}");
         }
         let error = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by.clone()).unwrap_err();
         assert!(error.to_string().contains("cuts its weight into rows="), "{error}");

@@ -224,7 +224,7 @@ mod tests {
             what: String::new(),
             spec: String::new(),
             cost: 1.0,
-            ratio: [ratio, low, high],
+            ratio: [ratio, low, high].into(),
         };
         let [faster, same, slower] = [row(1.02, 1.05, 1.06), row(0.99, 1.0, 1.01), row(0.93, 0.95, 0.97)];
         // This is within the spread, whatever the median is.

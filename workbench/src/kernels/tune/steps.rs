@@ -21,6 +21,7 @@ use super::{Row, Search, Try};
 use crate::Error;
 use crate::kernels::KernelError;
 use ixc_compile::compile::with_kernels;
+use ixc_compile::tuned::Speedup;
 use ixc_measure::ratio::Ratio;
 
 /// Min seconds of a measurement.
@@ -223,8 +224,9 @@ impl<'m> Steps<'m> {
             let pairs = pairs.into_iter().next().unwrap_or_default();
             let [own, other] = [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
             // The same rule as in `ixc bench --compare` separates changes from noise.
-            let ratio =
-                Ratio::of(&other, &own).map_or([1.0, 0.0, f64::MAX], |ratio| [ratio.median, ratio.low, ratio.high]);
+            let unknown = Speedup { median: 1.0, low: 0.0, high: f64::MAX };
+            let bounds = |Ratio { median, low, high, .. }| Speedup { median, low, high };
+            let ratio = Ratio::of(&other, &own).map_or(unknown, bounds);
             let cost = middle(other);
             let what = if rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
             found.push(Row { what, spec: String::new(), cost, ratio });
@@ -297,7 +299,7 @@ impl<'m> Steps<'m> {
 /// Returns whether a measurement is faster beyond noise, and whether it is slower: 1 is outside of
 /// its bounds.
 pub(super) fn changed(row: &Row) -> [bool; 2] {
-    let [_, low, high] = row.ratio;
+    let Speedup { low, high, .. } = row.ratio;
     [low > 1.0, high < 1.0]
 }
 
@@ -359,9 +361,9 @@ fn middle(values: Vec<f64>) -> f64 {
 }
 
 /// Returns the median and the quartiles.
-fn quartiles(values: Vec<f64>) -> [f64; 3] {
+fn quartiles(values: Vec<f64>) -> Speedup {
     let values = sorted(values);
-    [0.5, 0.25, 0.75].map(|share| at(&values, share))
+    Speedup { median: at(&values, 0.5), low: at(&values, 0.25), high: at(&values, 0.75) }
 }
 
 /// Returns tokens that differ from each other, so that routers choose as for text.
