@@ -265,8 +265,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         layer_norms: false,
         weighted_norms: true,
         parallel: true,
-        rounds: 1,
-        normed_rounds: true,
         stacks: None,
         normed_behind: false,
         adjugate: None,

@@ -159,11 +159,12 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
         Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper)?),
         Nextn::Alone => Guessing::Alone(guess_from(gguf, architecture, &hyper)?),
     };
-    let whole = hyper.layers.len() <= layers;
+    let model_layers = hyper.layers.len();
     hyper.layers.truncate(layers);
-    let mut builder = Builder::new(gguf, &hyper, architecture.name, (head, guessing));
+    let Architecture { name, defaults, .. } = *architecture;
+    let mut builder = Builder::new(gguf, &hyper, name, defaults, model_layers, head, guessing);
     let result = (architecture.build)(&mut builder)?;
-    let module = builder.finish(result, whole)?;
+    let module = builder.finish(result, model_layers <= layers)?;
     let output = match head {
         true => Output::Logits,
         false => Output::Hidden { pooling: pooling(gguf, architecture.name)?, unit: unit(gguf, architecture.name)? },

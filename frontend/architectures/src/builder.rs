@@ -26,7 +26,7 @@ use ixc_ir::state::Rollback;
 use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Adjugate, GuessFrom, Hyper, LayerInputs, Ngrams, Xielu};
+use super::hyper::{Adjugate, Defaults, GuessFrom, Hyper, Keys, LayerInputs, Ngrams, Xielu};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,9 @@ pub(super) struct Builder<'a> {
     gguf: &'a Gguf,
     pub hyper: &'a Hyper,
     architecture: &'static str,
+    defaults: Defaults,
+    /// Layers of the model, including those that the graph leaves out.
+    pub model_layers: usize,
     /// Whether the graph contains the output matrix.
     head: bool,
     guessing: Guessing,
@@ -84,7 +87,10 @@ impl<'a> Builder<'a> {
         gguf: &'a Gguf,
         hyper: &'a Hyper,
         architecture: &'static str,
-        (head, guessing): (bool, Guessing),
+        defaults: Defaults,
+        model_layers: usize,
+        head: bool,
+        guessing: Guessing,
     ) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
@@ -94,6 +100,8 @@ impl<'a> Builder<'a> {
             gguf,
             hyper,
             architecture,
+            defaults,
+            model_layers,
             head,
             guessing,
             graph,
@@ -116,6 +124,12 @@ impl<'a> Builder<'a> {
         }
         let results: Vec<ValueId> = [logits].into_iter().chain(self.given).collect();
         Ok(self.graph.finish(&results))
+    }
+
+    /// Returns the keys of the file. An architecture or a shared layer reads its own keys, which the
+    /// hyperparameters do not have, before it adds ops.
+    pub fn keys(&self) -> Keys<'a> {
+        Keys { metadata: self.gguf.metadata(), architecture: self.architecture, defaults: self.defaults }
     }
 
     /// Returns the layers to build.

@@ -63,14 +63,14 @@ pub(super) use xielu::xielu;
 
 /// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
 /// below overflow.
-const MAX_WIDTH: u64 = 1 << 24;
+pub(super) const MAX_WIDTH: u64 = 1 << 24;
 /// Maximum number of heads, experts and layers.
-const MAX_COUNT: u64 = 1 << 16;
+pub(super) const MAX_COUNT: u64 = 1 << 16;
 /// Maximum number of layers over all rounds of a model that repeats its layers. The number of
 /// tensors does not bound it. (llama.cpp has the same limit.)
-const MAX_ROUNDED: u64 = 512;
+pub(super) const MAX_ROUNDED: u64 = 512;
 /// Maximum number of residual streams.
-const MAX_STREAMS: u64 = 1 << 8;
+pub(super) const MAX_STREAMS: u64 = 1 << 8;
 /// Maximum context: positions are i32.
 pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 
@@ -107,10 +107,6 @@ pub struct Hyper {
     pub weighted_norms: bool,
     /// Whether the file has attention and network in parallel; true if it has no key.
     pub parallel: bool,
-    /// Number of times the layers are repeated, each time with their own keys and values.
-    pub rounds: u64,
-    /// Whether the last norm is also applied between repetitions.
-    pub normed_rounds: bool,
     /// Two stacks of layers and the numbers of their repetitions, for models with such stacks.
     pub stacks: Option<Stacks>,
     /// Whether norms of the stream follow blocks instead of preceding them, in architectures whose

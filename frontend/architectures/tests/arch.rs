@@ -418,10 +418,12 @@ fn keys_of_older_models_are_checked() {
     }
     // Changes after a number of positions are not supported.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models");
-    let hyper =
-        |name: &str| ixc_architectures::build(&ixc_architectures::open(&golden.join(name)).unwrap()).unwrap().hyper;
-    assert_eq!([hyper("grok.gguf"), hyper("grok-2.gguf")].map(|hyper| hyper.context_length), [512, 384]);
-    assert_eq!(hyper("nanbeige.gguf").rounds, 3);
+    let model = |name: &str| ixc_architectures::build(&ixc_architectures::open(&golden.join(name)).unwrap()).unwrap();
+    let context = |name: &str| model(name).hyper.context_length;
+    assert_eq!([context("grok.gguf"), context("grok-2.gguf")], [512, 384]);
+    // Each repetition of a layer has its own keys and values.
+    let repeated = model("nanbeige.gguf");
+    assert_eq!(repeated.module.states.len(), 3 * repeated.hyper.layers.len());
 }
 
 /// A small model with a norm before and after each block.

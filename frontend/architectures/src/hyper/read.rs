@@ -13,12 +13,9 @@ use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
     Adjugate, Alternating, Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, LayerInputs, MAX_BIAS, MAX_CONTEXT,
-    MAX_COUNT, MAX_ROUNDED, MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams,
-    Widths, Wkv, alternating, recurrent,
+    MAX_COUNT, MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv,
+    alternating, recurrent,
 };
-
-/// Key of the number of times the layers are repeated.
-const ROUNDS: &str = "num_loops";
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
 /// supports a key lists it in `reads`.
@@ -28,7 +25,7 @@ pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
     ("router_logit_softcapping", &[0.0]),
-    (ROUNDS, &[0.0, 1.0]),
+    ("num_loops", &[0.0, 1.0]),
     ("embedding_scale", &[0.0, 1.0]),
     ("residual_scale", &[0.0, 1.0]),
     ("logit_scale", &[0.0, 1.0]),
@@ -111,8 +108,6 @@ impl Hyper {
             layer_inputs: layer_inputs(&keys, layers.len(), ngrams.is_some())?,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
-            rounds: rounds(&keys, layers.len())?,
-            normed_rounds: !keys.metadata.read_or(&keys.name("skip_loop_final_norm"), false)?,
             stacks: None,
             normed_behind: keys.metadata.read_or(&keys.name("swin_norm"), false)?,
             temperature: temperature(&keys, &rope)?,
@@ -257,14 +252,6 @@ impl Places<'_> {
         }
         Ok(PlaceKeys { mla, local_mla, rope, local_rope })
     }
-}
-
-/// Reads the number of times that layers are repeated.
-fn rounds(keys: &Keys<'_>, layers: usize) -> Result<u64, GgufError> {
-    if !keys.defaults.reads.contains(&ROUNDS) {
-        return Ok(1);
-    }
-    Ok(keys.optional(ROUNDS, 0, (MAX_ROUNDED / layers as u64).max(1))?.unwrap_or(1).max(1))
 }
 
 /// Reads the additional input of each layer. In models with tables of n-grams, the key has another
