@@ -265,7 +265,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         layer_norms: false,
         weighted_norms: true,
         parallel: true,
-        stacks: None,
         normed_behind: false,
         adjugate: None,
         sectioned: false,

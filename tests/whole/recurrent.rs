@@ -461,7 +461,6 @@ fn model(name: &str, mut module: Module) -> Model {
         layer_norms: false,
         weighted_norms: true,
         parallel: true,
-        stacks: None,
         normed_behind: false,
         adjugate: None,
         sectioned: false,

@@ -23,7 +23,6 @@ mod recurrent;
 mod rope;
 mod scales;
 mod shares;
-mod stacks;
 mod streams;
 mod temperature;
 mod vocabulary;
@@ -55,7 +54,6 @@ pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
 pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
-pub use stacks::Stacks;
 pub use streams::Streams;
 pub use wkv::Wkv;
 pub use xielu::Xielu;
@@ -107,8 +105,6 @@ pub struct Hyper {
     pub weighted_norms: bool,
     /// Whether the file has attention and network in parallel; true if it has no key.
     pub parallel: bool,
-    /// Two stacks of layers and the numbers of their repetitions, for models with such stacks.
-    pub stacks: Option<Stacks>,
     /// Whether norms of the stream follow blocks instead of preceding them, in architectures whose
     /// files may have either.
     pub normed_behind: bool,

@@ -108,7 +108,6 @@ impl Hyper {
             layer_inputs: layer_inputs(&keys, layers.len(), ngrams.is_some())?,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
-            stacks: None,
             normed_behind: keys.metadata.read_or(&keys.name("swin_norm"), false)?,
             temperature: temperature(&keys, &rope)?,
             rope,

@@ -14,12 +14,13 @@
 //! always causal.
 
 use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Norms, Stacks};
+use crate::hyper::{Defaults, Keys, MAX_COUNT, MAX_ROUNDED, Norms};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::NEOX };
 
@@ -30,18 +31,43 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         norms: Norms::Plain,
         reads: &["embedding_scale"],
         layers: |keys, most| Ok(2 * Stacks::read(keys, most)?.layers),
-        adjust: |keys, hyper| {
-            hyper.stacks = Some(Stacks::read(keys, u64::MAX)?);
-            Ok(())
-        },
         ..Defaults::USUAL
     },
     build,
 };
 
+/// Two stacks of layers: the lower one is computed several times, then the upper one once, and all
+/// of this is repeated.
+struct Stacks {
+    /// Layers of each stack.
+    layers: u64,
+    /// Number of times that both stacks are computed.
+    cycles: u64,
+    /// Number of times that the lower stack is computed in each of these.
+    lower_cycles: u64,
+}
+
+impl Stacks {
+    /// Reads the stacks of a file; `most` bounds the layers by the number of tensors.
+    fn read(keys: &Keys<'_>, most: u64) -> Result<Stacks, GgufError> {
+        const COUNT: &str = "block_count";
+        let layers = keys.required("hrm.layers_per_stack", 1, (most / 2).max(1))?;
+        let cycles = keys.required("hrm.h_cycles", 1, MAX_ROUNDED)?;
+        let lower_cycles = keys.required("hrm.l_cycles", 1, MAX_ROUNDED)?;
+        // Each computation of a layer has its own keys and values, and is counted.
+        let all = layers.saturating_mul(cycles).saturating_mul(lower_cycles + 1);
+        let count = keys.required(COUNT, 1, MAX_COUNT)?;
+        if count != all {
+            let limit = format!("{all}: hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)");
+            return Err(keys.metadata.bad_value(&keys.name(COUNT), count, limit));
+        }
+        Ok(Stacks { layers, cycles, lower_cycles })
+    }
+}
+
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let (cycles, lower_cycles, each) = b.hyper.stacks.map_or((1, 1, 0), |of| (of.cycles, of.lower_cycles, of.layers));
-    let each = each as usize;
+    let Stacks { layers, cycles, lower_cycles } = Stacks::read(&b.keys(), u64::MAX)?;
+    let each = layers as usize;
     let mut upper = b.embed()?;
     let mut lower = None;
     for round in 0..cycles * lower_cycles {
