@@ -105,17 +105,12 @@ pub struct Hyper {
     pub weighted_norms: bool,
     /// Whether the file has attention and network in parallel; true if it has no key.
     pub parallel: bool,
-    /// Whether norms of the stream follow blocks instead of preceding them, in architectures whose
-    /// files may have either.
-    pub normed_behind: bool,
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether the model has RoPE: the files of some models disable it.
     pub roped: bool,
     /// RoPE of layers with a window, if the file states a window, even if no layer has one.
     pub local_rope: Option<Rope>,
-    /// Whether positions have several dimensions, for images; in a text, all of them are equal.
-    pub sectioned: bool,
     /// Factor on queries that depends on the position, for models with one.
     pub temperature: Option<TemperatureAttrs>,
     /// Factors on the outputs of layers.

@@ -6,7 +6,7 @@ use super::experts::IDENTITIES;
 use super::keys::Keys;
 use super::layers::{draft_layers, layers};
 use super::recurrent::RATE;
-use super::rope::{sectioned, yarn_magnitude};
+use super::rope::yarn_magnitude;
 use super::shares::share;
 use super::temperature::temperature;
 use super::vocabulary::vocabulary;
@@ -108,11 +108,9 @@ impl Hyper {
             layer_inputs: layer_inputs(&keys, layers.len(), ngrams.is_some())?,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
-            normed_behind: keys.metadata.read_or(&keys.name("swin_norm"), false)?,
             temperature: temperature(&keys, &rope)?,
             rope,
             roped,
-            sectioned: sectioned(&keys),
             local_rope,
             streams: Streams::read(&keys)?,
             adjugate: Adjugate::read(&keys)?,

@@ -1,7 +1,7 @@
 //! Keys of rotary embedding.
 
 use ixc_ir::graph::attrs::RopeScaling;
-use ixc_model_files::gguf::{GgufError, Value};
+use ixc_model_files::gguf::GgufError;
 
 use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope, RopeSizes};
@@ -122,13 +122,4 @@ pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), Ggu
 pub(super) fn stated_magnitude(keys: &Keys<'_>) -> Result<Option<f64>, GgufError> {
     let stated = keys.float("rope.scaling.yarn_attn_factor", 0.0, |_| true, "a number")?;
     Ok(Some(stated).filter(|stated| *stated > 0.0))
-}
-
-/// Returns whether RoPE pairs are divided among dimensions of positions (M-RoPE): the first two
-/// have some.
-pub(super) fn sectioned(keys: &Keys<'_>) -> bool {
-    match keys.metadata.get(&keys.name("rope.dimension_sections")) {
-        Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),
-        _ => false,
-    }
 }

@@ -23,13 +23,17 @@ const HEAD_NORM: HeadNorm = HeadNorm {
 
 const STYLE: Style = Style { head_norm: HEAD_NORM, ..Style::LLAMA };
 /// Norms after blocks, with the same names.
-const BEHIND: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "ffn_norm"]), ..STYLE };
+const POST_NORMS: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "ffn_norm"]), ..STYLE };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "chameleon",
     doc: "Chameleon (text only)",
     defaults: Defaults { made: without_pictures, ..Defaults::USUAL },
-    build: |b| decoder(b, if b.hyper.normed_behind { &BEHIND } else { &STYLE }),
+    build: |b| {
+        let keys = b.keys();
+        let norms_follow = keys.metadata.read_or(&keys.name("swin_norm"), false)?;
+        decoder(b, if norms_follow { &POST_NORMS } else { &STYLE })
+    },
 };
 
 /// Derives a bias of logits that excludes image tokens.

@@ -4,12 +4,13 @@
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
+use ixc_model_files::gguf::Value;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{self, Style};
 use crate::error::ArchError;
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, Keys};
 
 const STYLE: Style =
     Style { post_norms: Some(["post_attention_norm", "post_ffw_norm"]), fused_gate: true, ..Style::LLAMA };
@@ -22,6 +23,15 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let pairs = if b.hyper.sectioned { RopeStyle::Neox } else { STYLE.pairs };
+    let pairs = if has_sections(&b.keys()) { RopeStyle::Neox } else { STYLE.pairs };
     decoder::decoder(b, &Style { pairs, ..STYLE })
+}
+
+/// Returns whether RoPE pairs are divided among dimensions of positions (M-RoPE), as in vision
+/// models: the first two have some.
+fn has_sections(keys: &Keys<'_>) -> bool {
+    match keys.metadata.get(&keys.name("rope.dimension_sections")) {
+        Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),
+        _ => false,
+    }
 }
