@@ -103,8 +103,6 @@ pub struct Hyper {
     pub layer_norms: bool,
     /// Whether norms have weights.
     pub weighted_norms: bool,
-    /// Whether the file has attention and network in parallel; true if it has no key.
-    pub parallel: bool,
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether the model has RoPE: the files of some models disable it.

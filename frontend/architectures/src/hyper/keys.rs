@@ -129,6 +129,11 @@ impl Keys<'_> {
         Err(self.metadata.bad_value(&self.name(key), found, limit))
     }
 
+    /// Returns whether attention and network are parallel; true without the key.
+    pub(crate) fn parallel(&self) -> Result<bool, GgufError> {
+        self.metadata.read_or(&self.name("use_parallel_residual"), true)
+    }
+
     /// Refuses a switch that is off, which is not supported; it may be absent.
     pub(crate) fn is_true(&self, key: &str) -> Result<(), GgufError> {
         let name = self.name(key);

@@ -107,7 +107,6 @@ impl Hyper {
             weighted_norms: !matches!(defaults.norms, Norms::Bare | Norms::Plain),
             layer_inputs: layer_inputs(&keys, layers.len(), ngrams.is_some())?,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
-            parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
             temperature: temperature(&keys, &rope)?,
             rope,
             roped,

@@ -38,9 +38,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let parallel = b.keys().parallel()?;
     let mut x = b.embed()?;
     for layer in b.layers() {
-        if !b.hyper.parallel {
+        if !parallel {
             x = attention(b, layer, x, &STYLE)?;
             x = feed_forward(b, layer, x, &STYLE)?;
             continue;

@@ -26,9 +26,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let near = b.hyper.embedding_length == NEAR;
     let style = &Style { ungated: Some(if near { Unary::Gelu } else { Unary::GeluErf }), ..STYLE };
+    let parallel = b.keys().parallel()?;
     let mut x = b.embed()?;
     for layer in b.layers() {
-        if b.hyper.parallel {
+        if parallel {
             x = beside(b, layer, x, ["attn_norm", style.ffn_norm], style)?;
             continue;
         }
