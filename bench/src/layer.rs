@@ -264,7 +264,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         scales: architectures::Scales::NONE,
         layer_norms: false,
         weighted_norms: true,
-        adjugate: None,
         temperature: None,
         mla: None,
         indexer: None,

@@ -8,7 +8,7 @@ use ixc::GenerationError as Error;
 use ixc::architectures::FileWeights;
 use ixc::compile::{Options, compile};
 use ixc::ir::graph::interpret::{Interpreter, Value};
-use ixc::ir::graph::{Function, Module, OpView, ValueId, expert_layers, view};
+use ixc::ir::graph::{Function, Module, OpKind, OpView, ValueId, expert_layers, view};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{BucketId, BufferId, Output, Plan, RowAxis, State, Step};
 use ixc::ir::random::Random;
@@ -30,8 +30,9 @@ fn models() -> impl Iterator<Item = (Golden, Model)> {
     let all = [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder));
     all.filter_map(|golden| {
         let model = Model::open(&golden.model).unwrap();
-        let hyper = &model.arch.hyper;
-        let is_cut = hyper.layers.iter().any(|layer| layer.experts.is_some()) && hyper.adjugate.is_none();
+        let (layers, step) = (&model.arch.hyper.layers, &model.arch.module.functions[0]);
+        let has_groups = step.ops.iter().any(|op| op.kind == OpKind::ExpertGroups);
+        let is_cut = layers.iter().any(|layer| layer.experts.is_some()) && !has_groups;
         is_cut.then_some((golden, model))
     })
 }

@@ -460,7 +460,6 @@ fn model(name: &str, mut module: Module) -> Model {
         norm_eps: 1e-6,
         layer_norms: false,
         weighted_norms: true,
-        adjugate: None,
         temperature: None,
         rope,
         roped: true,

@@ -26,7 +26,7 @@ use ixc_ir::state::Rollback;
 use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Adjugate, Defaults, GuessFrom, Hyper, Keys, LayerInputs, Ngrams, Xielu};
+use super::hyper::{Defaults, GuessFrom, Hyper, Keys, LayerInputs, Ngrams, Xielu};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -487,12 +487,6 @@ impl<'a> Builder<'a> {
     /// Accepts a tensor, if the file has it, that does not affect the graph.
     pub fn leave_out(&mut self, name: &str) {
         self.used.insert(name.to_owned());
-    }
-
-    /// Returns the small experts that groups share, which the file must have.
-    pub fn adjugate(&self) -> Result<Adjugate, ArchError> {
-        let key = format!("{}.experts_per_group", self.architecture);
-        self.hyper.adjugate.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// Returns the additional input of each layer from the token, which the file must have.

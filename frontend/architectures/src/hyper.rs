@@ -7,7 +7,6 @@
 //! scalar or as an array of exactly `block_count` elements. A key that changes the computation in a
 //! way that no builder supports is refused, unless its value changes nothing.
 
-mod adjugate;
 mod alternating;
 mod compressed;
 mod defaults;
@@ -33,7 +32,6 @@ mod xielu;
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
-pub use adjugate::Adjugate;
 pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
@@ -115,8 +113,6 @@ pub struct Hyper {
     pub scales: Scales,
     /// Residual streams, for models with several.
     pub streams: Option<Streams>,
-    /// Small experts that groups of experts share.
-    pub adjugate: Option<Adjugate>,
     /// Alternating residual streams: each layer computes one of them (AltUp).
     pub alternating: Option<Alternating>,
     /// Layers between two saved streams that later layers attend to (attention residuals).

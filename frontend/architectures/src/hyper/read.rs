@@ -12,9 +12,9 @@ use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
-    Adjugate, Alternating, Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, LayerInputs, MAX_BIAS, MAX_CONTEXT,
-    MAX_COUNT, MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv,
-    alternating, recurrent,
+    Alternating, Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, LayerInputs, MAX_BIAS, MAX_CONTEXT, MAX_COUNT,
+    MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, alternating,
+    recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -112,7 +112,6 @@ impl Hyper {
             roped,
             local_rope,
             streams: Streams::read(&keys)?,
-            adjugate: Adjugate::read(&keys)?,
             alternating: Alternating::read(&keys)?,
             kept_every: match defaults.reads.contains(&KEPT_EVERY) {
                 true => keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,

@@ -7,20 +7,52 @@
 //! logits, which have the same order as the softmax of the weights.
 
 use ixc_ir::graph::ValueId;
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, attention, routed};
 use crate::error::ArchError;
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, Keys, MAX_COUNT, MAX_WIDTH};
 
 const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "grovemoe", doc: "GroveMoE", defaults: Defaults::USUAL, build: decoder };
 
+/// Small experts in addition to the others (Grove MoE, arXiv 2508.07785): whenever an expert is
+/// used, so is the small one of its group, with the same weight.
+struct Adjugate {
+    /// Experts of a group: a power of two.
+    size: u64,
+    /// Width of a small expert; `None` for the length of a head.
+    feed_forward: Option<u64>,
+    /// Factor on their output.
+    scale: f64,
+}
+
+impl Adjugate {
+    /// Reads the keys of a file with such experts.
+    fn read(keys: &Keys<'_>) -> Result<Adjugate, GgufError> {
+        const SIZE: &str = "experts_per_group";
+        let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);
+        let size = keys.required(SIZE, 1, count.max(1))?;
+        if !size.is_power_of_two() || !count.is_multiple_of(size) {
+            let limit = format!("a power of two that divides expert_count, {count}");
+            return Err(keys.metadata.bad_value(&keys.name(SIZE), size, limit));
+        }
+        let feed_forward = keys.optional("expert_chunk_feed_forward_length", 0, MAX_WIDTH)?.filter(|&width| width > 0);
+        const SCALE: &str = "expert_group_scale";
+        if !keys.has(SCALE) {
+            return Err(keys.metadata.missing(&keys.name(SCALE), "f32"));
+        }
+        let scale = keys.float(SCALE, 0.0, |_| true, "a number")?;
+        Ok(Adjugate { size, feed_forward, scale })
+    }
+}
+
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let groups_of = b.adjugate()?;
+    let adjugate = Adjugate::read(&b.keys())?;
     let mut x = b.embed()?;
     for layer in b.layers() {
         let name = |part: &str| format!("blk.{layer}.{part}");
@@ -31,15 +63,15 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         // Factors of experts do not apply to those of groups.
         let (ids, weights) = b.route_of(layer, logits, &of, None)?;
         let y = routed(b, layer, h, (ids, weights), &of, &STYLE)?;
-        let groups = b.expert_groups(ids, groups_of.size)?;
+        let groups = b.expert_groups(ids, adjugate.size)?;
         let (count, inner) =
-            (of.count / groups_of.size, groups_of.feed_forward.unwrap_or(b.hyper.layers[layer].key_length));
+            (of.count / adjugate.size, adjugate.feed_forward.unwrap_or(b.hyper.layers[layer].key_length));
         let gate = b.expert_linear(h, groups, &name("ffn_gate_chexps"), [count, inner, width])?;
         let up = b.expert_linear(h, groups, &name("ffn_up_chexps"), [count, inner, width])?;
         let small = b.gated(gate, up, &STYLE.gate)?;
         let small = b.expert_linear(small, groups, &name("ffn_down_chexps"), [count, width, inner])?;
         let small = b.combine(small, weights)?;
-        let small = b.scale(small, groups_of.scale)?;
+        let small = b.scale(small, adjugate.scale)?;
         x = b.add(y, x)?;
         x = b.add(small, x)?;
     }
