@@ -477,8 +477,6 @@ fn model(name: &str, mut module: Module) -> Model {
         bends: None,
         ngrams: None,
         compressed: None,
-        layer_inputs: None,
-        alternating: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

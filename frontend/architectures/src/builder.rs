@@ -26,7 +26,7 @@ use ixc_ir::state::Rollback;
 use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Defaults, GuessFrom, Hyper, Keys, LayerInputs, Ngrams, Xielu};
+use super::hyper::{Defaults, GuessFrom, Hyper, Keys, Ngrams, Xielu};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -487,12 +487,6 @@ impl<'a> Builder<'a> {
     /// Accepts a tensor, if the file has it, that does not affect the graph.
     pub fn leave_out(&mut self, name: &str) {
         self.used.insert(name.to_owned());
-    }
-
-    /// Returns the additional input of each layer from the token, which the file must have.
-    pub fn layer_inputs(&self) -> Result<LayerInputs, ArchError> {
-        let key = format!("{}.embedding_length_per_layer_input", self.architecture);
-        self.hyper.layer_inputs.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// Returns the error of a key whose value no graph supports.

@@ -7,7 +7,6 @@
 //! scalar or as an array of exactly `block_count` elements. A key that changes the computation in a
 //! way that no builder supports is refused, unless its value changes nothing.
 
-mod alternating;
 mod compressed;
 mod defaults;
 mod experts;
@@ -32,7 +31,6 @@ mod xielu;
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
-pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
 pub use defaults::Precise;
@@ -113,8 +111,6 @@ pub struct Hyper {
     pub scales: Scales,
     /// Residual streams, for models with several.
     pub streams: Option<Streams>,
-    /// Alternating residual streams: each layer computes one of them (AltUp).
-    pub alternating: Option<Alternating>,
     /// Layers between two saved streams that later layers attend to (attention residuals).
     pub kept_every: Option<u64>,
     /// Soft limits of gates and up.
@@ -137,23 +133,12 @@ pub struct Hyper {
     pub wkv: Option<Wkv>,
     /// Taps of the convolutions that some layers have instead of attention.
     pub conv_taps: Option<u64>,
-    /// Additional input of each layer from the token.
-    pub layer_inputs: Option<LayerInputs>,
     /// All decoder layers; for a draft graph ([`super::Nextn::Alone`]), followed by the draft
     /// layers.
     pub layers: Vec<Layer>,
     /// Number of layers after those that draft tokens ("nextn", multi-token prediction) and are not
     /// part of the model itself.
     pub draft_layers: u64,
-}
-
-/// Additional input of each layer from the token (per-layer embeddings).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerInputs {
-    /// Elements of one layer's input.
-    pub length: u64,
-    /// Layers with such an input; a row of the table has all of them.
-    pub layers: u64,
 }
 
 /// Factors on the residual stream and on logits; 1 everywhere for most models.
@@ -238,9 +223,6 @@ pub struct Layer {
     pub roped: bool,
     /// Parameters of xIELU between up and down, for networks with it.
     pub xielu: Option<Xielu>,
-    /// Standard deviations above the mean that a gate of the dense network needs to count; `None`
-    /// if all count.
-    pub sparsity: Option<f64>,
 }
 
 /// Rotary position embedding, without the pairing, which depends on the architecture.

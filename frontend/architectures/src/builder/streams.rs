@@ -1,11 +1,11 @@
-//! Residual streams: hyper-connections, alternating updates and saved streams.
+//! Residual streams: hyper-connections and saved streams.
 
 use ixc_ir::graph::view::StreamWeights;
 use ixc_ir::graph::{ValueId, WeightId};
 
 use super::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Alternating, KEPT_EVERY, Streams};
+use crate::hyper::{KEPT_EVERY, Streams};
 
 impl Builder<'_> {
     /// Returns the residual streams and their mixing, which the file must have.
@@ -20,12 +20,6 @@ impl Builder<'_> {
         let Streams { count, rank, .. } = self.streams()?;
         let key = format!("{}.hyper_connection.low_rank", self.architecture);
         Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
-    }
-
-    /// Returns the alternating streams (AltUp), which the file must have.
-    pub fn alternating(&self) -> Result<Alternating, ArchError> {
-        let key = format!("{}.altup.num_inputs", self.architecture);
-        self.hyper.alternating.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// Builds the weights of streams from projections `x`, with two vectors: scales and base.

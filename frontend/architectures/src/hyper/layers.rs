@@ -167,7 +167,6 @@ pub(super) fn layers(
             limits: limits[i],
             roped: roped[i],
             xielu: None,
-            sparsity: None,
         })
     };
     (0..count).map(layer).collect()

@@ -12,9 +12,8 @@ use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
-    Alternating, Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, LayerInputs, MAX_BIAS, MAX_CONTEXT, MAX_COUNT,
-    MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, alternating,
-    recurrent,
+    Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Ngrams,
+    Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -92,7 +91,6 @@ impl Hyper {
         let places = Places { context_length, window, windowed: &windowed, roped };
         let PlaceKeys { mla, local_mla, rope, local_rope } = places.read(&keys, &mut layers)?;
         share(&keys, &mut layers)?;
-        alternating::sparsity(&keys, &mut layers)?;
         let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
         let block_index = BlockIndex::read(&keys, &layers, context_length)?;
         let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
@@ -105,14 +103,12 @@ impl Hyper {
             norm_eps: norms.eps.into(),
             layer_norms: norms.layer_norms,
             weighted_norms: !matches!(defaults.norms, Norms::Bare | Norms::Plain),
-            layer_inputs: layer_inputs(&keys, layers.len(), ngrams.is_some())?,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             temperature: temperature(&keys, &rope)?,
             rope,
             roped,
             local_rope,
             streams: Streams::read(&keys)?,
-            alternating: Alternating::read(&keys)?,
             kept_every: match defaults.reads.contains(&KEPT_EVERY) {
                 true => keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
                 false => None,
@@ -247,14 +243,6 @@ impl Places<'_> {
         }
         Ok(PlaceKeys { mla, local_mla, rope, local_rope })
     }
-}
-
-/// Reads the additional input of each layer. In models with tables of n-grams, the key has another
-/// meaning.
-fn layer_inputs(keys: &Keys<'_>, layers: usize, has_ngrams: bool) -> Result<Option<LayerInputs>, GgufError> {
-    let length = keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)?;
-    let length = length.filter(|length| *length > 0 && !has_ngrams);
-    Ok(length.map(|length| LayerInputs { length, layers: layers as u64 }))
 }
 
 /// Reads whether attention is causal; most files have no key.

@@ -10,12 +10,39 @@
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
+use ixc_model_files::gguf::GgufError;
 
 use crate::builder::{Bias, Builder};
 use crate::error::ArchError;
-use crate::hyper::LayerInputs;
+use crate::hyper::{Keys, MAX_WIDTH};
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
+
+/// Key of the elements of one layer's input. An architecture lists it in `reads`.
+pub(crate) const LENGTH: &str = "embedding_length_per_layer_input";
+
+/// Sizes of the additional inputs.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerInputs {
+    /// Elements of one layer's input.
+    length: u64,
+    /// Layers with such an input; a row of the table has all of them.
+    layers: u64,
+}
+
+impl LayerInputs {
+    /// Reads the sizes for a model with this number of layers; `None` without such inputs.
+    pub(crate) fn read(keys: &Keys<'_>, layers: usize) -> Result<Option<LayerInputs>, GgufError> {
+        let length = keys.optional(LENGTH, 0, MAX_WIDTH)?.filter(|length| *length > 0);
+        Ok(length.map(|length| LayerInputs { length, layers: layers as u64 }))
+    }
+
+    /// Reads the sizes from a file that must have them.
+    pub(crate) fn required(b: &Builder<'_>) -> Result<LayerInputs, ArchError> {
+        let sizes = LayerInputs::read(&b.keys(), b.model_layers)?;
+        sizes.ok_or_else(|| b.keys().missing(LENGTH).into())
+    }
+}
 
 /// Builds the additional inputs of all layers, concatenated for each token.
 pub(crate) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {

@@ -24,14 +24,15 @@
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::{Array, GgufError, Value};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, attention_of};
 use crate::error::ArchError;
-use crate::hyper::{Alternating, Defaults, Scales, Windows};
+use crate::hyper::{Defaults, Keys, MAX_STREAMS, Scales, Windows};
 use crate::layers::hyper_connections::{mean, repeated};
-use crate::layers::per_layer_embeddings;
+use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
@@ -44,7 +45,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3n",
     doc: "Gemma 3n (text only)",
     defaults: Defaults {
-        reads: &["final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input"],
+        reads: &["final_logit_softcapping", "attention.shared_kv_layers", LENGTH],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(5) }),
         scales: |_| Scales { softcap: 30.0, ..Scales::NONE },
         attention_scale: |_| 1.0,
@@ -53,8 +54,54 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: decoder,
 };
 
+/// Residual streams of AltUp: a layer reads and writes one of them, and the others follow.
+///
+/// ```text
+/// gemma3n.altup.num_inputs = 4
+/// gemma3n.altup.active_idx = 0
+/// ```
+#[derive(Clone, Copy)]
+struct AltUp {
+    /// Number of streams.
+    count: u64,
+    /// Stream that layers read and write.
+    active: u64,
+}
+
+impl AltUp {
+    fn read(keys: &Keys<'_>) -> Result<AltUp, GgufError> {
+        let count = keys.required("altup.num_inputs", 2, MAX_STREAMS)?;
+        Ok(AltUp { count, active: keys.required("altup.active_idx", 0, count - 1)? })
+    }
+}
+
+/// Reads the standard deviations above the mean that a gate needs to count, for each layer; `None`
+/// for layers in which all gates count.
+///
+/// ```text
+/// gemma3n.activation_sparsity_scale = [1.6448, …, -inf]     // -inf: all gates count
+/// ```
+fn sparsity(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<f64>>, GgufError> {
+    let name = keys.name("activation_sparsity_scale");
+    let scales = match keys.metadata.get(&name) {
+        None => return Ok(vec![None; layers]),
+        Some(Value::Array(Array::F32(scales))) if scales.len() >= layers => scales,
+        Some(value) => {
+            let limit = format!("an array of {layers} floats or more, one for each layer (block_count)");
+            return Err(keys.metadata.bad_value(&name, value.type_name(), limit));
+        }
+    };
+    let deviations = |&scale: &f32| match scale {
+        f32::NEG_INFINITY => Ok(None),
+        scale if scale.is_finite() => Ok(Some(scale.into())),
+        scale => Err(keys.metadata.bad_value(&name, scale, "finite numbers, or -inf where all gates stay")),
+    };
+    scales.iter().take(layers).map(deviations).collect()
+}
+
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let (of, inputs_of, width) = (b.alternating()?, b.layer_inputs()?, b.hyper.embedding_length);
+    let (of, sparsity) = (AltUp::read(&b.keys())?, sparsity(&b.keys(), b.model_layers)?);
+    let (inputs_of, width) = (LayerInputs::required(b)?, b.hyper.embedding_length);
     let x = b.embed()?;
     let x = b.scale(x, (width as f64).sqrt())?;
     let inputs = per_layer_embeddings::all(b, x, inputs_of)?;
@@ -64,7 +111,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     for layer in b.layers() {
         let predicted = predict(b, layer, streams, of)?;
         let active = b.slice(predicted, of.active * width, width)?;
-        let y = block(b, layer, active)?;
+        let y = block(b, layer, active, sparsity[layer])?;
         let corrected = correct(b, layer, predicted, [active, y], of)?;
         let active = b.slice(corrected, of.active * width, width)?;
         let active = b.weighted(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
@@ -122,8 +169,8 @@ fn coefficients(
 }
 
 /// Predicts the streams after a layer.
-fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: Alternating) -> Result<ValueId, ArchError> {
-    let Alternating { count, active } = of;
+fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: AltUp) -> Result<ValueId, ArchError> {
+    let AltUp { count, active } = of;
     let width = b.hyper.embedding_length;
     let active = b.slice(streams, active * width, width)?;
     let weights = coefficients(b, layer, active, "altup_predict_coef", [count, count * count])?;
@@ -150,7 +197,7 @@ fn correct(
     layer: usize,
     predicted: ValueId,
     [active, y]: [ValueId; 2],
-    Alternating { count, .. }: Alternating,
+    AltUp { count, .. }: AltUp,
 ) -> Result<ValueId, ArchError> {
     let weights = coefficients(b, layer, y, "altup_correct_coef", [count, count])?;
     let less = b.scale(active, -1.0)?;
@@ -161,8 +208,9 @@ fn correct(
     b.add(weighted, sum)
 }
 
-/// Builds the layer on one stream: attention in parallel to two thin matrices, then the network.
-fn block(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+/// Builds the layer on one stream: attention in parallel to two thin matrices, then the network. In
+/// layers with a `sparsity`, gates count if they are as many standard deviations above the mean.
+fn block(b: &mut Builder<'_>, layer: usize, x: ValueId, sparsity: Option<f64>) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
@@ -179,7 +227,7 @@ fn block(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchE
     let h = b.norm(x, &name("ffn_norm.weight"))?;
     let inner = b.hyper.layers[layer].feed_forward;
     let mut gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
-    if let Some(deviations) = b.hyper.layers[layer].sparsity {
+    if let Some(deviations) = sparsity {
         gate = above(b, gate, deviations, inner)?;
     }
     let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;

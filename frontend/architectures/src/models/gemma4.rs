@@ -15,7 +15,7 @@ use crate::builder::Builder;
 use crate::decoder::{HeadNorm, Style, add, attention, network, routed, value_rows};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Windows};
-use crate::layers::per_layer_embeddings;
+use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
@@ -34,7 +34,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma4",
     doc: "Gemma 4",
     defaults: Defaults {
-        reads: &["final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input"],
+        reads: &["final_logit_softcapping", "attention.shared_kv_layers", LENGTH],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
         attention_scale: |_| 1.0,
         ..Defaults::USUAL
@@ -45,7 +45,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     let mut x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
-    let inputs = match b.hyper.layer_inputs {
+    let inputs = match LayerInputs::read(&b.keys(), b.model_layers)? {
         Some(of) => Some((of, per_layer_embeddings::all(b, x, of)?)),
         None => None,
     };
