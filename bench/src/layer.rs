@@ -274,8 +274,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         streams: None,
         ngrams: None,
         compressed: None,
-        kept_every: None,
-        bends: None,
         local_mla: None,
         draft_layers: 0,
     };

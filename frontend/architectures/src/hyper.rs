@@ -39,7 +39,7 @@ pub(super) use defaults::{
 };
 pub use experts::Experts;
 pub(super) use experts::SCORE;
-pub use gates::{Bends, Limits};
+pub use gates::Limits;
 pub(super) use indexer::index_run;
 pub use indexer::{BlockIndex, Indexer};
 pub(super) use keys::Keys;
@@ -111,10 +111,6 @@ pub struct Hyper {
     pub scales: Scales,
     /// Residual streams, for models with several.
     pub streams: Option<Streams>,
-    /// Layers between two saved streams that later layers attend to (attention residuals).
-    pub kept_every: Option<u64>,
-    /// Soft limits of gates and up.
-    pub bends: Option<Bends>,
     /// Rows of a table that are selected by the last tokens together.
     pub ngrams: Option<Ngrams>,
     /// Compressed entries in addition to a window.
@@ -186,9 +182,6 @@ impl Scales {
     /// ALiBi of "Train Short, Test Long" (arXiv 2108.12409), for files without a key.
     pub(super) const ALIBI: Scales = Scales { max_bias: 8.0, ..Scales::NONE };
 }
-
-/// Key of the number of layers between two saved streams.
-pub(super) const KEPT_EVERY: &str = "attn_res.block_size";
 
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]

@@ -54,8 +54,7 @@ pub use build_model::{
 pub use builder::layer_of;
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Bends, Compressed, Experts, Hyper, Indexer, Layer, Limits, Mla, Ngrams, Precise, Rope, Scales, Ssm, Streams, Wkv,
-    Xielu,
+    Compressed, Experts, Hyper, Indexer, Layer, Limits, Mla, Ngrams, Precise, Rope, Scales, Ssm, Streams, Wkv, Xielu,
 };
 pub use models::{FAMILIES, architectures};
 pub use weights::FileWeights;

@@ -5,7 +5,7 @@ use ixc_ir::graph::{ValueId, WeightId};
 
 use super::Builder;
 use crate::error::ArchError;
-use crate::hyper::{KEPT_EVERY, Streams};
+use crate::hyper::Streams;
 
 impl Builder<'_> {
     /// Returns the residual streams and their mixing, which the file must have.
@@ -47,12 +47,5 @@ impl Builder<'_> {
         let weight = self.vector(name, self.hyper.embedding_length)?;
         let z = self.graph.stream_attend(x, y, weight, self.hyper.norm_eps);
         self.typed(z)
-    }
-
-    /// Returns the number of layers between two saved streams, which the file must have.
-    pub fn kept_every(&self) -> Result<usize, ArchError> {
-        let key = format!("{}.{KEPT_EVERY}", self.architecture);
-        let every = self.hyper.kept_every.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?;
-        Ok(every as usize)
     }
 }

@@ -1,12 +1,12 @@
 //! Networks of decoder layers: dense ones, routed experts and shared experts.
 
 use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::{Activation, GateAttrs};
+use ixc_ir::graph::attrs::GateAttrs;
 
 use super::{Style, add};
 use crate::builder::{Bias, Builder};
 use crate::error::ArchError;
-use crate::hyper::{Bends, Experts};
+use crate::hyper::Experts;
 
 /// Builds norm, routed experts (in dense layers the network), residual.
 pub(crate) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
@@ -56,13 +56,9 @@ pub(crate) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &St
     }
 }
 
-/// Returns the activation of gates, with a layer's own limit, or with the model's soft limits.
-fn limited(b: &Builder<'_>, style: &Style, limit: f64) -> GateAttrs {
-    match b.hyper.bends {
-        Some(Bends { gate, up }) => GateAttrs { bend: gate, limit: up, ..GateAttrs::plain(Activation::BentSilu) },
-        None if limit == 0.0 => style.gate,
-        None => GateAttrs { limit, ..style.gate },
-    }
+/// Returns the activation of gates, with a layer's own limit if it has one.
+fn gate_attrs(style: &Style, limit: f64) -> GateAttrs {
+    if limit == 0.0 { style.gate } else { GateAttrs { limit, ..style.gate } }
 }
 
 /// Builds a network from the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with `suffix` appended to
@@ -89,7 +85,7 @@ pub(crate) fn network(
         let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
         (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
     };
-    let y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
+    let y = b.gated(gate, up, &gate_attrs(style, b.hyper.layers[layer].limits.shared))?;
     let y = (style.before_output)(b, y, &name("ffn_sub_norm.weight"), inner)?;
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
@@ -179,7 +175,7 @@ pub(crate) fn routed(
         }
         None => {
             let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
-            b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.routed))?
+            b.gated(gate, up, &gate_attrs(style, b.hyper.layers[layer].limits.routed))?
         }
     };
     let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;

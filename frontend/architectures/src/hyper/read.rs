@@ -12,8 +12,8 @@ use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
-    Bends, BlockIndex, Defaults, Hyper, KEPT_EVERY, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Ngrams,
-    Norms, Parts, Rope, RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, recurrent,
+    BlockIndex, Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope,
+    RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -35,7 +35,7 @@ pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
     ("swiglu_clamp_exp", &[0.0]),
     ("swiglu_clamp_shexp", &[0.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
-    (KEPT_EVERY, &[0.0]),
+    ("attn_res.block_size", &[0.0]),
     (IDENTITIES, &[0.0]),
     (RATE, &[1.0]),
 ];
@@ -109,11 +109,6 @@ impl Hyper {
             roped,
             local_rope,
             streams: Streams::read(&keys)?,
-            kept_every: match defaults.reads.contains(&KEPT_EVERY) {
-                true => keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
-                false => None,
-            },
-            bends: Bends::read(&keys)?,
             ngrams,
             compressed: None,
             mla,

@@ -8,19 +8,20 @@
 //! `kimi-k3.cpp`).
 //!
 //! ```text
-//! // without x if it was kept: kept = kept | x
-//! h = stream.attend(kept, x; attn_res_score),  x = attention(h) + x
-//! h = stream.attend(kept, x; ffn_res_score),   x = experts(h) + x
+//! // without x if it was saved: saved = saved | x
+//! h = stream.attend(saved, x; attn_res_score),  x = attention(h) + x
+//! h = stream.attend(saved, x; ffn_res_score),   x = experts(h) + x
 //! ```
 
-use ixc_ir::graph::attrs::RouteScore;
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{OutputGate, Roped, Style, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, KEPT_EVERY, Parts};
+use crate::hyper::{Defaults, Keys, MAX_COUNT, Parts};
 use crate::layers::{kda, mla};
 
 const STYLE: Style = Style { roped: Roped::None, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
@@ -31,33 +32,54 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         normalise: false,
-        reads: &[KEPT_EVERY],
+        reads: &[SAVE_PERIOD],
         parts: Parts::Keyless,
         ..Defaults::USUAL
     },
     build,
 };
 
-/// Streams that rows kept, concatenated.
+/// Key of the number of layers between two saved streams.
+const SAVE_PERIOD: &str = "attn_res.block_size";
+
+/// Reads gates with soft limits of gates and up (SiTU): `limit * tanh(x / limit)`.
+fn gate(keys: &Keys<'_>) -> Result<GateAttrs, GgufError> {
+    const GATE: &str = "activation.situ_beta";
+    if !keys.has(GATE) {
+        return Ok(STYLE.gate);
+    }
+    // Limits have an inverse, like those of all models, because the formula divides by them.
+    let bend = keys.float(GATE, 0.0, |x| (1e-3..=1e6).contains(&x), "from 0.001 to 1000000")?;
+    // 0 means that up has no limit.
+    let limit = keys.float(
+        "activation.situ_linear_beta",
+        0.0,
+        |x| x == 0.0 || (1e-3..=1e6).contains(&x),
+        "0, or from 0.001 to 1000000",
+    )?;
+    Ok(GateAttrs { bend, limit, ..GateAttrs::plain(Activation::BentSilu) })
+}
+
+/// Saved streams of rows, concatenated.
 #[derive(Default)]
-struct Kept {
+struct SavedStreams {
     rows: Option<ValueId>,
     count: u64,
 }
 
-impl Kept {
-    /// Keeps another stream.
+impl SavedStreams {
+    /// Saves another stream.
     fn push(&mut self, b: &mut Builder<'_>, x: ValueId) -> Result<(), ArchError> {
         self.rows = Some(self.rows.map_or(Ok(x), |rows| b.concat(rows, x))?);
         self.count += 1;
         Ok(())
     }
 
-    /// Builds attention over them and `x`, scored with this weight; returns `x` if no stream is
-    /// kept.
+    /// Builds attention over them and `x`, scored with this weight; returns `x` without saved
+    /// streams.
     fn attend(&self, b: &mut Builder<'_>, x: ValueId, weight: &str) -> Result<ValueId, ArchError> {
         let Some(rows) = self.rows else {
-            // There is no choice without kept streams.
+            // Attention over one stream is that stream.
             b.unread(weight, &[b.hyper.embedding_length])?;
             return Ok(x);
         };
@@ -67,29 +89,31 @@ impl Kept {
 }
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let (sizes, every) = (b.mla()?, b.kept_every()?);
-    let (mut x, mut kept) = (b.embed()?, Kept::default());
+    let keys = b.keys();
+    let (sizes, period) = (b.mla()?, keys.required(SAVE_PERIOD, 1, MAX_COUNT)? as usize);
+    let style = Style { gate: gate(&keys)?, ..STYLE };
+    let (mut x, mut saved) = (b.embed()?, SavedStreams::default());
     for layer in 0..b.hyper.layers.len() {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let h = kept.attend(b, x, &name("attn_res_score"))?;
-        let begins = layer.is_multiple_of(every);
+        let h = saved.attend(b, x, &name("attn_res_score"))?;
+        let begins = layer.is_multiple_of(period);
         if begins {
-            kept.push(b, x)?;
+            saved.push(b, x)?;
         }
         let h = b.norm(h, &name("attn_norm"))?;
         let y = match b.hyper.layers[layer].recurrent {
             true => kda::mixer_of(b, layer, h)?,
-            false => mla::attention_of(b, layer, h, &sizes, &STYLE, None)?,
+            false => mla::attention_of(b, layer, h, &sizes, &style, None)?,
         };
         x = if begins { y } else { b.add(y, x)? };
-        let h = kept.attend(b, x, &name("ffn_res_score"))?;
+        let h = saved.attend(b, x, &name("ffn_res_score"))?;
         let h = b.norm(h, &name("ffn_norm"))?;
-        let y = networks(b, layer, h, &STYLE)?;
+        let y = networks(b, layer, h, &style)?;
         x = b.add(y, x)?;
     }
-    // Only requested rows attend here, so kept streams are reduced to the same rows.
-    let all = kept.rows.map(|rows| b.wanted(rows)).transpose()?;
+    // Only requested rows attend here, so saved streams are reduced to the same rows.
+    let all = saved.rows.map(|rows| b.wanted(rows)).transpose()?;
     let x = b.wanted(x)?;
-    let x = Kept { rows: all, ..kept }.attend(b, x, "output_res_score.weight")?;
+    let x = SavedStreams { rows: all, ..saved }.attend(b, x, "output_res_score.weight")?;
     b.head(x, "output_norm.weight")
 }
