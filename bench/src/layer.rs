@@ -272,8 +272,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         wkv: None,
         conv_taps: None,
         streams: None,
-        ngrams: None,
-        compressed: None,
         local_mla: None,
         draft_layers: 0,
     };

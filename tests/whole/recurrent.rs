@@ -473,8 +473,6 @@ fn model(name: &str, mut module: Module) -> Model {
         wkv: None,
         conv_taps: None,
         streams: None,
-        ngrams: None,
-        compressed: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ixc_ir::graph::Module;
 use ixc_ir::plan::Pooling;
+use ixc_ir::state::Rollback;
 use ixc_model_files::checkpoint::CheckpointError;
 use ixc_model_files::gguf::{Gguf, GgufError};
 
@@ -156,8 +157,8 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     }
     let guessing = match nextn {
         Nextn::Absent => Guessing::None,
-        Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper)?),
-        Nextn::Alone => Guessing::Alone(guess_from(gguf, architecture, &hyper)?),
+        Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper, parts)?),
+        Nextn::Alone => Guessing::Alone(guess_from(gguf, architecture, &hyper, parts)?),
     };
     let model_layers = hyper.layers.len();
     hyper.layers.truncate(layers);
@@ -176,24 +177,31 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
 ///
 /// # Errors
 /// If it has none that can be built.
-fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result<GuessFrom, ArchError> {
+fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Parts) -> Result<GuessFrom, ArchError> {
     let refused = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
     // Files may count layers that they do not have.
     let is_of_one = |name: &str| name.ends_with(".nextn.eh_proj.weight");
     if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_of_one(tensor.name())) {
         return refused(NextnProblem::None);
     }
-    if hyper.layers.iter().any(|layer| layer.recurrent) || hyper.compressed.is_some() || hyper.ngrams.is_some() {
+    if hyper.layers.iter().any(|layer| layer.recurrent) {
         return refused(NextnProblem::Recurrent);
     }
     match architecture.defaults.guess_from {
         Some(from) => Ok(from),
+        None if has_snapshots(gguf, parts) => refused(NextnProblem::Recurrent),
         None => {
             let known = architectures().filter(|row| row.defaults.guess_from.is_some());
             let known = known.map(|row| row.name).collect();
             refused(NextnProblem::Architecture { architecture: architecture.name, known })
         }
     }
+}
+
+/// Returns whether states of a model cannot be cut at an earlier position.
+fn has_snapshots(gguf: &Gguf, parts: Parts) -> bool {
+    let model = build_parts(gguf, Parts { nextn: Nextn::Absent, ..parts });
+    model.is_ok_and(|model| model.module.states.iter().any(|state| state.rollback != Rollback::Cut))
 }
 
 /// Returns whether vectors have length 1: always for GGUF files, by `modules.json` for folders.

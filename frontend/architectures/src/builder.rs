@@ -26,7 +26,7 @@ use ixc_ir::state::Rollback;
 use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Defaults, GuessFrom, Hyper, Keys, Ngrams, Xielu};
+use super::hyper::{Defaults, GuessFrom, Hyper, Keys, Xielu};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -511,11 +511,6 @@ impl<'a> Builder<'a> {
         let table = self.weight(name, &[rows, length])?;
         let x = self.graph.embed(ids, table);
         self.typed(x)
-    }
-
-    /// Returns the table whose rows are selected by the last tokens, if the file has one.
-    pub fn ngrams(&self) -> Option<Ngrams> {
-        self.hyper.ngrams.clone()
     }
 }
 

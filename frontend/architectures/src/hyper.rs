@@ -7,7 +7,6 @@
 //! scalar or as an array of exactly `block_count` elements. A key that changes the computation in a
 //! way that no builder supports is refused, unless its value changes nothing.
 
-mod compressed;
 mod defaults;
 mod experts;
 mod gates;
@@ -15,7 +14,6 @@ mod indexer;
 mod keys;
 mod layers;
 mod mla;
-mod ngrams;
 mod read;
 mod recurrent;
 mod rope;
@@ -31,8 +29,6 @@ mod xielu;
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
-pub(super) use compressed::CHOSEN_RATIO;
-pub use compressed::{Compressed, EntryIndex};
 pub use defaults::Precise;
 pub(super) use defaults::{
     Defaults, GuessFrom, HeadSizes, Norms, Parts, Rotates, States, Temperature, Widths, Windows,
@@ -46,7 +42,6 @@ pub(super) use keys::Keys;
 pub(super) use layers::{ROPED, head_length};
 pub use mla::Mla;
 pub(super) use mla::latent_lengths;
-pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
 pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
@@ -111,10 +106,6 @@ pub struct Hyper {
     pub scales: Scales,
     /// Residual streams, for models with several.
     pub streams: Option<Streams>,
-    /// Rows of a table that are selected by the last tokens together.
-    pub ngrams: Option<Ngrams>,
-    /// Compressed entries in addition to a window.
-    pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention.
     pub mla: Option<Mla>,
     /// Ranks and sizes of latent attention in layers with a window, if they differ.

@@ -10,7 +10,7 @@ use ixc_ir::graph::{Attr, Operand, Place, Recurrent, State, ValueId, WeightId};
 
 use super::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Compressed, Indexer, Mla, Rope, Scales};
+use crate::hyper::{Indexer, Mla, Rope, Scales};
 
 impl Builder<'_> {
     /// Rotates heads by the step's positions, each rounded down to a multiple of `every`; `back`
@@ -185,12 +185,6 @@ impl Builder<'_> {
         let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
         let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
         self.recurrent(Recurrent::Compress, (state, &[rows, d]), &operands, attrs)
-    }
-
-    /// Returns the keys of compressed entries, which the file must have.
-    pub fn compressed(&self) -> Result<Compressed, ArchError> {
-        let key = format!("{}.attention.compress_ratios", self.architecture);
-        self.hyper.compressed.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "array of u32").into())
     }
 
     /// Returns the sizes of latent attention, which the file must have.

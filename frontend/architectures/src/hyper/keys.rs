@@ -134,6 +134,16 @@ impl Keys<'_> {
         self.metadata.read_or(&self.name("use_parallel_residual"), true)
     }
 
+    /// Refuses a file whose tokens attend to later ones, for layers that do not support this.
+    pub(crate) fn require_causal(&self) -> Result<(), GgufError> {
+        let name = self.name("attention.causal");
+        if self.metadata.read_or(&name, self.defaults.causal)? {
+            return Ok(());
+        }
+        let limit = "absent or true: layers have states, windows or scores that are of what is before a token";
+        Err(self.metadata.bad_value(&name, false, limit))
+    }
+
     /// Refuses a switch that is off, which is not supported; it may be absent.
     pub(crate) fn is_true(&self, key: &str) -> Result<(), GgufError> {
         let name = self.name(key);

@@ -12,7 +12,7 @@ use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
-    BlockIndex, Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Ngrams, Norms, Parts, Rope,
+    BlockIndex, Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope,
     RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, recurrent,
 };
 
@@ -93,7 +93,6 @@ impl Hyper {
         share(&keys, &mut layers)?;
         let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
         let block_index = BlockIndex::read(&keys, &layers, context_length)?;
-        let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let mut hyper = Hyper {
             architecture: architecture.to_owned(),
             causal: defaults.causal,
@@ -109,8 +108,6 @@ impl Hyper {
             roped,
             local_rope,
             streams: Streams::read(&keys)?,
-            ngrams,
-            compressed: None,
             mla,
             local_mla,
             indexer,
@@ -134,10 +131,8 @@ impl Hyper {
             |layer: &Layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window));
         self.layers.iter().any(one_sided)
             || self.scales.max_bias != 0.0
-            || self.compressed.is_some()
             || self.indexer.is_some()
             || self.block_index.is_some()
-            || self.ngrams.is_some()
     }
 }
 
@@ -248,8 +243,7 @@ fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
         return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
     }
     if !causal && hyper.only_before(&keys.defaults) {
-        let limit = "absent or true: layers have states, windows or scores that are of what is before a token";
-        return Err(keys.metadata.bad_value(&name, false, limit));
+        keys.require_causal()?;
     }
     Ok(causal)
 }

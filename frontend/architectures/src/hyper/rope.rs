@@ -70,7 +70,7 @@ impl Rope {
                 .unwrap_or(sizes.context_length),
             beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
             beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
-            attn_factor: stated_factor(keys)?,
+            attn_factor: keys.rope_factor()?,
             divided: true,
         })
     }
@@ -96,9 +96,11 @@ impl Rope {
     }
 }
 
-/// Reads the factor on rotated elements in addition to YaRN's.
-pub(super) fn stated_factor(keys: &Keys<'_>) -> Result<f64, GgufError> {
-    keys.float("rope.scaling.attn_factor", 1.0, |x| x > 0.0, "a positive number")
+impl Keys<'_> {
+    /// Reads the factor on rotated elements in addition to YaRN's.
+    pub(crate) fn rope_factor(&self) -> Result<f64, GgufError> {
+        self.float("rope.scaling.attn_factor", 1.0, |x| x > 0.0, "a positive number")
+    }
 }
 
 /// Sets YaRN's factor on rotated elements. It is the stated one, otherwise the ratio of the

@@ -25,16 +25,18 @@
 //! change the selection and are left out. The indexer selects among the entries that are complete
 //! at a token, as in the published code and in llama.cpp.
 
+mod compressed;
+
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
-use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{Style, network, routed};
 use crate::error::ArchError;
-use crate::hyper::{CHOSEN_RATIO, Compressed, Defaults, EntryIndex, Hyper, Keys, Windows};
+use crate::hyper::{Defaults, Windows};
 use crate::layers::hyper_connections;
+use compressed::{Compressed, EntryIndex, OVERLAP_RATIO};
 
 /// Prefix of the matrices of an indexer's compressor.
 const INDEX: &str = "indexer_compressor";
@@ -51,21 +53,18 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         windows: Some(WINDOWS),
         // An indexer of compressed entries is read with them.
         indexer: |_, _, _| Ok(None),
-        adjust,
+        // Shared experts have the limits of routed ones.
+        adjust: |keys, hyper| {
+            hyper.limit_shared_experts(keys);
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build,
 };
 
-/// Reads compressed entries. Shared experts have the limits of routed ones.
-fn adjust(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
-    hyper.limit_shared_experts(keys);
-    hyper.compressed = Compressed::read(keys, hyper.layers.len(), &hyper.rope, hyper.context_length)?;
-    Ok(())
-}
-
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let compressed = b.compressed()?;
+    let compressed = Compressed::read(&b.keys(), b.model_layers, &b.hyper.rope, b.hyper.context_length)?;
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x)?;
     for layer in 0..b.hyper.layers.len() {
@@ -97,7 +96,7 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> 
         ratio => {
             let entry = entry(b, layer, h, of, ("attn_compressor", d))?;
             b.append_entries(layer, entry, ratio)?;
-            let chosen = if ratio == CHOSEN_RATIO { chosen(b, layer, h, row, of)? } else { None };
+            let chosen = if ratio == OVERLAP_RATIO { chosen(b, layer, h, row, of)? } else { None };
             b.attend_entries(layer, q, chosen)?
         }
     };
@@ -120,7 +119,7 @@ fn entry(
 ) -> Result<ValueId, ArchError> {
     let (width, ratio) = (b.hyper.embedding_length, of.ratios[layer]);
     let name = |part: &str| format!("blk.{layer}.{matrices}_{part}");
-    let overlap = ratio == CHOSEN_RATIO;
+    let overlap = ratio == OVERLAP_RATIO;
     let series = if overlap { 2 } else { 1 };
     let kv = b.linear(h, &name("kv"), width, series * d, Bias::Optional)?;
     let gate = b.linear(h, &name("gate"), width, series * d, Bias::Optional)?;
@@ -156,7 +155,7 @@ fn chosen(
     let q = turned(b, layer, (q, key_length), of, (1, false))?;
     let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
     let k = entry(b, layer, h, of, (INDEX, key_length))?;
-    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, CHOSEN_RATIO, true)).map(Some)
+    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, OVERLAP_RATIO, true)).map(Some)
 }
 
 /// Rotates the last elements of heads of `d` elements. Positions are rounded down to a multiple,

@@ -21,6 +21,8 @@
 //! attention over index.top_k(q, 1 for each head, k)
 //! ```
 
+mod ngrams;
+
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::KeyHeads;
@@ -31,9 +33,10 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, gated_shared_expert, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Indexer, Ngrams, index_run};
+use crate::hyper::{Defaults, Indexer, index_run};
 use crate::layers::{gated_delta_net, hyper_connections};
 use crate::numbers;
+use ngrams::Ngrams;
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
@@ -50,6 +53,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         indexer: Indexer::read_by_layer,
         reads: &["embedding_length_per_layer_input"],
         made,
+        // The rows of a table that tokens select depend on tokens before them.
+        adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL
     },
     build,
@@ -66,7 +71,7 @@ const TAPS: &str = "ple_conv1d.weight";
 const TAPS_IN_SINGLES: &str = "ple_conv1d.singles";
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let ngrams = b.ngrams();
+    let ngrams = Ngrams::read(&b.keys(), b.model_layers, b.hyper.vocabulary)?;
     let (count, rank) = b.weighted_streams()?;
     let x = b.embed()?;
     let mut x = hyper_connections::repeated(b, x, count)?;

@@ -3,13 +3,11 @@
 use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::GgufError;
 
-use super::keys::Keys;
-use super::rope::stated_factor;
-use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
+use crate::hyper::{Keys, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
 
 /// Attention over the last positions, and over compressed entries of earlier ones.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compressed {
+pub(super) struct Compressed {
     /// Positions of an entry for each layer; 0 in a layer without entries.
     pub ratios: Vec<u64>,
     /// Rotary embedding of layers with entries.
@@ -29,7 +27,7 @@ pub struct Compressed {
 
 /// Indexer of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntryIndex {
+pub(super) struct EntryIndex {
     /// Query heads.
     pub heads: u64,
     /// Elements of a query and of a key.
@@ -39,32 +37,25 @@ pub struct EntryIndex {
 }
 
 /// Positions of an entry in layers whose entries overlap; an indexer selects among them.
-pub const CHOSEN_RATIO: u64 = 4;
+pub(super) const OVERLAP_RATIO: u64 = 4;
 
 impl Compressed {
     /// Reads the keys of a file with entries. `context` is its context, `rope` the RoPE of its
     /// other layers.
-    pub(crate) fn read(
-        keys: &Keys<'_>,
-        layers: usize,
-        rope: &Rope,
-        context: u64,
-    ) -> Result<Option<Compressed>, GgufError> {
+    pub(super) fn read(keys: &Keys<'_>, layers: usize, rope: &Rope, context: u64) -> Result<Compressed, GgufError> {
         const RATIOS: &str = "attention.compress_ratios";
-        if !keys.has(RATIOS) {
-            return Ok(None);
-        }
         let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
-        let index = if ratios.contains(&CHOSEN_RATIO) { EntryIndex::read(keys, context / CHOSEN_RATIO)? } else { None };
+        let index =
+            if ratios.contains(&OVERLAP_RATIO) { EntryIndex::read(keys, context / OVERLAP_RATIO)? } else { None };
         let base =
             keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
         // YaRN's magnitude on rotated elements is left out.
-        let stated = stated_factor(keys)?;
+        let stated = keys.rope_factor()?;
         let attn_factor = match rope.scaling {
             RopeScaling::Yarn | RopeScaling::YarnUntruncated => stated / (1.0 + 0.1 * rope.factor.ln()),
             RopeScaling::None | RopeScaling::Linear => stated,
         };
-        Ok(Some(Compressed {
+        Ok(Compressed {
             ratios,
             rope: Rope { base, attn_factor, ..rope.clone() },
             query_rank: keys.required("attention.q_lora_rank", 1, MAX_WIDTH)?,
@@ -72,7 +63,7 @@ impl Compressed {
             output_rank: keys.required("attention.output_lora_rank", 1, MAX_WIDTH)?,
             listed_layers: keys.optional("hash_layer_count", 0, layers as u64)?.unwrap_or(0),
             index,
-        }))
+        })
     }
 }
 

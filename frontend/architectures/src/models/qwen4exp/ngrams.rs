@@ -14,8 +14,7 @@
 use ixc_ir::ngram::{Hash, MAX_IDS, TOKENS};
 use ixc_model_files::gguf::{GgufError, Value};
 
-use super::MAX_WIDTH;
-use super::keys::Keys;
+use crate::hyper::{Keys, MAX_WIDTH};
 
 /// Maximum number of rows for a length: eight times that of any model. Each row is an op of the
 /// graph.
@@ -26,7 +25,7 @@ const MAX_BEFORE: u64 = 12;
 
 /// Rows of a table that the last tokens select together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ngrams {
+pub(super) struct Ngrams {
     /// Layer that takes them.
     pub layer: u64,
     /// Elements of a row.
@@ -40,7 +39,7 @@ pub struct Ngrams {
 }
 
 impl Ngrams {
-    /// Reads the keys of a file with such a layer.
+    /// Reads the keys of a file with this number of layers; `None` without such a layer.
     pub(super) fn read(keys: &Keys<'_>, layers: usize, vocabulary: u64) -> Result<Option<Ngrams>, GgufError> {
         const LAYERS: &str = "ple.layers";
         const SIZES: &str = "ple.head_vocab_sizes";
