@@ -267,7 +267,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         temperature: None,
         mla: None,
         indexer: None,
-        block_index: None,
         ssm: None,
         wkv: None,
         conv_taps: None,

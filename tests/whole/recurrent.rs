@@ -468,7 +468,6 @@ fn model(name: &str, mut module: Module) -> Model {
         mla: None,
         local_mla: None,
         indexer: None,
-        block_index: None,
         ssm: None,
         wkv: None,
         conv_taps: None,

@@ -12,7 +12,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
-use super::hyper::{BlockIndex, Layer};
+use super::hyper::Layer;
 use networks::feed_forward_of;
 pub(super) use networks::{
     Chosen, chosen, feed_forward, gated_shared_expert, given, network, networks, routed, shared_expert,
@@ -273,24 +273,7 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
 
 /// Builds attention on normalised rows, including its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    let chosen = chosen_blocks(b, layer, h, style)?;
-    attention_to(b, layer, h, style, chosen)
-}
-
-/// Returns the blocks of positions that each key head of a layer attends to, selected from
-/// normalised rows; `None` for all positions.
-fn chosen_blocks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<Option<ValueId>, ArchError> {
-    let Some(index) = b.hyper.block_index.clone().filter(|index| index.own[layer]) else { return Ok(None) };
-    let BlockIndex { heads, key_length, top_k, block, local, .. } = index;
-    let mut turned = |part: &str, heads: u64| -> Result<ValueId, ArchError> {
-        let name = |of: &str| format!("blk.{layer}.indexer.{part}_{of}");
-        let x = b.linear(h, &name("proj"), b.hyper.embedding_length, heads * key_length, Bias::Optional)?;
-        let x = b.split_heads(x, heads)?;
-        let x = b.rms_norm(x, &name("norm.weight"), key_length)?;
-        b.rope(layer, x, style.pairs)
-    };
-    let (q, k) = (turned("q", heads)?, turned("k", 1)?);
-    b.index_blocks(&format!("index.{layer}"), [q, k], key_length, [top_k, block, local]).map(Some)
+    attention_to(b, layer, h, style, None)
 }
 
 /// Builds attention over the positions `chosen`, or over all.

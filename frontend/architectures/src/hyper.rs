@@ -36,8 +36,8 @@ pub(super) use defaults::{
 pub use experts::Experts;
 pub(super) use experts::SCORE;
 pub use gates::Limits;
+pub use indexer::Indexer;
 pub(super) use indexer::index_run;
-pub use indexer::{BlockIndex, Indexer};
 pub(super) use keys::Keys;
 pub(super) use layers::{ROPED, head_length};
 pub use mla::Mla;
@@ -112,8 +112,6 @@ pub struct Hyper {
     pub local_mla: Option<Mla>,
     /// Indexer that selects the positions for attention.
     pub indexer: Option<Indexer>,
-    /// Indexer whose heads select blocks of positions, unless it always selects all.
-    pub block_index: Option<BlockIndex>,
     /// Sizes of recurrent states.
     pub ssm: Option<Ssm>,
     /// Sizes of the recurrent states of RWKV.

@@ -6,16 +6,12 @@
 //! glm-dsa.attention.indexer.top_k      = 2048    // positions that it selects
 //! // layers with their own indexer
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]
-//! // each head selects top_k blocks of this size for itself
-//! minimax-m3.attention.indexer.block_size = 128
-//! minimax-m3.attention.indexer.local_blocks = 1  // of these, the last blocks up to a row's own
 //! // it selects runs of this length, by a key for each, and positions after the last whole run
 //! glm5-next.attention.indexer.kpool       = 4
 //! // the same, by layer; 0 without an indexer
 //! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]
 //! ```
 
-use ixc_ir::plan::CHOSEN_BLOCK;
 use ixc_model_files::gguf::{Gguf, GgufError, Value};
 
 use super::keys::Keys;
@@ -29,8 +25,6 @@ const MAX_RUN: u64 = 32;
 /// Keys of the number of positions that share a key: one number, or one for each layer.
 const RUN: &str = "attention.indexer.kpool";
 const RATIOS: &str = "attention.compress_ratios";
-/// Key of the positions of a block.
-const BLOCK: &str = "attention.indexer.block_size";
 const TOP_K: &str = "attention.indexer.top_k";
 
 /// Indexer of positions.
@@ -105,9 +99,6 @@ impl Indexer {
 
 /// Reads the query heads of an indexer of positions; `None` without one.
 fn heads(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
-    if keys.optional(BLOCK, 1, MAX_CONTEXT)?.is_some() {
-        return Ok(None);
-    }
     keys.optional("attention.indexer.head_count", 1, MAX_COUNT)
 }
 
@@ -133,56 +124,6 @@ fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool
         return Err(keys.metadata.bad_value(&keys.name(RATIOS), other, limit));
     }
     Ok(Some((run, runs.into_iter().map(|run| run > 0).collect())))
-}
-
-/// Indexer whose heads select blocks of positions, each for the key head with its number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockIndex {
-    /// Query heads; their number is that of key heads.
-    pub heads: u64,
-    /// Elements of a query and of a key.
-    pub key_length: u64,
-    /// Positions of the selected blocks.
-    pub top_k: u64,
-    /// Positions of a block.
-    pub block: u64,
-    /// Number of selected blocks that are always the last ones up to a row's own.
-    pub local: u64,
-    /// Whether each layer has the indexer; other layers attend to all positions.
-    pub own: Vec<bool>,
-}
-
-impl BlockIndex {
-    /// Reads the keys of such an indexer. Returns `None` if the selected blocks cover the whole
-    /// context, because the indexer then has no effect. Layers with experts have it (llama.cpp,
-    /// `minimax-m3.cpp`).
-    pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<BlockIndex>, GgufError> {
-        let Some(block) = keys.optional(BLOCK, 1, MAX_CONTEXT)? else { return Ok(None) };
-        let count = keys.required(TOP_K, 1, MAX_CONTEXT)?;
-        let top_k = block.saturating_mul(count);
-        if top_k >= context {
-            return Ok(None);
-        }
-        if !CHOSEN_BLOCK.contains(&block) || !block.is_power_of_two() {
-            let limit = format!("a power of two from {} to {}", CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
-            return Err(keys.metadata.bad_value(&keys.name(BLOCK), block, limit));
-        }
-        const HEADS: &str = "attention.indexer.head_count";
-        let heads = keys.required(HEADS, 1, MAX_COUNT)?;
-        let own: Vec<bool> = of.iter().map(|layer| layer.experts.is_some()).collect();
-        if let Some((layer, other)) = of.iter().enumerate().find(|(i, layer)| own[*i] && layer.kv_heads != heads) {
-            let limit = format!("{}, the number of key heads of layer {layer}", other.kv_heads);
-            return Err(keys.metadata.bad_value(&keys.name(HEADS), heads, limit));
-        }
-        Ok(Some(BlockIndex {
-            heads,
-            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
-            top_k,
-            block,
-            local: keys.required("attention.indexer.local_blocks", 1, count)?,
-            own,
-        }))
-    }
 }
 
 fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {

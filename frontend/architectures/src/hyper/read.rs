@@ -12,8 +12,8 @@ use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
-    BlockIndex, Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope,
-    RopeSizes, Rotates, Scales, Ssm, Streams, Widths, Wkv, recurrent,
+    Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope, RopeSizes, Rotates,
+    Scales, Ssm, Streams, Widths, Wkv, recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -92,7 +92,6 @@ impl Hyper {
         let PlaceKeys { mla, local_mla, rope, local_rope } = places.read(&keys, &mut layers)?;
         share(&keys, &mut layers)?;
         let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
-        let block_index = BlockIndex::read(&keys, &layers, context_length)?;
         let mut hyper = Hyper {
             architecture: architecture.to_owned(),
             causal: defaults.causal,
@@ -111,7 +110,6 @@ impl Hyper {
             mla,
             local_mla,
             indexer,
-            block_index,
             ssm,
             wkv,
             conv_taps: recurrent::conv_taps(&keys)?,
@@ -129,10 +127,7 @@ impl Hyper {
         let symmetric = |window: u64| !defaults.causal && window > 1;
         let one_sided =
             |layer: &Layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window));
-        self.layers.iter().any(one_sided)
-            || self.scales.max_bias != 0.0
-            || self.indexer.is_some()
-            || self.block_index.is_some()
+        self.layers.iter().any(one_sided) || self.scales.max_bias != 0.0 || self.indexer.is_some()
     }
 }
 
