@@ -26,7 +26,7 @@ use ixc_ir::state::Rollback;
 use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Defaults, GuessFrom, Hyper, Keys, Xielu};
+use super::hyper::{Defaults, GuessFrom, Hyper, Keys};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,19 @@ pub(super) enum Bias {
     Optional,
     /// Always.
     Required,
+}
+
+/// Parameters of xIELU, as in the op.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Xielu {
+    /// Factor below 0.
+    pub alpha_n: f64,
+    /// Factor of squares.
+    pub alpha_p: f64,
+    /// Slope at 0.
+    pub beta: f64,
+    /// Upper bound of an exponent.
+    pub eps: f64,
 }
 
 /// Output matrix with rows of length 1, for models that normalise these at run time.
@@ -418,16 +431,15 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Builds the activation between up and down of a layer's network without a gate.
-    pub fn activation(&mut self, layer: usize, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
-        let attrs = match (function, self.hyper.layers[layer].xielu) {
-            (Unary::Xielu, Some(Xielu { alpha_n, alpha_p, beta, eps })) => {
-                [alpha_n, alpha_p, beta, eps].map(Attr::rounded).to_vec()
-            }
-            (Unary::Relu, _) => return self.relu(x, 0.0),
-            (function, _) => return self.unary(function, x),
-        };
-        let y = self.graph.unary(function, x, attrs);
+    /// Builds the activation between up and down of a network without a gate.
+    pub fn activation(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
+        if function == Unary::Relu { self.relu(x, 0.0) } else { self.unary(function, x) }
+    }
+
+    /// Builds xIELU of every element.
+    pub fn xielu(&mut self, x: ValueId, of: &Xielu) -> Result<ValueId, ArchError> {
+        let attrs = [of.alpha_n, of.alpha_p, of.beta, of.eps].map(Attr::rounded).to_vec();
+        let y = self.graph.unary(Unary::Xielu, x, attrs);
         self.typed(y)
     }
 

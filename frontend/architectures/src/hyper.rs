@@ -24,7 +24,6 @@ mod temperature;
 mod vocabulary;
 mod windows;
 mod wkv;
-mod xielu;
 
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
@@ -47,8 +46,6 @@ pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
 pub use streams::Streams;
 pub use wkv::Wkv;
-pub use xielu::Xielu;
-pub(super) use xielu::xielu;
 
 /// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
 /// below overflow.
@@ -203,8 +200,6 @@ pub struct Layer {
     /// Whether RoPE rotates queries and keys, if the model has RoPE. In latent attention without
     /// it, the whole key is made from the latent row.
     pub roped: bool,
-    /// Parameters of xIELU between up and down, for networks with it.
-    pub xielu: Option<Xielu>,
 }
 
 /// Rotary position embedding, without the pairing, which depends on the architecture.

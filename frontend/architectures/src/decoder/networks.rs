@@ -75,7 +75,7 @@ pub(crate) fn network(
     let name = |part: &str| format!("blk.{layer}.{part}{suffix}");
     if let Some(function) = style.ungated {
         let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
-        let y = b.activation(layer, function, up)?;
+        let y = b.activation(function, up)?;
         return b.linear(y, &name("ffn_down"), inner, width, Bias::Optional);
     }
     let (gate, up) = if style.fused_gate {
@@ -171,7 +171,7 @@ pub(crate) fn routed(
     let y = match style.ungated {
         Some(function) => {
             let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own])?;
-            b.activation(layer, function, up)?
+            b.activation(function, up)?
         }
         None => {
             let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;

@@ -166,7 +166,6 @@ pub(super) fn layers(
             experts: networks.experts(keys, i)?,
             limits: limits[i],
             roped: roped[i],
-            xielu: None,
         })
     };
     (0..count).map(layer).collect()

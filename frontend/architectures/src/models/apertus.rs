@@ -1,17 +1,77 @@
 //! `apertus`: Apertus. Norms of every head. The network has no gate; its activation is xIELU, with
-//! parameters for each layer.
+//! parameters for each layer. Their keys have no architecture as prefix.
+//!
+//! ```text
+//! xielu.alpha_n = [-1.05, …]     // the factor below 0 is beta + softplus of it
+//! xielu.alpha_p = [0.2, …]       // the factor of squares is softplus of it
+//! xielu.beta    = [0.5, …]
+//! xielu.eps     = [-1e-6, …]     // upper bound of an exponent
+//! ```
 
-use ixc_ir::graph::Unary;
+use ixc_ir::graph::ValueId;
+use ixc_model_files::gguf::{Array, GgufError, Value};
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder};
-use crate::hyper::{Defaults, xielu};
+use crate::builder::{Bias, Builder, Xielu};
+use crate::decoder::{HeadNorm, Style, attention};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Keys};
 
-const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ungated: Some(Unary::Xielu), ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
-    name: "apertus",
-    doc: "Apertus",
-    defaults: Defaults { adjust: |keys, hyper| xielu(keys, &mut hyper.layers), ..Defaults::USUAL },
-    build: |b| decoder(b, &STYLE),
-};
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "apertus", doc: "Apertus", defaults: Defaults::USUAL, build: decoder };
+
+/// Maximum magnitude of a parameter: far above any model's, and far below overflow.
+const MAX_PARAMETER: f32 = 1e6;
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let activations = activations(&b.keys(), b.model_layers)?;
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
+        x = attention(b, layer, x, &STYLE)?;
+        let h = b.norm(x, &name("ffn_norm.weight"))?;
+        let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
+        let y = b.xielu(up, &activations[layer])?;
+        let y = b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)?;
+        x = b.add(y, x)?;
+    }
+    b.logits(x)
+}
+
+/// Reads the activation of each layer.
+fn activations(keys: &Keys<'_>, layers: usize) -> Result<Vec<Xielu>, GgufError> {
+    let read = |key: &str| numbers(keys, key, layers);
+    let (alpha_n, alpha_p, beta, eps) =
+        (read("xielu.alpha_n")?, read("xielu.alpha_p")?, read("xielu.beta")?, read("xielu.eps")?);
+    let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+    let activation = |i: usize| Xielu {
+        alpha_n: beta[i] + softplus(alpha_n[i]),
+        alpha_p: softplus(alpha_p[i]),
+        beta: beta[i],
+        eps: eps[i],
+    };
+    Ok((0..layers).map(activation).collect())
+}
+
+/// Returns a number for each layer, from one number or from a list.
+fn numbers(keys: &Keys<'_>, key: &str, layers: usize) -> Result<Vec<f64>, GgufError> {
+    let limit = || format!("a float or an array of {layers} floats, one for each layer (block_count)");
+    let numbers: Vec<f32> = match keys.metadata.get(key) {
+        None => return Err(keys.metadata.missing(key, "array of f32")),
+        Some(Value::F32(number)) => vec![*number; layers],
+        Some(Value::Array(Array::F32(numbers))) if numbers.len() == layers => numbers.to_vec(),
+        Some(Value::Array(array)) => {
+            return Err(keys.metadata.bad_value(key, format!("an array of {}", array.len()), limit()));
+        }
+        Some(value) => return Err(keys.metadata.bad_value(key, value.type_name(), limit())),
+    };
+    match numbers.iter().find(|number| number.is_nan() || number.abs() > MAX_PARAMETER) {
+        Some(found) => {
+            Err(keys.metadata.bad_value(key, found, format!("numbers of at most {MAX_PARAMETER} in magnitude")))
+        }
+        None => Ok(numbers.into_iter().map(f64::from).collect()),
+    }
+}
