@@ -269,7 +269,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         indexer: None,
         ssm: None,
         wkv: None,
-        conv_taps: None,
         streams: None,
         local_mla: None,
         draft_layers: 0,

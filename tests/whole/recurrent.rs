@@ -470,7 +470,6 @@ fn model(name: &str, mut module: Module) -> Model {
         indexer: None,
         ssm: None,
         wkv: None,
-        conv_taps: None,
         streams: None,
         layers: Vec::new(),
         draft_layers: 0,

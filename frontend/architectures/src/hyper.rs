@@ -41,6 +41,7 @@ pub(super) use keys::Keys;
 pub(super) use layers::{ROPED, head_length};
 pub use mla::Mla;
 pub(super) use mla::latent_lengths;
+pub(super) use recurrent::MAX_TAPS;
 pub use recurrent::Ssm;
 pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
@@ -113,8 +114,6 @@ pub struct Hyper {
     pub ssm: Option<Ssm>,
     /// Sizes of the recurrent states of RWKV.
     pub wkv: Option<Wkv>,
-    /// Taps of the convolutions that some layers have instead of attention.
-    pub conv_taps: Option<u64>,
     /// All decoder layers; for a draft graph ([`super::Nextn::Alone`]), followed by the draft
     /// layers.
     pub layers: Vec<Layer>,

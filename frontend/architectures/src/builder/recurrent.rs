@@ -28,12 +28,6 @@ impl Builder<'_> {
         self.hyper.wkv.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Returns the taps of convolutions instead of attention, which the file must have.
-    pub fn conv_taps(&self) -> Result<u64, ArchError> {
-        let key = format!("{}.shortconv.l_cache", self.architecture);
-        self.hyper.conv_taps.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
     /// Builds an op with a recurrent state `state` of these dimensions as its first operand, and
     /// returns its rows.
     pub(super) fn recurrent(

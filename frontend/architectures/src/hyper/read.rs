@@ -112,7 +112,6 @@ impl Hyper {
             indexer,
             ssm,
             wkv,
-            conv_taps: recurrent::conv_taps(&keys)?,
             layers,
             draft_layers,
         };

@@ -25,7 +25,7 @@ use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH, States};
 
 /// Maximum number of taps of a convolution, which is the op's limit.
-const MAX_TAPS: u64 = 8;
+pub(crate) const MAX_TAPS: u64 = 8;
 
 /// Key of the factor on rates of the delta rule.
 pub(super) const RATE: &str = "ssm.beta_scale";
@@ -110,11 +110,6 @@ impl Ssm {
         let rate = keys.float(RATE, 1.0, |x| x > 0.0 && x <= 2.0, "above 0 and at most 2")?;
         Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed, rate }))
     }
-}
-
-/// Reads the taps of convolutions without any other state (LFM2).
-pub(super) fn conv_taps(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
-    keys.optional("shortconv.l_cache", 2, MAX_TAPS)
 }
 
 /// Returns for each of `layers` whether it has a recurrent state. The sources are

@@ -13,7 +13,7 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts};
+use crate::hyper::{Defaults, MAX_TAPS, Parts};
 
 pub(super) const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
@@ -40,7 +40,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 
 /// Builds norm, gated convolution, output matrix, residual.
 fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    let (width, taps) = (b.hyper.embedding_length, b.conv_taps()?);
+    let (width, taps) = (b.hyper.embedding_length, b.keys().required("shortconv.l_cache", 2, MAX_TAPS)?);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
     let parts = b.linear(h, &name("shortconv.in_proj"), width, 3 * width, Bias::Optional)?;

@@ -14,13 +14,12 @@
 use ixc_ir::ngram::{Hash, MAX_IDS, TOKENS};
 use ixc_model_files::gguf::{GgufError, Value};
 
-use crate::hyper::{Keys, MAX_WIDTH};
+use crate::hyper::{Keys, MAX_TAPS, MAX_WIDTH};
 
 /// Maximum number of rows for a length: eight times that of any model. Each row is an op of the
 /// graph.
 const MAX_ROWS: u64 = 64;
-/// Maximum numbers of taps and of rows before a row, which are the op's limits.
-const MAX_TAPS: u64 = 8;
+/// Maximum number of rows before a row, which is the op's limit.
 const MAX_BEFORE: u64 = 12;
 
 /// Rows of a table that the last tokens select together.
