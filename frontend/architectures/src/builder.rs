@@ -13,6 +13,8 @@ mod recurrent;
 mod streams;
 mod weights;
 
+pub(crate) use recurrent::{DeltaNet, SsmScan, StateSizes, WkvDelta, WkvRows};
+
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 

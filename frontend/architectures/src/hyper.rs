@@ -41,8 +41,8 @@ pub(super) use keys::Keys;
 pub(super) use layers::{ROPED, head_length};
 pub use mla::Mla;
 pub(super) use mla::latent_lengths;
-pub(super) use recurrent::MAX_TAPS;
 pub use recurrent::Ssm;
+pub(super) use recurrent::{MAX_TAPS, stated_layers};
 pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
 pub use streams::Streams;
@@ -66,6 +66,9 @@ pub(super) type CountLayers = fn(&Keys<'_>, u64) -> Result<u64, GgufError>;
 
 /// Hook of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
+
+/// Hook of an architecture that reads the sizes of recurrent states from the keys `ssm`.
+pub(super) type ReadSsm = fn(&Keys<'_>) -> Result<Option<Ssm>, GgufError>;
 
 /// Hook of an architecture that reads the indexer of these layers, for contexts of this length.
 pub(super) type ReadIndexer = fn(&Keys<'_>, &[Layer], u64) -> Result<Option<Indexer>, GgufError>;

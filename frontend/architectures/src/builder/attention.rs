@@ -184,7 +184,7 @@ impl Builder<'_> {
         let operands = [kv, gate, Operand::Value(self.step.pos), Operand::Weight(ape)];
         let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
         let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
-        self.recurrent(Recurrent::Compress, (state, &[rows, d]), &operands, attrs)
+        self.recurrent(Recurrent::Compress, state, &[rows, d], &operands, attrs)
     }
 
     /// Returns the sizes of latent attention, which the file must have.

@@ -8,24 +8,104 @@ use super::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Ssm, Wkv};
 
+/// Sizes of a layer's recurrent state: a matrix for each head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateSizes {
+    /// Heads, each with a state.
+    pub heads: u64,
+    /// Elements of a key.
+    pub key_length: u64,
+    /// Elements of a head's value.
+    pub value_length: u64,
+}
+
+/// Operands and attributes of linear attention by the gated delta rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeltaNet {
+    /// Sizes of the state.
+    pub sizes: StateSizes,
+    /// Queries, `[T, key heads, key length]`.
+    pub q: ValueId,
+    /// Keys, `[T, key heads, key length]`.
+    pub k: ValueId,
+    /// Values, `[T, heads, value length]`.
+    pub v: ValueId,
+    /// Steps of decays.
+    pub alpha: ValueId,
+    /// Rates of the rule, before their function.
+    pub beta: ValueId,
+    /// Factor on the steps of each head.
+    pub a: WeightId,
+    /// Biases of steps.
+    pub dt: WeightId,
+    /// Key head of each value head.
+    pub key_heads: KeyHeads,
+    /// Epsilon on the squared lengths of queries and keys.
+    pub eps: f64,
+    /// Lower bound of the logarithm of a decay; 0 for none.
+    pub decay_bound: f64,
+    /// Upper bound of rates.
+    pub rate: f64,
+}
+
+/// Operands of a selective state space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SsmScan {
+    /// Sizes of the state.
+    pub sizes: StateSizes,
+    /// Values of the heads.
+    pub x: ValueId,
+    /// Keys, which values are multiplied by.
+    pub key: ValueId,
+    /// Queries, which states are multiplied by.
+    pub query: ValueId,
+    /// Steps.
+    pub step: ValueId,
+    /// Rates of decays.
+    pub a: WeightId,
+    /// Biases of steps.
+    pub step_bias: WeightId,
+    /// Factors on values that bypass the state.
+    pub d: WeightId,
+}
+
+/// Operands and attributes of linear attention with decays for each token (RWKV).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WkvRows {
+    /// Queries.
+    pub r: ValueId,
+    /// Keys.
+    pub k: ValueId,
+    /// Values.
+    pub v: ValueId,
+    /// Decays.
+    pub decay: ValueId,
+    /// Vectors to look up in the state and to remove from it, for models with a delta rule.
+    pub delta: Option<WkvDelta>,
+    /// Whether rows are read from the state before its update.
+    pub before: bool,
+    /// Whether keys are multiplied by the decayed part.
+    pub filled: bool,
+}
+
+/// Vectors of RWKV-7's delta rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WkvDelta {
+    /// Vectors to look up in the state.
+    pub find: ValueId,
+    /// Vectors to remove from it.
+    pub remove: ValueId,
+}
+
 impl Builder<'_> {
     /// Returns the sizes of the recurrent states, which the file must have.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
-        let key = format!("{}.ssm.state_size", self.architecture);
-        self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Returns the length of the row from which steps of state spaces are made, which the file must
-    /// have.
-    pub fn step_rank(&self) -> Result<u64, ArchError> {
-        let key = format!("{}.ssm.time_step_rank", self.architecture);
-        self.ssm()?.rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+        self.hyper.ssm.ok_or_else(|| self.keys().missing("ssm.state_size").into())
     }
 
     /// Returns the sizes of RWKV's layers, which the file must have.
     pub fn wkv_sizes(&self) -> Result<Wkv, ArchError> {
-        let key = format!("{}.wkv.head_size", self.architecture);
-        self.hyper.wkv.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+        self.hyper.wkv.ok_or_else(|| self.keys().missing("wkv.head_size").into())
     }
 
     /// Builds an op with a recurrent state `state` of these dimensions as its first operand, and
@@ -33,7 +113,8 @@ impl Builder<'_> {
     pub(super) fn recurrent(
         &mut self,
         op: Recurrent,
-        (state, dims): (&str, &[u64]),
+        state: &str,
+        dims: &[u64],
         operands: &[Operand],
         attrs: Vec<Attr>,
     ) -> Result<ValueId, ArchError> {
@@ -52,9 +133,10 @@ impl Builder<'_> {
         state: &str,
         x: ValueId,
         name: &str,
-        [channels, taps]: [u64; 2],
+        channels: u64,
+        taps: u64,
     ) -> Result<ValueId, ArchError> {
-        self.dilated_conv(state, x, name, [channels, taps], 1)
+        self.dilated_conv(state, x, name, channels, taps, 1)
     }
 
     /// Builds such a convolution with taps at every `dilation` tokens.
@@ -63,67 +145,46 @@ impl Builder<'_> {
         state: &str,
         x: ValueId,
         name: &str,
-        [channels, taps]: [u64; 2],
+        channels: u64,
+        taps: u64,
         dilation: u64,
     ) -> Result<ValueId, ArchError> {
         let w = self.weight(name, &[channels, taps])?;
         let operands = [Operand::Value(x), Operand::Weight(w)];
         let attrs = vec![Attr::Int(dilation.cast_signed())];
-        self.recurrent(Recurrent::ShortConv, (state, &[(taps - 1) * dilation, channels]), &operands, attrs)
+        self.recurrent(Recurrent::ShortConv, state, &[(taps - 1) * dilation, channels], &operands, attrs)
     }
 
-    /// Builds linear attention by the gated delta rule. The values are queries, keys, values, alpha
-    /// and beta; the weights are `a` and `dt`. `eps` is the epsilon on squared lengths. Decays have
-    /// the model's bound, if it has one.
-    pub fn delta_net(
-        &mut self,
-        state: &str,
-        values: [ValueId; 5],
-        weights: [WeightId; 2],
-        keys: KeyHeads,
-        eps: f64,
-    ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, decay_bound, rate, .. } = self.ssm()?;
-        let operands: Vec<Operand> =
-            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let rate = if rate == 1.0 { 0.0 } else { rate };
-        let numbers = [eps, decay_bound, rate].map(Attr::rounded);
-        let attrs = [Attr::Word(keys.word().to_owned())].into_iter().chain(numbers).collect();
-        self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
+    /// Builds linear attention by the gated delta rule.
+    pub fn delta_net(&mut self, state: &str, of: &DeltaNet) -> Result<ValueId, ArchError> {
+        let StateSizes { heads, key_length, value_length } = of.sizes;
+        let values = [of.q, of.k, of.v, of.alpha, of.beta].map(Operand::Value);
+        let weights = [of.a, of.dt].map(Operand::Weight);
+        let rate = if of.rate == 1.0 { 0.0 } else { of.rate };
+        let numbers = [of.eps, of.decay_bound, rate].map(Attr::rounded);
+        let attrs = [Attr::Word(of.key_heads.word().to_owned())].into_iter().chain(numbers).collect();
+        let dims = [heads, key_length, value_length];
+        self.recurrent(Recurrent::DeltaNet, state, &dims, &[&values[..], &weights].concat(), attrs)
     }
 
-    /// Builds a selective state space. The values are `x`, `b`, `c` and `dt`; the weights are `a`,
-    /// the bias of `dt`, and `d`.
-    pub fn ssm_scan(
-        &mut self,
-        state: &str,
-        values: [ValueId; 4],
-        weights: [WeightId; 3],
-    ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
-        let operands: Vec<Operand> =
-            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        self.recurrent(Recurrent::SsmScan, (state, &[heads, key_length, value_length]), &operands, Vec::new())
+    /// Builds a selective state space.
+    pub fn ssm_scan(&mut self, state: &str, of: &SsmScan) -> Result<ValueId, ArchError> {
+        let StateSizes { heads, key_length, value_length } = of.sizes;
+        let values = [of.x, of.key, of.query, of.step].map(Operand::Value);
+        let weights = [of.a, of.step_bias, of.d].map(Operand::Weight);
+        let dims = [heads, key_length, value_length];
+        self.recurrent(Recurrent::SsmScan, state, &dims, &[&values[..], &weights].concat(), Vec::new())
     }
 
-    /// Builds linear attention with decays for each token (RWKV). The values are queries, keys,
-    /// values and decays. `deltas` are the vectors to look up in the state and to remove from it,
-    /// if any. `before` reads rows from the state before its update; `filled` multiplies keys by
-    /// the decayed part.
-    pub fn wkv(
-        &mut self,
-        state: &str,
-        values: [ValueId; 4],
-        deltas: Option<[ValueId; 2]>,
-        [before, filled]: [bool; 2],
-    ) -> Result<ValueId, ArchError> {
+    /// Builds linear attention with decays for each token (RWKV).
+    pub fn wkv(&mut self, state: &str, of: &WkvRows) -> Result<ValueId, ArchError> {
         let Wkv { heads, length, .. } = self.wkv_sizes()?;
-        let deltas = match deltas {
-            Some(deltas) => deltas.map(Operand::Value),
+        let values = [of.r, of.k, of.v, of.decay].map(Operand::Value);
+        let deltas = match of.delta {
+            Some(WkvDelta { find, remove }) => [find, remove].map(Operand::Value),
             None => [Operand::Absent; 2],
         };
-        let operands: Vec<Operand> = values.map(Operand::Value).into_iter().chain(deltas).collect();
-        let attrs = vec![Attr::Bool(before), Attr::Bool(filled)];
-        self.recurrent(Recurrent::Wkv, (state, &[heads, length, length]), &operands, attrs)
+        let attrs = vec![Attr::Bool(of.before), Attr::Bool(of.filled)];
+        self.recurrent(Recurrent::Wkv, state, &[heads, length, length], &[values.as_slice(), &deltas].concat(), attrs)
     }
 }

@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::{Adjust, CountLayers, ReadIndexer, ReadRope, Rope, Scales, usual_indexer};
+use super::{Adjust, CountLayers, ReadIndexer, ReadRope, ReadSsm, Rope, Scales, Ssm, usual_indexer};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -49,6 +49,8 @@ pub struct Defaults {
     /// Layers with the window of `attention.sliding_window`. For architectures without such layers,
     /// `None`: a window then applies to the layers that the file lists, or to all.
     pub windows: Option<Windows>,
+    /// Reads the sizes of recurrent states, before layers with a state follow from them.
+    pub ssm: ReadSsm,
     /// Type of recurrent states.
     pub states: States,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
@@ -185,10 +187,6 @@ pub enum Rotates {
 pub enum States {
     /// Heads, whose number files state.
     Usual,
-    /// Single elements, with a decay for each element of a key (Mamba-1).
-    Selective,
-    /// Heads of attention with constant decays (MiniMax-01).
-    Lightning,
     /// Heads in all layers, with decays for each token (RWKV).
     Wkv {
         /// Parts of a layer that mix a row with the previous one; 2 if the network is one.
@@ -255,6 +253,7 @@ impl Defaults {
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,
+        ssm: Ssm::read,
         states: States::Usual,
         parts: Parts::All,
         attention_scale: HeadSizes::by_key,

@@ -5,7 +5,6 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 use super::experts::IDENTITIES;
 use super::keys::Keys;
 use super::layers::{draft_layers, layers};
-use super::recurrent::RATE;
 use super::rope::yarn_magnitude;
 use super::shares::share;
 use super::temperature::temperature;
@@ -13,7 +12,7 @@ use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
     Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope, RopeSizes, Rotates,
-    Scales, Ssm, Streams, Widths, Wkv, recurrent,
+    Scales, Streams, Widths, Wkv, recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -37,7 +36,7 @@ pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
     ("attn_res.block_size", &[0.0]),
     (IDENTITIES, &[0.0]),
-    (RATE, &[1.0]),
+    ("ssm.beta_scale", &[1.0]),
 ];
 
 impl Hyper {
@@ -83,7 +82,7 @@ impl Hyper {
         if defaults.dense_by_tensor {
             remove_experts_without_router(gguf, &mut layers);
         }
-        let ssm = Ssm::read(&keys)?;
+        let ssm = (defaults.ssm)(&keys)?;
         if ssm.is_some() && defaults.parts == Parts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);

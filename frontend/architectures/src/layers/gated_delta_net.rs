@@ -12,7 +12,7 @@
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, DeltaNet, StateSizes};
 use crate::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward, gated_shared_expert};
 use crate::error::ArchError;
 use crate::hyper::Ssm;
@@ -62,6 +62,8 @@ pub(crate) struct Linear {
     pub norm_eps: Option<f64>,
     /// Epsilon on the squared lengths of queries and keys, if it differs from that of norms.
     pub unit_eps: Option<f64>,
+    /// Upper bound of rates of the delta rule.
+    pub rate: f64,
     /// Whether files have separate queries, keys and values.
     pub apart: bool,
 }
@@ -69,7 +71,7 @@ pub(crate) struct Linear {
 impl Linear {
     /// Returns the usual properties.
     pub const fn usual(key_heads: KeyHeads, gate: Unary) -> Linear {
-        Linear { key_heads, gate, norm_eps: None, unit_eps: None, apart: false }
+        Linear { key_heads, gate, norm_eps: None, unit_eps: None, rate: 1.0, apart: false }
     }
 }
 
@@ -82,7 +84,7 @@ pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Line
 
 /// Builds linear attention on normalised rows, including its output matrix.
 pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
-    let Linear { key_heads, gate, norm_eps, unit_eps, apart } = *linear;
+    let Linear { key_heads, gate, norm_eps, unit_eps, rate, apart } = *linear;
     let [norm_eps, unit_eps] = [norm_eps, unit_eps].map(|eps| eps.unwrap_or(b.hyper.norm_eps));
     let sizes = b.ssm()?;
     let Ssm { taps, heads, groups, key_length, value_length, .. } = sizes;
@@ -90,7 +92,7 @@ pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &L
     let (keys, values) = (groups * key_length, heads * value_length);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes, apart)?;
-    let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), [2 * keys + values, taps])?;
+    let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), 2 * keys + values, taps)?;
     let mixed = b.silu(mixed)?;
     let mut part = |from: u64, heads: u64, length: u64| {
         let part = b.slice(mixed, from, heads * length)?;
@@ -101,7 +103,21 @@ pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &L
     let v = part(2 * keys, heads, value_length)?;
     let a = b.vector(&name("ssm_a"), heads)?;
     let dt = b.vector(&name("ssm_dt.bias"), heads)?;
-    let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads, unit_eps)?;
+    let rule = DeltaNet {
+        sizes: StateSizes { heads, key_length, value_length },
+        q,
+        k,
+        v,
+        alpha,
+        beta,
+        a,
+        dt,
+        key_heads,
+        eps: unit_eps,
+        decay_bound: 0.0,
+        rate,
+    };
+    let y = b.delta_net(&format!("ssm.{layer}"), &rule)?;
     let y = b.rms_norm_of(y, &name("ssm_norm.weight"), value_length, norm_eps)?;
     let y = b.merge_heads(y)?;
     let z = b.unary(gate, z)?;

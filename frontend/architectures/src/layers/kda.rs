@@ -7,27 +7,58 @@
 //! y = delta_net(q, k, v, alpha, beta)      // ir/src/graph/recurrent/delta_net.rs
 //! attn_output (rms_norm(y; ssm_norm) * sigmoid(ssm_g_b ssm_g_a h))     // or ssm_g h
 //! ```
+//!
+//! ```text
+//! kimi-linear.kda.head_dim       = 128   // elements of a key and of a value
+//! glm5-next.kda.gate_lower_bound = -5.0  // lower bound of logarithms of decays
+//! ```
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
+use ixc_model_files::gguf::GgufError;
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, DeltaNet, StateSizes};
 use crate::decoder::{Style, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::Ssm;
+use crate::hyper::{Keys, MAX_COUNT, MAX_TAPS, MAX_WIDTH};
 use crate::layers::mla;
 
 /// Epsilon on a key's squared length, whatever epsilon the file has (`l2norm` of
 /// flash-linear-attention).
 const LENGTH_EPS: f64 = 1e-6;
 
+/// Sizes of such layers, and the bound of their decays.
+#[derive(Clone, Copy)]
+pub(crate) struct Kda {
+    /// Taps of the convolutions.
+    taps: u64,
+    /// Heads.
+    heads: u64,
+    /// Elements of a key, and of a value.
+    length: u64,
+    /// Lower bound of the logarithm of a decay; 0 for none.
+    decay_bound: f64,
+}
+
+impl Kda {
+    /// Reads the keys of a file with such layers.
+    pub(crate) fn read(keys: &Keys<'_>) -> Result<Kda, GgufError> {
+        let length = keys.required("kda.head_dim", 1, MAX_WIDTH)?;
+        let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
+        let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+        keys.is_true("kda.safe_gate")?;
+        let decay_bound = keys.float("kda.gate_lower_bound", 0.0, |x| x <= 0.0, "0 or a number below")?;
+        Ok(Kda { taps, heads, length, decay_bound })
+    }
+}
+
 /// Builds a decoder with such layers and layers of latent attention, from token ids to logits.
 pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
-    let sizes = b.mla()?;
+    let (kda, sizes) = (Kda::read(&b.keys())?, b.mla()?);
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         x = match b.hyper.layers[layer].recurrent {
-            true => mixer(b, layer, x)?,
+            true => mixer(b, layer, x, &kda)?,
             false => mla::attention(b, layer, x, &sizes, style, None)?,
         };
         x = feed_forward(b, layer, x, style)?;
@@ -36,17 +67,17 @@ pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 }
 
 /// Builds norm, linear attention, output matrix, residual.
-pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Kda) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-    let y = mixer_of(b, layer, h)?;
+    let y = mixer_of(b, layer, h, of)?;
     b.add(y, x)
 }
 
 /// Builds linear attention on normalised rows, including its output matrix.
-pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Kda) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let Ssm { taps, heads, key_length, .. } = b.ssm()?;
-    let inner = heads * key_length;
+    let Kda { taps, heads, length, decay_bound } = *of;
+    let inner = heads * length;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let fused = match b.has(&name("attn_qkv.weight")) {
         true => Some(b.linear(h, &name("attn_qkv"), width, 3 * inner, Bias::Optional)?),
@@ -58,21 +89,34 @@ pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
             None => b.linear(h, &name(&format!("attn_{part}")), width, inner, Bias::Optional)?,
         };
         let taps_of = name(&format!("ssm_conv1d_{part}.weight"));
-        let x = b.short_conv(&format!("conv.{layer}.{part}"), x, &taps_of, [inner, taps])?;
+        let x = b.short_conv(&format!("conv.{layer}.{part}"), x, &taps_of, inner, taps)?;
         let x = b.silu(x)?;
         b.split_heads(x, heads)
     };
     let (q, k, v) = (mixed("q", 0)?, mixed("k", inner)?, mixed("v", 2 * inner)?);
-    let alpha = gate(b, layer, h, "f", [inner, key_length])?;
+    let alpha = gate(b, layer, h, "f", of)?;
     let alpha = b.split_heads(alpha, heads)?;
     let beta = b.linear(h, &name("ssm_beta"), width, heads, Bias::Optional)?;
     let a = b.vector(&name("ssm_a"), heads)?;
     let dt = b.vector(&name("ssm_dt.bias"), inner)?;
-    let values = [q, k, v, alpha, beta];
-    let y = b.delta_net(&format!("ssm.{layer}"), values, [a, dt], KeyHeads::Grouped, LENGTH_EPS)?;
-    let y = b.rms_norm(y, &name("ssm_norm.weight"), key_length)?;
+    let rule = DeltaNet {
+        sizes: StateSizes { heads, key_length: length, value_length: length },
+        q,
+        k,
+        v,
+        alpha,
+        beta,
+        a,
+        dt,
+        key_heads: KeyHeads::Grouped,
+        eps: LENGTH_EPS,
+        decay_bound,
+        rate: 1.0,
+    };
+    let y = b.delta_net(&format!("ssm.{layer}"), &rule)?;
+    let y = b.rms_norm(y, &name("ssm_norm.weight"), length)?;
     let y = b.merge_heads(y)?;
-    let z = gate(b, layer, h, "g", [inner, key_length])?;
+    let z = gate(b, layer, h, "g", of)?;
     let z = b.sigmoid(z)?;
     let y = b.mul(y, z)?;
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
@@ -80,14 +124,8 @@ pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
 
 /// Builds a gate of all heads: two matrices with a row of a head's length between them, or one, as
 /// the file has them.
-fn gate(
-    b: &mut Builder<'_>,
-    layer: usize,
-    h: ValueId,
-    letter: &str,
-    [inner, rank]: [u64; 2],
-) -> Result<ValueId, ArchError> {
-    let width = b.hyper.embedding_length;
+fn gate(b: &mut Builder<'_>, layer: usize, h: ValueId, letter: &str, of: &Kda) -> Result<ValueId, ArchError> {
+    let (width, inner, rank) = (b.hyper.embedding_length, of.heads * of.length, of.length);
     let [first, second] = ["a", "b"].map(|part| format!("blk.{layer}.ssm_{letter}_{part}"));
     let whole = format!("blk.{layer}.ssm_{letter}");
     if b.has(&format!("{whole}.weight")) {

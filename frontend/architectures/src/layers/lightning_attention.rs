@@ -16,9 +16,9 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use crate::builder::{Bias, Builder, layer_of};
+use crate::builder::{Bias, Builder, SsmScan, StateSizes, layer_of};
 use crate::error::ArchError;
-use crate::hyper::Ssm;
+use crate::hyper::{Hyper, Keys, MAX_COUNT, MAX_WIDTH, stated_layers};
 use crate::numbers;
 
 /// Norm that identifies such layers.
@@ -31,10 +31,26 @@ const MOST: u64 = 1 << 16;
 /// `MiniMaxLightningAttention`).
 const LITTLE: f64 = 1e-5;
 
+/// Default period of layers with attention.
+const ATTENTION_PERIOD: u64 = 8;
+
+/// Sets the layers with a recurrent state.
+///
+/// # Errors
+/// When a key has another type or value.
+pub(crate) fn set_layers(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    let recurrent = stated_layers(keys, hyper.layers.len(), Some(ATTENTION_PERIOD))?;
+    let recurrent = recurrent.into_iter().flatten();
+    hyper.layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
+    Ok(())
+}
+
 /// Builds attention on normalised rows, including its output matrix.
 pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let Ssm { heads, key_length, .. } = b.ssm()?;
+    let keys = b.keys();
+    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+    let key_length = keys.required("attention.key_length", 1, MAX_WIDTH)?;
     let inner = heads * key_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let all = b.linear(h, &name("attn_qkv"), width, 3 * inner, Bias::Optional)?;
@@ -49,8 +65,17 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
     let none = b.heads_sum(q)?;
     let none = b.scale(none, 0.0)?;
     let [decays, steps, skipped] = NUMBERS.map(name);
-    let weights = [b.vector(&decays, heads)?, b.vector(&steps, heads)?, b.vector(&skipped, heads)?];
-    let y = b.ssm_scan(&format!("lightning.{layer}"), [v, k, q, none], weights)?;
+    let scan = SsmScan {
+        sizes: StateSizes { heads, key_length, value_length: key_length },
+        x: v,
+        key: k,
+        query: q,
+        step: none,
+        a: b.vector(&decays, heads)?,
+        step_bias: b.vector(&steps, heads)?,
+        d: b.vector(&skipped, heads)?,
+    };
+    let y = b.ssm_scan(&format!("lightning.{layer}"), &scan)?;
     let y = b.merge_heads(y)?;
     let y = b.rms_norm(y, &name(NORM), inner)?;
     let gate = b.linear(h, &name("attn_gate"), width, inner, Bias::Optional)?;

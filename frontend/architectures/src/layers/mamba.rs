@@ -8,26 +8,58 @@
 //! y        = ssm_scan(x, b, c, ssm_dt dt)       // ir/src/graph/recurrent/ssm_scan.rs
 //! ssm_out (y * silu(z))
 //! ```
+//!
+//! ```text
+//! mamba.ssm.time_step_rank = 160     // elements of dt
+//! mamba.ssm.dt_b_c_rms     = true    // falcon_mamba: dt, b and c are normalised without weights
+//! ```
 
 use ixc_ir::graph::ValueId;
+use ixc_model_files::gguf::GgufError;
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, SsmScan, StateSizes};
 use crate::error::ArchError;
-use crate::hyper::Ssm;
+use crate::hyper::{Keys, MAX_TAPS, MAX_WIDTH};
 
 /// Epsilon of norms without weights: the default of Falcon Mamba's class, which all its files use.
 const NORM_EPS: f64 = 1e-6;
 
+/// Sizes of such layers.
+struct Mamba {
+    /// Taps of the convolution.
+    taps: u64,
+    /// Elements of the values; each is a head.
+    inner: u64,
+    /// Elements of a key.
+    state: u64,
+    /// Length of the row from which steps are made.
+    rank: u64,
+    /// Whether that row, keys and queries are normalised even without weights in the file.
+    norms: bool,
+}
+
+impl Mamba {
+    /// Reads the keys of a file with such layers.
+    fn read(keys: &Keys<'_>) -> Result<Mamba, GgufError> {
+        Ok(Mamba {
+            state: keys.required("ssm.state_size", 1, MAX_WIDTH)?,
+            taps: keys.required("ssm.conv_kernel", 2, MAX_TAPS)?,
+            rank: keys.required("ssm.time_step_rank", 1, MAX_WIDTH)?,
+            inner: keys.required("ssm.inner_size", 1, MAX_WIDTH)?,
+            norms: keys.metadata.read_or(&keys.name("ssm.dt_b_c_rms"), false)?,
+        })
+    }
+}
+
 /// Builds norm, state space, output matrix, residual.
 pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let Ssm { taps, heads: inner, key_length: state, .. } = b.ssm()?;
-    let rank = b.step_rank()?;
+    let Mamba { taps, inner, state, rank, norms } = Mamba::read(&b.keys())?;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
     let both = b.linear(h, &name("ssm_in"), width, 2 * inner, Bias::Optional)?;
     let (mixed, z) = (b.slice(both, 0, inner)?, b.slice(both, inner, inner)?);
-    let mixed = b.short_conv(&format!("conv.{layer}"), mixed, &name("ssm_conv1d.weight"), [inner, taps])?;
+    let mixed = b.short_conv(&format!("conv.{layer}"), mixed, &name("ssm_conv1d.weight"), inner, taps)?;
     let mixed = b.optional_bias(mixed, &name("ssm_conv1d.bias"), inner)?;
     let mixed = b.silu(mixed)?;
     let all = b.linear(mixed, &name("ssm_x"), inner, rank + 2 * state, Bias::Optional)?;
@@ -36,7 +68,7 @@ pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
         let norm = name(norm);
         match b.has(&norm) {
             true => b.rms_norm(part, &norm, length),
-            false if b.hyper.ssm.is_some_and(|ssm| ssm.normed) => b.plain_norm_of(part, NORM_EPS),
+            false if norms => b.plain_norm_of(part, NORM_EPS),
             false => Ok(part),
         }
     };
@@ -46,10 +78,17 @@ pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
     // Its bias is a weight of the scan.
     let matrix = b.weight(&name("ssm_dt.weight"), &[inner, rank])?;
     let step = b.matmul(step, matrix)?;
-    let values = [b.split_heads(mixed, inner)?, b.split_heads(key, 1)?, b.split_heads(query, 1)?, step];
-    let rates = b.vectors(&name("ssm_a"), &[inner, state])?;
-    let weights = [rates, b.vector(&name("ssm_dt.bias"), inner)?, b.vector(&name("ssm_d"), inner)?];
-    let y = b.ssm_scan(&format!("ssm.{layer}"), values, weights)?;
+    let scan = SsmScan {
+        sizes: StateSizes { heads: inner, key_length: state, value_length: 1 },
+        x: b.split_heads(mixed, inner)?,
+        key: b.split_heads(key, 1)?,
+        query: b.split_heads(query, 1)?,
+        step,
+        a: b.vectors(&name("ssm_a"), &[inner, state])?,
+        step_bias: b.vector(&name("ssm_dt.bias"), inner)?,
+        d: b.vector(&name("ssm_d"), inner)?,
+    };
+    let y = b.ssm_scan(&format!("ssm.{layer}"), &scan)?;
     let y = b.merge_heads(y)?;
     let z = b.silu(z)?;
     let y = b.mul(z, y)?;

@@ -9,7 +9,7 @@
 
 use ixc_ir::graph::ValueId;
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, SsmScan, StateSizes};
 use crate::error::ArchError;
 use crate::hyper::Ssm;
 
@@ -30,32 +30,52 @@ pub(crate) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Val
     let all = b.linear(h, &name("ssm_in"), width, inner + channels + heads, Bias::Optional)?;
     let (z, xbc, dt) =
         (b.slice(all, 0, inner)?, b.slice(all, inner, channels)?, b.slice(all, inner + channels, heads)?);
-    let mixed = b.short_conv(&format!("conv.{layer}"), xbc, &name("ssm_conv1d.weight"), [channels, taps])?;
+    let mixed = b.short_conv(&format!("conv.{layer}"), xbc, &name("ssm_conv1d.weight"), channels, taps)?;
     let mixed = b.optional_bias(mixed, &name("ssm_conv1d.bias"), channels)?;
     let mixed = b.silu(mixed)?;
     let mut part = |from: u64, heads: u64, length: u64| {
         let part = b.slice(mixed, from, heads * length)?;
         b.split_heads(part, heads)
     };
-    let values = [part(0, heads, value_length)?, part(inner, groups, state)?, part(inner + shared, groups, state)?, dt];
-    let y = gated_scan(b, layer, heads, values, z)?;
+    let rows = ScanRows {
+        x: part(0, heads, value_length)?,
+        key: part(inner, groups, state)?,
+        query: part(inner + shared, groups, state)?,
+        step: dt,
+    };
+    let y = gated_scan(b, layer, &rows, z)?;
     let y = b.grouped_norm(y, &name("ssm_norm.weight"), [groups, inner / groups])?;
     b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }
 
-/// Builds the scan of a layer's values, keys, queries and steps, with `heads` heads, times SiLU of
-/// `z`; the result has the width of `z`.
-pub(crate) fn gated_scan(
-    b: &mut Builder<'_>,
-    layer: usize,
-    heads: u64,
-    values: [ValueId; 4],
-    z: ValueId,
-) -> Result<ValueId, ArchError> {
+/// Inputs of the scan of a layer.
+pub(crate) struct ScanRows {
+    /// Values.
+    pub x: ValueId,
+    /// Keys.
+    pub key: ValueId,
+    /// Queries.
+    pub query: ValueId,
+    /// Steps.
+    pub step: ValueId,
+}
+
+/// Builds the scan of a layer, times SiLU of `z`; the result has the width of `z`.
+pub(crate) fn gated_scan(b: &mut Builder<'_>, layer: usize, rows: &ScanRows, z: ValueId) -> Result<ValueId, ArchError> {
     let name = |end: &str| format!("blk.{layer}.{end}");
-    let weights =
-        [b.vector(&name("ssm_a"), heads)?, b.vector(&name("ssm_dt.bias"), heads)?, b.vector(&name("ssm_d"), heads)?];
-    let y = b.ssm_scan(&format!("ssm.{layer}"), values, weights)?;
+    let Ssm { heads, key_length, value_length, .. } = b.ssm()?;
+    let ScanRows { x, key, query, step } = *rows;
+    let scan = SsmScan {
+        sizes: StateSizes { heads, key_length, value_length },
+        x,
+        key,
+        query,
+        step,
+        a: b.vector(&name("ssm_a"), heads)?,
+        step_bias: b.vector(&name("ssm_dt.bias"), heads)?,
+        d: b.vector(&name("ssm_d"), heads)?,
+    };
+    let y = b.ssm_scan(&format!("ssm.{layer}"), &scan)?;
     let y = b.merge_heads(y)?;
     let z = b.silu(z)?;
     b.mul(z, y)

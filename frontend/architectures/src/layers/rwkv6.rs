@@ -14,7 +14,7 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, WkvRows};
 use crate::error::ArchError;
 use crate::hyper::{Precise, Wkv};
 use crate::layers::rwkv7::HEAD_EPS;
@@ -60,7 +60,8 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     let (k_heads, v_heads) = (b.split_heads(k, key_heads)?, b.split_heads(v, key_heads)?);
     let y = if is_own {
         let r_heads = b.split_heads(r, heads)?;
-        let y = b.wkv(&state, [r_heads, k_heads, v_heads, decay], None, [true, false])?;
+        let rows = WkvRows { r: r_heads, k: k_heads, v: v_heads, decay, delta: None, before: true, filled: false };
+        let y = b.wkv(&state, &rows)?;
         let bonus = b.mul(r, k)?;
         let bonus = b.split_heads(bonus, heads)?;
         let bonus = b.weighted_heads(bonus, &first, [heads, length])?;
@@ -73,7 +74,8 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     } else {
         let r = b.scale(r, 1.0 / (length as f64).sqrt())?;
         let r_heads = b.split_heads(r, heads)?;
-        b.wkv(&state, [r_heads, k_heads, v_heads, decay], None, [false, true])?
+        let rows = WkvRows { r: r_heads, k: k_heads, v: v_heads, decay, delta: None, before: false, filled: true };
+        b.wkv(&state, &rows)?
     };
     let y = b.merge_heads(y)?;
     let y = b.mul(y, gate)?;

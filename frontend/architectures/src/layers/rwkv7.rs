@@ -14,7 +14,7 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, WkvDelta, WkvRows};
 use crate::error::ArchError;
 use crate::hyper::{Precise, Wkv};
 use crate::layers::token_shift::{Between, FUSED, lerp, mixed, shift, through_short};
@@ -107,8 +107,16 @@ pub(crate) fn time_mix(
     let k = b.add(k, changed)?;
 
     let mut split = |x: ValueId| b.split_heads(x, heads);
-    let (values, remove) = ([split(r)?, split(k)?, split(v)?, split(decay)?], split(remove)?);
-    let y = b.wkv(&format!("wkv.{layer}"), values, Some([find, remove]), [false; 2])?;
+    let rows = WkvRows {
+        r: split(r)?,
+        k: split(k)?,
+        v: split(v)?,
+        decay: split(decay)?,
+        delta: Some(WkvDelta { find, remove: split(remove)? }),
+        before: false,
+        filled: false,
+    };
+    let y = b.wkv(&format!("wkv.{layer}"), &rows)?;
     let y = match b.has(&name("ln.weight")) {
         true => b.layer_norm_of_each(y, &name("ln"), [heads, length], HEAD_EPS)?,
         false => y,

@@ -33,7 +33,7 @@ pub(crate) const FINCH_LERPS: &str = "time_mix_lerps";
 
 /// Builds the difference between the previous row and a row.
 pub(crate) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<ValueId, ArchError> {
-    b.short_conv(state, x, TAPS, [b.hyper.embedding_length, 2])
+    b.short_conv(state, x, TAPS, b.hyper.embedding_length, 2)
 }
 
 /// Mixes rows with previous rows; the vector `name` has the share of each element.

@@ -59,7 +59,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let sizes = b.mla()?;
+    let (kda, sizes) = (kda::Kda::read(&b.keys())?, b.mla()?);
     let mut choice = mla::Choice::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x)?;
@@ -68,7 +68,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             match b.hyper.layers[layer].recurrent {
-                true => kda::mixer_of(b, layer, h),
+                true => kda::mixer_of(b, layer, h, &kda),
                 false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut choice)),
             }
         })?;

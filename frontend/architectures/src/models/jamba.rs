@@ -8,7 +8,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Rotates, States};
+use crate::hyper::{Defaults, Parts, Rotates};
 use crate::layers::mamba::mixer;
 
 const STYLE: Style = Style::LLAMA;
@@ -21,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         dense_by_tensor: true,
         rotates: Rotates::Never,
         parts: Parts::Keyless,
-        states: States::Selective,
+        ssm: |_| Ok(None),
         ..Defaults::USUAL
     },
     build: decoder,

@@ -91,6 +91,7 @@ impl SavedStreams {
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let keys = b.keys();
     let (sizes, period) = (b.mla()?, keys.required(SAVE_PERIOD, 1, MAX_COUNT)? as usize);
+    let kda = kda::Kda::read(&keys)?;
     let style = Style { gate: gate(&keys)?, ..STYLE };
     let (mut x, mut saved) = (b.embed()?, SavedStreams::default());
     for layer in 0..b.hyper.layers.len() {
@@ -102,7 +103,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         }
         let h = b.norm(h, &name("attn_norm"))?;
         let y = match b.hyper.layers[layer].recurrent {
-            true => kda::mixer_of(b, layer, h)?,
+            true => kda::mixer_of(b, layer, h, &kda)?,
             false => mla::attention_of(b, layer, h, &sizes, &style, None)?,
         };
         x = if begins { y } else { b.add(y, x)? };

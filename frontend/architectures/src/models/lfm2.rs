@@ -47,7 +47,7 @@ fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> 
     let [before, after, y] =
         [b.slice(parts, 0, width)?, b.slice(parts, width, width)?, b.slice(parts, 2 * width, width)?];
     let y = b.mul(before, y)?;
-    let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), [width, taps])?;
+    let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), width, taps)?;
     let y = b.optional_bias(y, &name("shortconv.conv.bias"), width)?;
     let y = b.mul(after, y)?;
     let y = b.linear(y, &name("shortconv.out_proj"), width, width, Bias::Optional)?;

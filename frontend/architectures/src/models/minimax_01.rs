@@ -9,7 +9,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention_of, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, States};
+use crate::hyper::Defaults;
 use crate::layers::lightning_attention;
 
 const STYLE: Style = Style::NEOX;
@@ -19,9 +19,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-Text-01, MiniMax-M1",
     defaults: Defaults {
         reads: &["residual_scale"],
-        states: States::Lightning,
         made: lightning_attention::tensors,
-        adjust: |_, hyper| {
+        adjust: |keys, hyper| {
+            lightning_attention::set_layers(keys, hyper)?;
             let scales = &mut hyper.scales;
             (scales.normed, scales.residual) = (scales.residual, 1.0);
             Ok(())

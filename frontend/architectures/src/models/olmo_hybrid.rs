@@ -32,26 +32,25 @@ const ATTENDING: Style = olmo2::STYLE;
 /// Epsilons of the norm of results, and of the squared lengths of queries and keys, whatever
 /// epsilon other norms have (the numbers are from transformers).
 const MIXER: Linear =
-    Linear { key_heads: KeyHeads::Grouped, gate: Unary::Silu, norm_eps: Some(1e-5), unit_eps: Some(1e-6), apart: true };
+    Linear { norm_eps: Some(1e-5), unit_eps: Some(1e-6), apart: true, ..Linear::usual(KeyHeads::Grouped, Unary::Silu) };
+/// Key of the factor on rates of the delta rule.
+const RATE: &str = "ssm.beta_scale";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "olmo-hybrid",
     doc: "OLMo Hybrid",
-    defaults: Defaults {
-        reads: &["ssm.beta_scale"],
-        rotates: Rotates::IfFinetuned,
-        parts: Parts::Keyless,
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { reads: &[RATE], rotates: Rotates::IfFinetuned, parts: Parts::Keyless, ..Defaults::USUAL },
     build,
 };
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let rate = b.keys().float(RATE, 1.0, |x| x > 0.0 && x <= 2.0, "above 0 and at most 2")?;
+    let linear = Linear { rate, ..MIXER };
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         let style = match b.hyper.layers[layer].recurrent {
             true => {
-                x = mixer(b, layer, x, &MIXER)?;
+                x = mixer(b, layer, x, &linear)?;
                 LINEAR
             }
             false => {

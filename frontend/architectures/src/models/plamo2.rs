@@ -21,7 +21,7 @@ use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Ssm};
-use crate::layers::mamba2::gated_scan;
+use crate::layers::mamba2::{ScanRows, gated_scan};
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::EACH, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
@@ -61,7 +61,7 @@ fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchE
     let all = b.split_heads(all, heads)?;
     let (z, x) = (b.slice(all, 0, value_length)?, b.slice(all, value_length, value_length)?);
     let (z, x) = (b.merge_heads(z)?, b.merge_heads(x)?);
-    let x = b.short_conv(&format!("conv.{layer}"), x, &name("ssm_conv1d.weight"), [inner, taps])?;
+    let x = b.short_conv(&format!("conv.{layer}"), x, &name("ssm_conv1d.weight"), inner, taps)?;
     let x = b.optional_bias(x, &name("ssm_conv1d.bias"), inner)?;
     let x = b.silu(x)?;
     // No key has the length of the row for steps.
@@ -78,7 +78,8 @@ fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchE
     // Its bias is a weight of the scan.
     let matrix = b.weight(&name("ssm_dt.weight"), &[heads, rank])?;
     let step = b.matmul(step, matrix)?;
-    let values = [b.split_heads(x, heads)?, b.split_heads(key, 1)?, b.split_heads(query, 1)?, step];
-    let y = gated_scan(b, layer, heads, values, z)?;
+    let rows =
+        ScanRows { x: b.split_heads(x, heads)?, key: b.split_heads(key, 1)?, query: b.split_heads(query, 1)?, step };
+    let y = gated_scan(b, layer, &rows, z)?;
     b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }

@@ -200,7 +200,7 @@ fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64)
     let singles = format!("blk.{layer}.{TAPS_IN_SINGLES}");
     let taps = if b.has(&singles) { singles } else { format!("blk.{layer}.{TAPS}") };
     b.leave_out(&format!("blk.{layer}.{TAPS}"));
-    let n = b.dilated_conv(&format!("ngram.{layer}.conv"), n, &taps, [all, of.taps], of.dilation)?;
+    let n = b.dilated_conv(&format!("ngram.{layer}.conv"), n, &taps, all, of.taps, of.dilation)?;
     let n = b.silu(n)?;
     let y = b.add(value, n)?;
     b.add(y, x)
