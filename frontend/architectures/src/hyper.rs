@@ -23,15 +23,12 @@ mod streams;
 mod temperature;
 mod vocabulary;
 mod windows;
-mod wkv;
 
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
 pub use defaults::Precise;
-pub(super) use defaults::{
-    Defaults, GuessFrom, HeadSizes, Norms, Parts, Rotates, States, Temperature, Widths, Windows,
-};
+pub(super) use defaults::{Defaults, GuessFrom, HeadSizes, Norms, Parts, Rotates, Temperature, Widths, Windows};
 pub use experts::Experts;
 pub(super) use experts::SCORE;
 pub use gates::Limits;
@@ -46,7 +43,6 @@ pub(super) use recurrent::{MAX_TAPS, stated_layers};
 pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
 pub use streams::Streams;
-pub use wkv::Wkv;
 
 /// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
 /// below overflow.
@@ -63,6 +59,9 @@ pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 
 /// Hook of an architecture that reads the number of layers, up to a maximum.
 pub(super) type CountLayers = fn(&Keys<'_>, u64) -> Result<u64, GgufError>;
+
+/// Hook of an architecture that reads the query heads of each layer.
+pub(super) type ReadHeads = fn(&Keys<'_>, usize) -> Result<Vec<u64>, GgufError>;
 
 /// Hook of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
@@ -115,8 +114,6 @@ pub struct Hyper {
     pub indexer: Option<Indexer>,
     /// Sizes of recurrent states.
     pub ssm: Option<Ssm>,
-    /// Sizes of the recurrent states of RWKV.
-    pub wkv: Option<Wkv>,
     /// All decoder layers; for a draft graph ([`super::Nextn::Alone`]), followed by the draft
     /// layers.
     pub layers: Vec<Layer>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ixc_architectures::{ArchError, Model};
 use ixc_ir::graph::attrs::ScoreAttrs;
-use ixc_ir::graph::{Op, OpKind, Operand, Recurrent};
+use ixc_ir::graph::{Dim, Op, OpKind, Operand, Recurrent, Unary};
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Array, Gguf, Value};
 
@@ -108,11 +108,18 @@ fn layer_output_scale_is_required_in_each_layer() {
 /// recurrent state each.
 #[test]
 fn heads_of_rwkv_follow_from_their_size() {
-    let hyper = built("rwkv7", &[]).hyper;
-    let wkv = hyper.wkv.unwrap();
-    assert_eq!((wkv.length, wkv.heads, wkv.halved_every), (16, 3, None));
+    let Model { hyper, module, .. } = built("rwkv7", &[]);
     assert!(hyper.layers.iter().all(|layer| layer.recurrent && (layer.heads, layer.kv_heads) == (3, 3)));
-    assert_eq!(built("rwkv6", &[]).hyper.wkv.unwrap().halved_every, Some(1));
+    let states: Vec<_> = module.states.iter().filter(|state| state.name.starts_with("wkv")).collect();
+    assert!(states.iter().all(|state| state.fields[0].dims == [3, 16, 16].map(Dim::Fixed)));
+    assert_eq!(states.len(), hyper.layers.len());
+    // Only RWKV-6 halves the stream, here after each layer.
+    let halved = |model: &Model| {
+        let scales = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Unary(Unary::Scale));
+        scales.filter(|op| op.attr("factor").float() == 0.5).count()
+    };
+    let rwkv6 = built("rwkv6", &[]);
+    assert_eq!((halved(&rwkv6), halved(&built("rwkv7", &[]))), (rwkv6.hyper.layers.len(), 0));
     let hyper = built("rwkv6qwen2", &[]).hyper;
     assert_eq!((hyper.layers[0].heads, hyper.layers[0].kv_heads), (4, 2));
     assert_eq!(

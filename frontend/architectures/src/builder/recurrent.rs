@@ -6,7 +6,7 @@ use ixc_ir::state::Rollback;
 
 use super::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Ssm, Wkv};
+use crate::hyper::Ssm;
 
 /// Sizes of a layer's recurrent state: a matrix for each head.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,8 @@ pub(crate) struct SsmScan {
 /// Operands and attributes of linear attention with decays for each token (RWKV).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WkvRows {
+    /// Sizes of the state.
+    pub sizes: StateSizes,
     /// Queries.
     pub r: ValueId,
     /// Keys.
@@ -101,11 +103,6 @@ impl Builder<'_> {
     /// Returns the sizes of the recurrent states, which the file must have.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         self.hyper.ssm.ok_or_else(|| self.keys().missing("ssm.state_size").into())
-    }
-
-    /// Returns the sizes of RWKV's layers, which the file must have.
-    pub fn wkv_sizes(&self) -> Result<Wkv, ArchError> {
-        self.hyper.wkv.ok_or_else(|| self.keys().missing("wkv.head_size").into())
     }
 
     /// Builds an op with a recurrent state `state` of these dimensions as its first operand, and
@@ -178,13 +175,14 @@ impl Builder<'_> {
 
     /// Builds linear attention with decays for each token (RWKV).
     pub fn wkv(&mut self, state: &str, of: &WkvRows) -> Result<ValueId, ArchError> {
-        let Wkv { heads, length, .. } = self.wkv_sizes()?;
+        let StateSizes { heads, key_length, value_length } = of.sizes;
         let values = [of.r, of.k, of.v, of.decay].map(Operand::Value);
         let deltas = match of.delta {
             Some(WkvDelta { find, remove }) => [find, remove].map(Operand::Value),
             None => [Operand::Absent; 2],
         };
         let attrs = vec![Attr::Bool(of.before), Attr::Bool(of.filled)];
-        self.recurrent(Recurrent::Wkv, state, &[heads, length, length], &[values.as_slice(), &deltas].concat(), attrs)
+        let dims = [heads, key_length, value_length];
+        self.recurrent(Recurrent::Wkv, state, &dims, &[&values[..], &deltas].concat(), attrs)
     }
 }

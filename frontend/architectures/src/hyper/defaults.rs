@@ -3,7 +3,8 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::{Adjust, CountLayers, ReadIndexer, ReadRope, ReadSsm, Rope, Scales, Ssm, usual_indexer};
+use super::layers::query_heads;
+use super::{Adjust, CountLayers, ReadHeads, ReadIndexer, ReadRope, ReadSsm, Rope, Scales, Ssm, usual_indexer};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -51,8 +52,8 @@ pub struct Defaults {
     pub windows: Option<Windows>,
     /// Reads the sizes of recurrent states, before layers with a state follow from them.
     pub ssm: ReadSsm,
-    /// Type of recurrent states.
-    pub states: States,
+    /// Reads the query heads of each layer.
+    pub heads: ReadHeads,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
     pub parts: Parts,
     /// Factor on attention scores, in files that do not state it.
@@ -182,18 +183,6 @@ pub enum Rotates {
     Never,
 }
 
-/// Type of recurrent states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum States {
-    /// Heads, whose number files state.
-    Usual,
-    /// Heads in all layers, with decays for each token (RWKV).
-    Wkv {
-        /// Parts of a layer that mix a row with the previous one; 2 if the network is one.
-        shifts: u64,
-    },
-}
-
 /// Layers with a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
@@ -254,7 +243,7 @@ impl Defaults {
         logits_multiplied: false,
         windows: None,
         ssm: Ssm::read,
-        states: States::Usual,
+        heads: query_heads,
         parts: Parts::All,
         attention_scale: HeadSizes::by_key,
         guess_from: None,

@@ -4,7 +4,7 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 
 use super::experts::{ExpertKeys, experts};
 use super::keys::Keys;
-use super::{Defaults, Experts, HeadSizes, Layer, Limits, MAX_COUNT, MAX_WIDTH, Parts, Wkv};
+use super::{Defaults, Experts, HeadSizes, Layer, Limits, MAX_COUNT, MAX_WIDTH, Parts};
 
 /// Key of the layers with RoPE.
 pub(crate) const ROPED: &str = "attention.rope_pattern";
@@ -29,17 +29,21 @@ struct LayerHeads {
     attention_scale: f64,
 }
 
+/// Returns the minimum number of heads: layers without attention may have none.
+fn least_heads(keys: &Keys<'_>) -> u64 {
+    u64::from(keys.defaults.parts == Parts::All)
+}
+
+/// Reads the query heads of each of `count` layers.
+pub(super) fn query_heads(keys: &Keys<'_>, count: usize) -> Result<Vec<u64>, GgufError> {
+    const KEY: &str = "attention.head_count";
+    keys.per_layer(KEY, count, least_heads(keys), MAX_COUNT)?.ok_or_else(|| keys.missing(KEY))
+}
+
 impl HeadKeys {
-    fn read(keys: &Keys<'_>, count: usize, wkv: Option<Wkv>) -> Result<HeadKeys, GgufError> {
-        // Layers without attention may have no heads.
-        let least = u64::from(keys.defaults.parts == Parts::All);
-        let heads = match wkv {
-            // Files have this key with the value 0.
-            Some(wkv) => vec![wkv.heads; count],
-            None => keys
-                .per_layer("attention.head_count", count, least, MAX_COUNT)?
-                .ok_or_else(|| keys.missing("attention.head_count"))?,
-        };
+    fn read(keys: &Keys<'_>, count: usize) -> Result<HeadKeys, GgufError> {
+        let least = least_heads(keys);
+        let heads = (keys.defaults.heads)(keys, count)?;
         let kv_heads =
             keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
         let [key_length, value_length] =
@@ -129,14 +133,9 @@ impl NetworkKeys {
 
 /// Reads all layers. `windowed` has an element for each: layers with a window may have heads of
 /// other sizes.
-pub(super) fn layers(
-    keys: &Keys<'_>,
-    windowed: &[bool],
-    embedding_length: u64,
-    wkv: Option<Wkv>,
-) -> Result<Vec<Layer>, GgufError> {
+pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
-    let heads = HeadKeys::read(keys, count, wkv)?;
+    let heads = HeadKeys::read(keys, count)?;
     let networks = NetworkKeys::read(keys, count)?;
     let limits = Limits::read(keys, count)?;
     let roped: Vec<bool> = match keys.metadata.get(&keys.name(ROPED)) {
@@ -149,7 +148,6 @@ pub(super) fn layers(
         let feed_forward = networks.feed_forward(i);
         Ok(Layer {
             recurrent: match keys.defaults.parts {
-                _ if wkv.is_some() => true,
                 Parts::All | Parts::Fewer => false,
                 Parts::Keyless => kv_heads == 0,
                 Parts::One => kv_heads == 0 && feed_forward == 0,

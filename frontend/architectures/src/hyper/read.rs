@@ -12,7 +12,7 @@ use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
     Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope, RopeSizes, Rotates,
-    Scales, Streams, Widths, Wkv, recurrent,
+    Scales, Streams, Widths, recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -74,8 +74,7 @@ impl Hyper {
         let roped = is_roped(&keys, &Widths { layers: count, embedding: embedding_length })?;
         let draft_layers = draft_layers(gguf, &keys, count)?;
         let windowed = windowed(&keys, [count, draft_layers].map(|count| count as usize))?;
-        let wkv = Wkv::read(&keys, embedding_length)?;
-        let mut layers = layers(&keys, &windowed, embedding_length, wkv)?;
+        let mut layers = layers(&keys, &windowed, embedding_length)?;
         if !guessing {
             layers.truncate(layers.len() - draft_layers as usize);
         }
@@ -110,7 +109,6 @@ impl Hyper {
             local_mla,
             indexer,
             ssm,
-            wkv,
             layers,
             draft_layers,
         };

@@ -9,6 +9,7 @@
 //! | `lightning_attention` | linear attention with constant decays |
 //! | `mamba` | the selective state space of Mamba-1 |
 //! | `mamba2` | the selective state space of Mamba-2 |
+//! | `rwkv` | keys of RWKV's layers |
 //! | `rwkv6` | the time mix of RWKV-6, "Finch" |
 //! | `rwkv7` | the time mix of RWKV-7, "Goose" |
 //! | `token_shift` | the token shift of RWKV, and projections through short rows |
@@ -24,6 +25,7 @@ pub mod mamba;
 pub mod mamba2;
 pub mod mla;
 pub mod per_layer_embeddings;
+pub mod rwkv;
 pub mod rwkv6;
 pub mod rwkv7;
 pub mod token_shift;

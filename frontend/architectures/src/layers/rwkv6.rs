@@ -14,9 +14,10 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use crate::builder::{Bias, Builder, WkvRows};
+use crate::builder::{Bias, Builder, StateSizes, WkvRows};
 use crate::error::ArchError;
-use crate::hyper::{Precise, Wkv};
+use crate::hyper::Precise;
+use crate::layers::rwkv;
 use crate::layers::rwkv7::HEAD_EPS;
 use crate::layers::token_shift::{Between, FINCH, FINCH_LERPS, FUSED, mixed, shift, through_short};
 
@@ -37,7 +38,8 @@ pub(crate) const PRECISE: Precise = Precise {
 /// (`time_mix_first`) are RWKV's own; others replace attention.
 pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let Wkv { heads, length, .. } = b.wkv_sizes()?;
+    let sizes = rwkv::sizes(&b.keys())?;
+    let StateSizes { heads, key_length: length, .. } = sizes;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
     let before = shift(b, &format!("shift.{layer}"), h)?;
     let [xw, xk, xv, xr, xg] = five(b, layer, h, before)?;
@@ -60,7 +62,8 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     let (k_heads, v_heads) = (b.split_heads(k, key_heads)?, b.split_heads(v, key_heads)?);
     let y = if is_own {
         let r_heads = b.split_heads(r, heads)?;
-        let rows = WkvRows { r: r_heads, k: k_heads, v: v_heads, decay, delta: None, before: true, filled: false };
+        let rows =
+            WkvRows { sizes, r: r_heads, k: k_heads, v: v_heads, decay, delta: None, before: true, filled: false };
         let y = b.wkv(&state, &rows)?;
         let bonus = b.mul(r, k)?;
         let bonus = b.split_heads(bonus, heads)?;
@@ -74,7 +77,8 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     } else {
         let r = b.scale(r, 1.0 / (length as f64).sqrt())?;
         let r_heads = b.split_heads(r, heads)?;
-        let rows = WkvRows { r: r_heads, k: k_heads, v: v_heads, decay, delta: None, before: false, filled: true };
+        let rows =
+            WkvRows { sizes, r: r_heads, k: k_heads, v: v_heads, decay, delta: None, before: false, filled: true };
         b.wkv(&state, &rows)?
     };
     let y = b.merge_heads(y)?;

@@ -14,9 +14,10 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use crate::builder::{Bias, Builder, WkvDelta, WkvRows};
+use crate::builder::{Bias, Builder, StateSizes, WkvDelta, WkvRows};
 use crate::error::ArchError;
-use crate::hyper::{Precise, Wkv};
+use crate::hyper::Precise;
+use crate::layers::rwkv;
 use crate::layers::token_shift::{Between, FUSED, lerp, mixed, shift, through_short};
 
 /// Minimum logarithm of a decay: -exp(-1/2), with the digits of the model's authors.
@@ -52,7 +53,8 @@ pub(crate) fn time_mix(
     first: &mut Option<ValueId>,
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let Wkv { heads, length, .. } = b.wkv_sizes()?;
+    let sizes = rwkv::sizes(&b.keys())?;
+    let StateSizes { heads, key_length: length, .. } = sizes;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
     let gated = b.has(&name("g1.weight"));
     // The fused tensor is used through its vectors. Without them it is required, which gives the
@@ -108,6 +110,7 @@ pub(crate) fn time_mix(
 
     let mut split = |x: ValueId| b.split_heads(x, heads);
     let rows = WkvRows {
+        sizes,
         r: split(r)?,
         k: split(k)?,
         v: split(v)?,

@@ -7,24 +7,19 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Rotates, States};
+use crate::hyper::Defaults;
+use crate::layers::rwkv;
 use crate::layers::rwkv7::{PRECISE, time_mix};
-use crate::layers::token_shift::tensors;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "arwkv7",
     doc: "ARWKV-7",
-    defaults: Defaults {
-        rotates: Rotates::Never,
-        states: States::Wkv { shifts: 1 },
-        made: tensors,
-        precise: PRECISE,
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { precise: PRECISE, ..rwkv::DEFAULTS },
     build: decoder,
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    rwkv::check_shifts(&b.keys(), 1)?;
     let mut x = b.embed()?;
     let mut first = None;
     for layer in b.layers() {

@@ -7,26 +7,24 @@ use ixc_ir::graph::{Unary, ValueId};
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Norms, Rotates, States, Wkv};
+use crate::hyper::{Defaults, MAX_COUNT, Norms};
+use crate::layers::rwkv;
 use crate::layers::rwkv6::{PRECISE, time_mix};
-use crate::layers::token_shift::{mixed, shift, squared, tensors};
+use crate::layers::token_shift::{mixed, shift, squared};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv6",
     doc: "RWKV-6 (Finch)",
-    defaults: Defaults {
-        norms: Norms::Layer,
-        rotates: Rotates::Never,
-        states: States::Wkv { shifts: 2 },
-        made: tensors,
-        precise: PRECISE,
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { norms: Norms::Layer, precise: PRECISE, ..rwkv::DEFAULTS },
     build: decoder,
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let (width, Wkv { halved_every, .. }) = (b.hyper.embedding_length, b.wkv_sizes()?);
+    let keys = b.keys();
+    rwkv::check_shifts(&keys, 2)?;
+    // 0 or absent: the stream is never halved.
+    let halving_period = keys.optional("rescale_every_n_layers", 0, MAX_COUNT)?.filter(|&period| period > 0);
+    let width = b.hyper.embedding_length;
     let mut x = b.embed()?;
     x = b.norm(x, "token_embd_norm.weight")?;
     for layer in b.layers() {
@@ -43,7 +41,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let y = squared(b, layer, k)?;
         let y = b.mul(r, y)?;
         x = b.add(y, x)?;
-        if halved_every.is_some_and(|every| (layer as u64 + 1).is_multiple_of(every)) {
+        if halving_period.is_some_and(|period| (layer as u64 + 1).is_multiple_of(period)) {
             x = b.scale(x, 0.5)?;
         }
     }

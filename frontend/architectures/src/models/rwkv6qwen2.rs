@@ -7,24 +7,19 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Rotates, States};
+use crate::hyper::Defaults;
+use crate::layers::rwkv;
 use crate::layers::rwkv6::{PRECISE, time_mix};
-use crate::layers::token_shift::tensors;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv6qwen2",
     doc: "QRWKV6",
-    defaults: Defaults {
-        rotates: Rotates::Never,
-        states: States::Wkv { shifts: 1 },
-        made: tensors,
-        precise: PRECISE,
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { precise: PRECISE, ..rwkv::DEFAULTS },
     build: decoder,
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    rwkv::check_shifts(&b.keys(), 1)?;
     let mut x = b.embed()?;
     for layer in b.layers() {
         let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;

@@ -7,25 +7,20 @@ use ixc_ir::graph::ValueId;
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Norms, Rotates, States};
+use crate::hyper::{Defaults, Norms};
+use crate::layers::rwkv;
 use crate::layers::rwkv7::{PRECISE, time_mix};
-use crate::layers::token_shift::{mixed, shift, squared, tensors};
+use crate::layers::token_shift::{mixed, shift, squared};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv7",
     doc: "RWKV-7 (Goose)",
-    defaults: Defaults {
-        norms: Norms::Layer,
-        rotates: Rotates::Never,
-        states: States::Wkv { shifts: 2 },
-        made: tensors,
-        precise: PRECISE,
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { norms: Norms::Layer, precise: PRECISE, ..rwkv::DEFAULTS },
     build: decoder,
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    rwkv::check_shifts(&b.keys(), 2)?;
     let mut x = b.embed()?;
     x = b.norm(x, "token_embd_norm.weight")?;
     let mut first = None;
