@@ -469,7 +469,6 @@ fn model(name: &str, mut module: Module) -> Model {
         local_mla: None,
         indexer: None,
         ssm: None,
-        streams: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

@@ -14,6 +14,7 @@ mod streams;
 mod weights;
 
 pub(crate) use recurrent::{DeltaNet, SsmScan, StateSizes, WkvDelta, WkvRows};
+pub(crate) use streams::Streams;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

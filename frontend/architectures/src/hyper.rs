@@ -19,7 +19,6 @@ mod recurrent;
 mod rope;
 mod scales;
 mod shares;
-mod streams;
 mod temperature;
 mod vocabulary;
 mod windows;
@@ -42,7 +41,6 @@ pub use recurrent::Ssm;
 pub(super) use recurrent::{MAX_TAPS, stated_layers};
 pub(super) use rope::TRUNCATED;
 pub(super) use scales::MAX_BIAS;
-pub use streams::Streams;
 
 /// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
 /// below overflow.
@@ -104,8 +102,6 @@ pub struct Hyper {
     pub temperature: Option<TemperatureAttrs>,
     /// Factors on the outputs of layers.
     pub scales: Scales,
-    /// Residual streams, for models with several.
-    pub streams: Option<Streams>,
     /// Ranks and sizes of latent attention.
     pub mla: Option<Mla>,
     /// Ranks and sizes of latent attention in layers with a window, if they differ.

@@ -5,27 +5,31 @@ use ixc_ir::graph::{ValueId, WeightId};
 
 use super::Builder;
 use crate::error::ArchError;
-use crate::hyper::Streams;
+
+/// Residual streams of hyper-connections, and their mixing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    /// Number of streams.
+    pub count: u64,
+    /// Sinkhorn iterations on the mixing matrix; 0 without such a matrix.
+    pub iterations: u64,
+    /// Epsilon on weights and on sums.
+    pub eps: f64,
+    /// Maximum weight of a block's output.
+    pub magnitude: f64,
+}
 
 impl Builder<'_> {
-    /// Returns the residual streams and their mixing, which the file must have.
-    pub fn streams(&self) -> Result<Streams, ArchError> {
-        let key = format!("{}.hyper_connection.count", self.architecture);
-        self.hyper.streams.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Returns the number of residual streams, and the length of the row from which weights of
-    /// their elements are made. The file must have both.
-    pub fn weighted_streams(&self) -> Result<(u64, u64), ArchError> {
-        let Streams { count, rank, .. } = self.streams()?;
-        let key = format!("{}.hyper_connection.low_rank", self.architecture);
-        Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
-    }
-
-    /// Builds the weights of streams from projections `x`, with two vectors: scales and base.
-    pub fn stream_weights(&mut self, x: ValueId, vectors: [WeightId; 2]) -> Result<ValueId, ArchError> {
-        let Streams { count, iterations, eps, magnitude, .. } = self.streams()?;
-        let ([scale, base], streams, iterations) = (vectors, count.cast_signed(), iterations.cast_signed());
+    /// Builds the weights of streams from projections `x`, with the vectors `scale` and `base`.
+    pub fn stream_weights(
+        &mut self,
+        x: ValueId,
+        scale: WeightId,
+        base: WeightId,
+        of: Streams,
+    ) -> Result<ValueId, ArchError> {
+        let Streams { count, iterations, eps, magnitude } = of;
+        let (streams, iterations) = (count.cast_signed(), iterations.cast_signed());
         let y = self.graph.stream_weights(&StreamWeights { x, scale, base, streams, iterations, eps, magnitude });
         self.typed(y)
     }

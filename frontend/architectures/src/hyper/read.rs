@@ -12,7 +12,7 @@ use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
     Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope, RopeSizes, Rotates,
-    Scales, Streams, Widths, recurrent,
+    Scales, Widths, recurrent,
 };
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
@@ -104,7 +104,6 @@ impl Hyper {
             rope,
             roped,
             local_rope,
-            streams: Streams::read(&keys)?,
             mla,
             local_mla,
             indexer,

@@ -12,14 +12,37 @@
 //! gets a part of a block's output.
 
 use ixc_ir::graph::ValueId;
+use ixc_model_files::gguf::GgufError;
 
-use crate::builder::Builder;
+use crate::builder::{Builder, Streams};
 use crate::error::ArchError;
-use crate::hyper::Streams;
+use crate::hyper::{Keys, MAX_STREAMS};
+
+/// Maximum number of Sinkhorn iterations on the matrix that mixes streams.
+const MAX_ITERATIONS: u64 = 1 << 10;
+
+/// Reads the number of streams.
+pub(crate) fn count(keys: &Keys<'_>) -> Result<u64, GgufError> {
+    keys.required("hyper_connection.count", 1, MAX_STREAMS)
+}
+
+/// Reads the streams of a file and their mixing.
+pub(crate) fn streams(keys: &Keys<'_>) -> Result<Streams, GgufError> {
+    let count = count(keys)?;
+    // Independent hyper-connections have no mixing matrix to balance. Other streams have a
+    // magnitude of 2 and no key for it.
+    const MAGNITUDE: &str = "hyper_connection.magnitude";
+    let magnitude = keys.float(MAGNITUDE, 2.0, |x| x > 0.0, "a positive number")?;
+    let iterations = match keys.has(MAGNITUDE) {
+        true => 0,
+        false => keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
+    };
+    let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
+    Ok(Streams { count, iterations, eps, magnitude })
+}
 
 /// Builds the streams before the first layer: each is the embedding.
-pub(crate) fn begin(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
-    let Streams { count, .. } = b.streams()?;
+pub(crate) fn begin(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     let row = repeated(b, x, count)?;
     b.split_heads(row, count)
 }
@@ -47,30 +70,28 @@ pub(crate) fn around(
     layer: usize,
     part: &str,
     x: ValueId,
+    of: Streams,
     block: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
 ) -> Result<ValueId, ArchError> {
-    let Streams { count, iterations, .. } = b.streams()?;
-    let parts = if iterations == 0 { 2 } else { 2 + count };
-    let w = weights(b, &format!("blk.{layer}.{part}"), x, parts * count)?;
+    let parts = if of.iterations == 0 { 2 } else { 2 + of.count };
+    let w = weights(b, &format!("blk.{layer}.{part}"), x, parts * of.count, of)?;
     let input = b.stream_input(x, w)?;
     let y = block(b, input)?;
     b.stream_mix(x, y, w)
 }
 
 /// Builds logits from the streams after the last layer, summed with computed weights.
-pub(crate) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
-    let Streams { count, .. } = b.streams()?;
+pub(crate) fn logits(b: &mut Builder<'_>, x: ValueId, of: Streams) -> Result<ValueId, ArchError> {
     let x = b.merge_heads(x)?;
     let x = b.wanted(x)?;
-    let x = b.split_heads(x, count)?;
-    let w = weights(b, "output_hc", x, count)?;
+    let x = b.split_heads(x, of.count)?;
+    let w = weights(b, "output_hc", x, of.count, of)?;
     let x = b.stream_input(x, w)?;
     b.head(x, "output_norm.weight")
 }
 
 /// Builds logits from the mean of the streams after the last layer.
-pub(crate) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
-    let Streams { count, .. } = b.streams()?;
+pub(crate) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     let x = b.merge_heads(x)?;
     let x = b.wanted(x)?;
     let mean = mean(b, x, count)?;
@@ -78,8 +99,8 @@ pub(crate) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId,
 }
 
 /// Builds `width` weights of streams from the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
-fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
-    let Streams { count, .. } = b.streams()?;
+fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64, of: Streams) -> Result<ValueId, ArchError> {
+    let count = of.count;
     let x = b.merge_heads(x)?;
     let x = b.plain_norm(x)?;
     let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;
@@ -88,5 +109,5 @@ fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<Va
     let parts = (width / count).min(3);
     let scale = b.vector(&format!("{name}_scale.weight"), parts)?;
     let base = b.vector(&format!("{name}_base.weight"), width)?;
-    b.stream_weights(x, [scale, base])
+    b.stream_weights(x, scale, base, of)
 }

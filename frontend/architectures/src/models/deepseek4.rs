@@ -65,13 +65,14 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let compressed = Compressed::read(&b.keys(), b.model_layers, &b.hyper.rope, b.hyper.context_length)?;
+    let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
-    let mut x = hyper_connections::begin(b, x)?;
+    let mut x = hyper_connections::begin(b, x, streams.count)?;
     for layer in 0..b.hyper.layers.len() {
-        x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| attention(b, layer, x, &compressed))?;
-        x = hyper_connections::around(b, layer, "hc_ffn", x, |b, x| experts(b, layer, x, &compressed))?;
+        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| attention(b, layer, x, &compressed))?;
+        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| experts(b, layer, x, &compressed))?;
     }
-    hyper_connections::logits(b, x)
+    hyper_connections::logits(b, x, streams)
 }
 
 /// Builds norm, attention, output matrices.

@@ -61,21 +61,22 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let (kda, sizes) = (kda::Kda::read(&b.keys())?, b.mla()?);
     let mut choice = mla::Choice::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
+    let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
-    let mut x = hyper_connections::begin(b, x)?;
+    let mut x = hyper_connections::begin(b, x, streams.count)?;
     for layer in 0..b.hyper.layers.len() {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             match b.hyper.layers[layer].recurrent {
                 true => kda::mixer_of(b, layer, h, &kda),
                 false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut choice)),
             }
         })?;
-        x = hyper_connections::around(b, layer, "hc_ffn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| {
             let h = b.norm(x, &name("ffn_norm.weight"))?;
             networks(b, layer, h, &STYLE)
         })?;
     }
-    hyper_connections::logits_of_mean(b, x)
+    hyper_connections::logits_of_mean(b, x, streams.count)
 }

@@ -37,18 +37,19 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
     let mut choice = Choice::optional(b, INDEX);
+    let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
-    let mut x = hyper_connections::begin(b, x)?;
+    let mut x = hyper_connections::begin(b, x, streams.count)?;
     for layer in 0..b.hyper.layers.len() {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        x = hyper_connections::around(b, layer, "hc_attn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             mla::attention_of(b, layer, h, &sizes, &STYLE, choice.as_mut())
         })?;
-        x = hyper_connections::around(b, layer, "hc_ffn", x, |b, x| {
+        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| {
             let h = b.norm(x, &name("ffn_norm.weight"))?;
             networks(b, layer, h, &STYLE)
         })?;
     }
-    hyper_connections::logits(b, x)
+    hyper_connections::logits(b, x, streams)
 }

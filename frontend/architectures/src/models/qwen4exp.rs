@@ -33,7 +33,7 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, gated_shared_expert, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Indexer, index_run};
+use crate::hyper::{Defaults, Indexer, Keys, MAX_WIDTH, index_run};
 use crate::layers::{gated_delta_net, hyper_connections};
 use crate::numbers;
 use ngrams::Ngrams;
@@ -70,28 +70,43 @@ const TABLE: &str = "per_layer_token_embd.weight";
 const TAPS: &str = "ple_conv1d.weight";
 const TAPS_IN_SINGLES: &str = "ple_conv1d.singles";
 
+/// Residual streams that are weighted element by element.
+#[derive(Clone, Copy)]
+struct WeightedStreams {
+    /// Number of streams.
+    count: u64,
+    /// Length of the row from which weights of elements are made.
+    rank: u64,
+}
+
+impl WeightedStreams {
+    fn read(keys: &Keys<'_>) -> Result<WeightedStreams, GgufError> {
+        let count = hyper_connections::count(keys)?;
+        Ok(WeightedStreams { count, rank: keys.required("hyper_connection.low_rank", 1, MAX_WIDTH)? })
+    }
+}
+
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let ngrams = Ngrams::read(&b.keys(), b.model_layers, b.hyper.vocabulary)?;
-    let (count, rank) = b.weighted_streams()?;
+    let streams = WeightedStreams::read(&b.keys())?;
+    let count = streams.count;
     let x = b.embed()?;
     let mut x = hyper_connections::repeated(b, x, count)?;
     for layer in 0..b.hyper.layers.len() {
         if let Some(ngrams) = ngrams.as_ref().filter(|ngrams| ngrams.layer == layer as u64) {
             x = named(b, layer, x, ngrams, count)?;
         }
-        x = around(b, &format!("blk.{layer}.hc_attn"), x, (count, rank), |b, h| {
-            match b.hyper.layers[layer].recurrent {
-                true => gated_delta_net::mixer_of(b, layer, h, &LINEAR),
-                false => {
-                    let chosen = chosen(b, layer, h)?;
-                    attention_to(b, layer, h, &STYLE, chosen)
-                }
+        x = around(b, &format!("blk.{layer}.hc_attn"), x, streams, |b, h| match b.hyper.layers[layer].recurrent {
+            true => gated_delta_net::mixer_of(b, layer, h, &LINEAR),
+            false => {
+                let chosen = chosen(b, layer, h)?;
+                attention_to(b, layer, h, &STYLE, chosen)
             }
         })?;
-        x = around(b, &format!("blk.{layer}.hc_ffn"), x, (count, rank), |b, h| networks(b, layer, h, &STYLE))?;
+        x = around(b, &format!("blk.{layer}.hc_ffn"), x, streams, |b, h| networks(b, layer, h, &STYLE))?;
     }
     let x = b.wanted(x)?;
-    let (_, x) = input(b, "output_hc", x, (count, rank))?;
+    let (_, x) = input(b, "output_hc", x, streams)?;
     b.output(x)
 }
 
@@ -132,10 +147,11 @@ fn around(
     b: &mut Builder<'_>,
     name: &str,
     x: ValueId,
-    (count, rank): (u64, u64),
+    streams: WeightedStreams,
     block: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
 ) -> Result<ValueId, ArchError> {
-    let (n, h) = input(b, name, x, (count, rank))?;
+    let count = streams.count;
+    let (n, h) = input(b, name, x, streams)?;
     let y = block(b, h)?;
     let w = b.linear(n, &format!("{name}_inject"), count * b.hyper.embedding_length, count, Bias::Optional)?;
     let w = b.scale(w, 1.0 / count as f64)?;
@@ -151,8 +167,9 @@ fn input(
     b: &mut Builder<'_>,
     name: &str,
     x: ValueId,
-    (count, rank): (u64, u64),
+    streams: WeightedStreams,
 ) -> Result<(ValueId, ValueId), ArchError> {
+    let WeightedStreams { count, rank } = streams;
     let (width, all) = (b.hyper.embedding_length, count * b.hyper.embedding_length);
     let n = b.norm_of_streams(x, &format!("{name}_norm.weight"), [count, width])?;
     let row = b.linear(n, &format!("{name}_down"), all, rank, Bias::Optional)?;
