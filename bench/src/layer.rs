@@ -268,7 +268,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         mla: None,
         indexer: None,
         ssm: None,
-        local_mla: None,
         draft_layers: 0,
     };
     let model = Model {

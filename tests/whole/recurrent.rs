@@ -466,7 +466,6 @@ fn model(name: &str, mut module: Module) -> Model {
         local_rope: None,
         scales: architectures::Scales::NONE,
         mla: None,
-        local_mla: None,
         indexer: None,
         ssm: None,
         layers: Vec::new(),

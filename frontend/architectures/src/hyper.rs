@@ -64,6 +64,10 @@ pub(super) type ReadHeads = fn(&Keys<'_>, usize) -> Result<Vec<u64>, GgufError>;
 /// Hook of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
 
+/// Hook of an architecture that reads latent attention in layers with a window, if its sizes differ
+/// from those of other layers.
+pub(super) type ReadLocalMla = fn(&Keys<'_>, &Mla) -> Result<Option<Mla>, GgufError>;
+
 /// Hook of an architecture that reads the sizes of recurrent states from the keys `ssm`.
 pub(super) type ReadSsm = fn(&Keys<'_>) -> Result<Option<Ssm>, GgufError>;
 
@@ -104,8 +108,6 @@ pub struct Hyper {
     pub scales: Scales,
     /// Ranks and sizes of latent attention.
     pub mla: Option<Mla>,
-    /// Ranks and sizes of latent attention in layers with a window, if they differ.
-    pub local_mla: Option<Mla>,
     /// Indexer that selects the positions for attention.
     pub indexer: Option<Indexer>,
     /// Sizes of recurrent states.

@@ -4,7 +4,9 @@ use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 use super::layers::query_heads;
-use super::{Adjust, CountLayers, ReadHeads, ReadIndexer, ReadRope, ReadSsm, Rope, Scales, Ssm, usual_indexer};
+use super::{
+    Adjust, CountLayers, ReadHeads, ReadIndexer, ReadLocalMla, ReadRope, ReadSsm, Rope, Scales, Ssm, usual_indexer,
+};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -64,6 +66,8 @@ pub struct Defaults {
     pub layers: CountLayers,
     /// Reads RoPE, before that of layers with a window follows from it.
     pub rope: ReadRope,
+    /// Reads latent attention in layers with a window, if its sizes differ from those of others.
+    pub local_mla: ReadLocalMla,
     /// Reads the indexer that selects the positions for attention.
     pub indexer: ReadIndexer,
     /// Changes hyperparameters after all keys were read. The file of an architecture writes here
@@ -249,6 +253,7 @@ impl Defaults {
         guess_from: None,
         layers: |keys, most| keys.required("block_count", 1, most),
         rope: Rope::usual,
+        local_mla: |_, _| Ok(None),
         indexer: usual_indexer,
         adjust: |_, _| Ok(()),
     };

@@ -67,16 +67,6 @@ impl Mla {
         }))
     }
 
-    /// Reads the sizes of layers with a window, if they differ; the rank of queries is the same.
-    pub(super) fn read_local(&self, keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
-        let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(None) };
-        let length = |of: &str, full: u64| -> Result<u64, GgufError> {
-            Ok(keys.optional(&format!("attention.{of}_length_mla_swa"), 1, MAX_WIDTH)?.unwrap_or(full))
-        };
-        let (key_length, value_length) = (length("key", self.key_length)?, length("value", self.value_length)?);
-        Ok(Some(Mla { rank, key_length, value_length, ..*self }))
-    }
-
     /// Sets one latent row as the cache of all heads, for older files, whose keys describe keys and
     /// values of all heads.
     fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
@@ -152,7 +142,7 @@ impl Mla {
 impl Hyper {
     /// Sets the epsilon of the norms of latent rows, unless the file states it.
     pub(crate) fn default_latent_eps(&mut self, eps: f64) {
-        for mla in [&mut self.mla, &mut self.local_mla].into_iter().flatten() {
+        if let Some(mla) = &mut self.mla {
             mla.norm_eps.get_or_insert(eps);
         }
     }

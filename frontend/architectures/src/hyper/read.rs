@@ -87,7 +87,7 @@ impl Hyper {
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
         let places = Places { context_length, window, windowed: &windowed, roped };
-        let PlaceKeys { mla, local_mla, rope, local_rope } = places.read(&keys, &mut layers)?;
+        let PlaceKeys { mla, rope, local_rope } = places.read(&keys, &mut layers)?;
         share(&keys, &mut layers)?;
         let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
         let mut hyper = Hyper {
@@ -105,7 +105,6 @@ impl Hyper {
             roped,
             local_rope,
             mla,
-            local_mla,
             indexer,
             ssm,
             layers,
@@ -186,10 +185,9 @@ struct Places<'a> {
     roped: bool,
 }
 
-/// Latent attention and RoPE, of layers without a window and with one.
+/// Latent attention of layers without a window, and RoPE of layers without and with one.
 struct PlaceKeys {
     mla: Option<Mla>,
-    local_mla: Option<Mla>,
     rope: Rope,
     local_rope: Option<Rope>,
 }
@@ -199,7 +197,7 @@ impl Places<'_> {
     fn read(&self, keys: &Keys<'_>, layers: &mut [Layer]) -> Result<PlaceKeys, GgufError> {
         let mla = Mla::read(keys)?;
         let local_mla = match (mla, keys.defaults.windows) {
-            (Some(mla), Some(_)) => mla.read_local(keys)?,
+            (Some(mla), Some(_)) => (keys.defaults.local_mla)(keys, &mla)?,
             _ => None,
         };
         let key_length = |local: bool| {
@@ -221,7 +219,7 @@ impl Places<'_> {
             windows.apply(self.window, layers, self.windowed);
             local_rope = Some(windows.rope(keys, &rope, local.or(full).unwrap_or(0))?);
         }
-        Ok(PlaceKeys { mla, local_mla, rope, local_rope })
+        Ok(PlaceKeys { mla, rope, local_rope })
     }
 }
 

@@ -6,12 +6,13 @@
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Windows};
+use crate::hyper::{Defaults, Keys, MAX_WIDTH, Mla, Windows};
 use crate::layers::mla::{self, Choice, IndexStyle};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
@@ -26,14 +27,23 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         normalise: false,
         windows: Some(Windows::every(0)),
+        local_mla,
         ..Defaults::USUAL
     },
     build,
 };
 
+/// Reads the sizes of layers with a window, if they differ; the rank of queries is the same.
+fn local_mla(keys: &Keys<'_>, full: &Mla) -> Result<Option<Mla>, GgufError> {
+    let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(None) };
+    let key_length = keys.optional("attention.key_length_mla_swa", 1, MAX_WIDTH)?.unwrap_or(full.key_length);
+    let value_length = keys.optional("attention.value_length_mla_swa", 1, MAX_WIDTH)?.unwrap_or(full.value_length);
+    Ok(Some(Mla { rank, key_length, value_length, ..*full }))
+}
+
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let full = b.mla()?;
-    let local = b.hyper.local_mla.unwrap_or(full);
+    let local = local_mla(&b.keys(), &full)?.unwrap_or(full);
     let mut choice = Choice::new(b, INDEX)?;
     let mut x = b.embed()?;
     for layer in b.layers() {
