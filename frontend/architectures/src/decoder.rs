@@ -7,7 +7,7 @@
 
 mod networks;
 
-use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle};
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle, ScoreAttrs};
 use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
@@ -139,6 +139,10 @@ pub(super) struct Style {
     pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
     /// Bias of Q, K and V.
     pub bias: Bias,
+    /// Limits rows of queries, keys and values.
+    pub limit_rows: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
+    /// Changes the attributes of attention.
+    pub scores: fn(&Builder<'_>, ScoreAttrs) -> Result<ScoreAttrs, ArchError>,
     /// Returns whether a layer has attention sinks: a logit for each head that takes a part of the
     /// weights and has no value.
     pub sinks: fn(&Layer) -> bool,
@@ -148,6 +152,8 @@ pub(super) struct Style {
     pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
     /// Builds rows of values, before they are split into heads.
     pub value_rows: fn(&mut Builder<'_>, &ValueInputs, &Style) -> Result<ValueId, ArchError>,
+    /// Changes the result of attention, before its gate.
+    pub attention_result: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
     /// Gate on the result of attention.
     pub output_gate: OutputGate,
     /// Changes rows before the output matrix of attention and before that of the network. Takes the
@@ -183,10 +189,13 @@ impl Style {
         roped: Roped::All,
         temper: |b, q, _| b.temperature(q),
         bias: Bias::Optional,
+        limit_rows: |_, x| Ok(x),
+        scores: |_, scores| Ok(scores),
         sinks: |_| false,
         head_norm: HeadNorm::ABSENT,
         values: |_, v| Ok(v),
         value_rows,
+        attention_result: |_, y| Ok(y),
         output_gate: OutputGate::None,
         before_output: |_, x, _, _| Ok(x),
         pre_norms: true,
@@ -259,6 +268,23 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
     add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)
 }
 
+/// Key of the limit of queries, keys and values. An architecture lists it in `reads`.
+pub(super) const CLAMP_KQV: &str = "attention.clamp_kqv";
+
+/// Clamps rows of queries, keys or values to the file's limit.
+pub(super) fn clamp_kqv(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+    let limit = b.keys().cap(CLAMP_KQV, 0.0)?;
+    b.clamp(x, limit)
+}
+
+/// Returns attributes of attention with the file's soft limit of scores, or the usual one.
+pub(super) fn limited_scores(b: &Builder<'_>, scores: ScoreAttrs, usual: f64) -> Result<ScoreAttrs, ArchError> {
+    Ok(ScoreAttrs { cap: b.keys().cap(SCORE_CAP, usual)?, ..scores })
+}
+
+/// Key of the soft limit of attention scores. An architecture lists it in `reads`.
+pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
+
 /// Returns whether RoPE rotates the queries and keys of a layer.
 fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     let windowed = || b.hyper.local_rope.is_none() || b.hyper.layers[layer].window.is_some();
@@ -312,8 +338,9 @@ pub(super) fn attention_to(
         let k = turned(b, k, &keys)?;
         b.append(layer, k, v)?;
     }
-    let y = b.attend_to(layer, q, (style.sinks)(&b.hyper.layers[layer]), chosen)?;
-    let mut y = b.scale(y, b.hyper.scales.value)?;
+    let scores = (style.scores)(b, b.scores(layer))?;
+    let y = b.attend_to(layer, q, &scores, (style.sinks)(&b.hyper.layers[layer]), chosen)?;
+    let mut y = (style.attention_result)(b, y)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;
@@ -384,11 +411,11 @@ fn projections(
     style: &Style,
 ) -> Result<(ValueId, Option<[ValueId; 2]>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
-    let ([q, k, v], bias, limit) = (widths, style.bias, b.hyper.scales.clamp);
+    let ([q, k, v], bias) = (widths, style.bias);
     let shares = b.hyper.layers[layer].shares.is_some();
     let (q, mut kv) = if b.has(&name("attn_qkv.weight")) {
         let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
-        let all = b.clamp(all, limit)?;
+        let all = (style.limit_rows)(b, all)?;
         let q_rows = b.slice(all, 0, q)?;
         if shares {
             return Ok((q_rows, None));
@@ -396,7 +423,7 @@ fn projections(
         (q_rows, Some([b.slice(all, q, k)?, b.slice(all, q + k, v)?]))
     } else {
         let q = b.linear(h, &name("attn_q"), width, q, bias)?;
-        let q = b.clamp(q, limit)?;
+        let q = (style.limit_rows)(b, q)?;
         if shares {
             // Checkpoints have the matrices of all layers, even unused ones, and converters keep
             // them.
@@ -407,7 +434,7 @@ fn projections(
             return Ok((q, None));
         }
         let k = b.linear(h, &name("attn_k"), width, k, bias)?;
-        let k = b.clamp(k, limit)?;
+        let k = (style.limit_rows)(b, k)?;
         let v = (style.value_rows)(b, &ValueInputs { layer, h, keys: k, width: v }, style)?;
         (q, Some([k, v]))
     };
@@ -421,5 +448,5 @@ fn projections(
 pub(super) fn value_rows(b: &mut Builder<'_>, of: &ValueInputs, style: &Style) -> Result<ValueId, ArchError> {
     let name = format!("blk.{}.attn_v", of.layer);
     let v = b.linear(of.h, &name, b.hyper.embedding_length, of.width, style.bias)?;
-    b.clamp(v, b.hyper.scales.clamp)
+    (style.limit_rows)(b, v)
 }

@@ -131,37 +131,13 @@ pub struct Scales {
     pub logit: f64,
     /// Soft limit of logits; 0 for none.
     pub softcap: f64,
-    /// Soft limit of attention scores; 0 for none.
-    pub attention_softcap: f64,
-    /// Soft limit of router logits; 0 for none.
-    pub router_softcap: f64,
     /// Maximum bias, which determines the ALiBi slopes; 0 without ALiBi.
     pub max_bias: f64,
-    /// Whether the factor on attention scores also applies to these slopes.
-    pub scaled_slopes: bool,
-    /// Limit to which queries, keys and values are clamped; 0 for none.
-    pub clamp: f64,
-    /// On the output of attention.
-    pub value: f64,
-    /// On the normalised input of a block, for models that add the output to it.
-    pub normed: f64,
 }
 
 impl Scales {
     /// Neutral values.
-    pub const NONE: Scales = Scales {
-        embedding: 1.0,
-        residual: 1.0,
-        logit: 1.0,
-        softcap: 0.0,
-        attention_softcap: 0.0,
-        router_softcap: 0.0,
-        max_bias: 0.0,
-        scaled_slopes: false,
-        clamp: 0.0,
-        value: 1.0,
-        normed: 1.0,
-    };
+    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, max_bias: 0.0 };
     /// ALiBi of "Train Short, Test Long" (arXiv 2108.12409), for files without a key.
     pub(super) const ALIBI: Scales = Scales { max_bias: 8.0, ..Scales::NONE };
 }

@@ -438,8 +438,9 @@ fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value
 #[test]
 fn missing_softcap_keys_default_to_released_values() {
     let caps = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
-        let scales = between_norms("gemma2", keys).build().unwrap().hyper.scales;
-        (scales.attention_softcap, scales.softcap)
+        let model = between_norms("gemma2", keys).build().unwrap();
+        let attention = model.module.functions[0].ops.iter().find(|op| op.kind == OpKind::Attention).unwrap();
+        (attention.attr("cap").float(), model.hyper.scales.softcap)
     };
     assert_eq!(caps(&[]), (50.0, 30.0));
     let stated = [("attn_logit_softcapping", 0f32.into()), ("final_logit_softcapping", 7f32.into())];

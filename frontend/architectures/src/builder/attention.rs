@@ -10,7 +10,7 @@ use ixc_ir::graph::{Attr, Operand, Place, Recurrent, State, ValueId, WeightId};
 
 use super::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Indexer, Mla, Rope, Scales};
+use crate::hyper::{Indexer, Mla, Rope};
 
 impl Builder<'_> {
     /// Rotates heads by the step's positions, each rounded down to a multiple of `every`; `back`
@@ -98,38 +98,44 @@ impl Builder<'_> {
     /// Attends in `layer` with `q`, `[T, heads, d]`, over the appended positions of this layer, or
     /// of the layer whose keys it shares. `sinks` adds attention sinks.
     pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
-        self.attend_to(layer, q, sinks, None)
+        self.attend_to(layer, q, &self.scores(layer), sinks, None)
     }
 
-    /// Does what [`Builder::attend`] does, over the positions `chosen` if there are any.
+    /// Returns the usual attributes of attention in a layer.
+    pub fn scores(&self, layer: usize) -> ScoreAttrs {
+        let facts = &self.hyper.layers[layer];
+        // If attention is not causal, half of a window precedes a row and half follows it.
+        let reach = facts.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
+        let max_bias = self.hyper.scales.max_bias;
+        ScoreAttrs { scale: facts.attention_scale, cap: 0.0, max_bias, slope: 0.0, reach }
+    }
+
+    /// Does what [`Builder::attend`] does, with these attributes, over the positions `chosen` if
+    /// there are any.
     pub fn attend_to(
         &mut self,
         layer: usize,
         q: ValueId,
+        scores: &ScoreAttrs,
         sinks: bool,
         chosen: Option<ValueId>,
     ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
-        let (scale, heads, of) = (facts.attention_scale, facts.heads, self.cache(facts.shares.unwrap_or(layer)));
-        // If attention is not causal, half of a window precedes a row and half follows it.
-        let reach = facts.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
+        let (heads, of) = (facts.heads, self.cache(facts.shares.unwrap_or(layer)));
         let kv =
             *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
         let sinks = match sinks {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let Scales { attention_softcap: cap, max_bias, scaled_slopes, .. } = self.hyper.scales;
-        let slope = if scaled_slopes && max_bias != 0.0 { scale } else { 0.0 };
-        let scores = ScoreAttrs { scale, cap, max_bias, slope, reach };
-        let seen = match self.hyper.causal || reach > 0 {
+        let seen = match self.hyper.causal || scores.reach > 0 {
             true => self.step.pos,
             false => {
                 let ends = self.graph.ends(self.step.pos);
                 self.typed(ends)?
             }
         };
-        let y = self.graph.attention(q, kv, seen, sinks, chosen, &scores);
+        let y = self.graph.attention(q, kv, seen, sinks, chosen, scores);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)

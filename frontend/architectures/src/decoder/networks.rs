@@ -116,10 +116,7 @@ pub(crate) struct Chosen {
 /// Builds the router on `h`.
 pub(crate) fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Chosen, ArchError> {
     let width = b.hyper.embedding_length;
-    let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
-    if b.hyper.scales.router_softcap != 0.0 {
-        logits = b.softcap(logits, b.hyper.scales.router_softcap)?;
-    }
+    let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
     let all = b.route(layer, logits, of)?;
     let ((ids, weights), passed) = match of.identities {
         0 => (all, None),

@@ -129,6 +129,17 @@ impl Keys<'_> {
         Err(self.metadata.bad_value(&self.name(key), found, limit))
     }
 
+    /// Reads a factor. Some converters write 0 for an absent key.
+    pub(crate) fn factor(&self, key: &str, usual: f64) -> Result<f64, GgufError> {
+        let found = self.float(key, 0.0, |x| x >= 0.0, "0 or a positive number")?;
+        Ok(if found == 0.0 { usual } else { found })
+    }
+
+    /// Reads a limit; 0 means no limit.
+    pub(crate) fn cap(&self, key: &str, usual: f64) -> Result<f64, GgufError> {
+        self.float(key, usual as f32, |x| x >= 0.0, "0 or a positive number")
+    }
+
     /// Returns whether attention and network are parallel; true without the key.
     pub(crate) fn parallel(&self) -> Result<bool, GgufError> {
         self.metadata.read_or(&self.name("use_parallel_residual"), true)

@@ -232,7 +232,7 @@ pub(crate) fn attention_of(
         let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
         b.append(layer, k, c)?;
     }
-    let y = b.attend_to(layer, q, (style.sinks)(&b.hyper.layers[layer]), chosen)?;
+    let y = b.attend_to(layer, q, &b.scores(layer), (style.sinks)(&b.hyper.layers[layer]), chosen)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let y = match !b.has(&own) && b.has(&of_both) {
         // Older files have one matrix for this and `attn_k_b` (`absorbed`).

@@ -2,14 +2,14 @@
 //! a limit (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{CLAMP_KQV, Style, clamp_kqv, decoder};
 use crate::hyper::{Defaults, Norms};
 
-const STYLE: Style = Style { ffn_norm: "attn_output_norm", ..Style::NEOX };
+const STYLE: Style = Style { ffn_norm: "attn_output_norm", limit_rows: clamp_kqv, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "dbrx",
     doc: "DBRX",
-    defaults: Defaults { reads: &["attention.clamp_kqv"], norms: Norms::Layer, ..Defaults::USUAL },
+    defaults: Defaults { reads: &[CLAMP_KQV], norms: Norms::Layer, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

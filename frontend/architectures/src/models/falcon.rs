@@ -12,28 +12,28 @@
 //! softmax((q . k - slope * distance) / sqrt(d)) v
 //! ```
 
+use ixc_ir::graph::attrs::ScoreAttrs;
 use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, beside, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates, Scales};
+use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
 
-const STYLE: Style = Style { ungated: Some(Unary::GeluErf), ..Style::NEOX };
+const STYLE: Style = Style {
+    ungated: Some(Unary::GeluErf),
+    // The factor on scores also applies to slopes.
+    scores: |_, scores| Ok(ScoreAttrs { slope: if scores.max_bias == 0.0 { 0.0 } else { scores.scale }, ..scores }),
+    ..Style::NEOX
+};
 /// Name of attention's own norm, in files with one.
 const OWN_NORM: &str = "attn_norm_2";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "falcon",
     doc: "Falcon, Falcon 2, Falcon-RW",
-    defaults: Defaults {
-        reads: &[MAX_BIAS],
-        norms: Norms::Layer,
-        rotates: Rotates::IfUnbiased,
-        scales: |_| Scales { scaled_slopes: true, ..Scales::NONE },
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { reads: &[MAX_BIAS], norms: Norms::Layer, rotates: Rotates::IfUnbiased, ..Defaults::USUAL },
     build: decoder,
 };
 

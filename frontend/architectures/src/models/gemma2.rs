@@ -5,12 +5,13 @@
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder, embed_by_root};
+use crate::decoder::{SCORE_CAP, Style, decoder, embed_by_root, limited_scores};
 use crate::hyper::{Defaults, Scales, Windows};
 
 pub(super) const STYLE: Style = Style {
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
+    scores: |b, scores| limited_scores(b, scores, 50.0),
     embed: embed_by_root,
     ..Style::NEOX
 };
@@ -20,8 +21,8 @@ pub(super) const STYLE: Style = Style {
 const LAYERS_27B: usize = 46;
 
 pub(super) const DEFAULTS: Defaults = Defaults {
-    reads: &["attn_logit_softcapping", "final_logit_softcapping"],
-    scales: |_| Scales { softcap: 30.0, attention_softcap: 50.0, ..Scales::NONE },
+    reads: &[SCORE_CAP, "final_logit_softcapping"],
+    scales: |_| Scales { softcap: 30.0, ..Scales::NONE },
     windows: Some(Windows { length: Some(4096), ..Windows::every(2) }),
     attention_scale: |sizes| if sizes.layers == LAYERS_27B { sizes.by_width() } else { sizes.by_key() },
     ..Defaults::USUAL

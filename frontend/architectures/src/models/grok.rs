@@ -13,16 +13,21 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::Builder;
-use crate::decoder::{Style, add, attention, network, networks};
+use crate::builder::{Bias, Builder};
+use crate::decoder::{SCORE_CAP, Style, add, attention, limited_scores, network, routed};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Hyper, Keys, MAX_CONTEXT, Rope, Scales, Widths};
 
 const STYLE: Style = Style {
     post_norms: Some(["attn_output_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
+    scores: |b, scores| limited_scores(b, scores, CAP),
     ..Style::NEOX
 };
+/// Soft limit of scores and of router logits in Grok 1, whose first files have no keys for them.
+const CAP: f64 = 30.0;
+/// Key of the soft limit of router logits.
+const ROUTER_CAP: &str = "router_logit_softcapping";
 /// Name of the norm after experts in files of Grok 1.
 const OTHER_NORM: &str = "layer_output_norm";
 
@@ -31,13 +36,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Grok 1, Grok 2",
     defaults: Defaults {
         normalise: false,
-        reads: &[
-            "embedding_scale",
-            "logit_scale",
-            "attn_logit_softcapping",
-            "router_logit_softcapping",
-            "final_logit_softcapping",
-        ],
+        reads: &["embedding_scale", "logit_scale", SCORE_CAP, ROUTER_CAP, "final_logit_softcapping"],
         scales,
         logits_multiplied: true,
         rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?),
@@ -50,13 +49,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 /// Scales of Grok 1, whose first files have no keys for them.
 fn scales(_: &Widths) -> Scales {
-    Scales {
-        embedding: 78.383_671_769_061_69,
-        logit: 3f64.sqrt(),
-        attention_softcap: 30.0,
-        router_softcap: 30.0,
-        ..Scales::NONE
-    }
+    Scales { embedding: 78.383_671_769_061_69, logit: 3f64.sqrt(), ..Scales::NONE }
 }
 
 /// Ends the context where scores would grow with their position.
@@ -72,13 +65,19 @@ fn limit_context(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
 }
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let (width, cap) = (b.hyper.embedding_length, b.keys().cap(ROUTER_CAP, CAP)?);
     let mut x = b.embed()?;
     for layer in b.layers() {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        b.experts(layer)?;
+        let experts = b.experts(layer)?;
         x = attention(b, layer, x, &STYLE)?;
         let h = b.norm(x, &name("ffn_norm"))?;
-        let mut y = networks(b, layer, h, &STYLE)?;
+        let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, experts.count, Bias::Optional)?;
+        if cap != 0.0 {
+            logits = b.softcap(logits, cap)?;
+        }
+        let route = b.route(layer, logits, &experts)?;
+        let mut y = routed(b, layer, h, route, &experts, &STYLE)?;
         if b.has(&name("ffn_up")) {
             let dense = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;
             y = b.add(dense, y)?;

@@ -13,17 +13,19 @@ use crate::hyper::Defaults;
 use crate::layers::lightning_attention;
 
 const STYLE: Style = Style::NEOX;
+/// Key of the factor on the normalised input of a block.
+const FACTOR: &str = "residual_scale";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "minimax-01",
     doc: "MiniMax-Text-01, MiniMax-M1",
     defaults: Defaults {
-        reads: &["residual_scale"],
+        reads: &[FACTOR],
         made: lightning_attention::tensors,
         adjust: |keys, hyper| {
             lightning_attention::set_layers(keys, hyper)?;
-            let scales = &mut hyper.scales;
-            (scales.normed, scales.residual) = (scales.residual, 1.0);
+            // The factor is on the inputs of blocks.
+            hyper.scales.residual = 1.0;
             Ok(())
         },
         ..Defaults::USUAL
@@ -33,7 +35,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
-    let factor = b.hyper.scales.normed;
+    let factor = b.keys().factor(FACTOR, 1.0)?;
     for layer in b.layers() {
         let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
         let y = match b.hyper.layers[layer].recurrent {

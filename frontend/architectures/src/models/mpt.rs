@@ -7,7 +7,7 @@
 use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder, embed_with_positions};
+use crate::decoder::{CLAMP_KQV, HeadNorm, Style, clamp_kqv, decoder, embed_with_positions};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
 
 /// Norms of rows of all heads, of the type of the stream's norms, if the file has the weights.
@@ -19,7 +19,8 @@ const HEAD_NORM: HeadNorm = HeadNorm {
     ..HeadNorm::ABSENT
 };
 
-const STYLE: Style = Style { head_norm: HEAD_NORM, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
+const STYLE: Style =
+    Style { head_norm: HEAD_NORM, limit_rows: clamp_kqv, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
 /// Name of the table of positions.
 const POSITIONS: &str = "position_embd.weight";
 
@@ -27,7 +28,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mpt",
     doc: "MPT",
     defaults: Defaults {
-        reads: &[MAX_BIAS, "attention.clamp_kqv"],
+        reads: &[MAX_BIAS, CLAMP_KQV],
         norms: Norms::Layer,
         rotates: Rotates::Never,
         ..Defaults::USUAL

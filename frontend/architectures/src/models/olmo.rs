@@ -2,14 +2,14 @@
 //! files have one (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{CLAMP_KQV, Style, clamp_kqv, decoder};
 use crate::hyper::{Defaults, Norms};
 
-const STYLE: Style = Style::LLAMA;
+const STYLE: Style = Style { limit_rows: clamp_kqv, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "olmo",
     doc: "OLMo 1",
-    defaults: Defaults { reads: &["attention.clamp_kqv"], norms: Norms::Bare, ..Defaults::USUAL },
+    defaults: Defaults { reads: &[CLAMP_KQV], norms: Norms::Bare, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };
