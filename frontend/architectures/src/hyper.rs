@@ -26,8 +26,8 @@ mod windows;
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
-pub use defaults::Precise;
-pub(super) use defaults::{Defaults, GuessFrom, HeadSizes, Norms, Parts, Rotates, Temperature, Widths, Windows};
+pub(super) use defaults::{Defaults, GuessFrom, HeadSizes, Parts, Rotates, Temperature, Widths, Windows};
+pub use defaults::{Norms, Precise};
 pub use experts::Experts;
 pub(super) use experts::SCORE;
 pub use gates::Limits;
@@ -37,6 +37,7 @@ pub(super) use keys::Keys;
 pub(super) use layers::{ROPED, head_length};
 pub use mla::Mla;
 pub(super) use mla::latent_lengths;
+pub(super) use read::RMS_EPS;
 pub use recurrent::Ssm;
 pub(super) use recurrent::{MAX_TAPS, stated_layers};
 pub(super) use rope::TRUNCATED;
@@ -92,10 +93,8 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Whether a token attends only to itself and earlier tokens, rather than to the whole text.
     pub causal: bool,
-    /// Whether norms subtract the mean first (layer norms), and have biases if the file has them.
-    pub layer_norms: bool,
-    /// Whether norms have weights.
-    pub weighted_norms: bool,
+    /// Type of norms.
+    pub norms: Norms,
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether the model has RoPE: the files of some models disable it.

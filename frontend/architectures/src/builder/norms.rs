@@ -5,6 +5,7 @@ use ixc_ir::graph::{Place, ValueId, WeightId};
 
 use super::{Builder, HEAD_GAIN};
 use crate::error::ArchError;
+use crate::hyper::Norms;
 
 /// 2^40. Its square absorbs a row's mean square: the sum is 2^80 in f32 and in f64.
 const ROOT: f64 = (1u64 << 40) as f64;
@@ -20,16 +21,14 @@ impl Builder<'_> {
     /// Builds a norm of the same type for rows of another length, with the epsilon `eps`.
     pub fn norm_of_rows(&mut self, x: ValueId, name: &str, width: u64, eps: f64) -> Result<ValueId, ArchError> {
         let name = self.as_written(name);
-        let layer_norms = self.hyper.layer_norms;
-        let weight = if self.hyper.weighted_norms { Some(self.vector(name, width)?) } else { None };
-        let x = if layer_norms { self.centre(x)? } else { x };
+        let norms = self.hyper.norms;
+        let weight = if norms.have_weights() { Some(self.vector(name, width)?) } else { None };
+        let x = if norms.are_layer_norms() { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, eps);
         let y = self.typed(y)?;
-        match layer_norms {
-            true if self.hyper.weighted_norms => {
-                self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width)
-            }
-            true | false => Ok(y),
+        match norms {
+            Norms::Layer => self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width),
+            Norms::Rms | Norms::Bare | Norms::Plain => Ok(y),
         }
     }
 
@@ -37,7 +36,7 @@ impl Builder<'_> {
     /// stream's norms, without a bias.
     pub fn norm_of_each(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
         let weight = self.vectors(name, &[heads, d])?;
-        let x = if self.hyper.layer_norms { self.centre(x)? } else { x };
+        let x = if self.hyper.norms.are_layer_norms() { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
         self.typed(y)
     }

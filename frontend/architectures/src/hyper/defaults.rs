@@ -95,9 +95,18 @@ pub enum Norms {
     Bare,
     /// Root mean square, without weights.
     Plain,
-    /// Layer norms in files with `attention.layer_norm_epsilon` and without
-    /// `attention.layer_norm_rms_epsilon`.
-    ByKey,
+}
+
+impl Norms {
+    /// Returns whether norms subtract the mean first, and have biases if the file has them.
+    pub fn are_layer_norms(self) -> bool {
+        matches!(self, Norms::Layer | Norms::Bare)
+    }
+
+    /// Returns whether norms have weights.
+    pub fn have_weights(self) -> bool {
+        matches!(self, Norms::Rms | Norms::Layer)
+    }
 }
 
 /// Factor on queries: `1 + attention.temperature_scale * ln(1 + floor((position + offset) /

@@ -11,9 +11,14 @@ use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{windowed, windows};
 use super::{
-    Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Norms, Parts, Rope, RopeSizes, Rotates,
-    Scales, Widths, recurrent,
+    Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Parts, Rope, RopeSizes, Rotates, Scales,
+    Widths, recurrent,
 };
+
+/// Key of the epsilon of RMS norms.
+pub(crate) const RMS_EPS: &str = "attention.layer_norm_rms_epsilon";
+/// Key of the epsilon of layer norms.
+const LAYER_EPS: &str = "attention.layer_norm_epsilon";
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
 /// supports a key lists it in `reads`.
@@ -67,7 +72,7 @@ impl Hyper {
         let keys = Keys { defaults, ..keys };
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
-        let norms = NormKeys::read(&keys)?;
+        let norm_eps = norm_eps(&keys)?.into();
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
             keys.neutral(name, neutral)?;
         }
@@ -96,9 +101,8 @@ impl Hyper {
             context_length,
             embedding_length,
             vocabulary,
-            norm_eps: norms.eps.into(),
-            layer_norms: norms.layer_norms,
-            weighted_norms: !matches!(defaults.norms, Norms::Bare | Norms::Plain),
+            norm_eps,
+            norms: defaults.norms,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             temperature: temperature(&keys, &rope)?,
             rope,
@@ -125,36 +129,21 @@ impl Hyper {
     }
 }
 
-/// Keys of norms.
-struct NormKeys {
-    /// Whether norms subtract the mean first.
-    layer_norms: bool,
-    eps: f32,
-}
-
-impl NormKeys {
-    fn read(keys: &Keys<'_>) -> Result<NormKeys, GgufError> {
-        // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of
-        // llama.cpp's converter have this key for Qwen 1.
-        let [own, other] =
-            ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
-        let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
-        let layer_norms = match keys.defaults.norms {
-            Norms::Rms | Norms::Plain => false,
-            Norms::Layer | Norms::Bare => true,
-            Norms::ByKey => !has_own,
-        };
-        let takes_other = match layer_norms {
-            true => has_other || !has_own,
-            false => has_other && !has_own,
-        };
-        let eps_key = if takes_other { other } else { own };
-        let eps = keys.metadata.read::<f32>(&eps_key)?;
-        if !(eps > 0.0 && eps <= 1.0) {
-            return Err(keys.metadata.bad_value(&eps_key, eps, "above 0 and at most 1"));
-        }
-        Ok(NormKeys { layer_norms, eps })
+/// Reads the epsilon of norms.
+fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
+    // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of
+    // llama.cpp's converter have this key for Qwen 1.
+    let [has_rms, has_other] = [RMS_EPS, LAYER_EPS].map(|key| keys.has(key));
+    let takes_other = match keys.defaults.norms.are_layer_norms() {
+        true => has_other || !has_rms,
+        false => has_other && !has_rms,
+    };
+    let eps_key = keys.name(if takes_other { LAYER_EPS } else { RMS_EPS });
+    let eps = keys.metadata.read::<f32>(&eps_key)?;
+    if !(eps > 0.0 && eps <= 1.0) {
+        return Err(keys.metadata.bad_value(&eps_key, eps, "above 0 and at most 1"));
     }
+    Ok(eps)
 }
 
 /// Returns whether layers have RoPE.

@@ -6,7 +6,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder, shared_expert};
-use crate::hyper::{Defaults, Layer, Norms, Windows};
+use crate::hyper::{Defaults, Layer, Norms, RMS_EPS, Windows};
 
 const STYLE: Style = Style {
     parallel: true,
@@ -24,8 +24,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         reads: &["logit_scale"],
         logits_multiplied: true,
-        norms: Norms::ByKey,
-        adjust: |_, hyper| {
+        adjust: |keys, hyper| {
+            // Files with layer norms only have their epsilon.
+            if !keys.has(RMS_EPS) {
+                hyper.norms = Norms::Layer;
+            }
             let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
             experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
             // Layers with a window have RoPE, and dense ones.
