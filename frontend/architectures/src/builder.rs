@@ -13,8 +13,11 @@ mod recurrent;
 mod streams;
 mod weights;
 
+pub(crate) use attention::{BlockSelection, Compression, PositionIndex, RopePositions};
+pub(crate) use experts::{GateUp, Route};
 pub(crate) use recurrent::{DeltaNet, SsmScan, StateSizes, WkvDelta, WkvRows};
 pub(crate) use streams::Streams;
+pub(crate) use weights::Matrices;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -510,12 +513,15 @@ impl<'a> Builder<'a> {
         self.gguf.metadata().bad_value(&key, found, limit).into()
     }
 
-    /// Builds rows of `length` elements from `rows` rows of the table `name`. A hash of each id and
+    /// Builds rows of `length` elements from `rows` rows of the table `table`. A hash of each id and
     /// the ids before it selects the row.
     pub fn ngram_rows(
         &mut self,
-        (state, hash): (&str, &Hash),
-        (name, rows, length): (&str, u64, u64),
+        state: &str,
+        hash: &Hash,
+        table: &str,
+        rows: u64,
+        length: u64,
     ) -> Result<ValueId, ArchError> {
         let state = self.graph.state(State::recurrent(state, &[1, BEFORE as u64], Rollback::Snapshot));
         let state = self.typed(state)?;
@@ -523,7 +529,7 @@ impl<'a> Builder<'a> {
         let token = self.typed(token)?;
         let ids = self.graph.ngram(token, self.step.ids, hash);
         let (ids, _) = self.typed(ids)?;
-        let table = self.weight(name, &[rows, length])?;
+        let table = self.weight(table, &[rows, length])?;
         let x = self.graph.embed(ids, table);
         self.typed(x)
     }

@@ -15,7 +15,7 @@ use super::error::ArchError;
 use super::hyper::Layer;
 use networks::feed_forward_of;
 pub(super) use networks::{
-    Chosen, chosen, feed_forward, gated_shared_expert, given, network, networks, routed, shared_expert,
+    Selection, feed_forward, gated_shared_expert, network, networks, routed, select, selected_experts, shared_expert,
 };
 
 /// Queries or keys that a norm takes.
@@ -65,7 +65,7 @@ impl HeadNorm {
     /// the file has the weights.
     pub const EACH: HeadNorm = HeadNorm {
         before: |b, x, of| match b.has(&of.norm) {
-            true => b.norm_of_each(x, &of.norm, [of.heads, of.length]),
+            true => b.norm_of_each(x, &of.norm, of.heads, of.length),
             false => Ok(x),
         },
         ..HeadNorm::ABSENT
@@ -128,6 +128,34 @@ pub(super) struct ValueInputs {
     pub width: u64,
 }
 
+/// Names of the norms on the outputs of a layer's blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PostNorms {
+    /// The norm on the output of attention.
+    pub attention: &'static str,
+    /// The norm on the output of the feed-forward network.
+    pub network: &'static str,
+}
+
+impl PostNorms {
+    /// The usual names.
+    pub const USUAL: PostNorms = PostNorms { attention: "post_attention_norm", network: "post_ffw_norm" };
+}
+
+/// Widths of rows of all heads.
+#[derive(Clone, Copy)]
+struct RowWidths {
+    q: u64,
+    k: u64,
+    v: u64,
+}
+
+/// Rows of keys and values.
+struct KeyValueRows {
+    k: ValueId,
+    v: ValueId,
+}
+
 /// Differences between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
@@ -167,7 +195,7 @@ pub(super) struct Style {
     /// The norm before the feed-forward network.
     pub ffn_norm: &'static str,
     /// Norms of the outputs of attention and of the feed-forward network, before they are added.
-    pub post_norms: Option<[&'static str; 2]>,
+    pub post_norms: Option<PostNorms>,
     /// Applies these norms to rows.
     pub post_norm: fn(&mut Builder<'_>, ValueId, &str) -> Result<ValueId, ArchError>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
@@ -218,7 +246,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     let mut x = (style.embed)(b)?;
     for layer in b.layers() {
         if style.parallel && !b.has(&format!("blk.{layer}.{}.weight", style.ffn_norm)) {
-            x = beside(b, layer, x, ["attn_norm"; 2], style)?;
+            x = parallel_blocks(b, layer, x, "attn_norm", "attn_norm", style)?;
             continue;
         }
         x = attention(b, layer, x, style)?;
@@ -246,17 +274,18 @@ pub(super) fn add_positions(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, 
 }
 
 /// Builds attention and the feed-forward network in parallel, after one norm or after a norm each.
-pub(super) fn beside(
+pub(super) fn parallel_blocks(
     b: &mut Builder<'_>,
     layer: usize,
     x: ValueId,
-    norms: [&str; 2],
+    attention_norm: &str,
+    network_norm: &str,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
-    let [own, other] = norms.map(|norm| format!("blk.{layer}.{norm}.weight"));
-    let h = b.norm(x, &own)?;
+    let name = |norm: &str| format!("blk.{layer}.{norm}.weight");
+    let h = b.norm(x, &name(attention_norm))?;
     let y = attention_of(b, layer, h, style)?;
-    let h = if own == other { h } else { b.norm(x, &other)? };
+    let h = if attention_norm == network_norm { h } else { b.norm(x, &name(network_norm))? };
     let x = b.add(y, x)?;
     feed_forward_of(b, layer, x, h, style)
 }
@@ -265,7 +294,7 @@ pub(super) fn beside(
 pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.attn_norm.weight"))? } else { x };
     let y = attention_of(b, layer, h, style)?;
-    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)
+    add(b, layer, x, y, style.post_norms.map(|norms| norms.attention), style)
 }
 
 /// Key of the limit of queries, keys and values. An architecture lists it in `reads`.
@@ -315,7 +344,11 @@ pub(super) fn attention_to(
     let name = |part: &str| format!("blk.{layer}.{part}");
     let with_queries = style.output_gate == OutputGate::WithQueries;
     let of_head = if with_queries { facts.key_length + facts.value_length } else { facts.key_length };
-    let widths = [facts.heads * of_head, facts.kv_heads * facts.key_length, facts.kv_heads * facts.value_length];
+    let widths = RowWidths {
+        q: facts.heads * of_head,
+        k: facts.kv_heads * facts.key_length,
+        v: facts.kv_heads * facts.value_length,
+    };
     let roped = is_roped(b, layer, style);
     let (queries, keys) = head_rows(b, layer, widths, roped);
     let (q, kv) = projections(b, layer, h, widths, &keys, style)?;
@@ -332,7 +365,7 @@ pub(super) fn attention_to(
     };
     let q = turned(b, q, &queries)?;
     let q = (style.temper)(b, q, Queries { layer, heads: facts.heads, roped })?;
-    if let Some([k, v]) = kv {
+    if let Some(KeyValueRows { k, v }) = kv {
         let (k, v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
         let v = (style.values)(b, v)?;
         let k = turned(b, k, &keys)?;
@@ -347,7 +380,7 @@ pub(super) fn attention_to(
     }
     let mut y = b.merge_heads(y)?;
     if let OutputGate::Own(function) = style.output_gate {
-        y = gated_output(b, layer, h, (y, facts.value_length), function)?;
+        y = gated_output(b, layer, h, y, facts.value_length, function)?;
     }
     let y = (style.before_output)(b, y, &name("attn_sub_norm.weight"), facts.heads * facts.value_length)?;
     b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
@@ -359,7 +392,8 @@ pub(super) fn gated_output(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
-    (y, value_length): (ValueId, u64),
+    y: ValueId,
+    value_length: u64,
     function: Unary,
 ) -> Result<ValueId, ArchError> {
     let (width, heads) = (b.hyper.embedding_length, b.hyper.layers[layer].heads);
@@ -386,7 +420,7 @@ pub(super) fn add(
 }
 
 /// Returns the queries and keys of a layer, with rows of these widths.
-fn head_rows(b: &Builder<'_>, layer: usize, [q, k, _]: [u64; 3], roped: bool) -> (HeadRows, HeadRows) {
+fn head_rows(b: &Builder<'_>, layer: usize, widths: RowWidths, roped: bool) -> (HeadRows, HeadRows) {
     let of = &b.hyper.layers[layer];
     let rows = |part: &str, width: u64, heads: u64| HeadRows {
         layer,
@@ -397,7 +431,7 @@ fn head_rows(b: &Builder<'_>, layer: usize, [q, k, _]: [u64; 3], roped: bool) ->
         length: of.key_length,
         roped,
     };
-    (rows("q", q, of.heads), rows("k", k, of.kv_heads))
+    (rows("q", widths.q, of.heads), rows("k", widths.k, of.kv_heads))
 }
 
 /// Builds queries, and keys and values unless the layer shares those of another: from three
@@ -406,12 +440,12 @@ fn projections(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
-    widths: [u64; 3],
+    widths: RowWidths,
     keys: &HeadRows,
     style: &Style,
-) -> Result<(ValueId, Option<[ValueId; 2]>), ArchError> {
+) -> Result<(ValueId, Option<KeyValueRows>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
-    let ([q, k, v], bias) = (widths, style.bias);
+    let (RowWidths { q, k, v }, bias) = (widths, style.bias);
     let shares = b.hyper.layers[layer].shares.is_some();
     let (q, mut kv) = if b.has(&name("attn_qkv.weight")) {
         let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
@@ -420,7 +454,7 @@ fn projections(
         if shares {
             return Ok((q_rows, None));
         }
-        (q_rows, Some([b.slice(all, q, k)?, b.slice(all, q + k, v)?]))
+        (q_rows, Some(KeyValueRows { k: b.slice(all, q, k)?, v: b.slice(all, q + k, v)? }))
     } else {
         let q = b.linear(h, &name("attn_q"), width, q, bias)?;
         let q = (style.limit_rows)(b, q)?;
@@ -436,10 +470,10 @@ fn projections(
         let k = b.linear(h, &name("attn_k"), width, k, bias)?;
         let k = (style.limit_rows)(b, k)?;
         let v = (style.value_rows)(b, &ValueInputs { layer, h, keys: k, width: v }, style)?;
-        (q, Some([k, v]))
+        (q, Some(KeyValueRows { k, v }))
     };
-    if let Some([key, _]) = &mut kv {
-        *key = (style.head_norm.rows)(b, *key, keys)?;
+    if let Some(KeyValueRows { k, .. }) = &mut kv {
+        *k = (style.head_norm.rows)(b, *k, keys)?;
     }
     Ok((q, kv))
 }

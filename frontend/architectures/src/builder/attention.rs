@@ -12,16 +12,83 @@ use super::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Indexer, Mla, Rope};
 
+/// Positions by which RoPE rotates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopePositions {
+    /// Number whose multiples positions are rounded down to.
+    pub every: u64,
+    /// Whether rotations have the opposite direction.
+    pub back: bool,
+}
+
+impl RopePositions {
+    /// The positions of tokens.
+    pub(crate) const TOKENS: RopePositions = RopePositions { every: 1, back: false };
+}
+
+/// Inputs of the compression of runs of positions to a row each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compression<'a> {
+    /// Rows whose weighted mean is the result.
+    pub kv: ValueId,
+    /// Logits of their weights.
+    pub gate: ValueId,
+    /// Name of the weight that is added to these logits, by position in a run.
+    pub ape: &'a str,
+    /// Positions of a run.
+    pub every: u64,
+    /// Elements of a row.
+    pub width: u64,
+    /// Whether a row also includes the run before; both halves of `width` are then one series each.
+    pub overlap: bool,
+}
+
+/// Inputs of an indexer of positions, and its sizes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PositionIndex {
+    /// Queries, `[T, heads, d]`.
+    pub q: ValueId,
+    /// Weights of query heads, `[T, heads]`.
+    pub w: ValueId,
+    /// Keys, `[T, 1, d]`.
+    pub k: ValueId,
+    /// Elements of a key.
+    pub key_length: u64,
+    /// Maximum number of selected positions or entries.
+    pub top_k: u64,
+    /// Positions of a key, up to its own.
+    pub run: u64,
+    /// Whether the result is compressed entries of `run` positions.
+    pub entries: bool,
+}
+
+/// Inputs of an indexer whose heads select blocks of positions, and its sizes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockSelection {
+    /// Queries, `[T, heads, d]`.
+    pub q: ValueId,
+    /// Keys, `[T, 1, d]`.
+    pub k: ValueId,
+    /// Elements of a key.
+    pub key_length: u64,
+    /// Positions of the selected blocks.
+    pub top_k: u64,
+    /// Positions of a block.
+    pub block: u64,
+    /// Number of selected blocks that are always the last ones up to a row's own.
+    pub local: u64,
+}
+
 impl Builder<'_> {
-    /// Rotates heads by the step's positions, each rounded down to a multiple of `every`; `back`
-    /// rotates in the opposite direction.
+    /// Rotates heads by these positions.
     pub fn rope_by(
         &mut self,
         x: ValueId,
         rope: &Rope,
         style: RopeStyle,
-        (every, back): (u64, bool),
+        positions: RopePositions,
     ) -> Result<ValueId, ArchError> {
+        let RopePositions { every, back } = positions;
         let pos = match (every, back) {
             (1, false) => self.step.pos,
             _ => {
@@ -175,19 +242,12 @@ impl Builder<'_> {
         Ok(y)
     }
 
-    /// Compresses each `every` positions to a row, with the state `state`. The row is the mean of
-    /// the first values, weighted by the second plus rows of the weight `ape`.
-    pub fn compress(
-        &mut self,
-        state: &str,
-        values: [ValueId; 2],
-        ape: &str,
-        [every, width]: [u64; 2],
-        overlap: bool,
-    ) -> Result<ValueId, ArchError> {
+    /// Compresses each run of positions to a row, with the state `state`.
+    pub fn compress(&mut self, state: &str, of: &Compression<'_>) -> Result<ValueId, ArchError> {
+        let Compression { kv, gate, ape, every, width, overlap } = *of;
         let ape = self.vectors(ape, &[every, width])?;
-        let [kv, gate] = values.map(Operand::Value);
-        let operands = [kv, gate, Operand::Value(self.step.pos), Operand::Weight(ape)];
+        let values = [kv, gate, self.step.pos].map(Operand::Value);
+        let operands = [&values[..], &[Operand::Weight(ape)]].concat();
         let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
         let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
         self.recurrent(Recurrent::Compress, state, &[rows, d], &operands, attrs)
@@ -212,35 +272,21 @@ impl Builder<'_> {
         self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Builds the positions that an indexer selects, with the state `state`. The values are its
-    /// queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`. A key covers `run`
-    /// positions, up to its own. If `entries` is set, the result is compressed entries of `run`
-    /// positions instead.
-    pub fn index_top_k(
-        &mut self,
-        state: &str,
-        [q, w, k]: [ValueId; 3],
-        key_length: u64,
-        (top_k, run, entries): (u64, u64, bool),
-    ) -> Result<ValueId, ArchError> {
+    /// Builds the positions or entries that an indexer selects, with the state `state`.
+    pub fn index_top_k(&mut self, state: &str, of: &PositionIndex) -> Result<ValueId, ArchError> {
+        let PositionIndex { q, w, k, key_length, top_k, run, entries } = *of;
         let kv = self.index_keys(state, k, key_length, run)?;
         let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, top_k, entries);
         Ok(self.typed(chosen)?.0)
     }
 
     /// Builds the blocks of positions that each head of an indexer selects for itself, with the
-    /// state `state`. The values are its queries `[T, heads, d]` and keys `[T, 1, d]`.
-    pub fn index_blocks(
-        &mut self,
-        state: &str,
-        [q, k]: [ValueId; 2],
-        key_length: u64,
-        numbers: [u64; 3],
-    ) -> Result<ValueId, ArchError> {
+    /// state `state`.
+    pub fn index_blocks(&mut self, state: &str, of: &BlockSelection) -> Result<ValueId, ArchError> {
+        let BlockSelection { q, k, key_length, top_k, block, local } = *of;
         let kv = self.index_keys(state, k, key_length, 1)?;
-        let [top_k, block, local] = numbers;
-        let chosen = self.graph.index_blocks(q, kv, self.step.pos, top_k, block, local);
-        Ok(self.typed(chosen)?.0)
+        let blocks = self.graph.index_blocks(q, kv, self.step.pos, top_k, block, local);
+        Ok(self.typed(blocks)?.0)
     }
 
     /// Returns the token of a new state with keys of an indexer; each covers `run` positions.

@@ -4,19 +4,32 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::graph::{Place, ValueId, WeightId};
 
-use super::Builder;
+use super::{Builder, Matrices};
 use crate::error::ArchError;
 use crate::hyper::Experts;
+
+/// Experts of each row, and their weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    /// Numbers of the experts.
+    pub ids: ValueId,
+    /// Weights of their outputs.
+    pub weights: ValueId,
+}
+
+/// Gates of experts, and their other half.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GateUp {
+    /// Gates, before the activation.
+    pub gate: ValueId,
+    /// Rows that gates multiply.
+    pub up: ValueId,
+}
 
 impl Builder<'_> {
     /// Builds ids and weights of experts; the table `name` lists the experts for each of the step's
     /// ids.
-    pub fn route_listed(
-        &mut self,
-        logits: ValueId,
-        name: &str,
-        experts: &Experts,
-    ) -> Result<(ValueId, ValueId), ArchError> {
+    pub fn route_listed(&mut self, logits: ValueId, name: &str, experts: &Experts) -> Result<Route, ArchError> {
         let shape = [self.hyper.vocabulary, experts.used];
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.tensor_type().name != "I32" {
@@ -35,8 +48,9 @@ impl Builder<'_> {
         let table = self.typed(table)?;
         self.used.insert(name.to_owned());
         let Experts { score, normalise, scale, .. } = *experts;
-        let routed = self.graph.route_listed(logits, self.step.ids, table, score, normalise, scale);
-        self.typed(routed)
+        let route = self.graph.route_listed(logits, self.step.ids, table, score, normalise, scale);
+        let (ids, weights) = self.typed(route)?;
+        Ok(Route { ids, weights })
     }
 
     /// Returns the experts of a layer, which the file must have.
@@ -47,14 +61,10 @@ impl Builder<'_> {
 
     /// Separates ids and weights of the `experts` experts with matrices, and the sum of the weights
     /// of identity experts.
-    pub fn identities(
-        &mut self,
-        (ids, weights): (ValueId, ValueId),
-        experts: u64,
-    ) -> Result<((ValueId, ValueId), ValueId), ArchError> {
-        let parted = self.graph.route_identities(ids, weights, experts);
-        let (ids, weights, passed) = self.typed(parted)?;
-        Ok(((ids, weights), passed))
+    pub fn identities(&mut self, all: Route, experts: u64) -> Result<(Route, ValueId), ArchError> {
+        let parts = self.graph.route_identities(all.ids, all.weights, experts);
+        let (ids, weights, identity) = self.typed(parts)?;
+        Ok((Route { ids, weights }, identity))
     }
 
     /// Builds the groups of `size` experts that contain these ids.
@@ -68,7 +78,7 @@ impl Builder<'_> {
     /// `exp_probs_b.bias` is added for the selection only, if the file has it. The output of an
     /// expert is a product with `ffn_down_exps`. Its factor `ffn_down_exps.scale` is multiplied
     /// into the expert's weight, unless the product has a bias.
-    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
+    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<Route, ArchError> {
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
         // Identity experts have no factor.
         let apart = self.has(&down("bias")) || experts.identities > 0;
@@ -84,7 +94,7 @@ impl Builder<'_> {
         logits: ValueId,
         experts: &Experts,
         scales: Option<WeightId>,
-    ) -> Result<(ValueId, ValueId), ArchError> {
+    ) -> Result<Route, ArchError> {
         let Experts { used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
         let count = experts.routed();
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
@@ -95,27 +105,21 @@ impl Builder<'_> {
         let alone = score == RouteScore::Softmax && bias.is_none();
         let group_best = u64::from(groups > 1 && best_of_group && alone);
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
-        let routed = self.graph.route(logits, bias, scales, &attrs);
-        self.typed(routed)
+        let route = self.graph.route(logits, bias, scales, &attrs);
+        let (ids, weights) = self.typed(route)?;
+        Ok(Route { ids, weights })
     }
 
-    /// Builds `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used,
-    /// to]`.
-    pub fn expert_linear(
-        &mut self,
-        x: ValueId,
-        ids: ValueId,
-        name: &str,
-        [count, to, from]: [u64; 3],
-    ) -> Result<ValueId, ArchError> {
-        let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
+    /// Builds `x` times the matrices `name` of the experts `ids`: `[T, used, rows]`.
+    pub fn expert_linear(&mut self, x: ValueId, ids: ValueId, name: &str, of: Matrices) -> Result<ValueId, ArchError> {
+        let weight = self.weight(&format!("{name}.weight"), &of.shape())?;
         let y = self.expert_matmul(x, ids, weight)?;
-        let y = self.expert_scaled(y, ids, name, count)?;
+        let y = self.expert_scaled(y, ids, name, of.count)?;
         let bias = format!("{name}.bias");
         if !self.has(&bias) {
             return Ok(y);
         }
-        let bias = self.weight(&bias, &[count, to])?;
+        let bias = self.weight(&bias, &[of.count, of.rows])?;
         let y = self.graph.expert_add_bias(y, ids, bias);
         self.typed(y)
     }
@@ -143,27 +147,27 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// Builds `x` times the gate and up matrices (`to` rows of `from`) of the experts `ids`; files
-    /// have one or two tensors.
+    /// Builds `x` times the gate and up matrices of the experts `ids`; files have one or two
+    /// tensors.
     pub fn expert_gate_up(
         &mut self,
         layer: usize,
         x: ValueId,
         ids: ValueId,
-        [count, to, from]: [u64; 3],
-    ) -> Result<[ValueId; 2], ArchError> {
+        of: Matrices,
+    ) -> Result<GateUp, ArchError> {
         let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
         let both = format!("{}.weight", name("gate_up"));
         let mut half = |half: &str, first: u64| {
             if !self.has(&both) {
-                return self.expert_linear(x, ids, &name(half), [count, to, from]);
+                return self.expert_linear(x, ids, &name(half), of);
             }
             let half = format!("{}.weight", name(half));
-            let weight = self.part(&half, &both, [count, to, from], [2 * to, first])?;
+            let weight = self.part(&half, &both, of, 2 * of.rows, first)?;
             let y = self.expert_matmul(x, ids, weight)?;
-            self.expert_scaled(y, ids, &name("gate_up"), count)
+            self.expert_scaled(y, ids, &name("gate_up"), of.count)
         };
-        Ok([half("gate", 0)?, half("up", to)?])
+        Ok(GateUp { gate: half("gate", 0)?, up: half("up", of.rows)? })
     }
 
     /// Sums the experts' rows `[T, used, n]` with their weights.

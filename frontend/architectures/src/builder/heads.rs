@@ -2,7 +2,7 @@
 
 use ixc_ir::graph::{Place, ValueId};
 
-use super::Builder;
+use super::{Builder, Matrices};
 use crate::error::ArchError;
 
 impl Builder<'_> {
@@ -12,9 +12,9 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// Multiplies each head of `x` by its own matrix of `name` (`to` rows of `from`).
-    pub fn heads_linear(&mut self, x: ValueId, name: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
-        let weight = self.weight(&format!("{name}.weight"), &[heads, to, from])?;
+    /// Multiplies each head of `x` by its own matrix of `name`.
+    pub fn heads_linear(&mut self, x: ValueId, name: &str, of: Matrices) -> Result<ValueId, ArchError> {
+        let weight = self.weight(&format!("{name}.weight"), &of.shape())?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
         let y = self.typed(y)?;
         self.scaled(y, name)
@@ -22,12 +22,12 @@ impl Builder<'_> {
 
     /// Does what [`Builder::heads_linear`] does. In the file, the rows of all heads may form one
     /// matrix.
-    pub fn rows_linear(&mut self, x: ValueId, stem: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
+    pub fn rows_linear(&mut self, x: ValueId, stem: &str, of: Matrices) -> Result<ValueId, ArchError> {
         let name = format!("{stem}.weight");
         let tensor = self.gguf.require_tensor(&name)?;
-        let shape = [heads, to, from];
+        let shape = of.shape();
         match tensor.dims().len() {
-            0..=2 => self.check_shape(tensor, &[heads.saturating_mul(to), from])?,
+            0..=2 => self.check_shape(tensor, &[of.count.saturating_mul(of.rows), of.columns])?,
             _ => self.check_shape(tensor, &shape)?,
         }
         let format = self.gguf.require_format(tensor)?;
@@ -45,11 +45,12 @@ impl Builder<'_> {
     pub fn heads_part(
         &mut self,
         x: ValueId,
-        [name, tensor]: [&str; 2],
-        [heads, to, from]: [u64; 3],
+        name: &str,
+        tensor: &str,
+        of: Matrices,
         before: u64,
     ) -> Result<ValueId, ArchError> {
-        let weight = self.part(name, tensor, [heads, to, from], [before + to, before])?;
+        let weight = self.part(name, tensor, of, before + of.rows, before)?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
         self.typed(y)
     }

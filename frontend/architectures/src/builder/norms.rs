@@ -34,7 +34,7 @@ impl Builder<'_> {
 
     /// Builds a norm of heads of `d` elements, each with its own weight. The type is that of the
     /// stream's norms, without a bias.
-    pub fn norm_of_each(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+    pub fn norm_of_each(&mut self, x: ValueId, name: &str, heads: u64, d: u64) -> Result<ValueId, ArchError> {
         let weight = self.vectors(name, &[heads, d])?;
         let x = if self.hyper.norms.are_layer_norms() { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
@@ -47,10 +47,11 @@ impl Builder<'_> {
         &mut self,
         x: ValueId,
         name: &str,
-        [heads, d]: [u64; 2],
+        heads: u64,
+        d: u64,
         eps: f64,
     ) -> Result<ValueId, ArchError> {
-        let weight = self.parted(&format!("{name}.weight"), [heads, d])?;
+        let weight = self.parted(&format!("{name}.weight"), heads, d)?;
         let x = self.centre(x)?;
         let y = self.graph.rms_norm(x, weight, eps);
         let y = self.typed(y)?;
@@ -77,7 +78,7 @@ impl Builder<'_> {
 
     /// Builds an RMS norm of a layer's queries, and multiplies each head by a number. Files have
     /// each number once, graphs once for each element of the head ([`HEAD_GAIN`]).
-    pub fn norm_with_gains(&mut self, x: ValueId, layer: usize, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+    pub fn norm_with_gains(&mut self, x: ValueId, layer: usize, heads: u64, d: u64) -> Result<ValueId, ArchError> {
         self.leave_out(&format!("blk.{layer}.attn_q_norm.weight"));
         let weight = self.vectors(&format!("blk.{layer}.{HEAD_GAIN}.weight"), &[heads, d])?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
@@ -98,7 +99,7 @@ impl Builder<'_> {
 
     /// Builds an RMS norm of each of `groups` equal parts of a row, with separate weights. Without
     /// a weight `name` in the file, returns the rows unchanged.
-    pub fn grouped_norm(&mut self, x: ValueId, name: &str, [groups, len]: [u64; 2]) -> Result<ValueId, ArchError> {
+    pub fn grouped_norm(&mut self, x: ValueId, name: &str, groups: u64, len: u64) -> Result<ValueId, ArchError> {
         if !self.has(name) {
             return Ok(x);
         }
@@ -114,8 +115,8 @@ impl Builder<'_> {
 
     /// Builds an RMS norm of each of `count` concatenated streams, with separate weights, which
     /// files may have as one vector.
-    pub fn norm_of_streams(&mut self, x: ValueId, name: &str, [count, len]: [u64; 2]) -> Result<ValueId, ArchError> {
-        let weight = self.parted(name, [count, len])?;
+    pub fn norm_of_streams(&mut self, x: ValueId, name: &str, count: u64, len: u64) -> Result<ValueId, ArchError> {
+        let weight = self.parted(name, count, len)?;
         let x = self.split_heads(x, count)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
         let y = self.typed(y)?;
@@ -123,7 +124,7 @@ impl Builder<'_> {
     }
 
     /// Returns `count` F32 vectors `name` of length `len`, which files may have as one vector.
-    fn parted(&mut self, name: &str, [count, len]: [u64; 2]) -> Result<WeightId, ArchError> {
+    fn parted(&mut self, name: &str, count: u64, len: u64) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.dims() != [count.saturating_mul(len)] || tensor.tensor_type().name != "F32" {
             return self.vectors(name, &[count, len]);
@@ -151,8 +152,8 @@ impl Builder<'_> {
     }
 
     /// Does what [`Builder::weighted`] does, for heads with a vector each.
-    pub fn weighted_heads(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
-        let weight = self.parted(name, [heads, d])?;
+    pub fn weighted_heads(&mut self, x: ValueId, name: &str, heads: u64, d: u64) -> Result<ValueId, ArchError> {
+        let weight = self.parted(name, heads, d)?;
         let y = self.graph.rms_norm(x, weight, ROOT * ROOT);
         let y = self.typed(y)?;
         self.scale(y, ROOT)

@@ -6,6 +6,24 @@ use ixc_model_files::gguf::Tensor;
 use super::Builder;
 use crate::error::ArchError;
 
+/// Shape of equal matrices: one for each head or expert.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrices {
+    /// Number of matrices.
+    pub count: u64,
+    /// Rows of a matrix: elements of its product.
+    pub rows: u64,
+    /// Columns of a matrix: elements of its input.
+    pub columns: u64,
+}
+
+impl Matrices {
+    /// Returns the shape, outermost first.
+    pub(super) fn shape(self) -> [u64; 3] {
+        [self.count, self.rows, self.columns]
+    }
+}
+
 impl Builder<'_> {
     /// Returns the weight `name`, which must have `shape` (outermost first).
     pub fn weight(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
@@ -75,14 +93,15 @@ impl Builder<'_> {
         Ok(self.optional_scalar(name)?.unwrap_or_default())
     }
 
-    /// Returns a part of `tensor` as a weight called `name`: for each of `shape[0]` experts,
-    /// `shape[1]` of `rows` rows, beginning at row `from`.
+    /// Returns a part of `tensor` as a weight called `name`: of each matrix with `rows` rows, those
+    /// of `of` that begin at row `from`.
     pub(super) fn part(
         &mut self,
         name: &str,
         tensor: &str,
-        shape: [u64; 3],
-        [rows, from]: [u64; 2],
+        of: Matrices,
+        rows: u64,
+        from: u64,
     ) -> Result<WeightId, ArchError> {
         if let Some(id) = self.graph.find_weight(name) {
             return Ok(id);
@@ -90,13 +109,13 @@ impl Builder<'_> {
         let found = self.gguf.require_tensor(tensor)?;
         // A matrix may have the rows of all experts.
         match found.dims() {
-            [_, _] => self.check_shape(found, &[shape[0].saturating_mul(rows), shape[2]])?,
-            _ => self.check_shape(found, &[shape[0], rows, shape[2]])?,
+            [_, _] => self.check_shape(found, &[of.count.saturating_mul(rows), of.columns])?,
+            _ => self.check_shape(found, &Matrices { rows, ..of }.shape())?,
         }
         let format = self.gguf.require_format(found)?;
         let place = Some(Place { file: found.file() as u32, offset: found.offset() });
         let part = Part { tensor: tensor.to_owned(), rows, from };
-        let weight = self.graph.weight_part(name, format, &shape, place, Some(part));
+        let weight = self.graph.weight_part(name, format, &of.shape(), place, Some(part));
         self.used.insert(tensor.to_owned());
         self.typed(weight)
     }

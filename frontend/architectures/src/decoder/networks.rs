@@ -4,7 +4,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::GateAttrs;
 
 use super::{Style, add};
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, GateUp, Matrices, Route};
 use crate::error::ArchError;
 use crate::hyper::Experts;
 
@@ -23,7 +23,7 @@ pub(super) fn feed_forward_of(
     h: ValueId,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
-    let norm = style.post_norms.map(|[_, norm]| norm);
+    let norm = style.post_norms.map(|norms| norms.network);
     match b.hyper.layers[layer].experts.clone() {
         Some(of) => {
             // Unless a norm takes the sum of all experts, the output of shared experts is added to
@@ -100,60 +100,61 @@ fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let chosen = chosen(b, layer, h, of)?;
-    given(b, layer, x, (h, chosen), of, style)
+    let selection = select(b, layer, h, of)?;
+    selected_experts(b, layer, x, h, selection, of, style)
 }
 
-/// Experts selected for each row, and their weights.
+/// Experts selected for each row.
 #[derive(Clone, Copy)]
-pub(crate) struct Chosen {
-    ids: ValueId,
-    weights: ValueId,
+pub(crate) struct Selection {
+    /// Experts with matrices.
+    route: Route,
     /// Sum of the weights of identity experts, for models with such experts.
-    passed: Option<ValueId>,
+    identity: Option<ValueId>,
 }
 
 /// Builds the router on `h`.
-pub(crate) fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Chosen, ArchError> {
+pub(crate) fn select(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Selection, ArchError> {
     let width = b.hyper.embedding_length;
     let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
     let all = b.route(layer, logits, of)?;
-    let ((ids, weights), passed) = match of.identities {
-        0 => (all, None),
-        _ => b.identities(all, of.count).map(|(own, passed)| (own, Some(passed)))?,
-    };
-    Ok(Chosen { ids, weights, passed })
+    match of.identities {
+        0 => Ok(Selection { route: all, identity: None }),
+        _ => b.identities(all, of.count).map(|(route, identity)| Selection { route, identity: Some(identity) }),
+    }
 }
 
 /// Does what [`experts`] does, with experts that are already selected for `h`.
-pub(crate) fn given(
+pub(crate) fn selected_experts(
     b: &mut Builder<'_>,
     layer: usize,
     x: Option<ValueId>,
-    (h, Chosen { ids, weights, passed }): (ValueId, Chosen),
+    h: ValueId,
+    selection: Selection,
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
     let mut beside = if of.shared > 0 { Some((style.shared)(b, layer, h, of.shared, style)?) } else { None };
-    if let Some(passed) = passed {
-        let back = b.scale_heads(h, passed)?;
+    if let Some(identity) = selection.identity {
+        let back = b.scale_heads(h, identity)?;
         beside = Some(beside.map_or(Ok(back), |shared| b.add(back, shared))?);
     }
     if let (Some(beside), Some(x)) = (&mut beside, x) {
         *beside = b.add(*beside, x)?;
     }
-    Ok((routed(b, layer, h, (ids, weights), of, style)?, beside))
+    Ok((routed(b, layer, h, selection.route, of, style)?, beside))
 }
 
-/// Builds the experts `ids` on `h`, and sums their outputs with their weights.
+/// Builds the experts of a route on `h`, and sums their outputs with their weights.
 pub(crate) fn routed(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
-    (ids, weights): (ValueId, ValueId),
+    route: Route,
     of: &Experts,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
+    let Route { ids, weights } = route;
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
     // Experts may have a narrower input than the stream. Kimi K3's files have other names for its
@@ -165,17 +166,19 @@ pub(crate) fn routed(
     };
     let down = latent(b, "down");
     let h = if of.latent.is_some() { b.linear(h, &down, width, own, Bias::Optional)? } else { h };
+    let inward = Matrices { count, rows: inner, columns: own };
     let y = match style.ungated {
         Some(function) => {
-            let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own])?;
+            let up = b.expert_linear(h, ids, &name("ffn_up_exps"), inward)?;
             b.activation(function, up)?
         }
         None => {
-            let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
+            let GateUp { gate, up } = b.expert_gate_up(layer, h, ids, inward)?;
             b.gated(gate, up, &gate_attrs(style, b.hyper.layers[layer].limits.routed))?
         }
     };
-    let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;
+    let outward = Matrices { count, rows: own, columns: inner };
+    let y = b.expert_linear(y, ids, &name("ffn_down_exps"), outward)?;
     let mut y = b.combine(y, weights)?;
     if of.latent.is_none() {
         return Ok(y);

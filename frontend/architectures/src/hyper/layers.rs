@@ -13,11 +13,21 @@ pub(crate) const ROPED: &str = "attention.rope_pattern";
 struct HeadKeys {
     heads: Vec<u64>,
     kv_heads: Vec<u64>,
-    /// Lengths of a key and of a value, without a window and with one.
-    full: [Option<u64>; 2],
-    local: [Option<u64>; 2],
+    /// Lengths in layers without a window.
+    full: HeadLengths,
+    /// Lengths in layers with a window.
+    local: HeadLengths,
     /// Factor on attention scores; 0 if the file does not state it.
     scale: f64,
+}
+
+/// Lengths of heads, if files state them.
+#[derive(Clone, Copy)]
+struct HeadLengths {
+    /// Length of a key.
+    key: Option<u64>,
+    /// Length of a value.
+    value: Option<u64>,
 }
 
 /// Heads of a layer.
@@ -46,15 +56,15 @@ impl HeadKeys {
         let heads = (keys.defaults.heads)(keys, count)?;
         let kv_heads =
             keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
-        let [key_length, value_length] =
-            ["attention.key_length", "attention.value_length"].map(|key| keys.optional(key, 1, MAX_WIDTH));
-        let full = [key_length?, value_length?];
-        let mut local = full;
-        if keys.defaults.windows.is_some() {
-            let [key_length, value_length] =
-                ["attention.key_length_swa", "attention.value_length_swa"].map(|key| keys.optional(key, 1, MAX_WIDTH));
-            local = [key_length?.or(full[0]), value_length?.or(full[1])];
-        }
+        let length = |key: &str| keys.optional(key, 1, MAX_WIDTH);
+        let full = HeadLengths { key: length("attention.key_length")?, value: length("attention.value_length")? };
+        let local = match keys.defaults.windows {
+            Some(_) => HeadLengths {
+                key: length("attention.key_length_swa")?.or(full.key),
+                value: length("attention.value_length_swa")?.or(full.value),
+            },
+            None => full,
+        };
         // Grok's files have another key.
         let [scale, other] = ["attention.scale", "attention.output_scale"]
             .map(|key| keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"));
@@ -66,7 +76,7 @@ impl HeadKeys {
     /// Returns the heads of layer `i`, which has a window if `windowed` is set.
     fn layer(&self, keys: &Keys<'_>, i: usize, windowed: bool, embedding_length: u64) -> Result<LayerHeads, GgufError> {
         let (heads, kv_heads) = (self.heads[i], self.kv_heads[i]);
-        let [key_length, value_length] = if windowed { self.local } else { self.full };
+        let HeadLengths { key: key_length, value: value_length } = if windowed { self.local } else { self.full };
         if kv_heads > 0 && (heads == 0 || !heads.is_multiple_of(kv_heads)) {
             let limit = format!("a divisor of attention.head_count, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));

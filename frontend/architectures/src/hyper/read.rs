@@ -78,7 +78,7 @@ impl Hyper {
         }
         let roped = is_roped(&keys, &Widths { layers: count, embedding: embedding_length })?;
         let draft_layers = draft_layers(gguf, &keys, count)?;
-        let windowed = windowed(&keys, [count, draft_layers].map(|count| count as usize))?;
+        let windowed = windowed(&keys, count as usize, draft_layers as usize)?;
         let mut layers = layers(&keys, &windowed, embedding_length)?;
         if !guessing {
             layers.truncate(layers.len() - draft_layers as usize);

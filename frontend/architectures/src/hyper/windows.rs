@@ -55,7 +55,7 @@ impl Windows {
 
 /// Returns for each of `count` layers whether it has a window. Files may omit the last `drafts`
 /// layers, which only draft.
-pub(super) fn windowed(keys: &Keys<'_>, [count, drafts]: [usize; 2]) -> Result<Vec<bool>, GgufError> {
+pub(super) fn windowed(keys: &Keys<'_>, count: usize, drafts: usize) -> Result<Vec<bool>, GgufError> {
     let Some(windows) = keys.defaults.windows else { return Ok(vec![false; count]) };
     const KEY: &str = "attention.sliding_window_pattern";
     if let Some(Value::Array(pattern)) = keys.metadata.get(&keys.name(KEY)) {

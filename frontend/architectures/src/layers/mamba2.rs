@@ -44,7 +44,7 @@ pub(crate) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Val
         step: dt,
     };
     let y = gated_scan(b, layer, &rows, z)?;
-    let y = b.grouped_norm(y, &name("ssm_norm.weight"), [groups, inner / groups])?;
+    let y = b.grouped_norm(y, &name("ssm_norm.weight"), groups, inner / groups)?;
     b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }
 

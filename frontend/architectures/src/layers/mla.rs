@@ -29,7 +29,7 @@
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, Compression, Matrices, PositionIndex};
 use crate::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output};
 use crate::error::ArchError;
 use crate::hyper::{Indexer, Mla};
@@ -155,14 +155,17 @@ impl Choice {
         if run > 1 {
             let part = |part: &str| format!("blk.{layer}.indexer_compressor_{part}");
             let gate = b.linear(h, &part("gate"), width, key_length, Bias::Optional)?;
-            k = b.compress(&format!("compressor.{layer}"), [k, gate], &part("ape.weight"), [run, key_length], false)?;
+            let ape = &part("ape.weight");
+            let runs = Compression { kv: k, gate, ape, every: run, width: key_length, overlap: false };
+            k = b.compress(&format!("compressor.{layer}"), &runs)?;
         }
         let k = b.split_heads(k, 1)?;
         let k = self.turned(b, layer, k)?;
         let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
-        let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false))?;
-        self.last = Some(chosen);
-        Ok(chosen)
+        let index = PositionIndex { q, w, k, key_length, top_k, run, entries: false };
+        let positions = b.index_top_k(&format!("index.{layer}"), &index)?;
+        self.last = Some(positions);
+        Ok(positions)
     }
 }
 
@@ -214,7 +217,7 @@ pub(crate) fn attention_of(
     let roped = |b: &mut Builder<'_>, x: ValueId| if roped { b.rope(layer, x, style.pairs) } else { Ok(x) };
     let (q_still, q_turned) = parted(b, q, still)?;
     let q_turned = q_turned.map(|x| roped(b, x)).transpose()?;
-    let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
+    let q_still = b.heads_linear(q_still, &name("attn_k_b"), Matrices { count: heads, rows: rank, columns: still })?;
     let q = q_turned.map_or(Ok(q_still), |x| b.concat(q_still, x))?;
     let q = (style.temper)(b, q, Queries { layer, heads, roped: turned > 0 })?;
     if b.hyper.layers[layer].shares.is_none() {
@@ -234,18 +237,19 @@ pub(crate) fn attention_of(
     }
     let y = b.attend_to(layer, q, &b.scores(layer), (style.sinks)(&b.hyper.layers[layer]), chosen)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
+    let values = Matrices { count: heads, rows: value_length, columns: rank };
     let y = match !b.has(&own) && b.has(&of_both) {
         // Older files have one matrix for this and `attn_k_b` (`absorbed`).
-        true => b.heads_part(y, [&own, &of_both], [heads, value_length, rank], still)?,
+        true => b.heads_part(y, &own, &of_both, values, still)?,
         false => {
             // Some files have that matrix in addition to its two parts (ik_llama.cpp).
             b.leave_out(&of_both);
-            b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?
+            b.heads_linear(y, &name("attn_v_b"), values)?
         }
     };
     let mut y = b.merge_heads(y)?;
     if let OutputGate::Own(function) = style.output_gate {
-        y = gated_output(b, layer, h, (y, value_length), function)?;
+        y = gated_output(b, layer, h, y, value_length, function)?;
     }
     b.linear(y, &name("attn_output"), heads * value_length, width, Bias::Optional)
 }

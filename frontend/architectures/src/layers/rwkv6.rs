@@ -14,7 +14,7 @@
 
 use ixc_ir::graph::{Unary, ValueId};
 
-use crate::builder::{Bias, Builder, StateSizes, WkvRows};
+use crate::builder::{Bias, Builder, Matrices, StateSizes, WkvRows};
 use crate::error::ArchError;
 use crate::hyper::Precise;
 use crate::layers::rwkv;
@@ -42,7 +42,7 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     let StateSizes { heads, key_length: length, .. } = sizes;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
     let before = shift(b, &format!("shift.{layer}"), h)?;
-    let [xw, xk, xv, xr, xg] = five(b, layer, h, before)?;
+    let MixedRows { w: xw, k: xk, v: xv, r: xr, g: xg } = mix(b, layer, h, before)?;
 
     let decay = through_short(b, xw, &name("decay_w"), Between::Tanh)?;
     let decay = b.bias(decay, &name("decay.weight"), width)?;
@@ -67,13 +67,13 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
         let y = b.wkv(&state, &rows)?;
         let bonus = b.mul(r, k)?;
         let bonus = b.split_heads(bonus, heads)?;
-        let bonus = b.weighted_heads(bonus, &first, [heads, length])?;
+        let bonus = b.weighted_heads(bonus, &first, heads, length)?;
         let bonus = b.heads_sum(bonus)?;
         let bonus = b.scale_heads(v, bonus)?;
         let y = b.merge_heads(y)?;
         let y = b.add(y, bonus)?;
         let y = b.split_heads(y, heads)?;
-        b.layer_norm_of_each(y, &name("ln"), [heads, length], HEAD_EPS)?
+        b.layer_norm_of_each(y, &name("ln"), heads, length, HEAD_EPS)?
     } else {
         let r = b.scale(r, 1.0 / (length as f64).sqrt())?;
         let r_heads = b.split_heads(r, heads)?;
@@ -86,8 +86,17 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     b.linear(y, &name("output"), width, width, Bias::Optional)
 }
 
+/// Rows mixed with previous rows, for each input.
+struct MixedRows {
+    w: ValueId,
+    k: ValueId,
+    v: ValueId,
+    r: ValueId,
+    g: ValueId,
+}
+
 /// Mixes rows with previous rows for five inputs; each element's share depends on the rows.
-fn five(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result<[ValueId; 5], ArchError> {
+fn mix(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result<MixedRows, ArchError> {
     let width = b.hyper.embedding_length;
     let count = FINCH.len() as u64;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
@@ -96,7 +105,7 @@ fn five(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Resul
     let x = b.linear(x, &name("w1"), width, count * rank, Bias::Optional)?;
     let x = b.softcap(x, 1.0)?;
     let x = b.split_heads(x, count)?;
-    let x = b.heads_linear(x, &name("w2"), [count, width, rank])?;
+    let x = b.heads_linear(x, &name("w2"), Matrices { count, rows: width, columns: rank })?;
     let x = b.merge_heads(x)?;
     // Files have one fused tensor, used as a vector, or, if they are older, five tensors.
     let fused = b.has(&format!("blk.{layer}.{FUSED}"));
@@ -111,5 +120,7 @@ fn five(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Resul
         let share = b.mul(share, before)?;
         *row = b.add(h, share)?;
     }
-    Ok(rows)
+    // The order of `FINCH`.
+    let [w, k, v, r, g] = rows;
+    Ok(MixedRows { w, k, v, r, g })
 }

@@ -121,7 +121,7 @@ pub(crate) fn time_mix(
     };
     let y = b.wkv(&format!("wkv.{layer}"), &rows)?;
     let y = match b.has(&name("ln.weight")) {
-        true => b.layer_norm_of_each(y, &name("ln"), [heads, length], HEAD_EPS)?,
+        true => b.layer_norm_of_each(y, &name("ln"), heads, length, HEAD_EPS)?,
         false => y,
     };
     let y = b.merge_heads(y)?;

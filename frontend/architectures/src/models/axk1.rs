@@ -6,13 +6,13 @@ use ixc_ir::graph::ValueId;
 use super::deepseek2;
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Style, feed_forward};
+use crate::decoder::{PostNorms, Style, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
 use crate::layers::mla;
 
 const NORM: &str = "post_ffw_norm";
-const SPARSE: Style = Style { post_norms: Some([NORM; 2]), ..deepseek2::STYLE };
+const SPARSE: Style = Style { post_norms: Some(PostNorms { attention: NORM, network: NORM }), ..deepseek2::STYLE };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "axk1",

@@ -9,7 +9,7 @@ use ixc_ir::format::Format;
 use ixc_model_files::gguf::{Gguf, GgufError, Made, StringArray};
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder};
+use crate::decoder::{HeadNorm, PostNorms, Style, decoder};
 use crate::hyper::Defaults;
 
 /// Epsilon of the norms of heads.
@@ -17,13 +17,14 @@ const HEAD_EPS: f64 = 1e-5;
 
 /// Layer norms of each head, with its own weight and bias.
 const HEAD_NORM: HeadNorm = HeadNorm {
-    before: |b, x, of| b.layer_norm_of_each(x, of.norm.trim_end_matches(".weight"), [of.heads, of.length], HEAD_EPS),
+    before: |b, x, of| b.layer_norm_of_each(x, of.norm.trim_end_matches(".weight"), of.heads, of.length, HEAD_EPS),
     ..HeadNorm::ABSENT
 };
 
 const STYLE: Style = Style { head_norm: HEAD_NORM, ..Style::LLAMA };
 /// Norms after blocks, with the same names.
-const POST_NORMS: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "ffn_norm"]), ..STYLE };
+const POST_NORMS: Style =
+    Style { pre_norms: false, post_norms: Some(PostNorms { attention: "attn_norm", network: "ffn_norm" }), ..STYLE };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "chameleon",

@@ -4,9 +4,9 @@
 //! layers are listed by token (llama.cpp `deepseek4.cpp`).
 //!
 //! ```text
-//! q  = turned(norm of each head(attn_q_b norm(attn_q_a h)));  kv = turned(norm(attn_kv h))
-//! e  = turned(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))    // one per ratio
-//! y  = turned back(attention(q; kv of the window, all e or the selected ones; sinks))
+//! q  = rotate(norm of each head(attn_q_b norm(attn_q_a h)));  kv = rotate(norm(attn_kv h))
+//! e  = rotate(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))    // one per ratio
+//! y  = rotate back(attention(q; kv of the window, all e or the selected ones; sinks))
 //! attn_output_b (attn_output_a of each group of heads y)
 //! ```
 //!
@@ -16,8 +16,8 @@
 //!
 //! ```text
 //! // a: the input of attn_q_b
-//! k = turned(norm(compress(indexer_compressor_kv h, indexer_compressor_gate h)))
-//! q = turned(indexer.attn_q_b a)
+//! k = rotate(norm(compress(indexer_compressor_kv h, indexer_compressor_gate h)))
+//! q = rotate(indexer.attn_q_b a)
 //! attention over index.top_k(q, indexer.proj h, k) {entries = true} // ir/src/graph/op.rs
 //! ```
 //!
@@ -31,7 +31,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, Compression, Matrices, PositionIndex, RopePositions};
 use crate::decoder::{Style, network, routed};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
@@ -86,26 +86,27 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> 
     let q = b.linear(row, &name("attn_q_b"), of.query_rank, heads * d, Bias::Optional)?;
     let q = b.split_heads(q, heads)?;
     let q = b.plain_norm(q)?;
-    let q = turned(b, layer, (q, d), of, (1, false))?;
+    let q = rotate_last(b, layer, q, d, of, RopePositions::TOKENS)?;
     let kv = b.linear(h, &name("attn_kv"), width, d, Bias::Optional)?;
     let kv = b.rms_norm(kv, &name("attn_kv_a_norm.weight"), d)?;
     let kv = b.split_heads(kv, 1)?;
-    let kv = turned(b, layer, (kv, d), of, (1, false))?;
+    let kv = rotate_last(b, layer, kv, d, of, RopePositions::TOKENS)?;
     b.append(layer, kv, kv)?;
     let y = match of.ratios[layer] {
         0 => b.attend(layer, q, true)?,
         ratio => {
-            let entry = entry(b, layer, h, of, ("attn_compressor", d))?;
+            let entry = entry(b, layer, h, of, "attn_compressor", d)?;
             b.append_entries(layer, entry, ratio)?;
-            let chosen = if ratio == OVERLAP_RATIO { chosen(b, layer, h, row, of)? } else { None };
-            b.attend_entries(layer, q, chosen)?
+            let entries = if ratio == OVERLAP_RATIO { select_entries(b, layer, h, row, of)? } else { None };
+            b.attend_entries(layer, q, entries)?
         }
     };
-    let y = turned(b, layer, (y, d), of, (1, true))?;
+    let y = rotate_last(b, layer, y, d, of, RopePositions { back: true, ..RopePositions::TOKENS })?;
     let y = b.merge_heads(y)?;
     let (groups, rank) = (of.output_groups, of.output_rank);
     let y = b.split_heads(y, groups)?;
-    let y = b.rows_linear(y, &name("attn_output_a"), [groups, rank, heads * d / groups])?;
+    let y =
+        b.rows_linear(y, &name("attn_output_a"), Matrices { count: groups, rows: rank, columns: heads * d / groups })?;
     let y = b.merge_heads(y)?;
     b.linear(y, &name("attn_output_b"), groups * rank, width, Bias::Optional)
 }
@@ -116,7 +117,8 @@ fn entry(
     layer: usize,
     h: ValueId,
     of: &Compressed,
-    (matrices, d): (&str, u64),
+    matrices: &str,
+    d: u64,
 ) -> Result<ValueId, ArchError> {
     let (width, ratio) = (b.hyper.embedding_length, of.ratios[layer]);
     let name = |part: &str| format!("blk.{layer}.{matrices}_{part}");
@@ -125,15 +127,16 @@ fn entry(
     let kv = b.linear(h, &name("kv"), width, series * d, Bias::Optional)?;
     let gate = b.linear(h, &name("gate"), width, series * d, Bias::Optional)?;
     let state = if matrices == INDEX { format!("index.compressor.{layer}") } else { format!("compressor.{layer}") };
-    let entry = b.compress(&state, [kv, gate], &name("ape.weight"), [ratio, series * d], overlap)?;
+    let ape = &name("ape.weight");
+    let entry = b.compress(&state, &Compression { kv, gate, ape, every: ratio, width: series * d, overlap })?;
     let entry = b.rms_norm(entry, &name("norm.weight"), d)?;
     let entry = b.split_heads(entry, 1)?;
-    turned(b, layer, (entry, d), of, (ratio, false))
+    rotate_last(b, layer, entry, d, of, RopePositions { every: ratio, back: false })
 }
 
 /// Builds the selection of entries that a token attends to, from normalised rows and from the rows
 /// for queries. `None` if it attends to all entries.
-fn chosen(
+fn select_entries(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
@@ -153,20 +156,22 @@ fn chosen(
     let width = b.hyper.embedding_length;
     let q = b.linear(row, &name("attn_q_b"), of.query_rank, heads * key_length, Bias::Optional)?;
     let q = b.split_heads(q, heads)?;
-    let q = turned(b, layer, (q, key_length), of, (1, false))?;
+    let q = rotate_last(b, layer, q, key_length, of, RopePositions::TOKENS)?;
     let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
-    let k = entry(b, layer, h, of, (INDEX, key_length))?;
-    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, OVERLAP_RATIO, true)).map(Some)
+    let k = entry(b, layer, h, of, INDEX, key_length)?;
+    let index = PositionIndex { q, w, k, key_length, top_k, run: OVERLAP_RATIO, entries: true };
+    b.index_top_k(&format!("index.{layer}"), &index).map(Some)
 }
 
 /// Rotates the last elements of heads of `d` elements. Positions are rounded down to a multiple,
 /// and the rotation may be reversed.
-fn turned(
+fn rotate_last(
     b: &mut Builder<'_>,
     layer: usize,
-    (x, d): (ValueId, u64),
+    x: ValueId,
+    d: u64,
     of: &Compressed,
-    by: (u64, bool),
+    positions: RopePositions,
 ) -> Result<ValueId, ArchError> {
     let rope = match of.ratios[layer] {
         0 => b.hyper.rope.unscaled(),
@@ -176,10 +181,10 @@ fn turned(
         return Err(b.refused("rope.dimension_count", rope.dims, &format!("at most {d}, the length of a key")));
     };
     if still == 0 {
-        return b.rope_by(x, &rope, Style::LLAMA.pairs, by);
+        return b.rope_by(x, &rope, Style::LLAMA.pairs, positions);
     }
     let (still, last) = (b.slice(x, 0, still)?, b.slice(x, still, rope.dims)?);
-    let last = b.rope_by(last, &rope, Style::LLAMA.pairs, by)?;
+    let last = b.rope_by(last, &rope, Style::LLAMA.pairs, positions)?;
     b.concat(still, last)
 }
 
@@ -190,7 +195,7 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     let h = b.norm(x, &name("ffn_norm.weight"))?;
     let experts = b.experts(layer)?;
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
-    let chosen = match (layer as u64) < of.listed_layers {
+    let route = match (layer as u64) < of.listed_layers {
         true => {
             // The bias selects nothing here.
             b.leave_out(&name("exp_probs_b.bias"));
@@ -200,7 +205,7 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     };
     // A second selection bias, for images.
     b.leave_out(&name("exp_probs_b_vl.bias"));
-    let y = routed(b, layer, h, chosen, &experts, &Style::LLAMA)?;
+    let y = routed(b, layer, h, route, &experts, &Style::LLAMA)?;
     if experts.shared == 0 {
         return Ok(y);
     }

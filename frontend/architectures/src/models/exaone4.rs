@@ -2,14 +2,14 @@
 //! window, and only these have RoPE.
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Roped, Style, decoder};
+use crate::decoder::{HeadNorm, PostNorms, Roped, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
     roped: Roped::Windowed,
     pre_norms: false,
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    post_norms: Some(PostNorms::USUAL),
     ..Style::NEOX
 };
 

@@ -17,7 +17,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Style, attention, beside, feed_forward};
+use crate::decoder::{Style, attention, feed_forward, parallel_blocks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
 
@@ -47,7 +47,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             continue;
         }
         let has_own = b.has(&format!("blk.{layer}.{OWN_NORM}.weight"));
-        x = beside(b, layer, x, [if has_own { OWN_NORM } else { "attn_norm" }, "attn_norm"], &STYLE)?;
+        x = parallel_blocks(b, layer, x, if has_own { OWN_NORM } else { "attn_norm" }, "attn_norm", &STYLE)?;
     }
     b.logits(x)
 }

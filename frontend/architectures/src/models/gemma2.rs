@@ -5,11 +5,11 @@
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
-use crate::decoder::{SCORE_CAP, Style, decoder, embed_by_root, limited_scores};
+use crate::decoder::{PostNorms, SCORE_CAP, Style, decoder, embed_by_root, limited_scores};
 use crate::hyper::{Defaults, Scales, Windows};
 
 pub(super) const STYLE: Style = Style {
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    post_norms: Some(PostNorms::USUAL),
     gate: GateAttrs::plain(Activation::Gelu),
     scores: |b, scores| limited_scores(b, scores, 50.0),
     embed: embed_by_root,

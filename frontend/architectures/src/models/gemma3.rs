@@ -4,12 +4,12 @@
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder, embed_by_root};
+use crate::decoder::{HeadNorm, PostNorms, Style, decoder, embed_by_root};
 use crate::hyper::{Defaults, Windows};
 
 pub(super) const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    post_norms: Some(PostNorms::USUAL),
     gate: GateAttrs::plain(Activation::Gelu),
     embed: embed_by_root,
     ..Style::NEOX

@@ -27,7 +27,7 @@ use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{Array, GgufError, Value};
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, Matrices};
 use crate::decoder::{HeadNorm, Style, attention_of};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, MAX_STREAMS, Scales, Windows};
@@ -112,7 +112,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let predicted = predict(b, layer, streams, of)?;
         let active = b.slice(predicted, of.active * width, width)?;
         let y = block(b, layer, active, sparsity[layer])?;
-        let corrected = correct(b, layer, predicted, [active, y], of)?;
+        let corrected = correct(b, layer, predicted, active, y, of)?;
         let active = b.slice(corrected, of.active * width, width)?;
         let active = b.weighted(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
         let own = per_layer_embeddings::of_layer(b, layer, active, inputs, inputs_of)?;
@@ -135,7 +135,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 fn as_long(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let rows = b.split_heads(rows, count)?;
-    let rows = b.heads_linear(rows, name, [count, width, width])?;
+    let rows = b.heads_linear(rows, name, Matrices { count, rows: width, columns: width })?;
     let rows = b.plain_norm_of(rows, NOTHING)?;
     let rows = b.merge_heads(rows)?;
     let length = root_mean_square(b, x, width)?;
@@ -157,7 +157,8 @@ fn coefficients(
     layer: usize,
     x: ValueId,
     name: &str,
-    [count, to]: [u64; 2],
+    count: u64,
+    to: u64,
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let of_layer = |part: &str| format!("blk.{layer}.{part}");
@@ -173,7 +174,7 @@ fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: AltUp) -> Re
     let AltUp { count, active } = of;
     let width = b.hyper.embedding_length;
     let active = b.slice(streams, active * width, width)?;
-    let weights = coefficients(b, layer, active, "altup_predict_coef", [count, count * count])?;
+    let weights = coefficients(b, layer, active, "altup_predict_coef", count, count * count)?;
     let parts = b.split_heads(streams, count)?;
     let mut sums = None;
     for stream in 0..count {
@@ -196,10 +197,12 @@ fn correct(
     b: &mut Builder<'_>,
     layer: usize,
     predicted: ValueId,
-    [active, y]: [ValueId; 2],
-    AltUp { count, .. }: AltUp,
+    active: ValueId,
+    y: ValueId,
+    of: AltUp,
 ) -> Result<ValueId, ArchError> {
-    let weights = coefficients(b, layer, y, "altup_correct_coef", [count, count])?;
+    let count = of.count;
+    let weights = coefficients(b, layer, y, "altup_correct_coef", count, count)?;
     let less = b.scale(active, -1.0)?;
     let news = b.add(y, less)?;
     let news = repeated(b, news, count)?;

@@ -12,7 +12,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{HeadNorm, Style, add, attention, network, routed, value_rows};
+use crate::decoder::{HeadNorm, PostNorms, Style, add, attention, network, routed, value_rows};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Windows};
 use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
@@ -25,7 +25,7 @@ const STYLE: Style = Style {
         true => value_rows(b, of, style),
         false => Ok(of.keys),
     },
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    post_norms: Some(PostNorms::USUAL),
     gate: GateAttrs::plain(Activation::Gelu),
     ..Style::NEOX
 };
@@ -76,7 +76,7 @@ fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId
         let routed = b.rms_norm(routed, &name("post_ffw_norm_2"), width)?;
         y = b.add(y, routed)?;
     }
-    add(b, layer, x, y, STYLE.post_norms.map(|[_, norm]| norm), &STYLE)
+    add(b, layer, x, y, STYLE.post_norms.map(|norms| norms.network), &STYLE)
 }
 
 /// Builds the experts on the stream `x`. The router takes the normalised stream.

@@ -8,12 +8,11 @@ use ixc_model_files::gguf::Value;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{self, Style};
+use crate::decoder::{self, PostNorms, Style};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys};
 
-const STYLE: Style =
-    Style { post_norms: Some(["post_attention_norm", "post_ffw_norm"]), fused_gate: true, ..Style::LLAMA };
+const STYLE: Style = Style { post_norms: Some(PostNorms::USUAL), fused_gate: true, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm4",

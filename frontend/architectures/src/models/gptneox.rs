@@ -7,7 +7,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Style, attention, beside, feed_forward};
+use crate::decoder::{Style, attention, feed_forward, parallel_blocks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Norms};
 
@@ -30,7 +30,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in b.layers() {
         if parallel {
-            x = beside(b, layer, x, ["attn_norm", style.ffn_norm], style)?;
+            x = parallel_blocks(b, layer, x, "attn_norm", style.ffn_norm, style)?;
             continue;
         }
         x = attention(b, layer, x, style)?;

@@ -14,12 +14,12 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{SCORE_CAP, Style, add, attention, limited_scores, network, routed};
+use crate::decoder::{PostNorms, SCORE_CAP, Style, add, attention, limited_scores, network, routed};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Hyper, Keys, MAX_CONTEXT, Rope, Scales, Widths};
 
 const STYLE: Style = Style {
-    post_norms: Some(["attn_output_norm", "post_ffw_norm"]),
+    post_norms: Some(PostNorms { attention: "attn_output_norm", network: "post_ffw_norm" }),
     gate: GateAttrs::plain(Activation::Gelu),
     scores: |b, scores| limited_scores(b, scores, CAP),
     ..Style::NEOX
@@ -83,7 +83,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             y = b.add(dense, y)?;
             y = b.scale(y, std::f64::consts::FRAC_1_SQRT_2)?;
         }
-        let usual = STYLE.post_norms.map(|[_, norm]| norm);
+        let usual = STYLE.post_norms.map(|norms| norms.network);
         let norm = if b.has(&name(OTHER_NORM)) { Some(OTHER_NORM) } else { usual };
         x = add(b, layer, x, y, norm, &STYLE)?;
     }

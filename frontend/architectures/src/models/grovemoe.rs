@@ -10,7 +10,7 @@ use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, Matrices};
 use crate::decoder::{HeadNorm, Style, attention, routed};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, MAX_COUNT, MAX_WIDTH};
@@ -61,16 +61,18 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let h = b.norm(x, &name("ffn_norm.weight"))?;
         let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
         // Factors of experts do not apply to those of groups.
-        let (ids, weights) = b.route_of(layer, logits, &of, None)?;
-        let y = routed(b, layer, h, (ids, weights), &of, &STYLE)?;
-        let groups = b.expert_groups(ids, adjugate.size)?;
+        let route = b.route_of(layer, logits, &of, None)?;
+        let y = routed(b, layer, h, route, &of, &STYLE)?;
+        let groups = b.expert_groups(route.ids, adjugate.size)?;
         let (count, inner) =
             (of.count / adjugate.size, adjugate.feed_forward.unwrap_or(b.hyper.layers[layer].key_length));
-        let gate = b.expert_linear(h, groups, &name("ffn_gate_chexps"), [count, inner, width])?;
-        let up = b.expert_linear(h, groups, &name("ffn_up_chexps"), [count, inner, width])?;
+        let inward = Matrices { count, rows: inner, columns: width };
+        let gate = b.expert_linear(h, groups, &name("ffn_gate_chexps"), inward)?;
+        let up = b.expert_linear(h, groups, &name("ffn_up_chexps"), inward)?;
         let small = b.gated(gate, up, &STYLE.gate)?;
-        let small = b.expert_linear(small, groups, &name("ffn_down_chexps"), [count, width, inner])?;
-        let small = b.combine(small, weights)?;
+        let outward = Matrices { count, rows: width, columns: inner };
+        let small = b.expert_linear(small, groups, &name("ffn_down_chexps"), outward)?;
+        let small = b.combine(small, route.weights)?;
         let small = b.scale(small, adjugate.scale)?;
         x = b.add(y, x)?;
         x = b.add(small, x)?;

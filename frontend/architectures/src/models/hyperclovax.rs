@@ -3,10 +3,8 @@
 //! known: keys are Granite's.
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{PostNorms, Style, decoder};
 use crate::hyper::Defaults;
-
-const POST_NORMS: [&str; 2] = ["post_attention_norm", "post_ffw_norm"];
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hyperclovax",
@@ -17,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ..Defaults::USUAL
     },
     build: |b| {
-        let post_norms = b.has(&format!("blk.0.{}.weight", POST_NORMS[0])).then_some(POST_NORMS);
+        let post_norms = b.has(&format!("blk.0.{}.weight", PostNorms::USUAL.attention)).then_some(PostNorms::USUAL);
         decoder(b, &Style { post_norms, ..Style::LLAMA })
     },
 };

@@ -7,10 +7,8 @@ use ixc_ir::graph::Unary;
 
 use super::lfm2;
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, OutputGate, Style};
+use crate::decoder::{HeadNorm, OutputGate, PostNorms, Style};
 use crate::hyper::{Defaults, Parts, Windows};
-
-const POST_NORMS: [&str; 2] = ["post_attention_norm", "post_ffw_norm"];
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm3",
@@ -22,7 +20,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
     build: |b| {
         // A configuration may lack either.
-        let post_norms = b.has(&format!("blk.0.{}.weight", POST_NORMS[0])).then_some(POST_NORMS);
+        let post_norms = b.has(&format!("blk.0.{}.weight", PostNorms::USUAL.attention)).then_some(PostNorms::USUAL);
         let gated = b.layers().any(|layer| b.has(&format!("blk.{layer}.attn_gate.weight")));
         let output_gate = if gated { OutputGate::Own(Unary::Sigmoid) } else { OutputGate::None };
         lfm2::decoder(b, &Style { head_norm: HeadNorm::HEADS, output_gate, post_norms, ..Style::NEOX })

@@ -77,7 +77,7 @@ fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Re
     let logits =
         b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), b.hyper.embedding_length, of.count, Bias::Optional)?;
     let weighted = Experts { score: RouteScore::Sigmoid, normalise: false, ..of.clone() };
-    let (_, weight) = b.route_of(layer, logits, &weighted, None)?;
+    let weight = b.route_of(layer, logits, &weighted, None)?.weights;
     let chosen = Experts { score: RouteScore::Chosen, normalise: false, scale: 1.0, ..of.clone() };
     let route = b.route(layer, logits, &chosen)?;
     let shared = shared_expert(b, layer, h, of.feed_forward, &STYLE)?;

@@ -29,7 +29,7 @@ use ixc_ir::graph::ValueId;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Chosen, Style, chosen, given, network};
+use crate::decoder::{Selection, Style, network, select, selected_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts};
 use crate::layers::mla::attention;
@@ -57,14 +57,14 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 struct Shortcut {
     layer: usize,
     h: ValueId,
-    chosen: Chosen,
+    selection: Selection,
     of: Experts,
 }
 
 impl Shortcut {
     /// Adds their output to the stream.
     fn add(self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
-        let (routed, beside) = given(b, self.layer, Some(x), (self.h, self.chosen), &self.of, &STYLE)?;
+        let (routed, beside) = selected_experts(b, self.layer, Some(x), self.h, self.selection, &self.of, &STYLE)?;
         b.add(routed, beside.unwrap_or(x))
     }
 }
@@ -77,7 +77,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = attention(b, layer, x, &mla, &STYLE, None)?;
         let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
         let own = match b.hyper.layers[layer].experts.clone() {
-            Some(of) => Some(Shortcut { layer, h, chosen: chosen(b, layer, h, &of)?, of }),
+            Some(of) => Some(Shortcut { layer, h, selection: select(b, layer, h, &of)?, of }),
             None => None,
         };
         let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;

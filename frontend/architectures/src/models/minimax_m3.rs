@@ -17,7 +17,7 @@ use ixc_ir::plan::CHOSEN_BLOCK;
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, BlockSelection, Builder};
 use crate::decoder::{HeadNorm, Style, attention, attention_to, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
@@ -139,5 +139,5 @@ fn select_blocks(b: &mut Builder<'_>, layer: usize, h: ValueId, index: &BlockInd
         b.rope(layer, x, STYLE.pairs)
     };
     let (q, k) = (rows("q", heads)?, rows("k", 1)?);
-    b.index_blocks(&format!("index.{layer}"), [q, k], key_length, [top_k, block, local])
+    b.index_blocks(&format!("index.{layer}"), &BlockSelection { q, k, key_length, top_k, block, local })
 }

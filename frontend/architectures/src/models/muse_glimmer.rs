@@ -5,7 +5,7 @@
 use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder};
+use crate::decoder::{HeadNorm, OutputGate, PostNorms, Roped, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
 /// Epsilon of norms after blocks: files only have that of the other norms.
@@ -26,7 +26,7 @@ const STYLE: Style = Style {
     },
     roped: Roped::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    post_norms: Some(PostNorms::USUAL),
     post_norm: |b, y, norm| b.rms_norm_of(y, norm, b.hyper.embedding_length, POST_EPS),
     ..Style::LLAMA
 };

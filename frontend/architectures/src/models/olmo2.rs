@@ -2,15 +2,11 @@
 //! In OLMo 3, three layers of four have a window; their RoPE is not scaled.
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder};
+use crate::decoder::{HeadNorm, PostNorms, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-pub(super) const STYLE: Style = Style {
-    head_norm: HeadNorm::ROWS,
-    pre_norms: false,
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
-    ..Style::NEOX
-};
+pub(super) const STYLE: Style =
+    Style { head_norm: HeadNorm::ROWS, pre_norms: false, post_norms: Some(PostNorms::USUAL), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "olmo2",

@@ -18,13 +18,17 @@ use ixc_ir::graph::ValueId;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
+use crate::decoder::{HeadNorm, PostNorms, Style, add, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Parts, Ssm};
 use crate::layers::mamba2::{ScanRows, gated_scan};
 
-const STYLE: Style =
-    Style { head_norm: HeadNorm::EACH, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
+const STYLE: Style = Style {
+    head_norm: HeadNorm::EACH,
+    post_norms: Some(PostNorms { attention: NORM, network: "post_ffw_norm" }),
+    fused_gate: true,
+    ..Style::NEOX
+};
 /// Name of the norm after a mixer.
 const NORM: &str = "post_attention_norm";
 

@@ -2,15 +2,11 @@
 //! normalised. Seven layers of eight have a window; their RoPE is not scaled.
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder};
+use crate::decoder::{HeadNorm, PostNorms, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style {
-    head_norm: HeadNorm::HEADS,
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
-    fused_gate: true,
-    ..Style::NEOX
-};
+const STYLE: Style =
+    Style { head_norm: HeadNorm::HEADS, post_norms: Some(PostNorms::USUAL), fused_gate: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "plamo3",

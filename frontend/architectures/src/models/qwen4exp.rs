@@ -30,7 +30,7 @@ use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, Compression, PositionIndex, RopePositions};
 use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, gated_shared_expert, networks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Indexer, Keys, MAX_WIDTH, index_run};
@@ -94,13 +94,13 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = hyper_connections::repeated(b, x, count)?;
     for layer in 0..b.hyper.layers.len() {
         if let Some(ngrams) = ngrams.as_ref().filter(|ngrams| ngrams.layer == layer as u64) {
-            x = named(b, layer, x, ngrams, count)?;
+            x = add_table_rows(b, layer, x, ngrams, count)?;
         }
         x = around(b, &format!("blk.{layer}.hc_attn"), x, streams, |b, h| match b.hyper.layers[layer].recurrent {
             true => gated_delta_net::mixer_of(b, layer, h, &LINEAR),
             false => {
-                let chosen = chosen(b, layer, h)?;
-                attention_to(b, layer, h, &STYLE, chosen)
+                let positions = select_positions(b, layer, h)?;
+                attention_to(b, layer, h, &STYLE, positions)
             }
         })?;
         x = around(b, &format!("blk.{layer}.hc_ffn"), x, streams, |b, h| networks(b, layer, h, &STYLE))?;
@@ -112,7 +112,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 
 /// Builds the positions that a layer attends to, from its normalised rows; `None` in a layer
 /// without an indexer.
-fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueId>, ArchError> {
+fn select_positions(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueId>, ArchError> {
     let name = |part: &str| format!("blk.{layer}.indexer.{part}");
     let Some(Indexer { heads, key_length, top_k, run, .. }) = b.hyper.indexer.clone().filter(|index| index.own[layer])
     else {
@@ -130,16 +130,18 @@ fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueI
     let w = b.sigmoid(w)?;
     let q = b.split_heads(q, heads)?;
     let q = b.rms_norm(q, &name("q_norm.weight"), key_length)?;
-    let q = b.rope_by(q, &rope, STYLE.pairs, (1, false))?;
+    let q = b.rope_by(q, &rope, STYLE.pairs, RopePositions::TOKENS)?;
     let k = b.linear(h, &name("k_proj"), width, key_length, Bias::Optional)?;
     // With equal weights, the result is the mean.
     let gate = b.scale(k, 0.0)?;
     let (state, mean) = (format!("compressor.{layer}"), name(&format!("{MEAN}.weight")));
-    let k = b.compress(&state, [k, gate], &mean, [run, key_length], false)?;
+    let k =
+        b.compress(&state, &Compression { kv: k, gate, ape: &mean, every: run, width: key_length, overlap: false })?;
     let k = b.rms_norm(k, &name("k_norm.weight"), key_length)?;
     let k = b.split_heads(k, 1)?;
-    let k = b.rope_by(k, &rope, STYLE.pairs, (run, false))?;
-    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false)).map(Some)
+    let k = b.rope_by(k, &rope, STYLE.pairs, RopePositions { every: run, back: false })?;
+    let index = PositionIndex { q, w, k, key_length, top_k, run, entries: false };
+    b.index_top_k(&format!("index.{layer}"), &index).map(Some)
 }
 
 /// Builds the concatenated streams `x` after a block.
@@ -171,7 +173,7 @@ fn input(
 ) -> Result<(ValueId, ValueId), ArchError> {
     let WeightedStreams { count, rank } = streams;
     let (width, all) = (b.hyper.embedding_length, count * b.hyper.embedding_length);
-    let n = b.norm_of_streams(x, &format!("{name}_norm.weight"), [count, width])?;
+    let n = b.norm_of_streams(x, &format!("{name}_norm.weight"), count, width)?;
     let row = b.linear(n, &format!("{name}_down"), all, rank, Bias::Optional)?;
     let row = b.scale(row, 1.0 / count as f64)?;
     let row = b.silu(row)?;
@@ -182,7 +184,13 @@ fn input(
 }
 
 /// Adds the table rows that tokens select to the streams `x`.
-fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64) -> Result<ValueId, ArchError> {
+fn add_table_rows(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    of: &Ngrams,
+    count: u64,
+) -> Result<ValueId, ArchError> {
     let (width, all) = (b.hyper.embedding_length, count * b.hyper.embedding_length);
     let name = |part: &str| format!("blk.{layer}.ple_{part}");
     let most = of.hashes.iter().map(ixc_ir::ngram::Hash::rows).max().unwrap_or(0);
@@ -196,14 +204,14 @@ fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64)
     }
     let mut rows = None;
     for (head, hash) in of.hashes.iter().enumerate() {
-        let own = b.ngram_rows((&format!("ngram.{layer}.{head}"), hash), (TABLE, found, of.length))?;
+        let own = b.ngram_rows(&format!("ngram.{layer}.{head}"), hash, TABLE, found, of.length)?;
         rows = Some(rows.map_or(Ok(own), |rows| b.concat(rows, own))?);
     }
     let Some(rows) = rows else { return Ok(x) };
     let length = of.hashes.len() as u64 * of.length;
     let key = b.linear(rows, &name("key"), length, all, Bias::Optional)?;
-    let key = b.norm_of_streams(key, &name("norm_key.weight"), [count, width])?;
-    let query = b.norm_of_streams(x, &name("norm_query.weight"), [count, width])?;
+    let key = b.norm_of_streams(key, &name("norm_key.weight"), count, width)?;
+    let query = b.norm_of_streams(x, &name("norm_query.weight"), count, width)?;
     let score = b.mul(key, query)?;
     let score = b.split_heads(score, count)?;
     let score = b.heads_sum(score)?;
@@ -213,7 +221,7 @@ fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64)
     let value = b.linear(rows, &name("value"), length, width, Bias::Optional)?;
     let value = hyper_connections::repeated(b, value, count)?;
     let value = b.scale_heads(value, gate)?;
-    let n = b.norm_of_streams(value, &name("norm_conv.weight"), [count, width])?;
+    let n = b.norm_of_streams(value, &name("norm_conv.weight"), count, width)?;
     let singles = format!("blk.{layer}.{TAPS_IN_SINGLES}");
     let taps = if b.has(&singles) { singles } else { format!("blk.{layer}.{TAPS}") };
     b.leave_out(&format!("blk.{layer}.{TAPS}"));

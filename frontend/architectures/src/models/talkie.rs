@@ -24,7 +24,7 @@ use crate::hyper::{Defaults, Norms, head_length};
 /// Norms after RoPE. Queries of each head are also multiplied by a number; keys are not.
 const HEAD_NORM: HeadNorm = HeadNorm {
     after: |b, x, of| match of.queries && b.has(&of.norm) {
-        true => b.norm_with_gains(x, of.layer, [of.heads, of.length]),
+        true => b.norm_with_gains(x, of.layer, of.heads, of.length),
         false => b.plain_norm(x),
     },
     ..HeadNorm::ABSENT
