@@ -258,7 +258,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         vocabulary: rows,
         norm_eps: 1e-6,
         rope,
-        roped: true,
+        has_rope: true,
         layers: Vec::new(),
         local_rope: None,
         scales: architectures::Scales::NONE,

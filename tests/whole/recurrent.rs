@@ -461,7 +461,7 @@ fn model(name: &str, mut module: Module) -> Model {
         norms: architectures::Norms::Rms,
         temperature: None,
         rope,
-        roped: true,
+        has_rope: true,
         local_rope: None,
         scales: architectures::Scales::NONE,
         mla: None,

@@ -10,9 +10,9 @@ use ixc_model_files::checkpoint::CheckpointError;
 use ixc_model_files::gguf::{Gguf, GgufError};
 
 use crate::architecture::Architecture;
-use crate::builder::{Builder, Guessing};
+use crate::builder::{Builder, Drafting};
 use crate::error::{ArchError, NextnProblem};
-use crate::hyper::{Defaults, GuessFrom, Hyper, Precise};
+use crate::hyper::{Defaults, DraftInput, Hyper, Precise};
 use crate::models::architectures;
 
 /// A model: hyperparameters and graph.
@@ -107,7 +107,7 @@ pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
 pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
     let Some(architecture) = architectures().find(|row| Some(row.name) == name) else { return Ok(gguf) };
-    let made = (architecture.defaults.made)(&gguf, architecture.name)?;
+    let made = (architecture.defaults.derived_tensors)(&gguf, architecture.name)?;
     (architecture.defaults.rename)(gguf.with(made)?)
 }
 
@@ -155,15 +155,15 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     if head && !hyper.causal {
         return Err(ArchError::NotCausal { path: gguf.metadata().path().into(), architecture: architecture.name });
     }
-    let guessing = match nextn {
-        Nextn::Absent => Guessing::None,
-        Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper, parts)?),
-        Nextn::Alone => Guessing::Alone(guess_from(gguf, architecture, &hyper, parts)?),
+    let drafting = match nextn {
+        Nextn::Absent => Drafting::None,
+        Nextn::Fed => Drafting::Fed(draft_input(gguf, architecture, &hyper, parts)?),
+        Nextn::Alone => Drafting::Alone(draft_input(gguf, architecture, &hyper, parts)?),
     };
     let model_layers = hyper.layers.len();
     hyper.layers.truncate(layers);
     let Architecture { name, defaults, .. } = *architecture;
-    let mut builder = Builder::new(gguf, &hyper, name, defaults, model_layers, head, guessing);
+    let mut builder = Builder::new(gguf, &hyper, name, defaults, model_layers, head, drafting);
     let result = (architecture.build)(&mut builder)?;
     let module = builder.finish(result, model_layers <= layers)?;
     let output = match head {
@@ -177,7 +177,7 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
 ///
 /// # Errors
 /// If it has none that can be built.
-fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Parts) -> Result<GuessFrom, ArchError> {
+fn draft_input(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Parts) -> Result<DraftInput, ArchError> {
     let refused = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
     // Files may count layers that they do not have.
     let is_of_one = |name: &str| name.ends_with(".nextn.eh_proj.weight");
@@ -187,11 +187,11 @@ fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Pa
     if hyper.layers.iter().any(|layer| layer.recurrent) {
         return refused(NextnProblem::Recurrent);
     }
-    match architecture.defaults.guess_from {
+    match architecture.defaults.draft_input {
         Some(from) => Ok(from),
         None if has_snapshots(gguf, parts) => refused(NextnProblem::Recurrent),
         None => {
-            let known = architectures().filter(|row| row.defaults.guess_from.is_some());
+            let known = architectures().filter(|row| row.defaults.draft_input.is_some());
             let known = known.map(|row| row.name).collect();
             refused(NextnProblem::Architecture { architecture: architecture.name, known })
         }

@@ -32,7 +32,7 @@ use ixc_ir::state::Rollback;
 use ixc_model_files::gguf::Gguf;
 
 use super::error::ArchError;
-use super::hyper::{Defaults, GuessFrom, Hyper, Keys};
+use super::hyper::{Defaults, DraftInput, Hyper, Keys};
 
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +64,13 @@ pub(super) const HEAD_GAIN: &str = "attn_q_gain";
 
 /// Role of the graph in drafting by the model's own layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Guessing {
+pub(super) enum Drafting {
     /// No drafting.
     None,
     /// The graph returns the input of the draft layers.
-    Fed(GuessFrom),
+    Fed(DraftInput),
     /// The graph is the first draft layer.
-    Alone(GuessFrom),
+    Alone(DraftInput),
 }
 
 /// A graph being built.
@@ -83,12 +83,12 @@ pub(super) struct Builder<'a> {
     pub model_layers: usize,
     /// Whether the graph contains the output matrix.
     head: bool,
-    guessing: Guessing,
+    drafting: Drafting,
     graph: GraphBuilder,
     step: StepParams,
     /// Hidden states that a draft layer takes, and those that the graph returns.
     hidden: Option<ValueId>,
-    given: Option<ValueId>,
+    hidden_result: Option<ValueId>,
     used: HashSet<String>,
     /// Factors of experts that are part of the router's weights.
     routed_scales: HashSet<String>,
@@ -109,11 +109,11 @@ impl<'a> Builder<'a> {
         defaults: Defaults,
         model_layers: usize,
         head: bool,
-        guessing: Guessing,
+        drafting: Drafting,
     ) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
-        let hidden = matches!(guessing, Guessing::Alone(_))
+        let hidden = matches!(drafting, Drafting::Alone(_))
             .then(|| graph.param("hidden", Type::f32([Dim::symbol("T"), Dim::Fixed(hyper.embedding_length)])));
         Builder {
             gguf,
@@ -122,11 +122,11 @@ impl<'a> Builder<'a> {
             defaults,
             model_layers,
             head,
-            guessing,
+            drafting,
             graph,
             step,
             hidden,
-            given: None,
+            hidden_result: None,
             used: HashSet::new(),
             routed_scales: HashSet::new(),
             caches: HashMap::new(),
@@ -141,7 +141,7 @@ impl<'a> Builder<'a> {
         if whole {
             self.check_unused()?;
         }
-        let results: Vec<ValueId> = [logits].into_iter().chain(self.given).collect();
+        let results: Vec<ValueId> = [logits].into_iter().chain(self.hidden_result).collect();
         Ok(self.graph.finish(&results))
     }
 
@@ -154,9 +154,9 @@ impl<'a> Builder<'a> {
     /// Returns the layers to build.
     pub fn layers(&self) -> Range<usize> {
         let count = self.hyper.layers.len();
-        match self.guessing {
-            Guessing::None | Guessing::Fed(_) => 0..count,
-            Guessing::Alone(_) => {
+        match self.drafting {
+            Drafting::None | Drafting::Fed(_) => 0..count,
+            Drafting::Alone(_) => {
                 let first = count.saturating_sub(self.hyper.draft_layers as usize);
                 first..count.min(first + 1)
             }
@@ -167,9 +167,9 @@ impl<'a> Builder<'a> {
         let layers = self.hyper.layers.len() as u64;
         let drafts = layers..layers + self.hyper.draft_layers;
         let own = self.layers();
-        let is_left_out = |name: &str| match (layer_of(name), self.guessing) {
-            (layer, Guessing::None | Guessing::Fed(_)) => layer.is_some_and(|layer| drafts.contains(&layer)),
-            (layer, Guessing::Alone(_)) => layer.is_none_or(|layer| !own.contains(&(layer as usize))),
+        let is_left_out = |name: &str| match (layer_of(name), self.drafting) {
+            (layer, Drafting::None | Drafting::Fed(_)) => layer.is_some_and(|layer| drafts.contains(&layer)),
+            (layer, Drafting::Alone(_)) => layer.is_none_or(|layer| !own.contains(&(layer as usize))),
         };
         let tensors = self.gguf.tensors().filter(|tensor| !is_left_out(tensor.name()));
         match tensors.filter(|tensor| !self.used.contains(tensor.name())).find(|tensor| !is_harmless(tensor.name())) {
@@ -186,7 +186,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Returns the value of an op, or its type error with the file's name.
-    fn typed<T>(&self, result: Result<T, TypeError>) -> Result<T, ArchError> {
+    fn op_result<T>(&self, result: Result<T, TypeError>) -> Result<T, ArchError> {
         result.map_err(|source| ArchError::Graph { path: self.path(), source: Box::new(source) })
     }
 
@@ -205,12 +205,12 @@ impl<'a> Builder<'a> {
     /// the hidden states that it takes, and multiplies both by one matrix (DeepSeek-V3's report,
     /// arXiv 2412.19437, section 2.2).
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
-        let own = self.of_guess("nextn.embed_tokens.weight").filter(|own| self.has(own));
+        let own = self.draft_tensor("nextn.embed_tokens.weight").filter(|own| self.has(own));
         let x = self.rows_of(own.as_deref().unwrap_or("token_embd.weight"), self.hyper.embedding_length)?;
         // The stream of the graph is the model's divided by `residual`. Outputs of blocks then need
         // no factor, and norms cancel the division.
         let x = self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)?;
-        let names = ["nextn.enorm.weight", "nextn.hnorm.weight", "nextn.eh_proj"].map(|part| self.of_guess(part));
+        let names = ["nextn.enorm.weight", "nextn.hnorm.weight", "nextn.eh_proj"].map(|part| self.draft_tensor(part));
         let (Some(hidden), [Some(enorm), Some(hnorm), Some(matrix)]) = (self.hidden, names) else { return Ok(x) };
         let (x, hidden) = (self.norm(x, &enorm)?, self.norm(hidden, &hnorm)?);
         let both = self.concat(x, hidden)?;
@@ -219,16 +219,16 @@ impl<'a> Builder<'a> {
     }
 
     /// Returns the name of a tensor of the draft layer, if the graph is that layer.
-    fn of_guess(&self, part: &str) -> Option<String> {
+    fn draft_tensor(&self, part: &str) -> Option<String> {
         let layer = self.layers().start;
-        matches!(self.guessing, Guessing::Alone(_)).then(|| format!("blk.{layer}.{part}"))
+        matches!(self.drafting, Drafting::Alone(_)).then(|| format!("blk.{layer}.{part}"))
     }
 
     /// Builds rows of `len` elements of the table `name` for the step's ids.
     pub fn rows_of(&mut self, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let table = self.weight(name, &[self.hyper.vocabulary, len])?;
         let x = self.graph.embed(self.step.ids, table);
-        self.typed(x)
+        self.op_result(x)
     }
 
     /// Builds rows of the table `name` for the step's positions; the table has a row for each
@@ -238,11 +238,11 @@ impl<'a> Builder<'a> {
         let rows = self.hyper.context_length;
         if !rows.is_multiple_of(BLOCK) {
             let limit = format!("a multiple of {BLOCK}, as there is a row of {name} for each position of whole blocks");
-            return Err(self.refused("context_length", rows, &limit));
+            return Err(self.key_error("context_length", rows, &limit));
         }
         let table = self.weight(name, &[rows, self.hyper.embedding_length])?;
         let x = self.graph.embed(self.step.pos, table);
-        self.typed(x)
+        self.op_result(x)
     }
 
     /// Adds the first row of `token_types.weight`, which is that of texts with one part.
@@ -257,10 +257,10 @@ impl<'a> Builder<'a> {
         self.check_shape(tensor, &[types, width])?;
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let weight = self.graph.weight(NAME, Format::F32, &[width], place);
-        let weight = self.typed(weight)?;
+        let weight = self.op_result(weight)?;
         self.used.insert(NAME.to_owned());
         let y = self.graph.add_bias(x, weight);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds `x` times a factor.
@@ -269,14 +269,14 @@ impl<'a> Builder<'a> {
             return Ok(x);
         }
         let y = self.graph.unary(Unary::Scale, x, vec![Attr::rounded(factor)]);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies rows by a function of their positions, for models with a temperature.
     pub fn temperature(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Some(of) = self.hyper.temperature else { return Ok(x) };
         let y = self.graph.temperature(x, self.step.pos, &of);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies heads by a function of their positions, with two parameters for each head:
@@ -285,41 +285,41 @@ impl<'a> Builder<'a> {
         let scales = self.vector(&format!("{name}.weight"), heads)?;
         let biases = self.vector(&format!("{name}.bias"), heads)?;
         let y = self.graph.heads_temperature(x, self.step.pos, scales, biases);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds `output_norm` and the output matrix (tied to the embedding table if the file has
     /// none) on the requested rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
-        self.logits_behind(x, "output_norm.weight")
+        self.logits_after(x, "output_norm.weight")
     }
 
     /// Does what [`Builder::logits`] does, with a norm of another name.
-    pub fn logits_behind(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
+    pub fn logits_after(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
         // In some files the norm of draft layers has another name.
-        let own = ["nextn.shared_head_norm.weight", "layer_output_norm.weight"].map(|part| self.of_guess(part));
+        let own = ["nextn.shared_head_norm.weight", "layer_output_norm.weight"].map(|part| self.draft_tensor(part));
         let own = own.into_iter().flatten().find(|own| self.has(own));
         let norm = own.as_deref().unwrap_or(norm);
-        match self.guessing {
-            Guessing::None => {}
-            Guessing::Fed(GuessFrom::Stream) | Guessing::Alone(GuessFrom::Stream) => self.given = Some(x),
+        match self.drafting {
+            Drafting::None => {}
+            Drafting::Fed(DraftInput::Stream) | Drafting::Alone(DraftInput::Stream) => self.hidden_result = Some(x),
             // Logits are computed as without drafting.
-            Guessing::Fed(GuessFrom::Norm) => self.given = Some(self.norm(x, norm)?),
-            Guessing::Alone(GuessFrom::Norm) => {
+            Drafting::Fed(DraftInput::Norm) => self.hidden_result = Some(self.norm(x, norm)?),
+            Drafting::Alone(DraftInput::Norm) => {
                 let x = self.norm(x, norm)?;
-                self.given = Some(x);
-                let x = self.wanted(x)?;
+                self.hidden_result = Some(x);
+                let x = self.requested_rows(x)?;
                 return self.output(x);
             }
         }
-        let x = self.wanted(x)?;
+        let x = self.requested_rows(x)?;
         self.head(x, norm)
     }
 
     /// Builds the rows whose logits are requested.
-    pub fn wanted(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+    pub fn requested_rows(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let x = self.graph.take_rows(x, self.step.rows);
-        self.typed(x)
+        self.op_result(x)
     }
 
     /// Builds logits of rows: a norm, and the output matrix.
@@ -335,12 +335,12 @@ impl<'a> Builder<'a> {
         if !self.head {
             let matrix = [vocabulary, embedding_length];
             for (part, shape) in [("weight", &matrix[..]), ("scale", &[1]), ("bias", &[vocabulary])] {
-                self.unread(&format!("output.{part}"), shape)?;
+                self.accept_unused(&format!("output.{part}"), shape)?;
             }
-            self.unread(&format!("{UNIT_HEAD}.weight"), &matrix)?;
+            self.accept_unused(&format!("{UNIT_HEAD}.weight"), &matrix)?;
             return Ok(x);
         }
-        let own = self.of_guess("nextn.shared_head_head").filter(|own| self.has(&format!("{own}.weight")));
+        let own = self.draft_tensor("nextn.shared_head_head").filter(|own| self.has(&format!("{own}.weight")));
         let is_unit = self.has(&format!("{UNIT_HEAD}.weight"));
         if is_unit {
             self.leave_out("output.weight");
@@ -360,13 +360,13 @@ impl<'a> Builder<'a> {
     /// Limits elements softly to a cap.
     pub fn softcap(&mut self, x: ValueId, cap: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(Unary::Softcap, x, vec![Attr::rounded(cap)]);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds `max(x - from, 0)`, elementwise.
     pub fn relu(&mut self, x: ValueId, from: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(Unary::Relu, x, vec![Attr::rounded(from)]);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Clamps elements to a limit; 0 means no limit.
@@ -375,7 +375,7 @@ impl<'a> Builder<'a> {
             return Ok(x);
         }
         let y = self.graph.unary(Unary::Clamp, x, vec![Attr::rounded(limit)]);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Adds the vector `name` to rows, if the file has it.
@@ -387,18 +387,18 @@ impl<'a> Builder<'a> {
     pub fn bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let bias = self.vector(name, len)?;
         let y = self.graph.add_bias(x, bias);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds `x` times the transpose of a matrix.
     pub fn matmul(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.matmul(x, w));
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies a product with `NAME.weight` by the number `NAME.scale`, if the file has one.
     /// Formats whose own scales have a small range need this factor.
-    fn scaled(&mut self, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
+    fn scale_product(&mut self, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let factor = self.optional_scalar(&format!("{name}.scale"))?;
         self.scale(y, factor.unwrap_or(1.0))
     }
@@ -408,7 +408,7 @@ impl<'a> Builder<'a> {
     pub fn linear(&mut self, x: ValueId, name: &str, from: u64, to: u64, bias: Bias) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[to, from])?;
         let y = self.matmul(x, weight)?;
-        let y = self.scaled(y, name)?;
+        let y = self.scale_product(y, name)?;
         let bias_name = format!("{name}.bias");
         let bias = match bias {
             Bias::Required => Some(self.vector(&bias_name, to)?),
@@ -416,25 +416,25 @@ impl<'a> Builder<'a> {
         };
         let Some(bias) = bias else { return Ok(y) };
         let y = self.graph.add_bias(y, bias);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds an elementwise sum.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.add(a, b);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds an elementwise product.
     pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.mul(a, b);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds a function without attributes of every element.
     pub fn unary(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(function, x, Vec::new());
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds the activation between up and down of a network without a gate.
@@ -446,55 +446,55 @@ impl<'a> Builder<'a> {
     pub fn xielu(&mut self, x: ValueId, of: &Xielu) -> Result<ValueId, ArchError> {
         let attrs = [of.alpha_n, of.alpha_p, of.beta, of.eps].map(Attr::rounded).to_vec();
         let y = self.graph.unary(Unary::Xielu, x, attrs);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds `x / (1 + exp(-x))`, elementwise.
     pub fn silu(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.silu(x);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds the logistic function of every element.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.sigmoid(x);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies each of the equal parts of a row of `x` by its number of `s`.
     pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.scale_heads(x, s);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds a gated linear unit.
     pub fn gated(&mut self, gate: ValueId, up: ValueId, attrs: &GateAttrs) -> Result<ValueId, ArchError> {
         let y = self.graph.gated(gate, up, attrs);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Reshapes `[T, heads * d]` to `[T, heads, d]`.
     pub fn split_heads(&mut self, x: ValueId, heads: u64) -> Result<ValueId, ArchError> {
         let y = self.graph.split_heads(x, heads);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Reshapes `[T, heads, d]` to `[T, heads * d]`.
     pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.merge_heads(x);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds elements `from` to `from + count` of each row, or of each head.
     pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, ArchError> {
         let y = self.graph.slice(x, from, count);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds rows of `a`, each followed by the row of `b`.
     pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.concat(a, b);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Begins another repetition of the layers: later layers have their own keys and values.
@@ -508,7 +508,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Returns the error of a key whose value no graph supports.
-    pub fn refused(&self, key: &str, found: u64, limit: &str) -> ArchError {
+    pub fn key_error(&self, key: &str, found: u64, limit: &str) -> ArchError {
         let key = format!("{}.{key}", self.architecture);
         self.gguf.metadata().bad_value(&key, found, limit).into()
     }
@@ -524,14 +524,14 @@ impl<'a> Builder<'a> {
         length: u64,
     ) -> Result<ValueId, ArchError> {
         let state = self.graph.state(State::recurrent(state, &[1, BEFORE as u64], Rollback::Snapshot));
-        let state = self.typed(state)?;
+        let state = self.op_result(state)?;
         let token = self.graph.state_begin(state);
-        let token = self.typed(token)?;
+        let token = self.op_result(token)?;
         let ids = self.graph.ngram(token, self.step.ids, hash);
-        let (ids, _) = self.typed(ids)?;
+        let (ids, _) = self.op_result(ids)?;
         let table = self.weight(table, &[rows, length])?;
         let x = self.graph.embed(ids, table);
-        self.typed(x)
+        self.op_result(x)
     }
 }
 

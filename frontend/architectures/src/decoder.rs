@@ -34,7 +34,7 @@ pub(super) struct HeadRows {
     /// Elements of a head.
     pub length: u64,
     /// Whether RoPE rotates them.
-    pub roped: bool,
+    pub has_rope: bool,
 }
 
 /// A norm of queries or keys.
@@ -75,14 +75,14 @@ impl HeadNorm {
         HeadNorm { after: |b, x, of| b.rms_norm(x, &of.norm, of.length), ..HeadNorm::ABSENT };
     /// RMS norm of each head, after RoPE, without a weight, in layers with RoPE.
     pub const PLAIN_AFTER_ROPE: HeadNorm =
-        HeadNorm { after: |b, x, of| if of.roped { b.plain_norm(x) } else { Ok(x) }, ..HeadNorm::ABSENT };
+        HeadNorm { after: |b, x, of| if of.has_rope { b.plain_norm(x) } else { Ok(x) }, ..HeadNorm::ABSENT };
     /// RMS norm of the whole row, before RoPE.
     pub const ROWS: HeadNorm = HeadNorm { rows: |b, x, of| b.rms_norm(x, &of.norm, of.width), ..HeadNorm::ABSENT };
 }
 
 /// Layers in which RoPE rotates queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Roped {
+pub(super) enum RopeLayers {
     /// All of them.
     All,
     /// Layers with a window, or all layers in files without one.
@@ -112,7 +112,7 @@ pub(super) struct Queries {
     /// Number of their heads.
     pub heads: u64,
     /// Whether RoPE rotated them.
-    pub roped: bool,
+    pub has_rope: bool,
 }
 
 /// Inputs of a layer's values.
@@ -162,7 +162,7 @@ pub(super) struct Style {
     /// Pairing of RoPE.
     pub pairs: RopeStyle,
     /// Layers with RoPE.
-    pub roped: Roped,
+    pub rope_layers: RopeLayers,
     /// Multiplies queries by a function of their positions.
     pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
     /// Bias of Q, K and V.
@@ -214,7 +214,7 @@ impl Style {
     /// Style of Llama.
     pub const LLAMA: Style = Style {
         pairs: RopeStyle::Norm,
-        roped: Roped::All,
+        rope_layers: RopeLayers::All,
         temper: |b, q, _| b.temperature(q),
         bias: Bias::Optional,
         limit_rows: |_, x| Ok(x),
@@ -317,12 +317,12 @@ pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
 /// Returns whether RoPE rotates the queries and keys of a layer.
 fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     let windowed = || b.hyper.local_rope.is_none() || b.hyper.layers[layer].window.is_some();
-    b.hyper.roped
-        && b.hyper.layers[layer].roped
-        && match style.roped {
-            Roped::All => true,
-            Roped::Windowed => windowed(),
-            Roped::None => false,
+    b.hyper.has_rope
+        && b.hyper.layers[layer].has_rope
+        && match style.rope_layers {
+            RopeLayers::All => true,
+            RopeLayers::Windowed => windowed(),
+            RopeLayers::None => false,
         }
 }
 
@@ -331,48 +331,48 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style:
     attention_to(b, layer, h, style, None)
 }
 
-/// Builds attention over the positions `chosen`, or over all.
+/// Builds attention over the positions `selection`, or over all.
 pub(super) fn attention_to(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
     style: &Style,
-    chosen: Option<ValueId>,
+    selection: Option<ValueId>,
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let facts = b.hyper.layers[layer].clone();
+    let of_layer = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");
     let with_queries = style.output_gate == OutputGate::WithQueries;
-    let of_head = if with_queries { facts.key_length + facts.value_length } else { facts.key_length };
+    let of_head = if with_queries { of_layer.key_length + of_layer.value_length } else { of_layer.key_length };
     let widths = RowWidths {
-        q: facts.heads * of_head,
-        k: facts.kv_heads * facts.key_length,
-        v: facts.kv_heads * facts.value_length,
+        q: of_layer.heads * of_head,
+        k: of_layer.kv_heads * of_layer.key_length,
+        v: of_layer.kv_heads * of_layer.value_length,
     };
-    let roped = is_roped(b, layer, style);
-    let (queries, keys) = head_rows(b, layer, widths, roped);
+    let has_rope = is_roped(b, layer, style);
+    let (queries, keys) = head_rows(b, layer, widths, has_rope);
     let (q, kv) = projections(b, layer, h, widths, &keys, style)?;
     let q = (style.head_norm.rows)(b, q, &queries)?;
-    let mut q = b.split_heads(q, facts.heads)?;
-    let gate = if with_queries { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
+    let mut q = b.split_heads(q, of_layer.heads)?;
+    let gate = if with_queries { Some(b.slice(q, of_layer.key_length, of_layer.value_length)?) } else { None };
     if gate.is_some() {
-        q = b.slice(q, 0, facts.key_length)?;
+        q = b.slice(q, 0, of_layer.key_length)?;
     }
-    let turned = |b: &mut Builder<'_>, x: ValueId, of: &HeadRows| -> Result<ValueId, ArchError> {
+    let rotate = |b: &mut Builder<'_>, x: ValueId, of: &HeadRows| -> Result<ValueId, ArchError> {
         let x = (style.head_norm.before)(b, x, of)?;
-        let x = if of.roped { b.rope(layer, x, style.pairs)? } else { x };
+        let x = if of.has_rope { b.rope(layer, x, style.pairs)? } else { x };
         (style.head_norm.after)(b, x, of)
     };
-    let q = turned(b, q, &queries)?;
-    let q = (style.temper)(b, q, Queries { layer, heads: facts.heads, roped })?;
+    let q = rotate(b, q, &queries)?;
+    let q = (style.temper)(b, q, Queries { layer, heads: of_layer.heads, has_rope })?;
     if let Some(KeyValueRows { k, v }) = kv {
-        let (k, v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
+        let (k, v) = (b.split_heads(k, of_layer.kv_heads)?, b.split_heads(v, of_layer.kv_heads)?);
         let v = (style.values)(b, v)?;
-        let k = turned(b, k, &keys)?;
+        let k = rotate(b, k, &keys)?;
         b.append(layer, k, v)?;
     }
     let scores = (style.scores)(b, b.scores(layer))?;
-    let y = b.attend_to(layer, q, &scores, (style.sinks)(&b.hyper.layers[layer]), chosen)?;
+    let y = b.attend_to(layer, q, &scores, (style.sinks)(&b.hyper.layers[layer]), selection)?;
     let mut y = (style.attention_result)(b, y)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
@@ -380,10 +380,10 @@ pub(super) fn attention_to(
     }
     let mut y = b.merge_heads(y)?;
     if let OutputGate::Own(function) = style.output_gate {
-        y = gated_output(b, layer, h, y, facts.value_length, function)?;
+        y = gated_output(b, layer, h, y, of_layer.value_length, function)?;
     }
-    let y = (style.before_output)(b, y, &name("attn_sub_norm.weight"), facts.heads * facts.value_length)?;
-    b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
+    let y = (style.before_output)(b, y, &name("attn_sub_norm.weight"), of_layer.heads * of_layer.value_length)?;
+    b.linear(y, &name("attn_output"), of_layer.heads * of_layer.value_length, width, Bias::Optional)
 }
 
 /// Multiplies the result `y` of attention by a function of `attn_gate` times rows: element by
@@ -420,7 +420,7 @@ pub(super) fn add(
 }
 
 /// Returns the queries and keys of a layer, with rows of these widths.
-fn head_rows(b: &Builder<'_>, layer: usize, widths: RowWidths, roped: bool) -> (HeadRows, HeadRows) {
+fn head_rows(b: &Builder<'_>, layer: usize, widths: RowWidths, has_rope: bool) -> (HeadRows, HeadRows) {
     let of = &b.hyper.layers[layer];
     let rows = |part: &str, width: u64, heads: u64| HeadRows {
         layer,
@@ -429,7 +429,7 @@ fn head_rows(b: &Builder<'_>, layer: usize, widths: RowWidths, roped: bool) -> (
         width,
         heads,
         length: of.key_length,
-        roped,
+        has_rope,
     };
     (rows("q", widths.q, of.heads), rows("k", widths.k, of.kv_heads))
 }
@@ -463,7 +463,7 @@ fn projections(
             // them.
             let head = b.hyper.layers[layer].key_length;
             for (part, shape) in [("attn_k", &[k, width][..]), ("attn_v", &[v, width]), ("attn_k_norm", &[head])] {
-                b.unread(&name(&format!("{part}.weight")), shape)?;
+                b.accept_unused(&name(&format!("{part}.weight")), shape)?;
             }
             return Ok((q, None));
         }

@@ -32,6 +32,6 @@ pub(super) fn encoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
         x = b.add(y, x)?;
         x = b.norm(x, &format!("blk.{layer}.layer_output_norm.weight"))?;
     }
-    let x = b.wanted(x)?;
+    let x = b.requested_rows(x)?;
     b.output(x)
 }

@@ -26,7 +26,7 @@ mod windows;
 use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
-pub(super) use defaults::{Defaults, GuessFrom, HeadSizes, Parts, Rotates, Temperature, Widths, Windows};
+pub(super) use defaults::{Defaults, DraftInput, HeadSizes, LayerParts, RopeUse, Temperature, Widths, Windows};
 pub use defaults::{Norms, Precise};
 pub use experts::Experts;
 pub(super) use experts::SCORE;
@@ -34,13 +34,13 @@ pub use gates::Limits;
 pub use indexer::Indexer;
 pub(super) use indexer::index_run;
 pub(super) use keys::Keys;
-pub(super) use layers::{ROPED, head_length};
+pub(super) use layers::{ROPE_PATTERN, head_length};
 pub use mla::Mla;
-pub(super) use mla::latent_lengths;
+pub(super) use mla::{LatentLengths, latent_lengths};
 pub(super) use read::RMS_EPS;
 pub use recurrent::Ssm;
 pub(super) use recurrent::{MAX_TAPS, stated_layers};
-pub(super) use rope::TRUNCATED;
+pub(super) use rope::YARN_TRUNCATE;
 pub(super) use scales::MAX_BIAS;
 
 /// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
@@ -98,7 +98,7 @@ pub struct Hyper {
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether the model has RoPE: the files of some models disable it.
-    pub roped: bool,
+    pub has_rope: bool,
     /// RoPE of layers with a window, if the file states a window, even if no layer has one.
     pub local_rope: Option<Rope>,
     /// Factor on queries that depends on the position, for models with one.
@@ -171,7 +171,7 @@ pub struct Layer {
     pub limits: Limits,
     /// Whether RoPE rotates queries and keys, if the model has RoPE. In latent attention without
     /// it, the whole key is made from the latent row.
-    pub roped: bool,
+    pub has_rope: bool,
 }
 
 /// Rotary position embedding, without the pairing, which depends on the architecture.

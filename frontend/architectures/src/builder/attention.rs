@@ -93,11 +93,11 @@ impl Builder<'_> {
             (1, false) => self.step.pos,
             _ => {
                 let pos = self.graph.positions(self.step.pos, every, back);
-                self.typed(pos)?
+                self.op_result(pos)?
             }
         };
         let y = self.graph.rope(x, pos, RopeFactors::default(), &rope_attrs(rope, style));
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Rotates heads by the step's positions. Frequencies are divided by `rope_freqs.weight`, or by
@@ -118,7 +118,7 @@ impl Builder<'_> {
         };
         let attrs = rope_attrs(rope, style);
         let y = self.graph.rope(x, self.step.pos, factors, &attrs);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Returns the divisors of the frequencies of `rope`, if the file has them: a number for each
@@ -136,7 +136,7 @@ impl Builder<'_> {
         }
         let weight = self.graph.weight(name, Format::F32, &[pairs], Some(place));
         self.used.insert(name.to_owned());
-        self.typed(weight).map(Some)
+        self.op_result(weight).map(Some)
     }
 
     /// Returns the number of a layer's keys and values.
@@ -146,18 +146,18 @@ impl Builder<'_> {
 
     /// Appends `k` and `v` to the state of `layer`; both are `[T, heads, d]`.
     pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
-        let facts = &self.hyper.layers[layer];
+        let of_layer = &self.hyper.layers[layer];
         let cache = self.cache(layer);
-        let state = State::paged(&format!("kv.{cache}"), facts.kv_heads, facts.key_length, facts.value_length);
+        let state = State::paged(&format!("kv.{cache}"), of_layer.kv_heads, of_layer.key_length, of_layer.value_length);
         // If attention is not causal, all positions are kept.
-        let window = facts.window.filter(|_| self.hyper.causal);
-        let state = State { window, chunked: facts.chunked, ..state };
+        let window = of_layer.window.filter(|_| self.hyper.causal);
+        let state = State { window, chunked: of_layer.chunked, ..state };
         let state = self.graph.state(state);
-        let state = self.typed(state)?;
+        let state = self.op_result(state)?;
         let kv = self.graph.state_begin(state);
-        let kv = self.typed(kv)?;
+        let kv = self.op_result(kv)?;
         let kv = self.graph.kv_append(kv, k, v, self.step.pos);
-        let kv = self.typed(kv)?;
+        let kv = self.op_result(kv)?;
         self.caches.insert(cache, kv);
         Ok(())
     }
@@ -170,14 +170,14 @@ impl Builder<'_> {
 
     /// Returns the usual attributes of attention in a layer.
     pub fn scores(&self, layer: usize) -> ScoreAttrs {
-        let facts = &self.hyper.layers[layer];
+        let of_layer = &self.hyper.layers[layer];
         // If attention is not causal, half of a window precedes a row and half follows it.
-        let reach = facts.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
+        let reach = of_layer.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
         let max_bias = self.hyper.scales.max_bias;
-        ScoreAttrs { scale: facts.attention_scale, cap: 0.0, max_bias, slope: 0.0, reach }
+        ScoreAttrs { scale: of_layer.attention_scale, cap: 0.0, max_bias, slope: 0.0, reach }
     }
 
-    /// Does what [`Builder::attend`] does, with these attributes, over the positions `chosen` if
+    /// Does what [`Builder::attend`] does, with these attributes, over the positions `selection` if
     /// there are any.
     pub fn attend_to(
         &mut self,
@@ -185,10 +185,10 @@ impl Builder<'_> {
         q: ValueId,
         scores: &ScoreAttrs,
         sinks: bool,
-        chosen: Option<ValueId>,
+        selection: Option<ValueId>,
     ) -> Result<ValueId, ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let (heads, of) = (facts.heads, self.cache(facts.shares.unwrap_or(layer)));
+        let of_layer = &self.hyper.layers[layer];
+        let (heads, of) = (of_layer.heads, self.cache(of_layer.shares.unwrap_or(layer)));
         let kv =
             *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
         let sinks = match sinks {
@@ -199,11 +199,11 @@ impl Builder<'_> {
             true => self.step.pos,
             false => {
                 let ends = self.graph.ends(self.step.pos);
-                self.typed(ends)?
+                self.op_result(ends)?
             }
         };
-        let y = self.graph.attention(q, kv, seen, sinks, chosen, scores);
-        let (y, kv) = self.typed(y)?;
+        let y = self.graph.attention(q, kv, seen, sinks, selection, scores);
+        let (y, kv) = self.op_result(y)?;
         self.caches.insert(of, kv);
         Ok(y)
     }
@@ -211,32 +211,38 @@ impl Builder<'_> {
     /// Appends rows of one head, which are keys and values, to the entries of `layer`; an entry
     /// covers `every` positions.
     pub fn append_entries(&mut self, layer: usize, entry: ValueId, every: u64) -> Result<(), ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let state = State::paged(&format!("entries.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
+        let of_layer = &self.hyper.layers[layer];
+        let state =
+            State::paged(&format!("entries.{layer}"), of_layer.kv_heads, of_layer.key_length, of_layer.value_length);
         let state = self.graph.state(State { every, ..state });
-        let state = self.typed(state)?;
+        let state = self.op_result(state)?;
         let token = self.graph.state_begin(state);
-        let token = self.typed(token)?;
+        let token = self.op_result(token)?;
         let token = self.graph.kv_append(token, entry, entry, self.step.pos);
-        let token = self.typed(token)?;
+        let token = self.op_result(token)?;
         self.entries.insert(layer, token);
         Ok(())
     }
 
     /// Attends in `layer` with `q`, `[T, heads, d]`, over the appended positions and over complete
-    /// entries, or only the entries `chosen`, with sinks.
-    pub fn attend_entries(&mut self, layer: usize, q: ValueId, chosen: Option<ValueId>) -> Result<ValueId, ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let (scale, heads) = (facts.attention_scale, facts.heads);
+    /// entries, or only the entries `selection`, with sinks.
+    pub fn attend_entries(
+        &mut self,
+        layer: usize,
+        q: ValueId,
+        selection: Option<ValueId>,
+    ) -> Result<ValueId, ArchError> {
+        let of_layer = &self.hyper.layers[layer];
+        let (scale, heads) = (of_layer.attention_scale, of_layer.heads);
         let appended = |of: &HashMap<usize, ValueId>| of.get(&layer).copied();
         let (Some(kv), Some(entries)) = (appended(&self.caches), appended(&self.entries)) else {
             unreachable!("layer {layer} appends before it attends")
         };
         let sinks = self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
         let pos = self.step.pos;
-        let op = AttentionEntries { q, kv, entries, pos, sinks: Some(sinks), chosen, scale };
+        let op = AttentionEntries { q, kv, entries, pos, sinks: Some(sinks), chosen: selection, scale };
         let y = self.graph.attention_entries(&op);
-        let (y, [kv, entries]) = self.typed(y)?;
+        let (y, [kv, entries]) = self.op_result(y)?;
         self.caches.insert(layer, kv);
         self.entries.insert(layer, entries);
         Ok(y)
@@ -276,8 +282,8 @@ impl Builder<'_> {
     pub fn index_top_k(&mut self, state: &str, of: &PositionIndex) -> Result<ValueId, ArchError> {
         let PositionIndex { q, w, k, key_length, top_k, run, entries } = *of;
         let kv = self.index_keys(state, k, key_length, run)?;
-        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, top_k, entries);
-        Ok(self.typed(chosen)?.0)
+        let selection = self.graph.index_top_k(q, w, kv, self.step.pos, top_k, entries);
+        Ok(self.op_result(selection)?.0)
     }
 
     /// Builds the blocks of positions that each head of an indexer selects for itself, with the
@@ -286,7 +292,7 @@ impl Builder<'_> {
         let BlockSelection { q, k, key_length, top_k, block, local } = *of;
         let kv = self.index_keys(state, k, key_length, 1)?;
         let blocks = self.graph.index_blocks(q, kv, self.step.pos, top_k, block, local);
-        Ok(self.typed(blocks)?.0)
+        Ok(self.op_result(blocks)?.0)
     }
 
     /// Returns the token of a new state with keys of an indexer; each covers `run` positions.
@@ -299,12 +305,12 @@ impl Builder<'_> {
     ) -> Result<ValueId, ArchError> {
         // A state of keys and values; the values are not used.
         let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
-        let state = self.typed(state)?;
+        let state = self.op_result(state)?;
         let none = self.slice(k, 0, 1)?;
         let kv = self.graph.state_begin(state);
-        let kv = self.typed(kv)?;
+        let kv = self.op_result(kv)?;
         let kv = self.graph.kv_append(kv, k, none, self.step.pos);
-        self.typed(kv)
+        self.op_result(kv)
     }
 }
 

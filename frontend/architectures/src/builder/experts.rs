@@ -45,11 +45,11 @@ impl Builder<'_> {
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         // No format has integers: these are stored with the bytes of as many f32.
         let table = self.graph.weight(name, Format::F32, &shape, place);
-        let table = self.typed(table)?;
+        let table = self.op_result(table)?;
         self.used.insert(name.to_owned());
         let Experts { score, normalise, scale, .. } = *experts;
         let route = self.graph.route_listed(logits, self.step.ids, table, score, normalise, scale);
-        let (ids, weights) = self.typed(route)?;
+        let (ids, weights) = self.op_result(route)?;
         Ok(Route { ids, weights })
     }
 
@@ -63,14 +63,14 @@ impl Builder<'_> {
     /// of identity experts.
     pub fn identities(&mut self, all: Route, experts: u64) -> Result<(Route, ValueId), ArchError> {
         let parts = self.graph.route_identities(all.ids, all.weights, experts);
-        let (ids, weights, identity) = self.typed(parts)?;
+        let (ids, weights, identity) = self.op_result(parts)?;
         Ok((Route { ids, weights }, identity))
     }
 
     /// Builds the groups of `size` experts that contain these ids.
     pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
         let groups = self.graph.expert_groups(ids, size);
-        self.typed(groups)
+        self.op_result(groups)
     }
 
     /// Builds ids and weights of the experts for each row of router logits.
@@ -81,8 +81,8 @@ impl Builder<'_> {
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<Route, ArchError> {
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
         // Identity experts have no factor.
-        let apart = self.has(&down("bias")) || experts.identities > 0;
-        let scales = if apart { None } else { self.optional_vector(&down("scale"), experts.count)? };
+        let has_own_factor = self.has(&down("bias")) || experts.identities > 0;
+        let scales = if has_own_factor { None } else { self.optional_vector(&down("scale"), experts.count)? };
         self.routed_scales.extend(scales.map(|_| down("scale")));
         self.route_of(layer, logits, experts, scales)
     }
@@ -106,7 +106,7 @@ impl Builder<'_> {
         let group_best = u64::from(groups > 1 && best_of_group && alone);
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
         let route = self.graph.route(logits, bias, scales, &attrs);
-        let (ids, weights) = self.typed(route)?;
+        let (ids, weights) = self.op_result(route)?;
         Ok(Route { ids, weights })
     }
 
@@ -114,19 +114,19 @@ impl Builder<'_> {
     pub fn expert_linear(&mut self, x: ValueId, ids: ValueId, name: &str, of: Matrices) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &of.shape())?;
         let y = self.expert_matmul(x, ids, weight)?;
-        let y = self.expert_scaled(y, ids, name, of.count)?;
+        let y = self.scale_expert_products(y, ids, name, of.count)?;
         let bias = format!("{name}.bias");
         if !self.has(&bias) {
             return Ok(y);
         }
         let bias = self.weight(&bias, &[of.count, of.rows])?;
         let y = self.graph.expert_add_bias(y, ids, bias);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies products with `NAME.weight` by their expert's number of `NAME.scale`, if the file
     /// has it and the router's weights do not include it.
-    pub(super) fn expert_scaled(
+    pub(super) fn scale_expert_products(
         &mut self,
         y: ValueId,
         ids: ValueId,
@@ -139,12 +139,12 @@ impl Builder<'_> {
         }
         let Some(factors) = self.optional_vector(&name, count)? else { return Ok(y) };
         let y = self.graph.expert_scale(y, ids, factors);
-        self.typed(y)
+        self.op_result(y)
     }
 
     pub(super) fn expert_matmul(&mut self, x: ValueId, ids: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds `x` times the gate and up matrices of the experts `ids`; files have one or two
@@ -165,7 +165,7 @@ impl Builder<'_> {
             let half = format!("{}.weight", name(half));
             let weight = self.part(&half, &both, of, 2 * of.rows, first)?;
             let y = self.expert_matmul(x, ids, weight)?;
-            self.expert_scaled(y, ids, &name("gate_up"), of.count)
+            self.scale_expert_products(y, ids, &name("gate_up"), of.count)
         };
         Ok(GateUp { gate: half("gate", 0)?, up: half("up", of.rows)? })
     }
@@ -173,6 +173,6 @@ impl Builder<'_> {
     /// Sums the experts' rows `[T, used, n]` with their weights.
     pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.expert_combine(y, weights);
-        self.typed(y)
+        self.op_result(y)
     }
 }

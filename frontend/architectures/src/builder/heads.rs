@@ -9,15 +9,15 @@ impl Builder<'_> {
     /// Builds the sum of each head.
     pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.heads_sum(x);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies each head of `x` by its own matrix of `name`.
     pub fn heads_linear(&mut self, x: ValueId, name: &str, of: Matrices) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &of.shape())?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        let y = self.typed(y)?;
-        self.scaled(y, name)
+        let y = self.op_result(y)?;
+        self.scale_product(y, name)
     }
 
     /// Does what [`Builder::heads_linear`] does. In the file, the rows of all heads may form one
@@ -33,11 +33,11 @@ impl Builder<'_> {
         let format = self.gguf.require_format(tensor)?;
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let weight = self.graph.weight(&name, format, &shape, place);
-        let weight = self.typed(weight)?;
+        let weight = self.op_result(weight)?;
         self.used.insert(name);
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        let y = self.typed(y)?;
-        self.scaled(y, stem)
+        let y = self.op_result(y)?;
+        self.scale_product(y, stem)
     }
 
     /// Does what [`Builder::heads_linear`] does, with a part of `tensor` as a weight called `name`.
@@ -52,6 +52,6 @@ impl Builder<'_> {
     ) -> Result<ValueId, ArchError> {
         let weight = self.part(name, tensor, of, before + of.rows, before)?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        self.typed(y)
+        self.op_result(y)
     }
 }

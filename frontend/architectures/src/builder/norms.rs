@@ -20,12 +20,12 @@ impl Builder<'_> {
 
     /// Builds a norm of the same type for rows of another length, with the epsilon `eps`.
     pub fn norm_of_rows(&mut self, x: ValueId, name: &str, width: u64, eps: f64) -> Result<ValueId, ArchError> {
-        let name = self.as_written(name);
+        let name = self.stored_name(name);
         let norms = self.hyper.norms;
         let weight = if norms.have_weights() { Some(self.vector(name, width)?) } else { None };
         let x = if norms.are_layer_norms() { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, eps);
-        let y = self.typed(y)?;
+        let y = self.op_result(y)?;
         match norms {
             Norms::Layer => self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width),
             Norms::Rms | Norms::Bare | Norms::Plain => Ok(y),
@@ -38,7 +38,7 @@ impl Builder<'_> {
         let weight = self.vectors(name, &[heads, d])?;
         let x = if self.hyper.norms.are_layer_norms() { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds a layer norm of heads of `d` elements, each with its own weight and bias, with the
@@ -51,10 +51,10 @@ impl Builder<'_> {
         d: u64,
         eps: f64,
     ) -> Result<ValueId, ArchError> {
-        let weight = self.parted(&format!("{name}.weight"), heads, d)?;
+        let weight = self.split_vectors(&format!("{name}.weight"), heads, d)?;
         let x = self.centre(x)?;
         let y = self.graph.rms_norm(x, weight, eps);
-        let y = self.typed(y)?;
+        let y = self.op_result(y)?;
         let name = format!("{name}.bias");
         let Some(tensor) = self.gguf.tensor(&name) else { return Ok(y) };
         if tensor.tensor_type().name != "F32" {
@@ -68,11 +68,11 @@ impl Builder<'_> {
         // The concatenated biases of all heads are the bias of a row.
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let bias = self.graph.weight(&name, Format::F32, &[heads * d], place);
-        let bias = self.typed(bias)?;
+        let bias = self.op_result(bias)?;
         self.used.insert(name);
         let y = self.merge_heads(y)?;
         let y = self.graph.add_bias(y, bias);
-        let y = self.typed(y)?;
+        let y = self.op_result(y)?;
         self.split_heads(y, heads)
     }
 
@@ -82,7 +82,7 @@ impl Builder<'_> {
         self.leave_out(&format!("blk.{layer}.attn_q_norm.weight"));
         let weight = self.vectors(&format!("blk.{layer}.{HEAD_GAIN}.weight"), &[heads, d])?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds an RMS norm along the last dimension, of length `len`, with the weight `name`.
@@ -92,9 +92,9 @@ impl Builder<'_> {
 
     /// Does what [`Builder::rms_norm`] does, with the epsilon `eps`.
     pub fn rms_norm_of(&mut self, x: ValueId, name: &str, len: u64, eps: f64) -> Result<ValueId, ArchError> {
-        let weight = self.vector(self.as_written(name), len)?;
+        let weight = self.vector(self.stored_name(name), len)?;
         let y = self.graph.rms_norm(x, weight, eps);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds an RMS norm of each of `groups` equal parts of a row, with separate weights. Without
@@ -109,22 +109,22 @@ impl Builder<'_> {
         let weight = self.vectors(name, &[groups, len])?;
         let x = self.split_heads(x, groups)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
-        let y = self.typed(y)?;
+        let y = self.op_result(y)?;
         self.merge_heads(y)
     }
 
     /// Builds an RMS norm of each of `count` concatenated streams, with separate weights, which
     /// files may have as one vector.
     pub fn norm_of_streams(&mut self, x: ValueId, name: &str, count: u64, len: u64) -> Result<ValueId, ArchError> {
-        let weight = self.parted(name, count, len)?;
+        let weight = self.split_vectors(name, count, len)?;
         let x = self.split_heads(x, count)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
-        let y = self.typed(y)?;
+        let y = self.op_result(y)?;
         self.merge_heads(y)
     }
 
     /// Returns `count` F32 vectors `name` of length `len`, which files may have as one vector.
-    fn parted(&mut self, name: &str, count: u64, len: u64) -> Result<WeightId, ArchError> {
+    fn split_vectors(&mut self, name: &str, count: u64, len: u64) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.dims() != [count.saturating_mul(len)] || tensor.tensor_type().name != "F32" {
             return self.vectors(name, &[count, len]);
@@ -135,27 +135,27 @@ impl Builder<'_> {
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let weight = self.graph.weight(name, Format::F32, &[count, len], place);
         self.used.insert(name.to_owned());
-        self.typed(weight)
+        self.op_result(weight)
     }
 
     /// Subtracts their means from rows or heads.
     pub fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.centre(x);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Multiplies rows by the vector `name`, element by element. This is a norm with an epsilon so
     /// large that the rows' mean squares do not count.
-    pub fn weighted(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+    pub fn multiply_elements(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let y = self.rms_norm_of(x, name, len, ROOT * ROOT)?;
         self.scale(y, ROOT)
     }
 
-    /// Does what [`Builder::weighted`] does, for heads with a vector each.
-    pub fn weighted_heads(&mut self, x: ValueId, name: &str, heads: u64, d: u64) -> Result<ValueId, ArchError> {
-        let weight = self.parted(name, heads, d)?;
+    /// Does what [`Builder::multiply_elements`] does, for heads with a vector each.
+    pub fn multiply_head_elements(&mut self, x: ValueId, name: &str, heads: u64, d: u64) -> Result<ValueId, ArchError> {
+        let weight = self.split_vectors(name, heads, d)?;
         let y = self.graph.rms_norm(x, weight, ROOT * ROOT);
-        let y = self.typed(y)?;
+        let y = self.op_result(y)?;
         self.scale(y, ROOT)
     }
 
@@ -167,12 +167,12 @@ impl Builder<'_> {
     /// Does what [`Builder::plain_norm`] does, with the epsilon `eps`.
     pub fn plain_norm_of(&mut self, x: ValueId, eps: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.rms_norm(x, None, eps);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Returns the name of a norm's weight in the file: files of Falcon-H1 have `ffn_norm` without
     /// `.weight`, those of PLaMo 3 norms after blocks.
-    fn as_written<'n>(&self, name: &'n str) -> &'n str {
+    fn stored_name<'n>(&self, name: &'n str) -> &'n str {
         name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name)).unwrap_or(name)
     }
 }

@@ -116,12 +116,12 @@ impl Builder<'_> {
         attrs: Vec<Attr>,
     ) -> Result<ValueId, ArchError> {
         let state = self.graph.state(State::recurrent(state, dims, Rollback::Snapshot));
-        let state = self.typed(state)?;
+        let state = self.op_result(state)?;
         let token = self.graph.state_begin(state);
-        let token = Operand::Value(self.typed(token)?);
+        let token = Operand::Value(self.op_result(token)?);
         let operands = [&[token], operands].concat();
         let results = self.graph.op(OpKind::Recurrent(op), operands, attrs);
-        Ok(self.typed(results)?[0])
+        Ok(self.op_result(results)?[0])
     }
 
     /// Builds a causal convolution of each channel of `x` with its taps, the weight `name`.

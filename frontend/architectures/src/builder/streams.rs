@@ -31,25 +31,25 @@ impl Builder<'_> {
         let Streams { count, iterations, eps, magnitude } = of;
         let (streams, iterations) = (count.cast_signed(), iterations.cast_signed());
         let y = self.graph.stream_weights(&StreamWeights { x, scale, base, streams, iterations, eps, magnitude });
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds a block's input: the weighted sum of the streams `x`.
     pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.stream_input(x, w);
-        self.typed(y)
+        self.op_result(y)
     }
 
     /// Builds the streams after a block: `x` mixed with the output `y`.
     pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let z = self.graph.stream_mix(x, y, w);
-        self.typed(z)
+        self.op_result(z)
     }
 
     /// Builds attention of `y` over the saved streams `x`, scored with the weight `name`.
     pub fn stream_attend(&mut self, x: ValueId, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let weight = self.vector(name, self.hyper.embedding_length)?;
         let z = self.graph.stream_attend(x, y, weight, self.hyper.norm_eps);
-        self.typed(z)
+        self.op_result(z)
     }
 }

@@ -58,7 +58,7 @@ impl Builder<'_> {
 
     /// Accepts a tensor that files may have although no graph uses it. Its shape is checked like
     /// any other.
-    pub fn unread(&mut self, name: &str, shape: &[u64]) -> Result<(), ArchError> {
+    pub fn accept_unused(&mut self, name: &str, shape: &[u64]) -> Result<(), ArchError> {
         if let Some(tensor) = self.gguf.tensor(name) {
             self.check_shape(tensor, shape)?;
             self.used.insert(name.to_owned());
@@ -117,7 +117,7 @@ impl Builder<'_> {
         let part = Part { tensor: tensor.to_owned(), rows, from };
         let weight = self.graph.weight_part(name, format, &of.shape(), place, Some(part));
         self.used.insert(tensor.to_owned());
-        self.typed(weight)
+        self.op_result(weight)
     }
 
     pub(super) fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
@@ -125,8 +125,8 @@ impl Builder<'_> {
         // of one element, and taps of a convolution are matrices of one row.
         let found = tensor.dims();
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
-        let [significant, wanted] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));
-        if significant.eq(wanted) {
+        let [significant, required] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));
+        if significant.eq(required) {
             return Ok(());
         }
         Err(ArchError::Shape {
@@ -146,6 +146,6 @@ impl Builder<'_> {
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let weight = self.graph.weight(tensor.name(), format, shape, place);
         self.used.insert(tensor.name().to_owned());
-        self.typed(weight)
+        self.op_result(weight)
     }
 }

@@ -134,15 +134,15 @@ pub(crate) fn selected_experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let mut beside = if of.shared > 0 { Some((style.shared)(b, layer, h, of.shared, style)?) } else { None };
+    let mut others = if of.shared > 0 { Some((style.shared)(b, layer, h, of.shared, style)?) } else { None };
     if let Some(identity) = selection.identity {
         let back = b.scale_heads(h, identity)?;
-        beside = Some(beside.map_or(Ok(back), |shared| b.add(back, shared))?);
+        others = Some(others.map_or(Ok(back), |shared| b.add(back, shared))?);
     }
-    if let (Some(beside), Some(x)) = (&mut beside, x) {
-        *beside = b.add(*beside, x)?;
+    if let (Some(others), Some(x)) = (&mut others, x) {
+        *others = b.add(*others, x)?;
     }
-    Ok((routed(b, layer, h, selection.route, of, style)?, beside))
+    Ok((routed(b, layer, h, selection.route, of, style)?, others))
 }
 
 /// Builds the experts of a route on `h`, and sums their outputs with their weights.

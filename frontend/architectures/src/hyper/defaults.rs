@@ -29,11 +29,11 @@ pub struct Defaults {
     /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
     /// Whether layers have RoPE.
-    pub rotates: Rotates,
+    pub rope_use: RopeUse,
     /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture reads.
     pub reads: &'static [&'static str],
     /// Tensors that older files lack, derived from others.
-    pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
+    pub derived_tensors: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
     /// Adds tensors of a file under other names.
     pub rename: fn(Gguf) -> Result<Gguf, GgufError>,
     /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
@@ -57,11 +57,11 @@ pub struct Defaults {
     /// Reads the query heads of each layer.
     pub heads: ReadHeads,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
-    pub parts: Parts,
+    pub layer_parts: LayerParts,
     /// Factor on attention scores, in files that do not state it.
     pub attention_scale: fn(HeadSizes) -> f64,
     /// Input of draft layers from the last layer, if the graph can be built.
-    pub guess_from: Option<GuessFrom>,
+    pub draft_input: Option<DraftInput>,
     /// Reads the number of layers.
     pub layers: CountLayers,
     /// Reads RoPE, before that of layers with a window follows from it.
@@ -77,7 +77,7 @@ pub struct Defaults {
 
 /// Input of a draft layer: the last layer's output for the first draft, its own for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuessFrom {
+pub enum DraftInput {
     /// The residual stream.
     Stream,
     /// The stream after the last norm, which is the input of the output matrix.
@@ -159,7 +159,7 @@ impl HeadSizes {
 
 /// Meaning of zeros in keys listed per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum LayerParts {
     /// Zeros are not allowed.
     All,
     /// A layer without key heads (`attention.head_count_kv`) has a recurrent state instead of
@@ -173,25 +173,25 @@ pub enum Parts {
     Fewer,
 }
 
-impl Parts {
+impl LayerParts {
     /// Returns whether layers may have neither heads nor a network.
     pub fn lack_both(self) -> bool {
         match self {
-            Parts::All | Parts::Keyless => false,
-            Parts::One | Parts::Fewer => true,
+            LayerParts::All | LayerParts::Keyless => false,
+            LayerParts::One | LayerParts::Fewer => true,
         }
     }
 }
 
 /// Condition for RoPE. Without RoPE, its keys are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rotates {
+pub enum RopeUse {
     /// Always.
     Always,
     /// Unless `rope.scaling.finetuned` is false.
     IfFinetuned,
     /// Unless the model has ALiBi.
-    IfUnbiased,
+    WithoutAlibi,
     /// Never.
     Never,
 }
@@ -243,10 +243,10 @@ impl Defaults {
     pub const USUAL: Defaults = Defaults {
         precise: Precise { kept: &[], in_bytes: &[] },
         score: RouteScore::Softmax,
-        rotates: Rotates::Always,
+        rope_use: RopeUse::Always,
         normalise: true,
         reads: &[],
-        made: |_, _| Ok(Vec::new()),
+        derived_tensors: |_, _| Ok(Vec::new()),
         rename: Ok,
         dense_by_tensor: false,
         causal: true,
@@ -257,9 +257,9 @@ impl Defaults {
         windows: None,
         ssm: Ssm::read,
         heads: query_heads,
-        parts: Parts::All,
+        layer_parts: LayerParts::All,
         attention_scale: HeadSizes::by_key,
-        guess_from: None,
+        draft_input: None,
         layers: |keys, most| keys.required("block_count", 1, most),
         rope: Rope::usual,
         local_mla: |_, _| Ok(None),

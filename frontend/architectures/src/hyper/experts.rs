@@ -95,7 +95,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         };
     }
     // Layers without experts may have zeros.
-    let least = u64::from(!keys.defaults.parts.lack_both());
+    let least = u64::from(!keys.defaults.layer_parts.lack_both());
     let used = keys.per_layer("expert_used_count", layers, least, count)?;
     let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
     let feed_forward = keys.per_layer("expert_feed_forward_length", layers, least, MAX_WIDTH)?;

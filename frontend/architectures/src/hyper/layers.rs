@@ -4,10 +4,10 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 
 use super::experts::{ExpertKeys, experts};
 use super::keys::Keys;
-use super::{Defaults, Experts, HeadSizes, Layer, Limits, MAX_COUNT, MAX_WIDTH, Parts};
+use super::{Defaults, Experts, HeadSizes, Layer, LayerParts, Limits, MAX_COUNT, MAX_WIDTH};
 
 /// Key of the layers with RoPE.
-pub(crate) const ROPED: &str = "attention.rope_pattern";
+pub(crate) const ROPE_PATTERN: &str = "attention.rope_pattern";
 
 /// Heads of all layers, before their lengths have defaults.
 struct HeadKeys {
@@ -41,7 +41,7 @@ struct LayerHeads {
 
 /// Returns the minimum number of heads: layers without attention may have none.
 fn least_heads(keys: &Keys<'_>) -> u64 {
-    u64::from(keys.defaults.parts == Parts::All)
+    u64::from(keys.defaults.layer_parts == LayerParts::All)
 }
 
 /// Reads the query heads of each of `count` layers.
@@ -113,7 +113,7 @@ struct NetworkKeys {
 impl NetworkKeys {
     fn read(keys: &Keys<'_>, count: usize) -> Result<NetworkKeys, GgufError> {
         let experts = experts(keys, count)?;
-        let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());
+        let least = u64::from(experts.is_none() && !keys.defaults.layer_parts.lack_both());
         let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
         if feed_forward.is_none() && experts.is_none() {
             return Err(keys.missing("feed_forward_length"));
@@ -132,7 +132,7 @@ impl NetworkKeys {
     fn experts(&self, keys: &Keys<'_>, i: usize) -> Result<Option<Experts>, GgufError> {
         let feed_forward = self.feed_forward(i);
         match &self.experts {
-            Some(_) if keys.defaults.parts == Parts::One && feed_forward == 0 => Ok(None),
+            Some(_) if keys.defaults.layer_parts == LayerParts::One && feed_forward == 0 => Ok(None),
             Some(experts) if i >= self.leading_dense && (i + 1).is_multiple_of(self.step) => {
                 experts.layer(keys, i, feed_forward).map(Some)
             }
@@ -148,19 +148,19 @@ pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) 
     let heads = HeadKeys::read(keys, count)?;
     let networks = NetworkKeys::read(keys, count)?;
     let limits = Limits::read(keys, count)?;
-    let roped: Vec<bool> = match keys.metadata.get(&keys.name(ROPED)) {
+    let has_rope: Vec<bool> = match keys.metadata.get(&keys.name(ROPE_PATTERN)) {
         None => vec![true; count],
-        Some(_) => keys.first_per_layer(ROPED, count, 0, 1)?.into_iter().map(|roped| roped == 1).collect(),
+        Some(_) => keys.first_per_layer(ROPE_PATTERN, count, 0, 1)?.into_iter().map(|has_rope| has_rope == 1).collect(),
     };
     let layer = |i: usize| {
         let LayerHeads { heads, kv_heads, key_length, value_length, attention_scale } =
             heads.layer(keys, i, windowed[i], embedding_length)?;
         let feed_forward = networks.feed_forward(i);
         Ok(Layer {
-            recurrent: match keys.defaults.parts {
-                Parts::All | Parts::Fewer => false,
-                Parts::Keyless => kv_heads == 0,
-                Parts::One => kv_heads == 0 && feed_forward == 0,
+            recurrent: match keys.defaults.layer_parts {
+                LayerParts::All | LayerParts::Fewer => false,
+                LayerParts::Keyless => kv_heads == 0,
+                LayerParts::One => kv_heads == 0 && feed_forward == 0,
             },
             heads,
             kv_heads,
@@ -173,7 +173,7 @@ pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) 
             feed_forward,
             experts: networks.experts(keys, i)?,
             limits: limits[i],
-            roped: roped[i],
+            has_rope: has_rope[i],
         })
     };
     (0..count).map(layer).collect()

@@ -5,7 +5,7 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 
 use super::keys::Keys;
 use super::rope::stated_magnitude;
-use super::{Defaults, Hyper, Layer, MAX_COUNT, MAX_WIDTH, Rope, Rotates};
+use super::{Defaults, Hyper, Layer, MAX_COUNT, MAX_WIDTH, Rope, RopeUse};
 
 /// Latent attention (MLA): queries and keys are made from short rows. Only the row for keys and
 /// values is cached.
@@ -37,15 +37,23 @@ fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if width.is_multiple_of(heads) { Ok(width / heads) } else { Err(keys.missing(&format!("attention.{of}_length"))) }
 }
 
-/// Returns the number of unrotated elements of a head's keys, and of elements of its values.
+/// Elements of a head's keys and values in latent attention.
+pub(crate) struct LatentLengths {
+    /// Elements of a key that RoPE does not rotate.
+    pub plain: u64,
+    /// Elements of a value.
+    pub value: u64,
+}
+
+/// Returns the lengths of a head's keys and values.
 ///
 /// # Errors
 /// When keys are missing or invalid.
-pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<(u64, u64), GgufError> {
+pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<LatentLengths, GgufError> {
     let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
     let (key, value) = (length(&keys, "key")?, length(&keys, "value")?);
-    let turned = keys.required("rope.dimension_count", 1, key - 1)?;
-    Ok((key - turned, value))
+    let rotated = keys.required("rope.dimension_count", 1, key - 1)?;
+    Ok(LatentLengths { plain: key - rotated, value })
 }
 
 /// Key of the epsilon in norms of latent rows, if it differs from that of other norms. Folders have
@@ -83,14 +91,14 @@ impl Mla {
     /// key has no meaning. In models with RoPE, layers without it cache no rotated part.
     fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
         // Models without RoPE may have no rotated part.
-        let least = u64::from(keys.defaults.rotates != Rotates::Never);
+        let least = u64::from(keys.defaults.rope_use != RopeUse::Never);
         keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
         for layer in layers.iter_mut().filter(|layer| !layer.recurrent) {
             keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
             let key = self.rank + rope.dims;
             keys.in_range("attention.key_length", layer.key_length, key, key)?;
             layer.value_length = self.rank;
-            if !layer.roped {
+            if !layer.has_rope {
                 layer.key_length = self.rank;
             }
         }

@@ -9,10 +9,10 @@ use super::rope::yarn_magnitude;
 use super::shares::share;
 use super::temperature::temperature;
 use super::vocabulary::vocabulary;
-use super::windows::{windowed, windows};
+use super::windows::{layer_windows, windows};
 use super::{
-    Defaults, Hyper, Layer, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Parts, Rope, RopeSizes, Rotates, Scales,
-    Widths, recurrent,
+    Defaults, Hyper, Layer, LayerParts, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Rope, RopeSizes, RopeUse,
+    Scales, Widths, recurrent,
 };
 
 /// Key of the epsilon of RMS norms.
@@ -46,7 +46,7 @@ pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
 
 impl Hyper {
     /// Reads and checks the keys of `gguf`, whose architecture is `architecture`. Draft layers are
-    /// read only if `guessing` is set.
+    /// read only if `drafting` is set.
     ///
     /// # Errors
     /// When a key or tensor is missing or invalid.
@@ -54,7 +54,7 @@ impl Hyper {
         gguf: &Gguf,
         architecture: &str,
         defaults: Defaults,
-        guessing: bool,
+        drafting: bool,
     ) -> Result<Hyper, GgufError> {
         let keys = Keys { metadata: gguf.metadata(), architecture, defaults };
         if gguf.tensors().len() == 0 {
@@ -76,23 +76,23 @@ impl Hyper {
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
             keys.neutral(name, neutral)?;
         }
-        let roped = is_roped(&keys, &Widths { layers: count, embedding: embedding_length })?;
+        let has_rope = is_roped(&keys, &Widths { layers: count, embedding: embedding_length })?;
         let draft_layers = draft_layers(gguf, &keys, count)?;
-        let windowed = windowed(&keys, count as usize, draft_layers as usize)?;
+        let windowed = layer_windows(&keys, count as usize, draft_layers as usize)?;
         let mut layers = layers(&keys, &windowed, embedding_length)?;
-        if !guessing {
+        if !drafting {
             layers.truncate(layers.len() - draft_layers as usize);
         }
         if defaults.dense_by_tensor {
             remove_experts_without_router(gguf, &mut layers);
         }
         let ssm = (defaults.ssm)(&keys)?;
-        if ssm.is_some() && defaults.parts == Parts::All {
+        if ssm.is_some() && defaults.layer_parts == LayerParts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
-        let places = Places { context_length, window, windowed: &windowed, roped };
-        let PlaceKeys { mla, rope, local_rope } = places.read(&keys, &mut layers)?;
+        let context = PositionContext { context_length, window, windowed: &windowed, has_rope };
+        let PositionKeys { mla, rope, local_rope } = context.read(&keys, &mut layers)?;
         share(&keys, &mut layers)?;
         let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
         let mut hyper = Hyper {
@@ -106,7 +106,7 @@ impl Hyper {
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             temperature: temperature(&keys, &rope)?,
             rope,
-            roped,
+            has_rope,
             local_rope,
             mla,
             indexer,
@@ -120,7 +120,7 @@ impl Hyper {
     }
 
     /// Returns whether the layers support only causal attention.
-    fn only_before(&self, defaults: &Defaults) -> bool {
+    fn requires_causal(&self, defaults: &Defaults) -> bool {
         // In encoders, half of a window precedes a row and half follows it.
         let symmetric = |window: u64| !defaults.causal && window > 1;
         let one_sided =
@@ -148,11 +148,11 @@ fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
 
 /// Returns whether layers have RoPE.
 fn is_roped(keys: &Keys<'_>, widths: &Widths) -> Result<bool, GgufError> {
-    match keys.defaults.rotates {
-        Rotates::Always => Ok(true),
-        Rotates::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true),
-        Rotates::IfUnbiased => Ok(Scales::read(keys, widths)?.max_bias == 0.0),
-        Rotates::Never => Ok(false),
+    match keys.defaults.rope_use {
+        RopeUse::Always => Ok(true),
+        RopeUse::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true),
+        RopeUse::WithoutAlibi => Ok(Scales::read(keys, widths)?.max_bias == 0.0),
+        RopeUse::Never => Ok(false),
     }
 }
 
@@ -164,26 +164,26 @@ fn remove_experts_without_router(gguf: &Gguf, layers: &mut [Layer]) {
 }
 
 /// Values from which windows, RoPE and latent attention are read.
-struct Places<'a> {
+struct PositionContext<'a> {
     context_length: u64,
     /// Positions of a window.
     window: u64,
     /// Whether each layer has a window.
     windowed: &'a [bool],
     /// Whether layers have RoPE.
-    roped: bool,
+    has_rope: bool,
 }
 
 /// Latent attention of layers without a window, and RoPE of layers without and with one.
-struct PlaceKeys {
+struct PositionKeys {
     mla: Option<Mla>,
     rope: Rope,
     local_rope: Option<Rope>,
 }
 
-impl Places<'_> {
+impl PositionContext<'_> {
     /// Reads latent attention and RoPE, and sets windows, heads and factors of layers to match.
-    fn read(&self, keys: &Keys<'_>, layers: &mut [Layer]) -> Result<PlaceKeys, GgufError> {
+    fn read(&self, keys: &Keys<'_>, layers: &mut [Layer]) -> Result<PositionKeys, GgufError> {
         let mla = Mla::read(keys)?;
         let local_mla = match (mla, keys.defaults.windows) {
             (Some(mla), Some(_)) => (keys.defaults.local_mla)(keys, &mla)?,
@@ -195,7 +195,7 @@ impl Places<'_> {
         };
         let [full, local] = [false, true].map(key_length);
         let context_length = self.context_length;
-        let mut rope = match self.roped {
+        let mut rope = match self.has_rope {
             true => (keys.defaults.rope)(keys, RopeSizes { context_length, key_length: full.or(local).unwrap_or(0) })?,
             false => Rope::none(context_length),
         };
@@ -208,7 +208,7 @@ impl Places<'_> {
             windows.apply(self.window, layers, self.windowed);
             local_rope = Some(windows.rope(keys, &rope, local.or(full).unwrap_or(0))?);
         }
-        Ok(PlaceKeys { mla, rope, local_rope })
+        Ok(PositionKeys { mla, rope, local_rope })
     }
 }
 
@@ -219,7 +219,7 @@ fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     if causal && !keys.defaults.causal {
         return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
     }
-    if !causal && hyper.only_before(&keys.defaults) {
+    if !causal && hyper.requires_causal(&keys.defaults) {
         keys.require_causal()?;
     }
     Ok(causal)

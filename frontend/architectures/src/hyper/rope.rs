@@ -8,12 +8,12 @@ use super::{MAX_CONTEXT, Rope, RopeSizes};
 
 /// Key of our own for YaRN's ramp, which may begin and end at whole pairs; `truncate` in
 /// configurations.
-pub(crate) const TRUNCATED: &str = "rope.scaling.yarn_truncate";
+pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
 
 impl Rope {
     /// Reads RoPE from its usual keys.
     pub(crate) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
-        let rope = Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?)?;
+        let rope = Rope::plain(keys, sizes, Rope::rotated_dims(keys, sizes)?)?;
         let type_key = keys.name("rope.scaling.type");
         // The default is llama.cpp's. Older files have the factor of linear scaling as
         // `rope.scale_linear`; 0 means none.
@@ -26,7 +26,7 @@ impl Rope {
             "linear" => (RopeScaling::Linear, factor),
             // Tensors have the divisors of frequencies.
             "longrope" => (RopeScaling::None, 1.0),
-            "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), true)? {
+            "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(YARN_TRUNCATE), true)? {
                 true => (RopeScaling::Yarn, factor),
                 false => (RopeScaling::YarnUntruncated, factor),
             },
@@ -42,7 +42,7 @@ impl Rope {
     }
 
     /// Reads the number of elements of a head that RoPE rotates.
-    pub(crate) fn rotated(keys: &Keys<'_>, sizes: RopeSizes) -> Result<u64, GgufError> {
+    pub(crate) fn rotated_dims(keys: &Keys<'_>, sizes: RopeSizes) -> Result<u64, GgufError> {
         let stated = keys.optional("rope.dimension_count", 1, sizes.key_length)?;
         Ok(stated.unwrap_or(sizes.key_length))
     }
@@ -91,7 +91,7 @@ impl Rope {
     }
 
     /// Returns the same RoPE without scaling.
-    pub(crate) fn unscaled(&self) -> Rope {
+    pub(crate) fn without_scaling(&self) -> Rope {
         Rope { scaling: RopeScaling::None, factor: 1.0, attn_factor: 1.0, ..self.clone() }
     }
 }

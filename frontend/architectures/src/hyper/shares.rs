@@ -19,7 +19,7 @@ const SOURCES: &str = "attention.kv_source_layers";
 pub(super) fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     match keys.metadata.get(&keys.name(SOURCES)) {
         Some(_) => by_layer(keys, layers),
-        None => at_the_end(keys, layers),
+        None => share_last(keys, layers),
     }
 }
 
@@ -31,7 +31,7 @@ fn by_layer(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
             continue;
         }
         let is_own = of < at && sources[of] == source;
-        let kind = |layer: &Layer| (layer.roped, layer.window, layer.kv_heads, layer.key_length, layer.value_length);
+        let kind = |layer: &Layer| (layer.has_rope, layer.window, layer.kv_heads, layer.key_length, layer.value_length);
         if !is_own || kind(&layers[of]) != kind(&layers[at]) {
             let limit = format!(
                 "{at} for layer {at}, or an earlier layer with its own keys of the same length, window and rotation"
@@ -45,7 +45,7 @@ fn by_layer(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
 
 /// Sets the source of the last layers: the last earlier layer of the same kind, with a window or
 /// without one.
-fn at_the_end(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
+fn share_last(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     const KEY: &str = "attention.shared_kv_layers";
     let count = layers.len();
     let shared = keys.optional(KEY, 0, count as u64)?.unwrap_or(0);

@@ -49,19 +49,24 @@ impl Windows {
         }
         let base = self.base.unwrap_or(rope.base as f32);
         let base = keys.float("rope.freq_base_swa", base, |x| x > 0.0, "a positive number")?;
-        Ok(Rope { base, dims, divided: self.divided, ..if self.scaled { rope.clone() } else { rope.unscaled() } })
+        Ok(Rope {
+            base,
+            dims,
+            divided: self.divided,
+            ..if self.scaled { rope.clone() } else { rope.without_scaling() }
+        })
     }
 }
 
 /// Returns for each of `count` layers whether it has a window. Files may omit the last `drafts`
 /// layers, which only draft.
-pub(super) fn windowed(keys: &Keys<'_>, count: usize, drafts: usize) -> Result<Vec<bool>, GgufError> {
+pub(super) fn layer_windows(keys: &Keys<'_>, count: usize, drafts: usize) -> Result<Vec<bool>, GgufError> {
     let Some(windows) = keys.defaults.windows else { return Ok(vec![false; count]) };
     const KEY: &str = "attention.sliding_window_pattern";
     if let Some(Value::Array(pattern)) = keys.metadata.get(&keys.name(KEY)) {
-        let said = pattern.len().clamp(count - drafts, count);
-        let pattern = keys.first_per_layer(KEY, said, 0, 1)?;
-        let drafts = std::iter::repeat_n(false, count - said);
+        let listed = pattern.len().clamp(count - drafts, count);
+        let pattern = keys.first_per_layer(KEY, listed, 0, 1)?;
+        let drafts = std::iter::repeat_n(false, count - listed);
         return Ok(pattern.into_iter().map(|windowed| windowed == 1).chain(drafts).collect());
     }
     let period = match keys.optional(KEY, 1, MAX_COUNT)?.unwrap_or(windows.period) {

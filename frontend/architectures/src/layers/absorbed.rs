@@ -3,14 +3,14 @@
 //! all heads, `attn_kv_b`. Its parts for keys, transposed head by head, are `attn_k_b`.
 //!
 //! ```text
-//! attn_kv_b [r, heads * (still + value)]      // for each head, rows for keys, then for values
-//! attn_k_b  [still, r, heads]                 // row j of a head: column j of its rows for keys
+//! attn_kv_b [r, heads * (plain + value)]      // for each head, rows for keys, then for values
+//! attn_k_b  [plain, r, heads]                 // row j of a head: column j of its rows for keys
 //! ```
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
 
-use crate::hyper::latent_lengths;
+use crate::hyper::{LatentLengths, latent_lengths};
 
 /// Returns the missing tensors.
 ///
@@ -29,27 +29,27 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
 }
 
 fn transposed(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<Made, GgufError> {
-    let (still, value) = latent_lengths(gguf, architecture)?;
+    let LatentLengths { plain, value } = latent_lengths(gguf, architecture)?;
     let &[rank, rows] = tensor.dims() else {
         return Err(gguf.metadata().bad_value(tensor.name(), tensor.dims().len(), "of two dimensions"));
     };
-    if rows == 0 || !rows.is_multiple_of(still + value) {
-        let limit = format!("a multiple of {}, the rows of a head", still + value);
+    if rows == 0 || !rows.is_multiple_of(plain + value) {
+        let limit = format!("a multiple of {}, the rows of a head", plain + value);
         return Err(gguf.metadata().bad_value(tensor.name(), rows, limit));
     }
-    let heads = rows / (still + value);
+    let heads = rows / (plain + value);
     let element = Element::of(gguf.require_format(tensor)?);
     let axis = |len, stride| Axis { len, stride };
     let piece = Piece {
         extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },
         element,
         first: 0,
-        rows: vec![axis(heads, (still + value) * rank), axis(rank, 1)],
-        columns: vec![axis(still, rank)],
+        rows: vec![axis(heads, (plain + value) * rank), axis(rank, 1)],
+        columns: vec![axis(plain, rank)],
         scales: None,
         groups: None,
         change: Change::Keep,
     };
-    let derived = Derived { format: element.scaled_format(), columns: still, beside: 1, pieces: vec![piece] };
-    Ok(Made { name, dims: vec![still, rank, heads], derived })
+    let derived = Derived { format: element.scaled_format(), columns: plain, beside: 1, pieces: vec![piece] };
+    Ok(Made { name, dims: vec![plain, rank, heads], derived })
 }

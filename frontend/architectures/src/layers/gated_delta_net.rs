@@ -18,7 +18,7 @@ use crate::error::ArchError;
 use crate::hyper::Ssm;
 
 /// Projections of a layer's input: rows with all heads, one after the other.
-struct Projected {
+struct Projections {
     /// Queries, keys and values, before the convolution.
     qkv: ValueId,
     /// Gates of the result.
@@ -65,13 +65,13 @@ pub(crate) struct Linear {
     /// Upper bound of rates of the delta rule.
     pub rate: f64,
     /// Whether files have separate queries, keys and values.
-    pub apart: bool,
+    pub separate_qkv: bool,
 }
 
 impl Linear {
     /// Returns the usual properties.
     pub const fn usual(key_heads: KeyHeads, gate: Unary) -> Linear {
-        Linear { key_heads, gate, norm_eps: None, unit_eps: None, rate: 1.0, apart: false }
+        Linear { key_heads, gate, norm_eps: None, unit_eps: None, rate: 1.0, separate_qkv: false }
     }
 }
 
@@ -84,14 +84,14 @@ pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Line
 
 /// Builds linear attention on normalised rows, including its output matrix.
 pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
-    let Linear { key_heads, gate, norm_eps, unit_eps, rate, apart } = *linear;
+    let Linear { key_heads, gate, norm_eps, unit_eps, rate, separate_qkv } = *linear;
     let [norm_eps, unit_eps] = [norm_eps, unit_eps].map(|eps| eps.unwrap_or(b.hyper.norm_eps));
     let sizes = b.ssm()?;
     let Ssm { taps, heads, groups, key_length, value_length, .. } = sizes;
     let width = b.hyper.embedding_length;
     let (keys, values) = (groups * key_length, heads * value_length);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes, apart)?;
+    let Projections { qkv, z, beta, alpha } = projections(b, layer, h, &sizes, separate_qkv)?;
     let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), 2 * keys + values, taps)?;
     let mixed = b.silu(mixed)?;
     let mut part = |from: u64, heads: u64, length: u64| {
@@ -128,7 +128,13 @@ pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &L
 /// Builds the projections, which files have in one of several forms. Queries, keys and values are
 /// one matrix, or separate (OLMo Hybrid). They may also be fused by key head (Qwen3-Next's
 /// `ssm_ba`, and `ssm_in` of its first files).
-fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm, apart: bool) -> Result<Projected, ArchError> {
+fn projections(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    sizes: &Ssm,
+    separate_qkv: bool,
+) -> Result<Projections, ArchError> {
     let Ssm { heads, groups, key_length, value_length, .. } = *sizes;
     let width = b.hyper.embedding_length;
     let (keys, values, group) = (groups * key_length, heads * value_length, heads / groups);
@@ -139,7 +145,7 @@ fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm, apart: 
             by_key_head(b, all, groups, [key_length, key_length, group * value_length, group * value_length])?;
         let qk = b.concat(q, k)?;
         (b.concat(qk, v)?, z)
-    } else if apart {
+    } else if separate_qkv {
         let mut part = |part: &str, width_of: u64| b.linear(h, &name(part), width, width_of, Bias::Optional);
         let (q, k, v) = (part("attn_q", keys)?, part("attn_k", keys)?, part("attn_v", values)?);
         let z = part("attn_gate", values)?;
@@ -157,7 +163,7 @@ fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm, apart: 
         let beta = b.linear(h, &name("ssm_beta"), width, heads, Bias::Optional)?;
         (beta, b.linear(h, &name("ssm_alpha"), width, heads, Bias::Optional)?)
     };
-    Ok(Projected { qkv, z, beta, alpha })
+    Ok(Projections { qkv, z, beta, alpha })
 }
 
 /// Splits rows in which each key head has parts of these lengths; returns a row of all heads for

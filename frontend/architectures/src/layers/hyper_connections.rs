@@ -83,7 +83,7 @@ pub(crate) fn around(
 /// Builds logits from the streams after the last layer, summed with computed weights.
 pub(crate) fn logits(b: &mut Builder<'_>, x: ValueId, of: Streams) -> Result<ValueId, ArchError> {
     let x = b.merge_heads(x)?;
-    let x = b.wanted(x)?;
+    let x = b.requested_rows(x)?;
     let x = b.split_heads(x, of.count)?;
     let w = weights(b, "output_hc", x, of.count, of)?;
     let x = b.stream_input(x, w)?;
@@ -93,7 +93,7 @@ pub(crate) fn logits(b: &mut Builder<'_>, x: ValueId, of: Streams) -> Result<Val
 /// Builds logits from the mean of the streams after the last layer.
 pub(crate) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     let x = b.merge_heads(x)?;
-    let x = b.wanted(x)?;
+    let x = b.requested_rows(x)?;
     let mean = mean(b, x, count)?;
     b.head(mean, "output_norm.weight")
 }

@@ -24,12 +24,12 @@ use crate::numbers;
 /// Norm that identifies such layers.
 const NORM: &str = "attn_norm_2.weight";
 /// Name endings of those weights: decays, biases of steps, and factors that bypass the state.
-const NUMBERS: [&str; 3] = ["lightning.decays", "lightning.steps", "lightning.skipped"];
+const WEIGHTS: [&str; 3] = ["lightning.decays", "lightning.steps", "lightning.skipped"];
 /// Maximum number of heads in all layers together: an order of magnitude above any model's.
-const MOST: u64 = 1 << 16;
+const MAX_HEADS: u64 = 1 << 16;
 /// Epsilon in slopes and in the number of layers, so that neither is 0 (transformers,
 /// `MiniMaxLightningAttention`).
-const LITTLE: f64 = 1e-5;
+const SLOPE_EPS: f64 = 1e-5;
 
 /// Default period of layers with attention.
 const ATTENTION_PERIOD: u64 = 8;
@@ -64,7 +64,7 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
     // Steps do not depend on rows.
     let none = b.heads_sum(q)?;
     let none = b.scale(none, 0.0)?;
-    let [decays, steps, skipped] = NUMBERS.map(name);
+    let [decays, steps, skipped] = WEIGHTS.map(name);
     let scan = SsmScan {
         sizes: StateSizes { heads, key_length, value_length: key_length },
         x: v,
@@ -93,13 +93,13 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     let mut made = Vec::new();
     let (Some(heads), Some(layers)) = (count("attention.head_count")?, count("block_count")?) else { return Ok(made) };
     let norms = || gguf.tensors().filter(|tensor| tensor.name().ends_with(NORM));
-    if heads == 0 || heads.saturating_mul(norms().count() as u64) > MOST {
+    if heads == 0 || heads.saturating_mul(norms().count() as u64) > MAX_HEADS {
         return Ok(made);
     }
     for norm in norms() {
         let Some(prefix) = norm.name().strip_suffix(NORM) else { continue };
         let Some(layer) = layer_of(norm.name()) else { continue };
-        let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + LITTLE) + LITTLE;
+        let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + SLOPE_EPS) + SLOPE_EPS;
         let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
         // Softplus of this number is 1.
         let step = (std::f64::consts::E - 1.0).ln();
@@ -108,7 +108,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
             vec![numbers::all(step as f32, 1, heads)],
             vec![numbers::all(0.0, 1, heads)],
         ];
-        for (name, pieces) in NUMBERS.into_iter().zip(all) {
+        for (name, pieces) in WEIGHTS.into_iter().zip(all) {
             let beside = pieces.len() as u32;
             let derived = Derived { format: Format::F32, columns: heads, beside, pieces };
             made.push(Made { name: format!("{prefix}{name}"), dims: vec![heads], derived });

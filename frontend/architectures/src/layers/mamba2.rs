@@ -16,12 +16,12 @@ use crate::hyper::Ssm;
 /// Builds norm, state space, output matrix, residual.
 pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-    let y = mixed(b, layer, h)?;
+    let y = state_space(b, layer, h)?;
     b.add(y, x)
 }
 
 /// Builds state space and output matrix on normalised rows.
-pub(crate) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, groups, key_length: state, value_length, .. } = b.ssm()?;
     let (inner, shared) = (heads * value_length, groups * state);

@@ -30,7 +30,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
 use crate::builder::{Bias, Builder, Compression, Matrices, PositionIndex};
-use crate::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output};
+use crate::decoder::{OutputGate, Queries, RopeLayers, Style, feed_forward, gated_output};
 use crate::error::ArchError;
 use crate::hyper::{Indexer, Mla};
 
@@ -43,7 +43,7 @@ pub(crate) struct IndexStyle {
     /// Pairing of RoPE.
     pub pairs: RopeStyle,
     /// Whether RoPE rotates the last elements instead of the first.
-    pub last_turned: bool,
+    pub rotates_last: bool,
     /// Whether the norm of keys has the epsilon of the stream's norms.
     pub eps_of_stream: bool,
     /// Whether queries are made from the layer's input after a separate layer norm, and each head
@@ -54,12 +54,12 @@ pub(crate) struct IndexStyle {
 impl IndexStyle {
     /// Returns the form of DeepSeek's indexer, with these RoPE pairs.
     pub const fn usual(pairs: RopeStyle) -> IndexStyle {
-        IndexStyle { pairs, last_turned: false, eps_of_stream: false, of_stream: false }
+        IndexStyle { pairs, rotates_last: false, eps_of_stream: false, of_stream: false }
     }
 }
 
 /// Selection of the positions that layers attend to.
-pub(crate) struct Choice {
+pub(crate) struct IndexSelection {
     style: IndexStyle,
     sizes: Indexer,
     /// Positions that the last layer with its own indexer selected.
@@ -73,45 +73,45 @@ pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 
 /// Builds such a decoder with an indexer.
 pub(crate) fn indexed(b: &mut Builder<'_>, style: &Style, index: IndexStyle) -> Result<ValueId, ArchError> {
-    let choice = Choice::new(b, index)?;
-    layers(b, style, Some(choice))
+    let selection = IndexSelection::new(b, index)?;
+    layers(b, style, Some(selection))
 }
 
-fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Result<ValueId, ArchError> {
+fn layers(b: &mut Builder<'_>, style: &Style, mut selection: Option<IndexSelection>) -> Result<ValueId, ArchError> {
     let mla = b.mla()?;
     let mut x = b.embed()?;
     for layer in b.layers() {
-        x = attention(b, layer, x, &mla, style, choice.as_mut())?;
+        x = attention(b, layer, x, &mla, style, selection.as_mut())?;
         x = feed_forward(b, layer, x, style)?;
     }
     b.logits(x)
 }
 
-impl Choice {
+impl IndexSelection {
     /// Returns a selection by the file's indexer, which it must have.
-    pub(crate) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<Choice, ArchError> {
-        Ok(Choice { style, sizes: b.indexer()?, last: None })
+    pub(crate) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<IndexSelection, ArchError> {
+        Ok(IndexSelection { style, sizes: b.indexer()?, last: None })
     }
 
     /// Returns a selection by the file's indexer, if it has one.
-    pub(crate) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<Choice> {
-        b.hyper.indexer.clone().map(|sizes| Choice { style, sizes, last: None })
+    pub(crate) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<IndexSelection> {
+        b.hyper.indexer.clone().map(|sizes| IndexSelection { style, sizes, last: None })
     }
 
     /// Applies RoPE to heads of the indexer.
-    fn turned(&self, b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
-        let (length, turned) = (self.sizes.key_length, b.hyper.rope.dims);
-        if !b.hyper.roped || !b.hyper.layers[layer].roped {
+    fn rotate(&self, b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+        let (length, rope_dims) = (self.sizes.key_length, b.hyper.rope.dims);
+        if !b.hyper.has_rope || !b.hyper.layers[layer].has_rope {
             return Ok(x);
         }
-        if !self.style.last_turned {
+        if !self.style.rotates_last {
             return b.rope(layer, x, self.style.pairs);
         }
-        let Some(still) = length.checked_sub(turned).filter(|still| *still > 0) else {
-            let limit = format!("more than {turned}, the elements that turn");
-            return Err(b.refused("attention.indexer.key_length", length, &limit));
+        let Some(plain_dims) = length.checked_sub(rope_dims).filter(|plain_dims| *plain_dims > 0) else {
+            let limit = format!("more than {rope_dims}, the elements that turn");
+            return Err(b.key_error("attention.indexer.key_length", length, &limit));
         };
-        let (first, last) = (b.slice(x, 0, still)?, b.slice(x, still, turned)?);
+        let (first, last) = (b.slice(x, 0, plain_dims)?, b.slice(x, plain_dims, rope_dims)?);
         let last = b.rope(layer, last, self.style.pairs)?;
         b.concat(first, last)
     }
@@ -146,7 +146,7 @@ impl Choice {
         if self.style.of_stream {
             q = b.heads_temperature(q, &name("temperature"), heads)?;
         }
-        let q = self.turned(b, layer, q)?;
+        let q = self.rotate(b, layer, q)?;
         let k = b.linear(h, &name("attn_k"), width, key_length, Bias::Optional)?;
         let k = b.centre(k)?;
         let eps = if self.style.eps_of_stream { b.hyper.norm_eps } else { INDEX_EPS };
@@ -160,7 +160,7 @@ impl Choice {
             k = b.compress(&format!("compressor.{layer}"), &runs)?;
         }
         let k = b.split_heads(k, 1)?;
-        let k = self.turned(b, layer, k)?;
+        let k = self.rotate(b, layer, k)?;
         let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
         let index = PositionIndex { q, w, k, key_length, top_k, run, entries: false };
         let positions = b.index_top_k(&format!("index.{layer}"), &index)?;
@@ -176,10 +176,10 @@ pub(crate) fn attention(
     x: ValueId,
     mla: &Mla,
     style: &Style,
-    choice: Option<&mut Choice>,
+    selection: Option<&mut IndexSelection>,
 ) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-    let y = attention_of(b, layer, h, mla, style, choice)?;
+    let y = attention_of(b, layer, h, mla, style, selection)?;
     b.add(y, x)
 }
 
@@ -190,14 +190,14 @@ pub(crate) fn attention_of(
     h: ValueId,
     mla: &Mla,
     style: &Style,
-    choice: Option<&mut Choice>,
+    selection: Option<&mut IndexSelection>,
 ) -> Result<ValueId, ArchError> {
     let Mla { query_rank, rank, key_length, value_length, norm_eps } = *mla;
     let eps = norm_eps.unwrap_or(b.hyper.norm_eps);
     let (width, heads) = (b.hyper.embedding_length, b.hyper.layers[layer].heads);
     // In a layer without RoPE, the whole key is made from the latent row.
-    let turned = if b.hyper.layers[layer].roped { b.hyper.rope.dims } else { 0 };
-    let still = key_length - turned;
+    let rope_dims = if b.hyper.layers[layer].has_rope { b.hyper.rope.dims } else { 0 };
+    let plain_dims = key_length - rope_dims;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let (row, q) = match query_rank {
         Some(query_rank) => {
@@ -207,40 +207,41 @@ pub(crate) fn attention_of(
         }
         None => (h, b.linear(h, &name("attn_q"), width, heads * key_length, Bias::Optional)?),
     };
-    let chosen = choice.map(|choice| choice.of(b, layer, h, row)).transpose()?;
+    let positions = selection.map(|selection| selection.of(b, layer, h, row)).transpose()?;
     let q = b.split_heads(q, heads)?;
-    let roped = style.roped != Roped::None;
+    let has_rope = style.rope_layers != RopeLayers::None;
     // Splits a row or head into its first elements and the rotated rest, if there is one.
-    let parted = |b: &mut Builder<'_>, x: ValueId, first: u64| -> Result<(ValueId, Option<ValueId>), ArchError> {
-        if turned == 0 { Ok((x, None)) } else { Ok((b.slice(x, 0, first)?, Some(b.slice(x, first, turned)?))) }
+    let split = |b: &mut Builder<'_>, x: ValueId, first: u64| -> Result<(ValueId, Option<ValueId>), ArchError> {
+        if rope_dims == 0 { Ok((x, None)) } else { Ok((b.slice(x, 0, first)?, Some(b.slice(x, first, rope_dims)?))) }
     };
-    let roped = |b: &mut Builder<'_>, x: ValueId| if roped { b.rope(layer, x, style.pairs) } else { Ok(x) };
-    let (q_still, q_turned) = parted(b, q, still)?;
-    let q_turned = q_turned.map(|x| roped(b, x)).transpose()?;
-    let q_still = b.heads_linear(q_still, &name("attn_k_b"), Matrices { count: heads, rows: rank, columns: still })?;
-    let q = q_turned.map_or(Ok(q_still), |x| b.concat(q_still, x))?;
-    let q = (style.temper)(b, q, Queries { layer, heads, roped: turned > 0 })?;
+    let rotate = |b: &mut Builder<'_>, x: ValueId| if has_rope { b.rope(layer, x, style.pairs) } else { Ok(x) };
+    let (q_plain, q_rope) = split(b, q, plain_dims)?;
+    let q_rope = q_rope.map(|x| rotate(b, x)).transpose()?;
+    let q_plain =
+        b.heads_linear(q_plain, &name("attn_k_b"), Matrices { count: heads, rows: rank, columns: plain_dims })?;
+    let q = q_rope.map_or(Ok(q_plain), |x| b.concat(q_plain, x))?;
+    let q = (style.temper)(b, q, Queries { layer, heads, has_rope: rope_dims > 0 })?;
     if b.hyper.layers[layer].shares.is_none() {
-        let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
-        let (c, k) = parted(b, kept, rank)?;
+        let latent = b.linear(h, &name("attn_kv_a_mqa"), width, rank + rope_dims, Bias::Optional)?;
+        let (c, k) = split(b, latent, rank)?;
         let c = b.rms_norm_of(c, &name("attn_kv_a_norm.weight"), rank, eps)?;
         let c = b.split_heads(c, 1)?;
         let norm = name("attn_k_norm.weight");
         let k = match k {
             // In some models it is normalised before RoPE (dots.3 note).
-            Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, turned)?),
+            Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, rope_dims)?),
             k => k,
         };
-        let k = k.map(|x| b.split_heads(x, 1).and_then(|x| roped(b, x))).transpose()?;
+        let k = k.map(|x| b.split_heads(x, 1).and_then(|x| rotate(b, x))).transpose()?;
         let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
         b.append(layer, k, c)?;
     }
-    let y = b.attend_to(layer, q, &b.scores(layer), (style.sinks)(&b.hyper.layers[layer]), chosen)?;
+    let y = b.attend_to(layer, q, &b.scores(layer), (style.sinks)(&b.hyper.layers[layer]), positions)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let values = Matrices { count: heads, rows: value_length, columns: rank };
     let y = match !b.has(&own) && b.has(&of_both) {
         // Older files have one matrix for this and `attn_k_b` (`absorbed`).
-        true => b.heads_part(y, &own, &of_both, values, still)?,
+        true => b.heads_part(y, &own, &of_both, values, plain_dims)?,
         false => {
             // Some files have that matrix in addition to its two parts (ik_llama.cpp).
             b.leave_out(&of_both);

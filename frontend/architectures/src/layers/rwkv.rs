@@ -11,15 +11,15 @@
 use ixc_model_files::gguf::GgufError;
 
 use crate::builder::StateSizes;
-use crate::hyper::{Defaults, Hyper, Keys, MAX_COUNT, MAX_WIDTH, Rotates};
+use crate::hyper::{Defaults, Hyper, Keys, MAX_COUNT, MAX_WIDTH, RopeUse};
 use crate::layers::token_shift;
 
 /// Defaults of all models.
 pub(crate) const DEFAULTS: Defaults = Defaults {
-    rotates: Rotates::Never,
+    rope_use: RopeUse::Never,
     heads: |keys, layers| Ok(vec![sizes(keys)?.heads; layers]),
     adjust: set_recurrent,
-    made: token_shift::tensors,
+    derived_tensors: token_shift::tensors,
     ..Defaults::USUAL
 };
 

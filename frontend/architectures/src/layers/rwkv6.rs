@@ -19,7 +19,7 @@ use crate::error::ArchError;
 use crate::hyper::Precise;
 use crate::layers::rwkv;
 use crate::layers::rwkv7::HEAD_EPS;
-use crate::layers::token_shift::{Between, FINCH, FINCH_LERPS, FUSED, mixed, shift, through_short};
+use crate::layers::token_shift::{FINCH, FINCH_LERPS, FUSED, LowRankFunction, low_rank, mix_previous, shift};
 
 /// Matrices that llama-quantize does not quantise.
 pub(crate) const PRECISE: Precise = Precise {
@@ -44,7 +44,7 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     let before = shift(b, &format!("shift.{layer}"), h)?;
     let MixedRows { w: xw, k: xk, v: xv, r: xr, g: xg } = mix(b, layer, h, before)?;
 
-    let decay = through_short(b, xw, &name("decay_w"), Between::Tanh)?;
+    let decay = low_rank(b, xw, &name("decay_w"), LowRankFunction::Tanh)?;
     let decay = b.bias(decay, &name("decay.weight"), width)?;
     let decay = b.unary(Unary::Exp, decay)?;
     let decay = b.scale(decay, -1.0)?;
@@ -67,7 +67,7 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
         let y = b.wkv(&state, &rows)?;
         let bonus = b.mul(r, k)?;
         let bonus = b.split_heads(bonus, heads)?;
-        let bonus = b.weighted_heads(bonus, &first, heads, length)?;
+        let bonus = b.multiply_head_elements(bonus, &first, heads, length)?;
         let bonus = b.heads_sum(bonus)?;
         let bonus = b.scale_heads(v, bonus)?;
         let y = b.merge_heads(y)?;
@@ -100,7 +100,7 @@ fn mix(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result
     let width = b.hyper.embedding_length;
     let count = FINCH.len() as u64;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
-    let x = mixed(b, h, before, &name("lerp_x.weight"))?;
+    let x = mix_previous(b, h, before, &name("lerp_x.weight"))?;
     let rank = b.rows(&name("w1.weight")).unwrap_or(0) / count;
     let x = b.linear(x, &name("w1"), width, count * rank, Bias::Optional)?;
     let x = b.softcap(x, 1.0)?;
@@ -109,7 +109,7 @@ fn mix(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result
     let x = b.merge_heads(x)?;
     // Files have one fused tensor, used as a vector, or, if they are older, five tensors.
     let fused = b.has(&format!("blk.{layer}.{FUSED}"));
-    b.unread(&format!("blk.{layer}.{FUSED}"), &[count, width])?;
+    b.accept_unused(&format!("blk.{layer}.{FUSED}"), &[count, width])?;
     let x = if fused { b.bias(x, &format!("blk.{layer}.{FINCH_LERPS}"), count * width)? } else { x };
     let mut rows = [x; 5];
     for ((row, letter), i) in rows.iter_mut().zip(FINCH).zip(0..) {

@@ -18,10 +18,10 @@ use crate::builder::{Bias, Builder, StateSizes, WkvDelta, WkvRows};
 use crate::error::ArchError;
 use crate::hyper::Precise;
 use crate::layers::rwkv;
-use crate::layers::token_shift::{Between, FUSED, lerp, mixed, shift, through_short};
+use crate::layers::token_shift::{FUSED, LowRankFunction, lerp, low_rank, mix_previous, shift};
 
 /// Minimum logarithm of a decay: -exp(-1/2), with the digits of the model's authors.
-const LEAST_LOG: f64 = -0.606_531;
+const MIN_LOG_DECAY: f64 = -0.606_531;
 /// Epsilon on variances of heads: 1e-5 for each of the 64 elements of a head, which all models
 /// have.
 pub(crate) const HEAD_EPS: f64 = 64e-5;
@@ -60,20 +60,20 @@ pub(crate) fn time_mix(
     // The fused tensor is used through its vectors. Without them it is required, which gives the
     // right error.
     let (fused, shares) = (format!("blk.{layer}.{FUSED}"), if gated { 6 } else { 5 });
-    b.unread(&fused, &[shares, width])?;
+    b.accept_unused(&fused, &[shares, width])?;
     if !b.has(&format!("blk.{layer}.{}", lerp("r"))) {
         b.weight(&fused, &[shares, width])?;
     }
     let before = shift(b, &format!("shift.{layer}"), h)?;
-    let of = |b: &mut Builder<'_>, letter: &str| mixed(b, h, before, &format!("blk.{layer}.{}", lerp(letter)));
+    let of = |b: &mut Builder<'_>, letter: &str| mix_previous(b, h, before, &format!("blk.{layer}.{}", lerp(letter)));
 
     let xr = of(b, "r")?;
     let r = b.linear(xr, &name("receptance"), width, width, Bias::Optional)?;
     let xw = of(b, "w")?;
-    let decay = through_short(b, xw, &name("w"), Between::Tanh)?;
+    let decay = low_rank(b, xw, &name("w"), LowRankFunction::Tanh)?;
     let decay = b.bias(decay, &name("w0.weight"), width)?;
     let decay = b.unary(Unary::Sigmoid, decay)?;
-    let decay = b.scale(decay, LEAST_LOG)?;
+    let decay = b.scale(decay, MIN_LOG_DECAY)?;
     let decay = b.unary(Unary::Exp, decay)?;
     let xk = of(b, "k")?;
     let k = b.linear(xk, &name("key"), width, width, Bias::Optional)?;
@@ -86,7 +86,7 @@ pub(crate) fn time_mix(
             v
         }
         Some(first) => {
-            let share = sigmoid_of_short(b, xv, &name("v"), width)?;
+            let share = sigmoid_low_rank(b, xv, &name("v"), width)?;
             let away = b.scale(v, -1.0)?;
             let away = b.add(first, away)?;
             let moved = b.mul(away, share)?;
@@ -94,15 +94,15 @@ pub(crate) fn time_mix(
         }
     };
     let xa = of(b, "a")?;
-    let rate = sigmoid_of_short(b, xa, &name("a"), width)?;
+    let rate = sigmoid_low_rank(b, xa, &name("a"), width)?;
 
-    let find = b.weighted(k, &name("k_k.weight"), width)?;
+    let find = b.multiply_elements(k, &name("k_k.weight"), width)?;
     let find = b.split_heads(find, heads)?;
     let find = b.plain_norm_of(find, LENGTH_EPS / length as f64)?;
     let find = b.scale(find, 1.0 / (length as f64).sqrt())?;
     let flat = b.merge_heads(find)?;
     let remove = b.mul(flat, rate)?;
-    let own = b.weighted(k, &name("k_a.weight"), width)?;
+    let own = b.multiply_elements(k, &name("k_a.weight"), width)?;
     let rated = b.mul(own, rate)?;
     let own = b.scale(own, -1.0)?;
     let changed = b.add(rated, own)?;
@@ -126,22 +126,22 @@ pub(crate) fn time_mix(
     };
     let y = b.merge_heads(y)?;
     let bonus = b.mul(r, k)?;
-    let bonus = b.weighted(bonus, &name("r_k.weight"), width)?;
+    let bonus = b.multiply_elements(bonus, &name("r_k.weight"), width)?;
     let bonus = b.split_heads(bonus, heads)?;
     let bonus = b.heads_sum(bonus)?;
     let bonus = b.scale_heads(v, bonus)?;
     let mut y = b.add(y, bonus)?;
     if gated {
         let xg = of(b, "g")?;
-        let gate = through_short(b, xg, &name("g"), Between::Sigmoid)?;
+        let gate = low_rank(b, xg, &name("g"), LowRankFunction::Sigmoid)?;
         y = b.mul(y, gate)?;
     }
     b.linear(y, &name("output"), width, width, Bias::Optional)
 }
 
 /// Builds `sigmoid(NAME0 + NAME2 NAME1 x)`.
-fn sigmoid_of_short(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> Result<ValueId, ArchError> {
-    let x = through_short(b, x, name, Between::Nothing)?;
+fn sigmoid_low_rank(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> Result<ValueId, ArchError> {
+    let x = low_rank(b, x, name, LowRankFunction::Identity)?;
     let x = b.bias(x, &format!("{name}0.weight"), width)?;
     b.unary(Unary::Sigmoid, x)
 }
@@ -151,7 +151,7 @@ fn sigmoid_of_short(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> 
 fn unused_values(b: &mut Builder<'_>, name: &dyn Fn(&str) -> String, width: u64) -> Result<(), ArchError> {
     let rank = b.rows(&name("v1.weight")).unwrap_or(0);
     for (part, shape) in [("v0", &[width][..]), ("v1", &[rank, width]), ("v2", &[width, rank])] {
-        b.unread(&name(&format!("{part}.weight")), shape)?;
+        b.accept_unused(&name(&format!("{part}.weight")), shape)?;
     }
     Ok(())
 }

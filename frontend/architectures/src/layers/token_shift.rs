@@ -37,16 +37,16 @@ pub(crate) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<Valu
 }
 
 /// Mixes rows with previous rows; the vector `name` has the share of each element.
-pub(crate) fn mixed(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
-    let share = b.weighted(shift, name, b.hyper.embedding_length)?;
+pub(crate) fn mix_previous(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
+    let share = b.multiply_elements(shift, name, b.hyper.embedding_length)?;
     b.add(x, share)
 }
 
-/// Function between two matrices.
+/// Function between the two matrices of a low-rank projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Between {
+pub(crate) enum LowRankFunction {
     /// No function.
-    Nothing,
+    Identity,
     /// The hyperbolic tangent.
     Tanh,
     /// The logistic function.
@@ -55,26 +55,26 @@ pub(crate) enum Between {
 
 /// Projects rows through the matrix `NAME1`, a function, and the matrix `NAME2`, to their original
 /// width.
-pub(crate) fn through_short(
+pub(crate) fn low_rank(
     b: &mut Builder<'_>,
     x: ValueId,
     name: &str,
-    between: Between,
+    function: LowRankFunction,
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let [first, second] = ["1", "2"].map(|number| format!("{name}{number}"));
     let rank = b.rows(&format!("{first}.weight")).unwrap_or(0);
     let x = b.linear(x, &first, width, rank, Bias::Optional)?;
-    let x = match between {
-        Between::Nothing => x,
-        Between::Tanh => b.softcap(x, 1.0)?,
-        Between::Sigmoid => b.unary(Unary::Sigmoid, x)?,
+    let x = match function {
+        LowRankFunction::Identity => x,
+        LowRankFunction::Tanh => b.softcap(x, 1.0)?,
+        LowRankFunction::Sigmoid => b.unary(Unary::Sigmoid, x)?,
     };
     b.linear(x, &second, rank, width, Bias::Optional)
 }
 
 /// Builds `max(key' x, 0)^2` times the matrix of values: RWKV's network, on mixed rows.
-pub(crate) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+pub(crate) fn relu_squared_network(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
     let name = |part: &str| format!("blk.{layer}.channel_mix_{part}");
     let k = b.linear(x, &name("key"), width, inner, Bias::Optional)?;

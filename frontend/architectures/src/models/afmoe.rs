@@ -6,12 +6,12 @@ use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, OutputGate, PostNorms, Roped, Style, decoder, embed_by_root};
+use crate::decoder::{HeadNorm, OutputGate, PostNorms, RopeLayers, Style, decoder, embed_by_root};
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
-    roped: Roped::Windowed,
+    rope_layers: RopeLayers::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     post_norms: Some(PostNorms::USUAL),
     embed: embed_by_root,

@@ -17,7 +17,7 @@ const SPARSE: Style = Style { post_norms: Some(PostNorms { attention: NORM, netw
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "axk1",
     doc: "A.X K1",
-    defaults: Defaults { guess_from: None, ..deepseek2::DEFAULTS },
+    defaults: Defaults { draft_input: None, ..deepseek2::DEFAULTS },
     build: decoder,
 };
 

@@ -12,22 +12,22 @@ use ixc_model_files::gguf::{Gguf, GgufError, Made};
 use crate::architecture::Architecture;
 use crate::builder::UNIT_HEAD;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, MAX_BIAS, Rotates, Scales};
+use crate::hyper::{Defaults, MAX_BIAS, RopeUse, Scales};
 
 const STYLE: Style = Style::LLAMA;
 /// Layers of the models of 13 billion parameters; those of 7 billion have 32.
 const BIASED_LAYERS: u64 = 40;
 /// Rows of the vocabulary of Baichuan 2.
-const SECOND: u64 = 125_696;
+const SECOND_VOCABULARY: u64 = 125_696;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "baichuan",
     doc: "Baichuan 1 and 2",
     defaults: Defaults {
         reads: &[MAX_BIAS],
-        rotates: Rotates::IfUnbiased,
+        rope_use: RopeUse::WithoutAlibi,
         scales: |widths| if widths.layers == BIASED_LAYERS { Scales::ALIBI } else { Scales::NONE },
-        made: unit_head,
+        derived_tensors: unit_head,
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),
@@ -41,7 +41,7 @@ fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
         return Ok(Vec::new());
     };
     let &[columns, rows] = head.dims() else { return Ok(Vec::new()) };
-    if !gguf.metadata().read_or(&format!("{architecture}.norm_head"), rows == SECOND)? {
+    if !gguf.metadata().read_or(&format!("{architecture}.norm_head"), rows == SECOND_VOCABULARY)? {
         return Ok(Vec::new());
     }
     let element = Element::of(gguf.require_format(head)?);

@@ -8,7 +8,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 
 use crate::architecture::Architecture;
 use crate::decoder::{OutputGate, Style};
-use crate::hyper::{Defaults, Parts};
+use crate::hyper::{Defaults, LayerParts};
 use crate::layers::kda;
 
 const STYLE: Style = Style {
@@ -23,7 +23,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp", "rope.scaling.yarn_log_multiplier"],
-        parts: Parts::Keyless,
+        layer_parts: LayerParts::Keyless,
         ..Defaults::USUAL
     },
     build: |b| kda::decoder(b, &STYLE),

@@ -20,14 +20,14 @@ use crate::builder::Builder;
 use crate::decoder::{Style, add_positions};
 use crate::encoder::{self, encoder};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Norms, Rotates};
+use crate::hyper::{Defaults, Norms, RopeUse};
 
 const STYLE: Style = Style { embed, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bert",
     doc: "BERT, BGE, E5, MiniLM, XLM-RoBERTa (embeddings)",
-    defaults: Defaults { causal: false, norms: Norms::Layer, rotates: Rotates::Never, ..Defaults::USUAL },
+    defaults: Defaults { causal: false, norms: Norms::Layer, rope_use: RopeUse::Never, ..Defaults::USUAL },
     build: |b| encoder(b, &STYLE),
 };
 

@@ -12,7 +12,7 @@ use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates, Scales};
+use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse, Scales};
 
 const STYLE: Style = Style {
     embed: |b| {
@@ -29,7 +29,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &[MAX_BIAS],
         norms: Norms::Layer,
-        rotates: Rotates::Never,
+        rope_use: RopeUse::Never,
         scales: |_| Scales::ALIBI,
         ..Defaults::USUAL
     },

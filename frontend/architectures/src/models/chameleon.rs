@@ -29,7 +29,7 @@ const POST_NORMS: Style =
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "chameleon",
     doc: "Chameleon (text only)",
-    defaults: Defaults { made: without_pictures, ..Defaults::USUAL },
+    defaults: Defaults { derived_tensors: image_token_bias, ..Defaults::USUAL },
     build: |b| {
         let keys = b.keys();
         let norms_follow = keys.metadata.read_or(&keys.name("swin_norm"), false)?;
@@ -38,24 +38,24 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 /// Derives a bias of logits that excludes image tokens.
-fn without_pictures(gguf: &Gguf, _: &str) -> Result<Vec<Made>, GgufError> {
+fn image_token_bias(gguf: &Gguf, _: &str) -> Result<Vec<Made>, GgufError> {
     /// Prefix of the names of image tokens.
-    const PICTURE: &str = "IMGIMG";
+    const IMAGE_PREFIX: &str = "IMGIMG";
     const NAME: &str = "output.bias";
     let Some(tokens) = gguf.metadata().read_optional::<&StringArray>("tokenizer.ggml.tokens")? else {
         return Ok(Vec::new());
     };
     let mut runs: Vec<(bool, u64)> = Vec::new();
-    for is_picture in tokens.iter().map(|token| token.starts_with(PICTURE)) {
+    for is_image in tokens.iter().map(|token| token.starts_with(IMAGE_PREFIX)) {
         match runs.last_mut() {
-            Some((kind, len)) if *kind == is_picture => *len += 1,
-            _ => runs.push((is_picture, 1)),
+            Some((kind, len)) if *kind == is_image => *len += 1,
+            _ => runs.push((is_image, 1)),
         }
     }
-    if gguf.tensor(NAME).is_some() || !runs.iter().any(|(is_picture, _)| *is_picture) {
+    if gguf.tensor(NAME).is_some() || !runs.iter().any(|(is_image, _)| *is_image) {
         return Ok(Vec::new());
     }
-    let piece = |&(is_picture, len): &(bool, u64)| Piece {
+    let piece = |&(is_image, len): &(bool, u64)| Piece {
         extent: Extent { file: 0, offset: 0, bytes: 4 },
         element: Element::F32,
         first: 0,
@@ -63,7 +63,7 @@ fn without_pictures(gguf: &Gguf, _: &str) -> Result<Vec<Made>, GgufError> {
         columns: vec![Axis { len, stride: 0 }],
         scales: None,
         groups: None,
-        change: Change::Number(if is_picture { f32::MIN } else { 0.0 }),
+        change: Change::Number(if is_image { f32::MIN } else { 0.0 }),
     };
     let pieces: Vec<Piece> = runs.iter().map(piece).collect();
     let columns = runs.iter().map(|(_, len)| len).sum();

@@ -29,7 +29,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             ("up", [inner, width]),
             ("down", [width, inner]),
         ] {
-            b.unread(&format!("blk.{layer}.vis_{part}.weight"), &shape)?;
+            b.accept_unused(&format!("blk.{layer}.vis_{part}.weight"), &shape)?;
         }
     }
     decoder(b, &STYLE)

@@ -2,10 +2,10 @@
 //! Three layers of four have a window, and only these have RoPE.
 
 use crate::architecture::Architecture;
-use crate::decoder::{Roped, Style, decoder};
+use crate::decoder::{RopeLayers, Style, decoder};
 use crate::hyper::{Defaults, Norms, Windows};
 
-const STYLE: Style = Style { parallel: true, roped: Roped::Windowed, ..Style::LLAMA };
+const STYLE: Style = Style { parallel: true, rope_layers: RopeLayers::Windowed, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "cohere2",

@@ -33,7 +33,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
             experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
             // Layers with a window have RoPE, and dense ones.
             let is_roped = |layer: &Layer| layer.window.is_some() || layer.experts.is_none();
-            hyper.layers.iter_mut().for_each(|layer| layer.roped &= is_roped(layer));
+            hyper.layers.iter_mut().for_each(|layer| layer.has_rope &= is_roped(layer));
             Ok(())
         },
         windows: Some(Windows { first_is_full: true, ..Windows::every(4) }),

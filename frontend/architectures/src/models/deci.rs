@@ -7,14 +7,14 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts};
+use crate::hyper::{Defaults, LayerParts};
 
 const STYLE: Style = Style::LLAMA;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deci",
     doc: "Llama-3.x Nemotron 51B, Super, Ultra; DeciLM",
-    defaults: Defaults { parts: Parts::Fewer, ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::Fewer, ..Defaults::USUAL },
     build: decoder,
 };
 

@@ -11,7 +11,7 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::decoder::Style;
-use crate::hyper::{Defaults, GuessFrom, Hyper, Keys, SCORE, Temperature};
+use crate::hyper::{Defaults, DraftInput, Hyper, Keys, SCORE, Temperature};
 use crate::layers::absorbed;
 use crate::layers::mla::decoder;
 
@@ -26,8 +26,8 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     normalise: false,
     reads: &["rope.scaling.yarn_log_multiplier", "attention.temperature_scale"],
     temperature: Temperature::OfLength,
-    made: absorbed::tensors,
-    guess_from: Some(GuessFrom::Norm),
+    derived_tensors: absorbed::tensors,
+    draft_input: Some(DraftInput::Norm),
     adjust: set_score,
     ..Defaults::USUAL
 };

@@ -25,7 +25,7 @@
 //! change the selection and are left out. The indexer selects among the entries that are complete
 //! at a token, as in the published code and in llama.cpp.
 
-mod compressed;
+mod entries;
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
@@ -36,7 +36,7 @@ use crate::decoder::{Style, network, routed};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
 use crate::layers::hyper_connections;
-use compressed::{Compressed, EntryIndex, OVERLAP_RATIO};
+use entries::{EntryIndex, EntryKeys, OVERLAP_RATIO};
 
 /// Prefix of the matrices of an indexer's compressor.
 const INDEX: &str = "indexer_compressor";
@@ -64,19 +64,19 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let compressed = Compressed::read(&b.keys(), b.model_layers, &b.hyper.rope, b.hyper.context_length)?;
+    let entries = EntryKeys::read(&b.keys(), b.model_layers, &b.hyper.rope, b.hyper.context_length)?;
     let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x, streams.count)?;
     for layer in 0..b.hyper.layers.len() {
-        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| attention(b, layer, x, &compressed))?;
-        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| experts(b, layer, x, &compressed))?;
+        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| attention(b, layer, x, &entries))?;
+        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| experts(b, layer, x, &entries))?;
     }
     hyper_connections::logits(b, x, streams)
 }
 
 /// Builds norm, attention, output matrices.
-fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Result<ValueId, ArchError> {
+fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let (heads, d) = (b.hyper.layers[layer].heads, b.hyper.layers[layer].key_length);
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -116,7 +116,7 @@ fn entry(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
-    of: &Compressed,
+    of: &EntryKeys,
     matrices: &str,
     d: u64,
 ) -> Result<ValueId, ArchError> {
@@ -141,7 +141,7 @@ fn select_entries(
     layer: usize,
     h: ValueId,
     row: ValueId,
-    of: &Compressed,
+    of: &EntryKeys,
 ) -> Result<Option<ValueId>, ArchError> {
     let name = |part: &str| format!("blk.{layer}.indexer.{part}");
     let Some(EntryIndex { heads, key_length, top_k }) = of.index else {
@@ -170,15 +170,15 @@ fn rotate_last(
     layer: usize,
     x: ValueId,
     d: u64,
-    of: &Compressed,
+    of: &EntryKeys,
     positions: RopePositions,
 ) -> Result<ValueId, ArchError> {
     let rope = match of.ratios[layer] {
-        0 => b.hyper.rope.unscaled(),
+        0 => b.hyper.rope.without_scaling(),
         _ => of.rope.clone(),
     };
     let Some(still) = d.checked_sub(rope.dims) else {
-        return Err(b.refused("rope.dimension_count", rope.dims, &format!("at most {d}, the length of a key")));
+        return Err(b.key_error("rope.dimension_count", rope.dims, &format!("at most {d}, the length of a key")));
     };
     if still == 0 {
         return b.rope_by(x, &rope, Style::LLAMA.pairs, positions);
@@ -189,7 +189,7 @@ fn rotate_last(
 }
 
 /// Builds norm, routed and shared experts.
-fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Result<ValueId, ArchError> {
+fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("ffn_norm.weight"))?;

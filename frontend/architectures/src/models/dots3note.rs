@@ -13,7 +13,7 @@ use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, MAX_WIDTH, Mla, Windows};
-use crate::layers::mla::{self, Choice, IndexStyle};
+use crate::layers::mla::{self, IndexSelection, IndexStyle};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
@@ -44,12 +44,12 @@ fn local_mla(keys: &Keys<'_>, full: &Mla) -> Result<Option<Mla>, GgufError> {
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let full = b.mla()?;
     let local = local_mla(&b.keys(), &full)?.unwrap_or(full);
-    let mut choice = Choice::new(b, INDEX)?;
+    let mut selection = IndexSelection::new(b, INDEX)?;
     let mut x = b.embed()?;
     for layer in b.layers() {
         x = match b.hyper.layers[layer].window {
             Some(_) => mla::attention(b, layer, x, &local, &STYLE, None)?,
-            None => mla::attention(b, layer, x, &full, &STYLE, Some(&mut choice))?,
+            None => mla::attention(b, layer, x, &full, &STYLE, Some(&mut selection))?,
         };
         x = feed_forward(b, layer, x, &STYLE)?;
     }

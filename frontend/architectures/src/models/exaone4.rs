@@ -2,12 +2,12 @@
 //! window, and only these have RoPE.
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, PostNorms, Roped, Style, decoder};
+use crate::decoder::{HeadNorm, PostNorms, RopeLayers, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::HEADS,
-    roped: Roped::Windowed,
+    rope_layers: RopeLayers::Windowed,
     pre_norms: false,
     post_norms: Some(PostNorms::USUAL),
     ..Style::NEOX

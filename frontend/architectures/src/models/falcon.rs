@@ -19,7 +19,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward, parallel_blocks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
+use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
 const STYLE: Style = Style {
     ungated: Some(Unary::GeluErf),
@@ -33,7 +33,7 @@ const OWN_NORM: &str = "attn_norm_2";
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "falcon",
     doc: "Falcon, Falcon 2, Falcon-RW",
-    defaults: Defaults { reads: &[MAX_BIAS], norms: Norms::Layer, rotates: Rotates::IfUnbiased, ..Defaults::USUAL },
+    defaults: Defaults { reads: &[MAX_BIAS], norms: Norms::Layer, rope_use: RopeUse::WithoutAlibi, ..Defaults::USUAL },
     build: decoder,
 };
 

@@ -17,7 +17,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-        let y = mamba2::mixed(b, layer, h)?;
+        let y = mamba2::state_space(b, layer, h)?;
         x = attention(b, layer, x, &Style::NEOX)?;
         x = b.add(y, x)?;
         x = feed_forward(b, layer, x, &Style::NEOX)?;

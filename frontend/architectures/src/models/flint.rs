@@ -5,10 +5,11 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Roped, Style, decoder};
+use crate::decoder::{HeadNorm, RopeLayers, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style { head_norm: HeadNorm::HEADS, roped: Roped::Windowed, sinks: |_| true, ..Style::NEOX };
+const STYLE: Style =
+    Style { head_norm: HeadNorm::HEADS, rope_layers: RopeLayers::Windowed, sinks: |_| true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "flint",

@@ -39,7 +39,7 @@ const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 const STYLE: Style = Style { head_norm: HeadNorm::HEADS, values: |b, v| b.plain_norm(v), gate: GELU, ..Style::NEOX };
 
 /// Epsilon on a mean square before division by its root, so that zeros stay zeros.
-const NOTHING: f64 = 1e-12;
+const TINY_EPS: f64 = 1e-12;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3n",
@@ -106,7 +106,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.scale(x, (width as f64).sqrt())?;
     let inputs = per_layer_embeddings::all(b, x, inputs_of)?;
     let others = repeated(b, x, of.count - 1)?;
-    let others = as_long(b, others, x, "altup_proj", of.count - 1)?;
+    let others = match_length(b, others, x, "altup_proj", of.count - 1)?;
     let mut streams = b.concat(x, others)?;
     for layer in b.layers() {
         let predicted = predict(b, layer, streams, of)?;
@@ -114,17 +114,17 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let y = block(b, layer, active, sparsity[layer])?;
         let corrected = correct(b, layer, predicted, active, y, of)?;
         let active = b.slice(corrected, of.active * width, width)?;
-        let active = b.weighted(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
+        let active = b.multiply_elements(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
         let own = per_layer_embeddings::of_layer(b, layer, active, inputs, inputs_of)?;
         let own = repeated(b, own, of.count - 1)?;
         let [first, others] = [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
         let others = b.add(others, own)?;
         streams = b.concat(first, others)?;
     }
-    let streams = b.wanted(streams)?;
+    let streams = b.requested_rows(streams)?;
     let first = b.slice(streams, 0, width)?;
     let others = b.slice(streams, width, (of.count - 1) * width)?;
-    let others = as_long(b, others, first, "altup_unembd_proj", of.count - 1)?;
+    let others = match_length(b, others, first, "altup_unembd_proj", of.count - 1)?;
     let all = b.concat(first, others)?;
     let x = mean(b, all, of.count)?;
     b.head(x, "output_norm.weight")
@@ -132,11 +132,11 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 
 /// Multiplies each of `count` concatenated rows by its matrix of `name`, and scales the products to
 /// the length of `x`.
-fn as_long(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
+fn match_length(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let rows = b.split_heads(rows, count)?;
     let rows = b.heads_linear(rows, name, Matrices { count, rows: width, columns: width })?;
-    let rows = b.plain_norm_of(rows, NOTHING)?;
+    let rows = b.plain_norm_of(rows, TINY_EPS)?;
     let rows = b.merge_heads(rows)?;
     let length = root_mean_square(b, x, width)?;
     b.scale_heads(rows, length)
@@ -203,11 +203,11 @@ fn correct(
 ) -> Result<ValueId, ArchError> {
     let count = of.count;
     let weights = coefficients(b, layer, y, "altup_correct_coef", count, count)?;
-    let less = b.scale(active, -1.0)?;
-    let news = b.add(y, less)?;
-    let news = repeated(b, news, count)?;
-    let weighted = b.scale_heads(news, weights)?;
-    let sum = b.add(news, predicted)?;
+    let negative = b.scale(active, -1.0)?;
+    let differences = b.add(y, negative)?;
+    let differences = repeated(b, differences, count)?;
+    let weighted = b.scale_heads(differences, weights)?;
+    let sum = b.add(differences, predicted)?;
     b.add(weighted, sum)
 }
 
@@ -231,7 +231,7 @@ fn block(b: &mut Builder<'_>, layer: usize, x: ValueId, sparsity: Option<f64>) -
     let inner = b.hyper.layers[layer].feed_forward;
     let mut gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
     if let Some(deviations) = sparsity {
-        gate = above(b, gate, deviations, inner)?;
+        gate = excess(b, gate, deviations, inner)?;
     }
     let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
     let y = b.gated(gate, up, &GELU)?;
@@ -242,10 +242,10 @@ fn block(b: &mut Builder<'_>, layer: usize, x: ValueId, sparsity: Option<f64>) -
 
 /// Builds the excess of elements over the row's mean plus `deviations` standard deviations; 0 for
 /// smaller ones.
-fn above(b: &mut Builder<'_>, x: ValueId, deviations: f64, width: u64) -> Result<ValueId, ArchError> {
+fn excess(b: &mut Builder<'_>, x: ValueId, deviations: f64, width: u64) -> Result<ValueId, ArchError> {
     let x = b.centre(x)?;
     let deviation = root_mean_square(b, x, width)?;
-    let x = b.plain_norm_of(x, NOTHING)?;
+    let x = b.plain_norm_of(x, TINY_EPS)?;
     let x = b.relu(x, deviations)?;
     b.scale_heads(x, deviation)
 }

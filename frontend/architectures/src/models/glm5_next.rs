@@ -13,12 +13,12 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Roped, Style, networks};
+use crate::decoder::{RopeLayers, Style, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Precise, Rotates};
+use crate::hyper::{Defaults, LayerParts, Precise, RopeUse};
 use crate::layers::{hyper_connections, kda, mla};
 
-const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
+const STYLE: Style = Style { rope_layers: RopeLayers::None, ..Style::LLAMA };
 
 const PRECISE: Precise = Precise {
     kept: &[
@@ -51,8 +51,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
             hyper.limit_shared_experts(keys);
             Ok(())
         },
-        parts: Parts::Keyless,
-        rotates: Rotates::Never,
+        layer_parts: LayerParts::Keyless,
+        rope_use: RopeUse::Never,
         ..Defaults::USUAL
     },
     build,
@@ -60,7 +60,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let (kda, sizes) = (kda::Kda::read(&b.keys())?, b.mla()?);
-    let mut choice = mla::Choice::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
+    let mut selection = mla::IndexSelection::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
     let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x, streams.count)?;
@@ -70,7 +70,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             match b.hyper.layers[layer].recurrent {
                 true => kda::mixer_of(b, layer, h, &kda),
-                false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut choice)),
+                false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut selection)),
             }
         })?;
         x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| {

@@ -5,7 +5,7 @@ use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 
 use crate::architecture::Architecture;
 use crate::decoder::Style;
-use crate::hyper::{Defaults, GuessFrom};
+use crate::hyper::{Defaults, DraftInput};
 use crate::layers::mla::{IndexStyle, indexed};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         normalise: false,
         reads: &["rope.scaling.yarn_log_multiplier"],
-        guess_from: Some(GuessFrom::Norm),
+        draft_input: Some(DraftInput::Norm),
         ..Defaults::USUAL
     },
     build: |b| indexed(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Norm)),

@@ -5,13 +5,13 @@ use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder, embed_with_positions};
-use crate::hyper::{Defaults, Norms, Rotates};
+use crate::hyper::{Defaults, Norms, RopeUse};
 
 const STYLE: Style = Style { embed: embed_with_positions, ungated: Some(Unary::Gelu), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gpt2",
     doc: "GPT-2",
-    defaults: Defaults { norms: Norms::Layer, rotates: Rotates::Never, ..Defaults::USUAL },
+    defaults: Defaults { norms: Norms::Layer, rope_use: RopeUse::Never, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

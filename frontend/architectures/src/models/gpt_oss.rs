@@ -10,7 +10,7 @@ use ixc_model_files::gguf::GgufError;
 use crate::architecture::Architecture;
 use crate::builder::Bias;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, Keys, Rope, RopeSizes, TRUNCATED, Windows};
+use crate::hyper::{Defaults, Keys, Rope, RopeSizes, Windows, YARN_TRUNCATE};
 
 const STYLE: Style = Style {
     bias: Bias::Required,
@@ -37,7 +37,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn rope(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
     let rope = Rope::usual(keys, sizes)?;
     match rope.scaling {
-        RopeScaling::Yarn if !keys.has(TRUNCATED) => Ok(Rope { scaling: RopeScaling::YarnUntruncated, ..rope }),
+        RopeScaling::Yarn if !keys.has(YARN_TRUNCATE) => Ok(Rope { scaling: RopeScaling::YarnUntruncated, ..rope }),
         RopeScaling::None | RopeScaling::Linear | RopeScaling::Yarn | RopeScaling::YarnUntruncated => Ok(rope),
     }
 }

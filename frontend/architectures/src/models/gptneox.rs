@@ -14,7 +14,7 @@ use crate::hyper::{Defaults, Norms};
 const STYLE: Style = Style::NEOX;
 
 /// Width of GPT-NeoX; no other model of this architecture has it.
-const NEAR: u64 = 6144;
+const GPT_NEOX_WIDTH: u64 = 6144;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gptneox",
@@ -24,8 +24,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let near = b.hyper.embedding_length == NEAR;
-    let style = &Style { ungated: Some(if near { Unary::Gelu } else { Unary::GeluErf }), ..STYLE };
+    let is_gpt_neox = b.hyper.embedding_length == GPT_NEOX_WIDTH;
+    let style = &Style { ungated: Some(if is_gpt_neox { Unary::Gelu } else { Unary::GeluErf }), ..STYLE };
     let parallel = b.keys().parallel()?;
     let mut x = b.embed()?;
     for layer in b.layers() {

@@ -8,7 +8,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Rotates};
+use crate::hyper::{Defaults, LayerParts, RopeUse};
 use crate::layers::mamba2::mixer;
 
 const STYLE: Style = Style::LLAMA;
@@ -18,8 +18,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Granite 4 (H), Bamba",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
-        rotates: Rotates::IfFinetuned,
-        parts: Parts::Keyless,
+        rope_use: RopeUse::IfFinetuned,
+        layer_parts: LayerParts::Keyless,
         ..Defaults::USUAL
     },
     build: decoder,

@@ -3,7 +3,7 @@
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, Rotates};
+use crate::hyper::{Defaults, RopeUse};
 
 const STYLE: Style = Style::LLAMA;
 
@@ -12,7 +12,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Granite 3, MoE",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
-        rotates: Rotates::IfFinetuned,
+        rope_use: RopeUse::IfFinetuned,
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

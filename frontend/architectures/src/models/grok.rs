@@ -39,7 +39,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["embedding_scale", "logit_scale", SCORE_CAP, ROUTER_CAP, "final_logit_softcapping"],
         scales,
         logits_multiplied: true,
-        rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?),
+        rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated_dims(keys, sizes)?),
         adjust: limit_context,
         attention_scale: |_| 0.088_388_347_648_318_45,
         ..Defaults::USUAL

@@ -78,14 +78,14 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             None => b.bias(upper, "hrm.z_l_init", b.hyper.embedding_length)?,
             Some(lower) => b.add(lower, upper)?,
         };
-        let given = stack(b, 0..each, x)?;
-        lower = Some(given);
+        let result = stack(b, 0..each, x)?;
+        lower = Some(result);
         if (round + 1) % lower_cycles == 0 {
-            let x = b.add(given, upper)?;
+            let x = b.add(result, upper)?;
             upper = stack(b, each..2 * each, x)?;
         }
     }
-    let x = b.wanted(upper)?;
+    let x = b.requested_rows(upper)?;
     b.output(x)
 }
 

@@ -5,7 +5,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
-use crate::hyper::{Defaults, GuessFrom};
+use crate::hyper::{Defaults, DraftInput};
 
 const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         dense_by_tensor: true,
-        guess_from: Some(GuessFrom::Norm),
+        draft_input: Some(DraftInput::Norm),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -16,11 +16,11 @@ use crate::decoder::{OutputGate, Style, networks};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
 use crate::layers::hyper_connections;
-use crate::layers::mla::{self, Choice, IndexStyle};
+use crate::layers::mla::{self, IndexSelection, IndexStyle};
 
 const STYLE: Style = Style { sinks: |_| true, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
-const INDEX: IndexStyle = IndexStyle { last_turned: true, eps_of_stream: true, ..IndexStyle::usual(STYLE.pairs) };
+const INDEX: IndexStyle = IndexStyle { rotates_last: true, eps_of_stream: true, ..IndexStyle::usual(STYLE.pairs) };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hy_v4",
@@ -36,7 +36,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
-    let mut choice = Choice::optional(b, INDEX);
+    let mut selection = IndexSelection::optional(b, INDEX);
     let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x, streams.count)?;
@@ -44,7 +44,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
-            mla::attention_of(b, layer, h, &sizes, &STYLE, choice.as_mut())
+            mla::attention_of(b, layer, h, &sizes, &STYLE, selection.as_mut())
         })?;
         x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| {
             let h = b.norm(x, &name("ffn_norm.weight"))?;

@@ -5,7 +5,7 @@
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
+use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
 const STYLE: Style = Style::LLAMA;
 
@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &[MAX_BIAS],
         norms: Norms::Layer,
-        rotates: Rotates::Never,
+        rope_use: RopeUse::Never,
         attention_scale: |sizes| 1.0 / sizes.key_length as f64,
         ..Defaults::USUAL
     },

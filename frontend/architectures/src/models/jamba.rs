@@ -8,7 +8,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Rotates};
+use crate::hyper::{Defaults, LayerParts, RopeUse};
 use crate::layers::mamba::mixer;
 
 const STYLE: Style = Style::LLAMA;
@@ -19,8 +19,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         normalise: false,
         dense_by_tensor: true,
-        rotates: Rotates::Never,
-        parts: Parts::Keyless,
+        rope_use: RopeUse::Never,
+        layer_parts: LayerParts::Keyless,
         ssm: |_| Ok(None),
         ..Defaults::USUAL
     },

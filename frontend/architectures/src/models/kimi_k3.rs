@@ -19,12 +19,13 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{OutputGate, Roped, Style, networks};
+use crate::decoder::{OutputGate, RopeLayers, Style, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Keys, MAX_COUNT, Parts};
+use crate::hyper::{Defaults, Keys, LayerParts, MAX_COUNT};
 use crate::layers::{kda, mla};
 
-const STYLE: Style = Style { roped: Roped::None, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
+const STYLE: Style =
+    Style { rope_layers: RopeLayers::None, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "kimi-k3",
@@ -33,7 +34,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         normalise: false,
         reads: &[SAVE_PERIOD],
-        parts: Parts::Keyless,
+        layer_parts: LayerParts::Keyless,
         ..Defaults::USUAL
     },
     build,
@@ -80,7 +81,7 @@ impl SavedStreams {
     fn attend(&self, b: &mut Builder<'_>, x: ValueId, weight: &str) -> Result<ValueId, ArchError> {
         let Some(rows) = self.rows else {
             // Attention over one stream is that stream.
-            b.unread(weight, &[b.hyper.embedding_length])?;
+            b.accept_unused(weight, &[b.hyper.embedding_length])?;
             return Ok(x);
         };
         let rows = b.split_heads(rows, self.count)?;
@@ -113,8 +114,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = b.add(y, x)?;
     }
     // Only requested rows attend here, so saved streams are reduced to the same rows.
-    let all = saved.rows.map(|rows| b.wanted(rows)).transpose()?;
-    let x = b.wanted(x)?;
+    let all = saved.rows.map(|rows| b.requested_rows(rows)).transpose()?;
+    let x = b.requested_rows(x)?;
     let x = SavedStreams { rows: all, ..saved }.attend(b, x, "output_res_score.weight")?;
     b.head(x, "output_norm.weight")
 }

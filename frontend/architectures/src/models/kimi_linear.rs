@@ -3,15 +3,15 @@
 //! Experts are those of `deepseek2`.
 
 use crate::architecture::Architecture;
-use crate::decoder::{Roped, Style};
-use crate::hyper::{Defaults, Parts};
+use crate::decoder::{RopeLayers, Style};
+use crate::hyper::{Defaults, LayerParts};
 use crate::layers::kda;
 
-const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
+const STYLE: Style = Style { rope_layers: RopeLayers::None, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "kimi-linear",
     doc: "Kimi Linear",
-    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::Keyless, ..Defaults::USUAL },
     build: |b| kda::decoder(b, &STYLE),
 };

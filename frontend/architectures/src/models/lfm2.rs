@@ -13,14 +13,14 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, MAX_TAPS, Parts};
+use crate::hyper::{Defaults, LayerParts, MAX_TAPS};
 
 pub(super) const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2",
     doc: "LFM2, LFM2.5",
-    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::Keyless, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };
 
@@ -35,7 +35,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
         x = feed_forward(b, layer, x, style)?;
     }
     // Files have the last norm with this name.
-    b.logits_behind(x, "token_embd_norm.weight")
+    b.logits_after(x, "token_embd_norm.weight")
 }
 
 /// Builds norm, gated convolution, output matrix, residual.

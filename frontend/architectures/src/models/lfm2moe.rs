@@ -5,11 +5,11 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::lfm2::{STYLE, decoder};
 use crate::architecture::Architecture;
-use crate::hyper::{Defaults, Parts};
+use crate::hyper::{Defaults, LayerParts};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2moe",
     doc: "LFM2 and LFM2.5, MoE",
-    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::Keyless, ..Defaults::USUAL },
+    defaults: Defaults { score: RouteScore::Sigmoid, layer_parts: LayerParts::Keyless, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -8,13 +8,13 @@ use ixc_ir::graph::Unary;
 use super::lfm2;
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, OutputGate, PostNorms, Style};
-use crate::hyper::{Defaults, Parts, Windows};
+use crate::hyper::{Defaults, LayerParts, Windows};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm3",
     doc: "LFM3",
     defaults: Defaults {
-        parts: Parts::Keyless,
+        layer_parts: LayerParts::Keyless,
         windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
         ..Defaults::USUAL
     },

@@ -17,14 +17,14 @@ use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{HeadNorm, Roped, Style, attention, feed_forward, routed, shared_expert};
+use crate::decoder::{HeadNorm, RopeLayers, Style, attention, feed_forward, routed, shared_expert};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Temperature, Windows};
 
 const STYLE: Style = Style {
-    roped: Roped::Windowed,
+    rope_layers: RopeLayers::Windowed,
     // Only layers without RoPE have a temperature.
-    temper: |b, q, of| if of.roped { Ok(q) } else { b.temperature(q) },
+    temper: |b, q, of| if of.has_rope { Ok(q) } else { b.temperature(q) },
     head_norm: HeadNorm::PLAIN_AFTER_ROPE,
     ..Style::LLAMA
 };
@@ -67,7 +67,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 /// Builds norm, the expert and the shared one, residual.
 fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     if of.used != 1 {
-        return Err(b.refused(
+        return Err(b.key_error(
             "expert_used_count",
             of.used,
             "1: the input of an expert is multiplied by its routing weight",

@@ -64,8 +64,8 @@ struct Shortcut {
 impl Shortcut {
     /// Adds their output to the stream.
     fn add(self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
-        let (routed, beside) = selected_experts(b, self.layer, Some(x), self.h, self.selection, &self.of, &STYLE)?;
-        b.add(routed, beside.unwrap_or(x))
+        let (routed, others) = selected_experts(b, self.layer, Some(x), self.h, self.selection, &self.of, &STYLE)?;
+        b.add(routed, others.unwrap_or(x))
     }
 }
 

@@ -6,13 +6,13 @@ use ixc_ir::graph::ValueId;
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts};
+use crate::hyper::{Defaults, LayerParts};
 use crate::layers::mamba::mixer;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mamba",
     doc: "Mamba, Falcon Mamba",
-    defaults: Defaults { parts: Parts::One, ssm: |_| Ok(None), ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::One, ssm: |_| Ok(None), ..Defaults::USUAL },
     build: decoder,
 };
 

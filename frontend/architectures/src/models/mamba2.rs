@@ -6,13 +6,13 @@ use ixc_ir::graph::ValueId;
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts};
+use crate::hyper::{Defaults, LayerParts};
 use crate::layers::mamba2::mixer;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mamba2",
     doc: "Mamba-2, Codestral Mamba",
-    defaults: Defaults { parts: Parts::One, ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::One, ..Defaults::USUAL },
     build: decoder,
 };
 

@@ -6,7 +6,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, GuessFrom, Windows};
+use crate::hyper::{Defaults, DraftInput, Windows};
 
 /// Key of the factor on the output of attention.
 const VALUE_SCALE: &str = "attention.value_scale";
@@ -28,7 +28,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &[VALUE_SCALE],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
         dense_by_tensor: true,
-        guess_from: Some(GuessFrom::Stream),
+        draft_input: Some(DraftInput::Stream),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -21,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         scales: minicpm::scales,
-        made: absorbed::tensors,
+        derived_tensors: absorbed::tensors,
         adjust: |_, hyper| {
             hyper.default_latent_eps(LATENT_EPS);
             Ok(())

@@ -21,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-Text-01, MiniMax-M1",
     defaults: Defaults {
         reads: &[FACTOR],
-        made: lightning_attention::tensors,
+        derived_tensors: lightning_attention::tensors,
         adjust: |keys, hyper| {
             lightning_attention::set_layers(keys, hyper)?;
             // The factor is on the inputs of blocks.
@@ -42,12 +42,12 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             true => lightning_attention::attention_of(b, layer, h)?,
             false => attention_of(b, layer, h, &STYLE)?,
         };
-        let kept = b.scale(h, factor)?;
-        x = b.add(y, kept)?;
+        let scaled_input = b.scale(h, factor)?;
+        x = b.add(y, scaled_input)?;
         let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
         let y = networks(b, layer, h, &STYLE)?;
-        let kept = b.scale(h, factor)?;
-        x = b.add(y, kept)?;
+        let scaled_input = b.scale(h, factor)?;
+        x = b.add(y, scaled_input)?;
     }
     b.logits(x)
 }

@@ -8,6 +8,6 @@ use crate::layers::mla;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mistral4",
     doc: "Mistral Small 4",
-    defaults: Defaults { guess_from: None, ..deepseek2::DEFAULTS },
+    defaults: Defaults { draft_input: None, ..deepseek2::DEFAULTS },
     build: |b| mla::decoder(b, &deepseek2::STYLE),
 };

@@ -8,7 +8,7 @@ use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
 use crate::decoder::{CLAMP_KQV, HeadNorm, Style, clamp_kqv, decoder, embed_with_positions};
-use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
+use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
 /// Norms of rows of all heads, of the type of the stream's norms, if the file has the weights.
 const HEAD_NORM: HeadNorm = HeadNorm {
@@ -30,7 +30,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &[MAX_BIAS, CLAMP_KQV],
         norms: Norms::Layer,
-        rotates: Rotates::Never,
+        rope_use: RopeUse::Never,
         ..Defaults::USUAL
     },
     build: |b| {

@@ -5,7 +5,7 @@
 use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, OutputGate, PostNorms, Roped, Style, decoder};
+use crate::decoder::{HeadNorm, OutputGate, PostNorms, RopeLayers, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
 /// Epsilon of norms after blocks: files only have that of the other norms.
@@ -24,7 +24,7 @@ const STYLE: Style = Style {
         },
         ..HeadNorm::ABSENT
     },
-    roped: Roped::Windowed,
+    rope_layers: RopeLayers::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     post_norms: Some(PostNorms::USUAL),
     post_norm: |b, y, norm| b.rms_norm_of(y, norm, b.hyper.embedding_length, POST_EPS),

@@ -7,7 +7,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Rotates};
+use crate::hyper::{Defaults, LayerParts, RopeUse};
 use crate::layers::mamba2::mixer;
 
 const STYLE: Style = Style { ffn_norm: "attn_norm", ungated: Some(Unary::ReluSquared), ..Style::LLAMA };
@@ -15,7 +15,7 @@ const STYLE: Style = Style { ffn_norm: "attn_norm", ungated: Some(Unary::ReluSqu
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nemotron_h",
     doc: "Nemotron-H, Nemotron Nano 2",
-    defaults: Defaults { parts: Parts::One, rotates: Rotates::Never, ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::One, rope_use: RopeUse::Never, ..Defaults::USUAL },
     build: decoder,
 };
 

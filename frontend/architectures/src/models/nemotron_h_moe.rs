@@ -6,11 +6,16 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::nemotron_h::decoder;
 use crate::architecture::Architecture;
-use crate::hyper::{Defaults, Parts, Rotates};
+use crate::hyper::{Defaults, LayerParts, RopeUse};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nemotron_h_moe",
     doc: "Nemotron 3",
-    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::One, rotates: Rotates::Never, ..Defaults::USUAL },
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        layer_parts: LayerParts::One,
+        rope_use: RopeUse::Never,
+        ..Defaults::USUAL
+    },
     build: decoder,
 };

@@ -24,22 +24,31 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Rotates};
+use crate::hyper::{Defaults, LayerParts, RopeUse};
 use crate::layers::gated_delta_net::{Linear, mixer};
 
 const LINEAR: Style = Style::NEOX;
-const ATTENDING: Style = olmo2::STYLE;
+const ATTENTION: Style = olmo2::STYLE;
 /// Epsilons of the norm of results, and of the squared lengths of queries and keys, whatever
 /// epsilon other norms have (the numbers are from transformers).
-const MIXER: Linear =
-    Linear { norm_eps: Some(1e-5), unit_eps: Some(1e-6), apart: true, ..Linear::usual(KeyHeads::Grouped, Unary::Silu) };
+const MIXER: Linear = Linear {
+    norm_eps: Some(1e-5),
+    unit_eps: Some(1e-6),
+    separate_qkv: true,
+    ..Linear::usual(KeyHeads::Grouped, Unary::Silu)
+};
 /// Key of the factor on rates of the delta rule.
 const RATE: &str = "ssm.beta_scale";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "olmo-hybrid",
     doc: "OLMo Hybrid",
-    defaults: Defaults { reads: &[RATE], rotates: Rotates::IfFinetuned, parts: Parts::Keyless, ..Defaults::USUAL },
+    defaults: Defaults {
+        reads: &[RATE],
+        rope_use: RopeUse::IfFinetuned,
+        layer_parts: LayerParts::Keyless,
+        ..Defaults::USUAL
+    },
     build,
 };
 
@@ -54,8 +63,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
                 LINEAR
             }
             false => {
-                x = attention(b, layer, x, &ATTENDING)?;
-                ATTENDING
+                x = attention(b, layer, x, &ATTENTION)?;
+                ATTENTION
             }
         };
         x = feed_forward(b, layer, x, &style)?;

@@ -20,7 +20,7 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{HeadNorm, PostNorms, Style, add, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Parts, Ssm};
+use crate::hyper::{Defaults, LayerParts, Ssm};
 use crate::layers::mamba2::{ScanRows, gated_scan};
 
 const STYLE: Style = Style {
@@ -35,7 +35,7 @@ const NORM: &str = "post_attention_norm";
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "plamo2",
     doc: "PLaMo 2",
-    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::Keyless, ..Defaults::USUAL },
     build: decoder,
 };
 
@@ -45,7 +45,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = match b.hyper.layers[layer].recurrent {
             true => {
                 let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-                let y = mixed(b, layer, h)?;
+                let y = state_space(b, layer, h)?;
                 add(b, layer, x, y, Some(NORM), &STYLE)?
             }
             false => attention(b, layer, x, &STYLE)?,
@@ -56,7 +56,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 }
 
 /// Builds state space and output matrix on normalised rows.
-fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, key_length: state, value_length, .. } = b.ssm()?;
     let inner = heads * value_length;

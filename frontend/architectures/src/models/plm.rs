@@ -21,6 +21,6 @@ const STYLE: Style = Style { ungated: Some(Unary::ReluSquared), ..Style::LLAMA }
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "plm",
     doc: "PLM",
-    defaults: Defaults { made: absorbed::tensors, ..Defaults::USUAL },
+    defaults: Defaults { derived_tensors: absorbed::tensors, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -52,7 +52,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         indexer: Indexer::read_by_layer,
         reads: &["embedding_length_per_layer_input"],
-        made,
+        derived_tensors,
         // The rows of a table that tokens select depend on tokens before them.
         adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL
@@ -105,7 +105,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         })?;
         x = around(b, &format!("blk.{layer}.hc_ffn"), x, streams, |b, h| networks(b, layer, h, &STYLE))?;
     }
-    let x = b.wanted(x)?;
+    let x = b.requested_rows(x)?;
     let (_, x) = input(b, "output_hc", x, streams)?;
     b.output(x)
 }
@@ -196,7 +196,7 @@ fn add_table_rows(
     let most = of.hashes.iter().map(ixc_ir::ngram::Hash::rows).max().unwrap_or(0);
     let found = b.rows(TABLE).unwrap_or(0);
     if found < most {
-        return Err(b.refused(
+        return Err(b.key_error(
             "ple.head_vocab_sizes",
             most,
             &format!("at most {found} with the offset, the rows of {TABLE}"),
@@ -232,7 +232,7 @@ fn add_table_rows(
 }
 
 /// Derives tensors that files lack.
-fn made(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+fn derived_tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = taps_in_singles(gguf)?;
     made.extend(zeros(gguf, architecture)?);
     Ok(made)

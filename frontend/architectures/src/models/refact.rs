@@ -4,13 +4,13 @@
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, MAX_BIAS, Rotates, Scales};
+use crate::hyper::{Defaults, MAX_BIAS, RopeUse, Scales};
 
 const STYLE: Style = Style::LLAMA;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "refact",
     doc: "Refact",
-    defaults: Defaults { reads: &[MAX_BIAS], rotates: Rotates::Never, scales: |_| Scales::ALIBI, ..Defaults::USUAL },
+    defaults: Defaults { reads: &[MAX_BIAS], rope_use: RopeUse::Never, scales: |_| Scales::ALIBI, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

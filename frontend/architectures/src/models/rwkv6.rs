@@ -10,7 +10,7 @@ use crate::error::ArchError;
 use crate::hyper::{Defaults, MAX_COUNT, Norms};
 use crate::layers::rwkv;
 use crate::layers::rwkv6::{PRECISE, time_mix};
-use crate::layers::token_shift::{mixed, shift, squared};
+use crate::layers::token_shift::{mix_previous, relu_squared_network, shift};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv6",
@@ -34,11 +34,11 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = b.add(y, x)?;
         let h = b.norm(x, &name("attn_norm_2"))?;
         let before = shift(b, &format!("channel_shift.{layer}"), h)?;
-        let r = mixed(b, h, before, &name("channel_mix_lerp_r"))?;
+        let r = mix_previous(b, h, before, &name("channel_mix_lerp_r"))?;
         let r = b.linear(r, &format!("blk.{layer}.channel_mix_receptance"), width, width, Bias::Optional)?;
         let r = b.unary(Unary::Sigmoid, r)?;
-        let k = mixed(b, h, before, &name("channel_mix_lerp_k"))?;
-        let y = squared(b, layer, k)?;
+        let k = mix_previous(b, h, before, &name("channel_mix_lerp_k"))?;
+        let y = relu_squared_network(b, layer, k)?;
         let y = b.mul(r, y)?;
         x = b.add(y, x)?;
         if halving_period.is_some_and(|period| (layer as u64 + 1).is_multiple_of(period)) {

@@ -10,7 +10,7 @@ use crate::error::ArchError;
 use crate::hyper::{Defaults, Norms};
 use crate::layers::rwkv;
 use crate::layers::rwkv7::{PRECISE, time_mix};
-use crate::layers::token_shift::{mixed, shift, squared};
+use crate::layers::token_shift::{mix_previous, relu_squared_network, shift};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "rwkv7",
@@ -31,8 +31,8 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = b.add(y, x)?;
         let h = b.norm(x, &name("attn_norm_2"))?;
         let before = shift(b, &format!("channel_shift.{layer}"), h)?;
-        let h = mixed(b, h, before, &name("channel_mix_lerp_k"))?;
-        let y = squared(b, layer, h)?;
+        let h = mix_previous(b, h, before, &name("channel_mix_lerp_k"))?;
+        let y = relu_squared_network(b, layer, h)?;
         x = b.add(y, x)?;
     }
     b.logits(x)

@@ -7,11 +7,12 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{Roped, Style, attention, routed};
+use crate::decoder::{RopeLayers, Style, attention, routed};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style { roped: Roped::Windowed, gate: GateAttrs::plain(Activation::Relu), ..Style::NEOX };
+const STYLE: Style =
+    Style { rope_layers: RopeLayers::Windowed, gate: GateAttrs::plain(Activation::Relu), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "smallthinker",

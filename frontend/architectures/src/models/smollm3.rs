@@ -4,7 +4,7 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, Hyper, Keys, ROPED};
+use crate::hyper::{Defaults, Hyper, Keys, ROPE_PATTERN};
 
 /// Period of layers without RoPE, the last of each period, in files without the key.
 const PERIOD: usize = 4;
@@ -12,14 +12,14 @@ const PERIOD: usize = 4;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "smollm3",
     doc: "SmolLM3",
-    defaults: Defaults { adjust: unrope, ..Defaults::USUAL },
+    defaults: Defaults { adjust: disable_rope, ..Defaults::USUAL },
     build: |b| decoder(b, &Style::LLAMA),
 };
 
 /// Leaves out RoPE in the last layer of each period.
-fn unrope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
-    if !keys.has(ROPED) {
-        hyper.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD).for_each(|layer| layer.roped = false);
+fn disable_rope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    if !keys.has(ROPE_PATTERN) {
+        hyper.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD).for_each(|layer| layer.has_rope = false);
     }
     Ok(())
 }

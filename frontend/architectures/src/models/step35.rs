@@ -9,7 +9,7 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, OutputGate, Style, decoder};
-use crate::hyper::{Defaults, GuessFrom, Hyper, Keys, Windows};
+use crate::hyper::{Defaults, DraftInput, Hyper, Keys, Windows};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::OPTIONAL,
@@ -27,7 +27,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
         adjust: halve_rotation,
         dense_by_tensor: true,
-        guess_from: Some(GuessFrom::Stream),
+        draft_input: Some(DraftInput::Stream),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -39,7 +39,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         norms: Norms::Plain,
         reads: &["logit_scale"],
         logits_multiplied: true,
-        made: gains,
+        derived_tensors: gains,
         ..Defaults::USUAL
     },
     build,
@@ -62,10 +62,10 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 /// Derives rows of norm weights from the numbers of heads: each number is repeated for each element
 /// of its head.
 fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
-    const STORED: &str = "attn_q_norm.weight";
+    const FILE_NAME: &str = "attn_q_norm.weight";
     let length = head_length(gguf, architecture)?;
     let of_layer = |tensor: &Tensor| {
-        let layer = tensor.name().strip_suffix(STORED)?;
+        let layer = tensor.name().strip_suffix(FILE_NAME)?;
         let name = format!("{layer}{HEAD_GAIN}.weight");
         if gguf.tensor(&name).is_some() || tensor.tensor_type().name != "F32" {
             return None;

@@ -149,7 +149,7 @@ fn bounded_decay_and_run_index_keys_are_checked() {
         all.fold(model, |model, (name, dims)| model.tensor(&name, 0, &dims))
     };
     let model = with(&[]).build().unwrap();
-    assert!(!model.hyper.roped);
+    assert!(!model.hyper.has_rope);
     let ops = &model.module.functions[0].ops;
     assert!(ops.iter().any(|op| op.kind == OpKind::Recurrent(Recurrent::DeltaNet) && op.attr("bound").float() == -5.0));
     assert!(!ops.iter().any(|op| op.kind == OpKind::Rope));

@@ -40,11 +40,11 @@ fn rope_keys_are_ignored_without_rope_layers() {
     let ropes = |model: &ixc_architectures::Model| {
         model.module.functions[0].ops.iter().filter(|op| matches!(op.kind, OpKind::Rope)).count()
     };
-    assert_eq!((model.hyper.roped, ropes(&model)), (false, 0));
+    assert_eq!((model.hyper.has_rope, ropes(&model)), (false, 0));
     for name in ["granite", "granitemoe", "granitehybrid"] {
         let off = [("rope.scaling.finetuned", false.into())];
         let model = with(name, &off).build().unwrap();
-        assert_eq!((model.hyper.roped, ropes(&model)), (false, 0), "{name}");
+        assert_eq!((model.hyper.has_rope, ropes(&model)), (false, 0), "{name}");
         let text = with(name, &[]).refused();
         assert!(text.starts_with(&format!("key \"{name}.rope.")), "{text}");
     }

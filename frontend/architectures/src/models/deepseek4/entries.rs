@@ -7,7 +7,7 @@ use crate::hyper::{Keys, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
 
 /// Attention over the last positions, and over compressed entries of earlier ones.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Compressed {
+pub(super) struct EntryKeys {
     /// Positions of an entry for each layer; 0 in a layer without entries.
     pub ratios: Vec<u64>,
     /// Rotary embedding of layers with entries.
@@ -39,10 +39,10 @@ pub(super) struct EntryIndex {
 /// Positions of an entry in layers whose entries overlap; an indexer selects among them.
 pub(super) const OVERLAP_RATIO: u64 = 4;
 
-impl Compressed {
+impl EntryKeys {
     /// Reads the keys of a file with entries. `context` is its context, `rope` the RoPE of its
     /// other layers.
-    pub(super) fn read(keys: &Keys<'_>, layers: usize, rope: &Rope, context: u64) -> Result<Compressed, GgufError> {
+    pub(super) fn read(keys: &Keys<'_>, layers: usize, rope: &Rope, context: u64) -> Result<EntryKeys, GgufError> {
         const RATIOS: &str = "attention.compress_ratios";
         let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
         let index =
@@ -55,7 +55,7 @@ impl Compressed {
             RopeScaling::Yarn | RopeScaling::YarnUntruncated => stated / (1.0 + 0.1 * rope.factor.ln()),
             RopeScaling::None | RopeScaling::Linear => stated,
         };
-        Ok(Compressed {
+        Ok(EntryKeys {
             ratios,
             rope: Rope { base, attn_factor, ..rope.clone() },
             query_rank: keys.required("attention.q_lora_rank", 1, MAX_WIDTH)?,
