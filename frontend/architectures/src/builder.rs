@@ -145,8 +145,8 @@ impl<'a> Builder<'a> {
         Ok(self.graph.finish(&results))
     }
 
-    /// Returns the keys of the file. An architecture or a shared layer reads its own keys, which the
-    /// hyperparameters do not have, before it adds ops.
+    /// Returns the keys of the file, for architectures and layers with keys of their own. They read
+    /// these keys before they add ops.
     pub fn keys(&self) -> Keys<'a> {
         Keys { metadata: self.gguf.metadata(), architecture: self.architecture, defaults: self.defaults }
     }
@@ -513,8 +513,8 @@ impl<'a> Builder<'a> {
         self.gguf.metadata().bad_value(&key, found, limit).into()
     }
 
-    /// Builds rows of `length` elements from `rows` rows of the table `table`. A hash of each id and
-    /// the ids before it selects the row.
+    /// Builds rows of `length` elements from a table with `rows` rows. A hash of each id and those
+    /// before it selects the row.
     pub fn ngram_rows(
         &mut self,
         state: &str,

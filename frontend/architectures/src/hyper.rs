@@ -2,6 +2,8 @@
 //! built from it.
 //!
 //! This file has the type. `read` reads it, and the other files read the keys of one concept each.
+//! Keys of fewer than five architectures are not here: files in `models` and `layers` read them,
+//! with `Builder::keys`.
 //!
 //! Keys that a decoder may list per layer (heads, feed-forward lengths, experts used) are read as a
 //! scalar or as an array of exactly `block_count` elements. A key that changes the computation in a

@@ -12,7 +12,7 @@ use super::Builder;
 use crate::error::ArchError;
 use crate::hyper::{Indexer, Mla, Rope};
 
-/// Positions by which RoPE rotates.
+/// Positions that determine the angles of RoPE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RopePositions {
     /// Number whose multiples positions are rounded down to.

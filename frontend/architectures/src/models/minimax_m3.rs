@@ -51,7 +51,8 @@ const TOP_K: &str = "attention.indexer.top_k";
 /// ```text
 /// // each head selects top_k blocks of this size for itself
 /// minimax-m3.attention.indexer.block_size   = 128
-/// minimax-m3.attention.indexer.local_blocks = 1      // of these, the last blocks up to a row's own
+/// // of these, the last blocks up to a row's own
+/// minimax-m3.attention.indexer.local_blocks = 1
 /// ```
 struct BlockIndex {
     /// Query heads; their number is that of key heads.
