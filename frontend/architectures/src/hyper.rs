@@ -160,9 +160,6 @@ pub struct Layer {
     pub attention_scale: f64,
     /// Number of positions that a row attends to, including its own; `None` for all earlier ones.
     pub window: Option<u64>,
-    /// Whether the window is a chunk: a row attends to positions from the last multiple of `window`
-    /// on.
-    pub chunked: bool,
     /// Layer whose keys and values this layer uses, if it has none of its own.
     pub shares: Option<usize>,
     /// Width of the dense feed-forward network; 0 if the file has only that of experts.

@@ -151,7 +151,8 @@ impl Builder<'_> {
         let state = State::paged(&format!("kv.{cache}"), of_layer.kv_heads, of_layer.key_length, of_layer.value_length);
         // If attention is not causal, all positions are kept.
         let window = of_layer.window.filter(|_| self.hyper.causal);
-        let state = State { window, chunked: of_layer.chunked, ..state };
+        let chunked = of_layer.window.is_some() && self.defaults.windows.is_some_and(|windows| windows.chunked);
+        let state = State { window, chunked, ..state };
         let state = self.graph.state(state);
         let state = self.op_result(state)?;
         let kv = self.graph.state_begin(state);

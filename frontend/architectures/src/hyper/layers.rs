@@ -168,7 +168,6 @@ pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) 
             value_length,
             attention_scale,
             window: None,
-            chunked: false,
             shares: None,
             feed_forward,
             experts: networks.experts(keys, i)?,

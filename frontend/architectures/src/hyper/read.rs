@@ -123,8 +123,7 @@ impl Hyper {
     fn requires_causal(&self, defaults: &Defaults) -> bool {
         // In encoders, half of a window precedes a row and half follows it.
         let symmetric = |window: u64| !defaults.causal && window > 1;
-        let one_sided =
-            |layer: &Layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window));
+        let one_sided = |layer: &Layer| layer.recurrent || layer.window.is_some_and(|window| !symmetric(window));
         self.layers.iter().any(one_sided) || self.scales.max_bias != 0.0 || self.indexer.is_some()
     }
 }

@@ -35,7 +35,6 @@ impl Windows {
     pub(super) fn apply(&self, window: u64, layers: &mut [Layer], windowed: &[bool]) {
         for (layer, windowed) in layers.iter_mut().zip(windowed) {
             layer.window = windowed.then_some(window);
-            layer.chunked = *windowed && self.chunked;
         }
     }
 
