@@ -15,7 +15,7 @@ use super::error::ArchError;
 use super::hyper::Layer;
 use networks::feed_forward_of;
 pub(super) use networks::{
-    Selection, feed_forward, gated_shared_expert, network, networks, routed, select, selected_experts, shared_expert,
+    feed_forward, gated_shared_expert, network, networks, routed, select, selected_experts, shared_expert,
 };
 
 /// Queries or keys that a norm takes.

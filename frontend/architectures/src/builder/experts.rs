@@ -80,9 +80,8 @@ impl Builder<'_> {
     /// into the expert's weight, unless the product has a bias.
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<Route, ArchError> {
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
-        // Identity experts have no factor.
-        let has_own_factor = self.has(&down("bias")) || experts.identities > 0;
-        let scales = if has_own_factor { None } else { self.optional_vector(&down("scale"), experts.count)? };
+        let has_bias = self.has(&down("bias"));
+        let scales = if has_bias { None } else { self.optional_vector(&down("scale"), experts.count)? };
         self.routed_scales.extend(scales.map(|_| down("scale")));
         self.route_of(layer, logits, experts, scales)
     }
@@ -95,8 +94,7 @@ impl Builder<'_> {
         experts: &Experts,
         scales: Option<WeightId>,
     ) -> Result<Route, ArchError> {
-        let Experts { used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
-        let count = experts.routed();
+        let Experts { count, used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
             // Hy3's files have this name.
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,

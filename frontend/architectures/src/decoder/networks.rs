@@ -90,8 +90,7 @@ pub(crate) fn network(
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
-/// Builds routed experts on `h`. Also returns the sum of shared experts, identity experts and `x`,
-/// if there are any.
+/// Builds routed experts on `h`. Also returns the sum of shared experts and `x`, if there are any.
 fn experts(
     b: &mut Builder<'_>,
     layer: usize,
@@ -100,28 +99,15 @@ fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let selection = select(b, layer, h, of)?;
-    selected_experts(b, layer, x, h, selection, of, style)
-}
-
-/// Experts selected for each row.
-#[derive(Clone, Copy)]
-pub(crate) struct Selection {
-    /// Experts with matrices.
-    route: Route,
-    /// Sum of the weights of identity experts, for models with such experts.
-    identity: Option<ValueId>,
+    let route = select(b, layer, h, of)?;
+    selected_experts(b, layer, x, h, route, of, style)
 }
 
 /// Builds the router on `h`.
-pub(crate) fn select(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Selection, ArchError> {
+pub(crate) fn select(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Route, ArchError> {
     let width = b.hyper.embedding_length;
-    let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
-    let all = b.route(layer, logits, of)?;
-    match of.identities {
-        0 => Ok(Selection { route: all, identity: None }),
-        _ => b.identities(all, of.count).map(|(route, identity)| Selection { route, identity: Some(identity) }),
-    }
+    let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
+    b.route(layer, logits, of)
 }
 
 /// Does what [`experts`] does, with experts that are already selected for `h`.
@@ -130,19 +116,15 @@ pub(crate) fn selected_experts(
     layer: usize,
     x: Option<ValueId>,
     h: ValueId,
-    selection: Selection,
+    route: Route,
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
     let mut others = if of.shared > 0 { Some((style.shared)(b, layer, h, of.shared, style)?) } else { None };
-    if let Some(identity) = selection.identity {
-        let back = b.scale_heads(h, identity)?;
-        others = Some(others.map_or(Ok(back), |shared| b.add(back, shared))?);
-    }
     if let (Some(others), Some(x)) = (&mut others, x) {
         *others = b.add(*others, x)?;
     }
-    Ok((routed(b, layer, h, selection.route, of, style)?, others))
+    Ok((routed(b, layer, h, route, of, style)?, others))
 }
 
 /// Builds the experts of a route on `h`, and sums their outputs with their weights.

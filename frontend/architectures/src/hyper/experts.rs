@@ -6,20 +6,14 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH};
 
-/// Key of the number of identity experts, which follow the others, have no matrices and return
-/// their input.
-pub(super) const IDENTITIES: &str = "expert_identity_count";
-
 /// Key of the function from router logits to weights.
 pub(crate) const SCORE: &str = "expert_gating_func";
 
 /// The experts of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
-    /// Number of experts with matrices.
+    /// Number of experts.
     pub count: u64,
-    /// Number of identity experts after these: they have no matrices and return their input.
-    pub identities: u64,
     /// Number of experts for each token.
     pub used: u64,
     /// Width of one expert.
@@ -44,17 +38,9 @@ pub struct Experts {
     pub best_of_group: bool,
 }
 
-impl Experts {
-    /// Returns the number of experts in the router's logits.
-    pub fn routed(&self) -> u64 {
-        self.count.saturating_add(self.identities)
-    }
-}
-
 /// Keys of experts, before they are assigned to layers.
 pub(super) struct ExpertKeys {
     count: u64,
-    identities: u64,
     used: Vec<u64>,
     feed_forward: Option<Vec<u64>>,
     normalise: bool,
@@ -108,17 +94,11 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         let limit = format!("a divisor of expert_count, {count}, that leaves two experts each");
         return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
     }
-    let identities = keys.optional(IDENTITIES, 0, MAX_COUNT)?.unwrap_or(0);
-    if identities > 0 && groups > 1 {
-        let limit = format!("1: {identities} experts are of no group ({IDENTITIES})");
-        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
-    }
     let groups_kept = keys.optional("expert_group_used_count", 0, groups)?.filter(|&kept| kept > 0).unwrap_or(groups);
     Ok(Some(ExpertKeys {
         groups,
         groups_kept,
         count,
-        identities,
         used,
         feed_forward,
         normalise,
@@ -144,7 +124,6 @@ impl ExpertKeys {
         keys.in_range("expert_used_count", self.used[layer], 1, self.count)?;
         let ExpertKeys {
             count,
-            identities,
             ref used,
             normalise,
             scale,
@@ -159,7 +138,6 @@ impl ExpertKeys {
         let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
         Ok(Experts {
             count,
-            identities,
             used: used[layer],
             feed_forward,
             normalise,

@@ -2,7 +2,6 @@
 
 use ixc_model_files::gguf::{Gguf, GgufError};
 
-use super::experts::IDENTITIES;
 use super::keys::Keys;
 use super::layers::{draft_layers, layers};
 use super::rope::yarn_magnitude;
@@ -40,7 +39,7 @@ pub(super) const NEUTRAL: [(&str, &[f64]); 19] = [
     ("swiglu_clamp_shexp", &[0.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
     ("attn_res.block_size", &[0.0]),
-    (IDENTITIES, &[0.0]),
+    ("expert_identity_count", &[0.0]),
     ("ssm.beta_scale", &[1.0]),
 ];
 

@@ -26,12 +26,13 @@
 //! ```
 
 use ixc_ir::graph::ValueId;
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::Builder;
-use crate::decoder::{Selection, Style, network, select, selected_experts};
+use crate::builder::{Bias, Builder, Route};
+use crate::decoder::{Style, network, select, selected_experts};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Experts};
+use crate::hyper::{Defaults, Experts, Keys, MAX_COUNT};
 use crate::layers::mla::attention;
 
 const STYLE: Style = Style::LLAMA;
@@ -41,7 +42,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "LongCat-Flash",
     defaults: Defaults {
         normalise: false,
-        reads: &["expert_identity_count", "rope.scaling.yarn_log_multiplier"],
+        reads: &[IDENTITIES, "rope.scaling.yarn_log_multiplier"],
         dense_by_tensor: true,
         // Default of transformers' norms.
         adjust: |_, hyper| {
@@ -53,31 +54,73 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
+/// Key of the number of identity experts, which follow the others, have no matrices and return
+/// their input.
+const IDENTITIES: &str = "expert_identity_count";
+
+/// Reads the number of identity experts.
+fn identities(keys: &Keys<'_>) -> Result<u64, GgufError> {
+    let identities = keys.optional(IDENTITIES, 0, MAX_COUNT)?.unwrap_or(0);
+    let groups = keys.optional("expert_group_count", 0, MAX_COUNT)?.unwrap_or(1);
+    if identities > 0 && groups > 1 {
+        let limit = format!("1: {identities} experts are of no group ({IDENTITIES})");
+        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
+    }
+    Ok(identities)
+}
+
 /// Selected experts whose sum is not yet added.
 struct Shortcut {
     layer: usize,
     h: ValueId,
-    selection: Selection,
+    /// Experts with matrices.
+    route: Route,
+    /// Sum of the weights of identity experts, in models with such experts.
+    identity: Option<ValueId>,
     of: Experts,
 }
 
 impl Shortcut {
+    /// Builds the router on the rows `h` of a layer.
+    fn select(
+        b: &mut Builder<'_>,
+        layer: usize,
+        h: ValueId,
+        of: Experts,
+        identities: u64,
+    ) -> Result<Shortcut, ArchError> {
+        if identities == 0 {
+            return Ok(Shortcut { layer, h, route: select(b, layer, h, &of)?, identity: None, of });
+        }
+        let all = Experts { count: of.count.saturating_add(identities), ..of.clone() };
+        let width = b.hyper.embedding_length;
+        let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, all.count, Bias::Optional)?;
+        // Identity experts have no factors.
+        let route = b.route_of(layer, logits, &all, None)?;
+        let (route, identity) = b.identities(route, of.count)?;
+        Ok(Shortcut { layer, h, route, identity: Some(identity), of })
+    }
+
     /// Adds their output to the stream.
-    fn add(self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
-        let (routed, others) = selected_experts(b, self.layer, Some(x), self.h, self.selection, &self.of, &STYLE)?;
+    fn add(self, b: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, ArchError> {
+        if let Some(identity) = self.identity {
+            let inputs = b.scale_heads(self.h, identity)?;
+            x = b.add(inputs, x)?;
+        }
+        let (routed, others) = selected_experts(b, self.layer, Some(x), self.h, self.route, &self.of, &STYLE)?;
         b.add(routed, others.unwrap_or(x))
     }
 }
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let mla = b.mla()?;
+    let (identities, mla) = (identities(&b.keys())?, b.mla()?);
     let mut x = b.embed()?;
     let mut shortcut: Option<Shortcut> = None;
     for layer in b.layers() {
         x = attention(b, layer, x, &mla, &STYLE, None)?;
         let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
         let own = match b.hyper.layers[layer].experts.clone() {
-            Some(of) => Some(Shortcut { layer, h, selection: select(b, layer, h, &of)?, of }),
+            Some(of) => Some(Shortcut::select(b, layer, h, of, identities)?),
             None => None,
         };
         let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;
