@@ -178,22 +178,22 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
 /// # Errors
 /// If it has none that can be built.
 fn draft_input(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Parts) -> Result<DraftInput, ArchError> {
-    let refused = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
+    let refuse = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
     // Files may count layers that they do not have.
-    let is_of_one = |name: &str| name.ends_with(".nextn.eh_proj.weight");
-    if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_of_one(tensor.name())) {
-        return refused(NextnProblem::None);
+    let is_draft_matrix = |name: &str| name.ends_with(".nextn.eh_proj.weight");
+    if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_draft_matrix(tensor.name())) {
+        return refuse(NextnProblem::None);
     }
     if hyper.layers.iter().any(|layer| layer.recurrent) {
-        return refused(NextnProblem::Recurrent);
+        return refuse(NextnProblem::Recurrent);
     }
     match architecture.defaults.draft_input {
         Some(from) => Ok(from),
-        None if has_snapshots(gguf, parts) => refused(NextnProblem::Recurrent),
+        None if has_snapshots(gguf, parts) => refuse(NextnProblem::Recurrent),
         None => {
             let known = architectures().filter(|row| row.defaults.draft_input.is_some());
             let known = known.map(|row| row.name).collect();
-            refused(NextnProblem::Architecture { architecture: architecture.name, known })
+            refuse(NextnProblem::Architecture { architecture: architecture.name, known })
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The differences between architectures are a [`Style`]; the file of an architecture states only
 //! these. An architecture with other parts of layers can use the common parts alone: [`attention`],
-//! [`feed_forward`] and [`routed`].
+//! [`feed_forward`] and [`routed_experts`].
 
 mod networks;
 
@@ -15,7 +15,7 @@ use super::error::ArchError;
 use super::hyper::Layer;
 use networks::feed_forward_of;
 pub(super) use networks::{
-    feed_forward, gated_shared_expert, network, networks, routed, select, selected_experts, shared_expert,
+    feed_forward, gated_shared_expert, network, networks, routed_experts, select, selected_experts, shared_expert,
 };
 
 /// Queries or keys that a norm takes.
@@ -315,7 +315,7 @@ pub(super) fn limited_scores(b: &Builder<'_>, scores: ScoreAttrs, usual: f64) ->
 pub(super) const SCORE_CAP: &str = "attn_logit_softcapping";
 
 /// Returns whether RoPE rotates the queries and keys of a layer.
-fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
+fn layer_has_rope(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     let windowed = || b.hyper.local_rope.is_none() || b.hyper.layers[layer].window.is_some();
     b.hyper.has_rope
         && b.hyper.layers[layer].has_rope
@@ -349,7 +349,7 @@ pub(super) fn attention_to(
         k: of_layer.kv_heads * of_layer.key_length,
         v: of_layer.kv_heads * of_layer.value_length,
     };
-    let has_rope = is_roped(b, layer, style);
+    let has_rope = layer_has_rope(b, layer, style);
     let (queries, keys) = head_rows(b, layer, widths, has_rope);
     let (q, kv) = projections(b, layer, h, widths, &keys, style)?;
     let q = (style.head_norm.rows)(b, q, &queries)?;

@@ -4,7 +4,7 @@ use ixc_ir::derived::{Axis, Change, Element, Extent, Piece};
 
 /// Returns rows of `columns` times the same number. The piece refers to the first bytes of the
 /// model, which are ignored.
-pub(super) fn all(number: f32, rows: u64, columns: u64) -> Piece {
+pub(super) fn constant(number: f32, rows: u64, columns: u64) -> Piece {
     Piece {
         extent: Extent { file: 0, offset: 0, bytes: 4 },
         element: Element::F32,

@@ -28,7 +28,7 @@ impl Builder<'_> {
         let y = self.op_result(y)?;
         match norms {
             Norms::Layer => self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width),
-            Norms::Rms | Norms::Bare | Norms::Plain => Ok(y),
+            Norms::Rms | Norms::UnweightedLayer | Norms::UnweightedRms => Ok(y),
         }
     }
 

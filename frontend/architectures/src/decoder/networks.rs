@@ -124,11 +124,11 @@ pub(crate) fn selected_experts(
     if let (Some(others), Some(x)) = (&mut others, x) {
         *others = b.add(*others, x)?;
     }
-    Ok((routed(b, layer, h, route, of, style)?, others))
+    Ok((routed_experts(b, layer, h, route, of, style)?, others))
 }
 
 /// Builds the experts of a route on `h`, and sums their outputs with their weights.
-pub(crate) fn routed(
+pub(crate) fn routed_experts(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,

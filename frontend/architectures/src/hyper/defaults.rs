@@ -92,15 +92,15 @@ pub enum Norms {
     /// Layer norms.
     Layer,
     /// Layer norms without weights.
-    Bare,
+    UnweightedLayer,
     /// Root mean square, without weights.
-    Plain,
+    UnweightedRms,
 }
 
 impl Norms {
     /// Returns whether norms subtract the mean first, and have biases if the file has them.
     pub fn are_layer_norms(self) -> bool {
-        matches!(self, Norms::Layer | Norms::Bare)
+        matches!(self, Norms::Layer | Norms::UnweightedLayer)
     }
 
     /// Returns whether norms have weights.
@@ -120,7 +120,7 @@ pub enum Temperature {
     /// `length` is `attention.temperature_length`.
     OfLength,
     /// `length` is `attention.temperature_length`; these are the defaults of the keys.
-    Or(TemperatureAttrs),
+    WithDefaults(TemperatureAttrs),
 }
 
 /// Sizes from which default factors may follow.

@@ -27,20 +27,20 @@ impl Keys<'_> {
         self.metadata.missing(&self.name(key), "u32")
     }
 
-    pub(crate) fn in_range(&self, key: &str, found: u64, least: u64, most: u64) -> Result<u64, GgufError> {
-        if (least..=most).contains(&found) {
+    pub(crate) fn in_range(&self, key: &str, found: u64, min: u64, max: u64) -> Result<u64, GgufError> {
+        if (min..=max).contains(&found) {
             return Ok(found);
         }
-        Err(self.metadata.bad_value(&self.name(key), found, format!("from {least} to {most}")))
+        Err(self.metadata.bad_value(&self.name(key), found, format!("from {min} to {max}")))
     }
 
-    pub(crate) fn optional(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, GgufError> {
+    pub(crate) fn optional(&self, key: &str, min: u64, max: u64) -> Result<Option<u64>, GgufError> {
         let found: Option<u64> = self.metadata.read_optional(&self.name(key))?;
-        found.map(|found| self.in_range(key, found, least, most)).transpose()
+        found.map(|found| self.in_range(key, found, min, max)).transpose()
     }
 
-    pub(crate) fn required(&self, key: &str, least: u64, most: u64) -> Result<u64, GgufError> {
-        self.optional(key, least, most)?.ok_or_else(|| self.missing(key))
+    pub(crate) fn required(&self, key: &str, min: u64, max: u64) -> Result<u64, GgufError> {
+        self.optional(key, min, max)?.ok_or_else(|| self.missing(key))
     }
 
     /// Reads a scalar for all layers, or an array with one element for each.
@@ -48,46 +48,40 @@ impl Keys<'_> {
         &self,
         key: &str,
         layers: usize,
-        least: u64,
-        most: u64,
+        min: u64,
+        max: u64,
     ) -> Result<Option<Vec<u64>>, GgufError> {
         let name = self.name(key);
         let Some(Value::Array(array)) = self.metadata.get(&name) else {
-            return Ok(self.optional(key, least, most)?.map(|value| vec![value; layers]));
+            return Ok(self.optional(key, min, max)?.map(|value| vec![value; layers]));
         };
         if array.len() != layers {
             let limit = format!("a number or an array of {layers}, one for each layer (block_count)");
             return Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit));
         }
-        self.elements(key, array, layers, least, most).map(Some)
+        self.elements(key, array, layers, min, max).map(Some)
     }
 
     /// Returns the first `layers` elements of an array of integers or bools, which has at least as
     /// many.
-    fn elements(&self, key: &str, array: &Array, layers: usize, least: u64, most: u64) -> Result<Vec<u64>, GgufError> {
+    fn elements(&self, key: &str, array: &Array, layers: usize, min: u64, max: u64) -> Result<Vec<u64>, GgufError> {
         let name = self.name(key);
         let element = |layer| {
             let found = array.integer(layer).or(array.bool(layer).map(i128::from)).ok_or_else(|| {
                 self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of integers")
             })?;
             let found = u64::try_from(found).map_err(|_| self.metadata.bad_value(&name, found, "not negative"))?;
-            self.in_range(key, found, least, most)
+            self.in_range(key, found, min, max)
         };
         (0..layers).map(element).collect()
     }
 
     /// Reads an array with at least one element for each layer; returns those of the first layers.
-    pub(crate) fn first_per_layer(
-        &self,
-        key: &str,
-        layers: usize,
-        least: u64,
-        most: u64,
-    ) -> Result<Vec<u64>, GgufError> {
+    pub(crate) fn first_per_layer(&self, key: &str, layers: usize, min: u64, max: u64) -> Result<Vec<u64>, GgufError> {
         let name = self.name(key);
         let limit = || format!("an array of {layers} or more, one for each layer (block_count)");
         match self.metadata.get(&name) {
-            Some(Value::Array(array)) if array.len() >= layers => self.elements(key, array, layers, least, most),
+            Some(Value::Array(array)) if array.len() >= layers => self.elements(key, array, layers, min, max),
             Some(Value::Array(array)) => {
                 Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit()))
             }

@@ -75,7 +75,7 @@ impl Hyper {
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
             keys.neutral(name, neutral)?;
         }
-        let has_rope = is_roped(&keys, &Widths { layers: count, embedding: embedding_length })?;
+        let has_rope = model_has_rope(&keys, &Widths { layers: count, embedding: embedding_length })?;
         let draft_layers = draft_layers(gguf, &keys, count)?;
         let windowed = layer_windows(&keys, count as usize, draft_layers as usize)?;
         let mut layers = layers(&keys, &windowed, embedding_length)?;
@@ -145,7 +145,7 @@ fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
 }
 
 /// Returns whether layers have RoPE.
-fn is_roped(keys: &Keys<'_>, widths: &Widths) -> Result<bool, GgufError> {
+fn model_has_rope(keys: &Keys<'_>, widths: &Widths) -> Result<bool, GgufError> {
     match keys.defaults.rope_use {
         RopeUse::Always => Ok(true),
         RopeUse::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true),

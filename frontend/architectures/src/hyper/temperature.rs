@@ -14,7 +14,7 @@ pub(super) fn temperature(keys: &Keys<'_>, rope: &Rope) -> Result<Option<Tempera
         Temperature::None => return Ok(None),
         Temperature::OfContext => TemperatureAttrs { scale: 0.0, length: rope.original_context, offset: 0 },
         Temperature::OfLength => TemperatureAttrs { scale: 0.0, length: 0, offset: 0 },
-        Temperature::Or(usual) => usual,
+        Temperature::WithDefaults(usual) => usual,
     };
     let scale = keys.float(SCALE, usual.scale as f32, |x| x >= 0.0, "0 or a positive number")?;
     if scale == 0.0 {

@@ -30,7 +30,7 @@ struct Projections {
 /// Builds a decoder, from token ids to logits. Layers with a recurrent state are linear attention;
 /// others have attention in this style.
 pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
-    let linear = Linear::usual(key_heads, Unary::Silu);
+    let linear = DeltaNetStyle::usual(key_heads, Unary::Silu);
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         x = match b.hyper.layers[layer].recurrent {
@@ -53,7 +53,7 @@ pub(crate) const QWEN: Style = Style {
 
 /// Differences between such layers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Linear {
+pub(crate) struct DeltaNetStyle {
     /// Key head of each value head.
     pub key_heads: KeyHeads,
     /// Function of the result's gates.
@@ -68,23 +68,33 @@ pub(crate) struct Linear {
     pub separate_qkv: bool,
 }
 
-impl Linear {
+impl DeltaNetStyle {
     /// Returns the usual properties.
-    pub const fn usual(key_heads: KeyHeads, gate: Unary) -> Linear {
-        Linear { key_heads, gate, norm_eps: None, unit_eps: None, rate: 1.0, separate_qkv: false }
+    pub const fn usual(key_heads: KeyHeads, gate: Unary) -> DeltaNetStyle {
+        DeltaNetStyle { key_heads, gate, norm_eps: None, unit_eps: None, rate: 1.0, separate_qkv: false }
     }
 }
 
 /// Builds norm, linear attention, output matrix, residual.
-pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
+pub(crate) fn mixer(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    linear: &DeltaNetStyle,
+) -> Result<ValueId, ArchError> {
     let h = b.rms_norm(x, &format!("blk.{layer}.attn_norm.weight"), b.hyper.embedding_length)?;
     let y = mixer_of(b, layer, h, linear)?;
     b.add(y, x)
 }
 
 /// Builds linear attention on normalised rows, including its output matrix.
-pub(crate) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
-    let Linear { key_heads, gate, norm_eps, unit_eps, rate, separate_qkv } = *linear;
+pub(crate) fn mixer_of(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    linear: &DeltaNetStyle,
+) -> Result<ValueId, ArchError> {
+    let DeltaNetStyle { key_heads, gate, norm_eps, unit_eps, rate, separate_qkv } = *linear;
     let [norm_eps, unit_eps] = [norm_eps, unit_eps].map(|eps| eps.unwrap_or(b.hyper.norm_eps));
     let sizes = b.ssm()?;
     let Ssm { taps, heads, groups, key_length, value_length, .. } = sizes;

@@ -104,9 +104,9 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         // Softplus of this number is 1.
         let step = (std::f64::consts::E - 1.0).ln();
         let all = [
-            (0..heads).map(|head| numbers::all(-slope(head) as f32, 1, 1)).collect(),
-            vec![numbers::all(step as f32, 1, heads)],
-            vec![numbers::all(0.0, 1, heads)],
+            (0..heads).map(|head| numbers::constant(-slope(head) as f32, 1, 1)).collect(),
+            vec![numbers::constant(step as f32, 1, heads)],
+            vec![numbers::constant(0.0, 1, heads)],
         ];
         for (name, pieces) in WEIGHTS.into_iter().zip(all) {
             let beside = pieces.len() as u32;

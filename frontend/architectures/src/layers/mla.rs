@@ -72,7 +72,11 @@ pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 }
 
 /// Builds such a decoder with an indexer.
-pub(crate) fn indexed(b: &mut Builder<'_>, style: &Style, index: IndexStyle) -> Result<ValueId, ArchError> {
+pub(crate) fn decoder_with_indexer(
+    b: &mut Builder<'_>,
+    style: &Style,
+    index: IndexStyle,
+) -> Result<ValueId, ArchError> {
     let selection = IndexSelection::new(b, index)?;
     layers(b, style, Some(selection))
 }
@@ -117,7 +121,7 @@ impl IndexSelection {
     }
 
     /// Builds the positions for a layer, from its normalised rows and from the rows for queries.
-    fn of(&mut self, b: &mut Builder<'_>, layer: usize, h: ValueId, row: ValueId) -> Result<ValueId, ArchError> {
+    fn select(&mut self, b: &mut Builder<'_>, layer: usize, h: ValueId, row: ValueId) -> Result<ValueId, ArchError> {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
         let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
@@ -207,7 +211,7 @@ pub(crate) fn attention_of(
         }
         None => (h, b.linear(h, &name("attn_q"), width, heads * key_length, Bias::Optional)?),
     };
-    let positions = selection.map(|selection| selection.of(b, layer, h, row)).transpose()?;
+    let positions = selection.map(|selection| selection.select(b, layer, h, row)).transpose()?;
     let q = b.split_heads(q, heads)?;
     let has_rope = style.rope_layers != RopeLayers::None;
     // Splits a row or head into its first elements and the rotated rest, if there is one.
@@ -240,7 +244,7 @@ pub(crate) fn attention_of(
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let values = Matrices { count: heads, rows: value_length, columns: rank };
     let y = match !b.has(&own) && b.has(&of_both) {
-        // Older files have one matrix for this and `attn_k_b` (`absorbed`).
+        // Older files have one matrix for this and `attn_k_b` (`key_absorption`).
         true => b.heads_part(y, &own, &of_both, values, plain_dims)?,
         false => {
             // Some files have that matrix in addition to its two parts (ik_llama.cpp).

@@ -3,7 +3,7 @@
 //! | file | layer |
 //! | --- | --- |
 //! | `mla` | multi-head latent attention |
-//! | `absorbed` | a tensor of latent attention that older files lack |
+//! | `key_absorption` | a tensor of latent attention that older files lack |
 //! | `gated_delta_net` | linear attention by the gated delta rule |
 //! | `kda` | Kimi Delta Attention: a decay for each element of a key |
 //! | `lightning_attention` | linear attention with constant decays |
@@ -16,10 +16,10 @@
 //! | `hyper_connections` | several residual streams |
 //! | `per_layer_embeddings` | additional input of each layer from the token |
 
-pub mod absorbed;
 pub mod gated_delta_net;
 pub mod hyper_connections;
 pub mod kda;
+pub mod key_absorption;
 pub mod lightning_attention;
 pub mod mamba;
 pub mod mamba2;

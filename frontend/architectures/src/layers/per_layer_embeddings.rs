@@ -45,7 +45,7 @@ impl LayerInputs {
 }
 
 /// Builds the additional inputs of all layers, concatenated for each token.
-pub(crate) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
+pub(crate) fn inputs(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
     let LayerInputs { length, layers } = of;
     let width = b.hyper.embedding_length;
     let y = b.linear(x, "per_layer_model_proj", width, length * layers, Bias::Optional)?;
@@ -61,7 +61,7 @@ pub(crate) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<Va
 }
 
 /// Builds a layer's output from `x` and its additional input.
-pub(crate) fn of_layer(
+pub(crate) fn layer_output(
     b: &mut Builder<'_>,
     layer: usize,
     x: ValueId,

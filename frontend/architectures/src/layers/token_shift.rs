@@ -98,7 +98,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         format: Format::F32,
         columns: 2,
         beside: 2,
-        pieces: vec![numbers::all(1.0, width, 1), numbers::all(-1.0, width, 1)],
+        pieces: vec![numbers::constant(1.0, width, 1), numbers::constant(-1.0, width, 1)],
     };
     made.push(Made { name: TAPS.into(), dims: vec![2, width], derived });
     for tensor in gguf.tensors() {

@@ -32,8 +32,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
             let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
             experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
             // Layers with a window have RoPE, and dense ones.
-            let is_roped = |layer: &Layer| layer.window.is_some() || layer.experts.is_none();
-            hyper.layers.iter_mut().for_each(|layer| layer.has_rope &= is_roped(layer));
+            let rotates = |layer: &Layer| layer.window.is_some() || layer.experts.is_none();
+            hyper.layers.iter_mut().for_each(|layer| layer.has_rope &= rotates(layer));
             Ok(())
         },
         windows: Some(Windows { first_is_full: true, ..Windows::every(4) }),

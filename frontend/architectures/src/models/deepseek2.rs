@@ -12,7 +12,7 @@ use ixc_model_files::gguf::GgufError;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::{Defaults, DraftInput, Hyper, Keys, SCORE, Temperature};
-use crate::layers::absorbed;
+use crate::layers::key_absorption;
 use crate::layers::mla::decoder;
 
 /// Layers of GLM-4.7-Flash, with and without its draft layer.
@@ -26,7 +26,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     normalise: false,
     reads: &["rope.scaling.yarn_log_multiplier", "attention.temperature_scale"],
     temperature: Temperature::OfLength,
-    derived_tensors: absorbed::tensors,
+    derived_tensors: key_absorption::tensors,
     draft_input: Some(DraftInput::Norm),
     adjust: set_score,
     ..Defaults::USUAL

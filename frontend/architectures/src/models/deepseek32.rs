@@ -7,7 +7,7 @@ use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::{Defaults, DraftInput};
-use crate::layers::mla::{IndexStyle, indexed};
+use crate::layers::mla::{IndexStyle, decoder_with_indexer};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek32",
@@ -19,5 +19,5 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         draft_input: Some(DraftInput::Norm),
         ..Defaults::USUAL
     },
-    build: |b| indexed(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Neox)),
+    build: |b| decoder_with_indexer(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Neox)),
 };

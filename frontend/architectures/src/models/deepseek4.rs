@@ -32,7 +32,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder, Compression, Matrices, PositionIndex, RopePositions};
-use crate::decoder::{Style, network, routed};
+use crate::decoder::{Style, network, routed_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
 use crate::layers::hyper_connections;
@@ -205,7 +205,7 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Res
     };
     // A second selection bias, for images.
     b.leave_out(&name("exp_probs_b_vl.bias"));
-    let y = routed(b, layer, h, route, &experts, &Style::LLAMA)?;
+    let y = routed_experts(b, layer, h, route, &experts, &Style::LLAMA)?;
     if experts.shared == 0 {
         return Ok(y);
     }

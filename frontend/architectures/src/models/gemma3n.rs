@@ -15,7 +15,7 @@
 //! y    = y / root 2
 //! y       = y + post_ffw_norm(network(ffn_norm(y)))
 //! h_k     = p_k + (1 + (altup_correct_coef c(y))_k) * (y - p_a)
-//! h_k     = h_k + of_layer(h_a * altup_correct_scale)                           // k > 0
+//! h_k     = h_k + layer_output(h_a * altup_correct_scale)                           // k > 0
 //! ```
 //!
 //! The first stream begins as the embedding. The others begin as products with `altup_proj`, scaled
@@ -104,7 +104,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let (inputs_of, width) = (LayerInputs::required(b)?, b.hyper.embedding_length);
     let x = b.embed()?;
     let x = b.scale(x, (width as f64).sqrt())?;
-    let inputs = per_layer_embeddings::all(b, x, inputs_of)?;
+    let inputs = per_layer_embeddings::inputs(b, x, inputs_of)?;
     let others = repeated(b, x, of.count - 1)?;
     let others = match_length(b, others, x, "altup_proj", of.count - 1)?;
     let mut streams = b.concat(x, others)?;
@@ -115,7 +115,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let corrected = correct(b, layer, predicted, active, y, of)?;
         let active = b.slice(corrected, of.active * width, width)?;
         let active = b.multiply_elements(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
-        let own = per_layer_embeddings::of_layer(b, layer, active, inputs, inputs_of)?;
+        let own = per_layer_embeddings::layer_output(b, layer, active, inputs, inputs_of)?;
         let own = repeated(b, own, of.count - 1)?;
         let [first, others] = [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
         let others = b.add(others, own)?;

@@ -12,7 +12,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{HeadNorm, PostNorms, Style, add, attention, network, routed, value_rows};
+use crate::decoder::{HeadNorm, PostNorms, Style, add, attention, network, routed_experts, value_rows};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Windows};
 use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
@@ -46,14 +46,14 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     let mut x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
     let inputs = match LayerInputs::read(&b.keys(), b.model_layers)? {
-        Some(of) => Some((of, per_layer_embeddings::all(b, x, of)?)),
+        Some(of) => Some((of, per_layer_embeddings::inputs(b, x, of)?)),
         None => None,
     };
     for layer in 0..b.hyper.layers.len() {
         x = attention(b, layer, x, &STYLE)?;
         x = feed_forward(b, layer, x)?;
         if let Some((of, inputs)) = inputs {
-            let y = per_layer_embeddings::of_layer(b, layer, x, inputs, of)?;
+            let y = per_layer_embeddings::layer_output(b, layer, x, inputs, of)?;
             x = b.add(y, x)?;
         }
         if let Some(factor) = b.optional_scalar(&format!("blk.{layer}.layer_output_scale.weight"))? {
@@ -89,5 +89,5 @@ fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Re
     let logits = b.matmul(h, router)?;
     let route = b.route(layer, logits, of)?;
     let h = b.rms_norm(x, &name("pre_ffw_norm_2.weight"), width)?;
-    routed(b, layer, h, route, of, &STYLE)
+    routed_experts(b, layer, h, route, of, &STYLE)
 }

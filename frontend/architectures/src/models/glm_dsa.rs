@@ -6,7 +6,7 @@ use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::{Defaults, DraftInput};
-use crate::layers::mla::{IndexStyle, indexed};
+use crate::layers::mla::{IndexStyle, decoder_with_indexer};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm-dsa",
@@ -18,5 +18,5 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         draft_input: Some(DraftInput::Norm),
         ..Defaults::USUAL
     },
-    build: |b| indexed(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Norm)),
+    build: |b| decoder_with_indexer(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Norm)),
 };

@@ -14,7 +14,7 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{PostNorms, SCORE_CAP, Style, add, attention, limited_scores, network, routed};
+use crate::decoder::{PostNorms, SCORE_CAP, Style, add, attention, limited_scores, network, routed_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Hyper, Keys, MAX_CONTEXT, Rope, Scales, Widths};
 
@@ -77,7 +77,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             logits = b.softcap(logits, cap)?;
         }
         let route = b.route(layer, logits, &experts)?;
-        let mut y = routed(b, layer, h, route, &experts, &STYLE)?;
+        let mut y = routed_experts(b, layer, h, route, &experts, &STYLE)?;
         if b.has(&name("ffn_up")) {
             let dense = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;
             y = b.add(dense, y)?;

@@ -11,7 +11,7 @@ use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder, Matrices};
-use crate::decoder::{HeadNorm, Style, attention, routed};
+use crate::decoder::{HeadNorm, Style, attention, routed_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, MAX_COUNT, MAX_WIDTH};
 
@@ -62,7 +62,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
         // Factors of experts do not apply to those of groups.
         let route = b.route_of(layer, logits, &of, None)?;
-        let y = routed(b, layer, h, route, &of, &STYLE)?;
+        let y = routed_experts(b, layer, h, route, &of, &STYLE)?;
         let groups = b.expert_groups(route.ids, adjugate.size)?;
         let (count, inner) =
             (of.count / adjugate.size, adjugate.feed_forward.unwrap_or(b.hyper.layers[layer].key_length));

@@ -28,7 +28,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hrm_text",
     doc: "HRM-Text",
     defaults: Defaults {
-        norms: Norms::Plain,
+        norms: Norms::UnweightedRms,
         reads: &["embedding_scale"],
         layers: |keys, most| Ok(2 * Stacks::read(keys, most)?.layers),
         ..Defaults::USUAL

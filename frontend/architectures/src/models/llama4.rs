@@ -17,7 +17,7 @@ use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{HeadNorm, RopeLayers, Style, attention, feed_forward, routed, shared_expert};
+use crate::decoder::{HeadNorm, RopeLayers, Style, attention, feed_forward, routed_experts, shared_expert};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Temperature, Windows};
 
@@ -40,7 +40,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Llama 4 Scout, Maverick",
     defaults: Defaults {
         reads: &["attention.temperature_scale"],
-        temperature: Temperature::Or(TemperatureAttrs { scale: 0.1, length: CHUNK, offset: 1 }),
+        temperature: Temperature::WithDefaults(TemperatureAttrs { scale: 0.1, length: CHUNK, offset: 1 }),
         windows: Some(Windows { length: Some(CHUNK), optional: true, chunked: true, ..Windows::every(4) }),
         ..Defaults::USUAL
     },
@@ -83,6 +83,6 @@ fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Re
     let shared = shared_expert(b, layer, h, of.feed_forward, &STYLE)?;
     let x = b.add(shared, x)?;
     let h = b.scale_heads(h, weight)?;
-    let y = routed(b, layer, h, route, of, &STYLE)?;
+    let y = routed_experts(b, layer, h, route, of, &STYLE)?;
     b.add(y, x)
 }

@@ -6,7 +6,7 @@ use super::minicpm;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::Defaults;
-use crate::layers::absorbed;
+use crate::layers::key_absorption;
 use crate::layers::mla::decoder;
 
 const STYLE: Style = Style::NEOX;
@@ -21,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         scales: minicpm::scales,
-        derived_tensors: absorbed::tensors,
+        derived_tensors: key_absorption::tensors,
         adjust: |_, hyper| {
             hyper.default_latent_eps(LATENT_EPS);
             Ok(())

@@ -26,7 +26,7 @@ use ixc_ir::graph::attrs::RopeStyle;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::Defaults;
-use crate::layers::mla::{IndexStyle, indexed};
+use crate::layers::mla::{IndexStyle, decoder_with_indexer};
 
 const STYLE: Style = Style {
     temper: |b, q, of| b.heads_temperature(q, &format!("blk.{}.attn_temperature", of.layer), of.heads),
@@ -38,5 +38,5 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mistral-large4",
     doc: "Mistral Large 4 (text only)",
     defaults: Defaults { reads: &["final_logit_softcapping", "rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
-    build: |b| indexed(b, &STYLE, INDEX),
+    build: |b| decoder_with_indexer(b, &STYLE, INDEX),
 };

@@ -26,7 +26,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nanochat",
     doc: "nanochat",
     defaults: Defaults {
-        norms: Norms::Plain,
+        norms: Norms::UnweightedRms,
         reads: &["final_logit_softcapping"],
         scales: |_| Scales { softcap: 15.0, ..Scales::NONE },
         ..Defaults::USUAL

@@ -10,6 +10,6 @@ const STYLE: Style = Style { limit_rows: clamp_kqv, ..Style::LLAMA };
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "olmo",
     doc: "OLMo 1",
-    defaults: Defaults { reads: &[CLAMP_KQV], norms: Norms::Bare, ..Defaults::USUAL },
+    defaults: Defaults { reads: &[CLAMP_KQV], norms: Norms::UnweightedLayer, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -25,17 +25,17 @@ use crate::builder::Builder;
 use crate::decoder::{Style, attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, LayerParts, RopeUse};
-use crate::layers::gated_delta_net::{Linear, mixer};
+use crate::layers::gated_delta_net::{DeltaNetStyle, mixer};
 
 const LINEAR: Style = Style::NEOX;
 const ATTENTION: Style = olmo2::STYLE;
 /// Epsilons of the norm of results, and of the squared lengths of queries and keys, whatever
 /// epsilon other norms have (the numbers are from transformers).
-const MIXER: Linear = Linear {
+const MIXER: DeltaNetStyle = DeltaNetStyle {
     norm_eps: Some(1e-5),
     unit_eps: Some(1e-6),
     separate_qkv: true,
-    ..Linear::usual(KeyHeads::Grouped, Unary::Silu)
+    ..DeltaNetStyle::usual(KeyHeads::Grouped, Unary::Silu)
 };
 /// Key of the factor on rates of the delta rule.
 const RATE: &str = "ssm.beta_scale";
@@ -54,7 +54,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let rate = b.keys().float(RATE, 1.0, |x| x > 0.0 && x <= 2.0, "above 0 and at most 2")?;
-    let linear = Linear { rate, ..MIXER };
+    let linear = DeltaNetStyle { rate, ..MIXER };
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         let style = match b.hyper.layers[layer].recurrent {

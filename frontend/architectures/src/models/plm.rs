@@ -13,7 +13,7 @@ use ixc_ir::graph::Unary;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
 use crate::hyper::Defaults;
-use crate::layers::absorbed;
+use crate::layers::key_absorption;
 use crate::layers::mla::decoder;
 
 const STYLE: Style = Style { ungated: Some(Unary::ReluSquared), ..Style::LLAMA };
@@ -21,6 +21,6 @@ const STYLE: Style = Style { ungated: Some(Unary::ReluSquared), ..Style::LLAMA }
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "plm",
     doc: "PLM",
-    defaults: Defaults { derived_tensors: absorbed::tensors, ..Defaults::USUAL },
+    defaults: Defaults { derived_tensors: key_absorption::tensors, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -44,7 +44,8 @@ const STYLE: Style = Style {
     shared: gated_shared_expert,
     ..Style::NEOX
 };
-const LINEAR: gated_delta_net::Linear = gated_delta_net::Linear::usual(KeyHeads::Interleaved, Unary::Sigmoid);
+const LINEAR: gated_delta_net::DeltaNetStyle =
+    gated_delta_net::DeltaNetStyle::usual(KeyHeads::Interleaved, Unary::Sigmoid);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen4exp",
@@ -245,8 +246,12 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     for norm in gguf.tensors() {
         let Some(layer) = norm.name().strip_suffix(KEY_NORM) else { continue };
         let length = norm.dims().first().copied().unwrap_or(0);
-        let derived =
-            Derived { format: Format::F32, columns: length, beside: 1, pieces: vec![numbers::all(0.0, run, length)] };
+        let derived = Derived {
+            format: Format::F32,
+            columns: length,
+            beside: 1,
+            pieces: vec![numbers::constant(0.0, run, length)],
+        };
         made.push(Made { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
     }
     Ok(made)

@@ -7,7 +7,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
-use crate::decoder::{RopeLayers, Style, attention, routed};
+use crate::decoder::{RopeLayers, Style, attention, routed_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
 
@@ -33,7 +33,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let route = b.route(layer, logits, &of)?;
         x = attention(b, layer, x, &STYLE)?;
         let h = b.norm(x, &name("ffn_norm.weight"))?;
-        let y = routed(b, layer, h, route, &of, &STYLE)?;
+        let y = routed_experts(b, layer, h, route, &of, &STYLE)?;
         x = b.add(y, x)?;
     }
     b.logits(x)

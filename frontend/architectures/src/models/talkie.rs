@@ -36,7 +36,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "talkie",
     doc: "Talkie",
     defaults: Defaults {
-        norms: Norms::Plain,
+        norms: Norms::UnweightedRms,
         reads: &["logit_scale"],
         logits_multiplied: true,
         derived_tensors: gains,

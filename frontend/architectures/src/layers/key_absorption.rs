@@ -22,13 +22,13 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         let Some(layer) = tensor.name().strip_suffix("attn_kv_b.weight") else { continue };
         let name = format!("{layer}attn_k_b.weight");
         if gguf.tensor(&name).is_none() {
-            made.push(transposed(gguf, architecture, tensor, name)?);
+            made.push(transpose(gguf, architecture, tensor, name)?);
         }
     }
     Ok(made)
 }
 
-fn transposed(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<Made, GgufError> {
+fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<Made, GgufError> {
     let LatentLengths { plain, value } = latent_lengths(gguf, architecture)?;
     let &[rank, rows] = tensor.dims() else {
         return Err(gguf.metadata().bad_value(tensor.name(), tensor.dims().len(), "of two dimensions"));
