@@ -206,6 +206,16 @@ pub(super) struct RopeSizes {
     pub key_length: u64,
 }
 
+/// Reads query heads from their usual key.
+fn usual_heads(keys: &Keys<'_>, layers: usize) -> Result<Vec<u64>, GgufError> {
+    layers::query_heads(keys, layers)
+}
+
+/// Reads the sizes of recurrent states from their usual keys.
+fn usual_ssm(keys: &Keys<'_>) -> Result<Option<Ssm>, GgufError> {
+    Ssm::read(keys)
+}
+
 /// Reads an indexer from its usual keys.
 fn usual_indexer(keys: &Keys<'_>, layers: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
     Indexer::read(keys, layers, context)

@@ -3,9 +3,9 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::layers::query_heads;
 use super::{
-    Adjust, CountLayers, ReadHeads, ReadIndexer, ReadLocalMla, ReadRope, ReadSsm, Rope, Scales, Ssm, usual_indexer,
+    Adjust, CountLayers, ReadHeads, ReadIndexer, ReadLocalMla, ReadRope, ReadSsm, Rope, Scales, usual_heads,
+    usual_indexer, usual_ssm,
 };
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
@@ -255,8 +255,8 @@ impl Defaults {
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,
-        ssm: Ssm::read,
-        heads: query_heads,
+        ssm: usual_ssm,
+        heads: usual_heads,
         layer_parts: LayerParts::All,
         attention_scale: HeadSizes::by_key,
         draft_input: None,
