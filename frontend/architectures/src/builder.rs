@@ -14,7 +14,7 @@ mod streams;
 mod weights;
 
 pub(crate) use attention::{BlockSelection, Compression, PositionIndex, RopePositions};
-pub(crate) use experts::{GateUp, Route};
+pub(crate) use experts::{GateUp, GroupScore, Route};
 pub(crate) use recurrent::{DeltaNet, SsmScan, StateSizes, WkvDelta, WkvRows};
 pub(crate) use streams::Streams;
 pub(crate) use weights::Matrices;

@@ -10,9 +10,9 @@ mod networks;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle, ScoreAttrs};
 use ixc_ir::graph::{Unary, ValueId};
 
-use super::builder::{Bias, Builder};
+use super::builder::{Bias, Builder, Route};
 use super::error::ArchError;
-use super::hyper::Layer;
+use super::hyper::{Experts, Layer};
 use networks::feed_forward_of;
 pub(super) use networks::{
     feed_forward, gated_shared_expert, network, networks, routed_experts, select, selected_experts, shared_expert,
@@ -200,6 +200,8 @@ pub(super) struct Style {
     pub post_norm: fn(&mut Builder<'_>, ValueId, &str) -> Result<ValueId, ArchError>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
+    /// Builds the selection of experts from router logits of a layer.
+    pub route: fn(&mut Builder<'_>, usize, ValueId, &Experts) -> Result<Route, ArchError>,
     /// Builds the shared expert of this width on rows of a layer.
     pub shared: fn(&mut Builder<'_>, usize, ValueId, u64, &Style) -> Result<ValueId, ArchError>,
     /// Activation of gates.
@@ -232,6 +234,7 @@ impl Style {
         post_norms: None,
         post_norm: |b, y, norm| b.rms_norm(y, norm, b.hyper.embedding_length),
         fused_gate: false,
+        route: |b, layer, logits, of| b.route(layer, logits, of),
         shared: shared_expert,
         gate: GateAttrs::plain(Activation::Silu),
         ungated: None,

@@ -17,6 +17,15 @@ pub(crate) struct Route {
     pub weights: ValueId,
 }
 
+/// Score of a group of experts, if the router has softmax scores and no bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupScore {
+    /// The sum of the scores of its two best experts.
+    TwoBest,
+    /// The score of its best expert.
+    Best,
+}
+
 /// Gates of experts, and their other half.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateUp {
@@ -79,31 +88,39 @@ impl Builder<'_> {
     /// expert is a product with `ffn_down_exps`. Its factor `ffn_down_exps.scale` is multiplied
     /// into the expert's weight, unless the product has a bias.
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<Route, ArchError> {
-        let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
-        let has_bias = self.has(&down("bias"));
-        let scales = if has_bias { None } else { self.optional_vector(&down("scale"), experts.count)? };
-        self.routed_scales.extend(scales.map(|_| down("scale")));
-        self.route_of(layer, logits, experts, scales)
+        let factors = self.expert_factors(layer, experts)?;
+        self.route_of(layer, logits, experts, factors, GroupScore::TwoBest)
     }
 
-    /// Does what [`Builder::route`] does, with these factors of experts.
+    /// Returns the factors on the outputs of a layer's experts, if the file has them. Weights of a
+    /// router include them.
+    pub fn expert_factors(&mut self, layer: usize, experts: &Experts) -> Result<Option<WeightId>, ArchError> {
+        let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
+        let has_bias = self.has(&down("bias"));
+        let factors = if has_bias { None } else { self.optional_vector(&down("scale"), experts.count)? };
+        self.routed_scales.extend(factors.map(|_| down("scale")));
+        Ok(factors)
+    }
+
+    /// Does what [`Builder::route`] does, with these factors of experts and scores of groups.
     pub fn route_of(
         &mut self,
         layer: usize,
         logits: ValueId,
         experts: &Experts,
-        scales: Option<WeightId>,
+        factors: Option<WeightId>,
+        group_score: GroupScore,
     ) -> Result<Route, ArchError> {
-        let Experts { count, used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
+        let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
             // Hy3's files have this name.
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
             bias => bias,
         };
         let alone = score == RouteScore::Softmax && bias.is_none();
-        let group_best = u64::from(groups > 1 && best_of_group && alone);
+        let group_best = u64::from(groups > 1 && group_score == GroupScore::Best && alone);
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
-        let route = self.graph.route(logits, bias, scales, &attrs);
+        let route = self.graph.route(logits, bias, factors, &attrs);
         let (ids, weights) = self.op_result(route)?;
         Ok(Route { ids, weights })
     }

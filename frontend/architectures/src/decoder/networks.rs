@@ -99,15 +99,21 @@ fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let route = select(b, layer, h, of)?;
+    let route = select(b, layer, h, of, style)?;
     selected_experts(b, layer, x, h, route, of, style)
 }
 
 /// Builds the router on `h`.
-pub(crate) fn select(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Route, ArchError> {
+pub(crate) fn select(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    of: &Experts,
+    style: &Style,
+) -> Result<Route, ArchError> {
     let width = b.hyper.embedding_length;
     let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
-    b.route(layer, logits, of)
+    (style.route)(b, layer, logits, of)
 }
 
 /// Does what [`experts`] does, with experts that are already selected for `h`.

@@ -33,9 +33,6 @@ pub struct Experts {
     pub groups: u64,
     /// Number of groups from which a token's experts are selected.
     pub groups_kept: u64,
-    /// Whether a group is ranked by its best expert, for softmax scores; otherwise by the sum of
-    /// its two best.
-    pub best_of_group: bool,
 }
 
 /// Keys of experts, before they are assigned to layers.
@@ -147,7 +144,6 @@ impl ExpertKeys {
             latent,
             groups,
             groups_kept,
-            best_of_group: false,
         })
     }
 }

@@ -6,12 +6,15 @@
 //! (V3) it is the sum of its two best experts, with a softmax (V2) its best one. llama.cpp sums two
 //! in both cases.
 
+use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
+use crate::builder::{Builder, GroupScore, Route};
 use crate::decoder::Style;
-use crate::hyper::{Defaults, DraftInput, Hyper, Keys, SCORE, Temperature};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, DraftInput, Experts, Hyper, Keys, SCORE, Temperature};
 use crate::layers::key_absorption;
 use crate::layers::mla::decoder;
 
@@ -35,14 +38,14 @@ pub(super) const DEFAULTS: Defaults = Defaults {
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2",
     doc: "DeepSeek-V2, V3, R1; Kimi K2, GLM-4.7-Flash, Mistral Large 3",
-    defaults: Defaults { adjust, ..DEFAULTS },
-    build: |b| decoder(b, &STYLE),
+    defaults: DEFAULTS,
+    build: |b| decoder(b, &Style { route, ..STYLE }),
 };
 
-/// Ranks groups of experts by their best expert, for softmax scores.
-fn adjust(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
-    hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut()).for_each(|of| of.best_of_group = true);
-    set_score(keys, hyper)
+/// Builds the selection of experts. The score of a group is that of its best expert.
+fn route(b: &mut Builder<'_>, layer: usize, logits: ValueId, of: &Experts) -> Result<Route, ArchError> {
+    let factors = b.expert_factors(layer, of)?;
+    b.route_of(layer, logits, of, factors, GroupScore::Best)
 }
 
 /// Sets the score of GLM-4.7-Flash, whose files lack the key. Only its sizes identify it.

@@ -10,7 +10,7 @@ use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder, Matrices};
+use crate::builder::{Bias, Builder, GroupScore, Matrices};
 use crate::decoder::{HeadNorm, Style, attention, routed_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, MAX_COUNT, MAX_WIDTH};
@@ -61,7 +61,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let h = b.norm(x, &name("ffn_norm.weight"))?;
         let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
         // Factors of experts do not apply to those of groups.
-        let route = b.route_of(layer, logits, &of, None)?;
+        let route = b.route_of(layer, logits, &of, None, GroupScore::TwoBest)?;
         let y = routed_experts(b, layer, h, route, &of, &STYLE)?;
         let groups = b.expert_groups(route.ids, adjugate.size)?;
         let (count, inner) =

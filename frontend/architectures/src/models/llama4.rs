@@ -16,7 +16,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder};
+use crate::builder::{Bias, Builder, GroupScore};
 use crate::decoder::{HeadNorm, RopeLayers, Style, attention, feed_forward, routed_experts, shared_expert};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Temperature, Windows};
@@ -77,7 +77,7 @@ fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Re
     let logits =
         b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), b.hyper.embedding_length, of.count, Bias::Optional)?;
     let weighted = Experts { score: RouteScore::Sigmoid, normalise: false, ..of.clone() };
-    let weight = b.route_of(layer, logits, &weighted, None)?.weights;
+    let weight = b.route_of(layer, logits, &weighted, None, GroupScore::TwoBest)?.weights;
     let chosen = Experts { score: RouteScore::Chosen, normalise: false, scale: 1.0, ..of.clone() };
     let route = b.route(layer, logits, &chosen)?;
     let shared = shared_expert(b, layer, h, of.feed_forward, &STYLE)?;

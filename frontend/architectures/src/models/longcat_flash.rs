@@ -29,7 +29,7 @@ use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::{Bias, Builder, Route};
+use crate::builder::{Bias, Builder, GroupScore, Route};
 use crate::decoder::{Style, network, select, selected_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Keys, MAX_COUNT};
@@ -90,13 +90,13 @@ impl Shortcut {
         identities: u64,
     ) -> Result<Shortcut, ArchError> {
         if identities == 0 {
-            return Ok(Shortcut { layer, h, route: select(b, layer, h, &of)?, identity: None, of });
+            return Ok(Shortcut { layer, h, route: select(b, layer, h, &of, &STYLE)?, identity: None, of });
         }
         let all = Experts { count: of.count.saturating_add(identities), ..of.clone() };
         let width = b.hyper.embedding_length;
         let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, all.count, Bias::Optional)?;
         // Identity experts have no factors.
-        let route = b.route_of(layer, logits, &all, None)?;
+        let route = b.route_of(layer, logits, &all, None, GroupScore::TwoBest)?;
         let (route, identity) = b.identities(route, of.count)?;
         Ok(Shortcut { layer, h, route, identity: Some(identity), of })
     }
