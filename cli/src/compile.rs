@@ -2,13 +2,15 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_architectures::Parts;
-use ixc_compile::compile::{CompileTarget, Compiled, Options, TargetName};
-use ixc_compile::dump;
+use ixc_compile::compile::{CompileTarget, Compiled, Options, TargetName, after, compile, passes_to};
+use ixc_compile::dump::{self, Outcome};
 use ixc_compile::model::Model;
 use ixc_compile::place;
+use ixc_compile::recording::Recording;
 use ixc_compile::select::Selection;
 use ixc_dataflow::place::search::Placed;
 use ixc_dataflow::{grids, read};
@@ -296,14 +298,29 @@ impl Args {
     fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
         let model = self.open_model()?;
-        let mut options = self.options(target)?;
-        // From `residency` on, the passes need the memory for experts. It follows from the budget
-        // and the whole plan.
-        if self.memory.bytes().is_some() {
-            let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
-            options.expert_memory = compile_within(&model, &options, &run)?.0.expert_memory;
-        }
-        let files = dump::write(folder, &model, &options, Some(last.name))?;
+        let recording = Arc::new(Recording::default());
+        let options = Options { recording: Some(Arc::clone(&recording)), ..self.options(target)? };
+        passes_to(&options, Some(last.name))?;
+        let is_final = manager::names().last() == Some(&last.name);
+        let result: Result<Option<Compiled>, ixc_error::Error> = match self.memory.bytes() {
+            // From `residency` on, the passes need the memory for experts. It follows from the budget
+            // and the whole plan.
+            Some(memory) => {
+                let run = engine::Options { memory: Some(memory), ..engine::Options::default() };
+                compile_within(&model, &options, &run).map(|(compiled, _)| Some(compiled)).map_err(Into::into)
+            }
+            None if is_final => compile(&model, &options).map(Some).map_err(Into::into),
+            None => after(&model, &options, last.name).map(|_| None).map_err(Into::into),
+        };
+        let outcome = match &result {
+            Ok(Some(compiled)) if is_final => Outcome::Plan(compiled),
+            Ok(_) => Outcome::Stopped,
+            Err(error) => Outcome::Failed(error.to_string()),
+        };
+        let passes = recording.take();
+        let count = passes.iter().position(|pass| pass.name == last.name).map_or(passes.len(), |at| at + 1);
+        let files = dump::write(folder, &model, &options, &passes[..count], &outcome)?;
+        result?;
         let folder = self.dump_dir.clone().unwrap_or_default();
         Ok(writeln!(out, "{}: {}, up to {}", folder.display(), counted(files as u64, "file"), last.name)?)
     }
@@ -347,10 +364,15 @@ impl Args {
         }
         let options = self.options(target)?;
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
-        let compiled = compile_within(&model, &options, &run);
-        if let Some(folder) = folder {
-            let expert_memory = compiled.as_ref().ok().and_then(|(compiled, _)| compiled.expert_memory);
-            let files = dump::write(folder, &model, &Options { expert_memory, ..options.clone() }, None)?;
+        let recording = folder.is_some().then(Arc::<Recording>::default);
+        let recorded = Options { recording: recording.clone(), ..options.clone() };
+        let compiled = compile_within(&model, &recorded, &run);
+        if let (Some(folder), Some(recording)) = (folder, recording) {
+            let outcome = match &compiled {
+                Ok((compiled, _)) => Outcome::Plan(compiled),
+                Err(error) => Outcome::Failed(error.to_string()),
+            };
+            let files = dump::write(folder, &model, &options, &recording.take(), &outcome)?;
             note!(
                 "ixc: wrote {} to {}",
                 counted(files as u64, "file"),

@@ -40,6 +40,7 @@ use ixc_text::tokenizer::TokenizerSpec;
 
 use crate::Error;
 use crate::model::Model;
+use crate::recording::Recording;
 use crate::replacements::Replacements;
 use crate::tuned::{self, Tuned};
 
@@ -77,6 +78,8 @@ pub struct Options {
     pub tuned: Option<Arc<Tuned>>,
     /// Recorder of the decisions of passes.
     pub decisions: Option<Arc<Decisions>>,
+    /// Recorder of the outputs of passes.
+    pub recording: Option<Arc<Recording>>,
 }
 
 /// Name of this module in decisions, in place of a pass.
@@ -125,6 +128,7 @@ impl Default for Options {
             kernels: Arc::default(),
             tuned: None,
             decisions: None,
+            recording: None,
         }
     }
 }
@@ -147,8 +151,6 @@ pub struct Compiled {
     pub replaced: Vec<String>,
     /// Number of weights with a measured tiling, and the file with the measurements.
     pub tuned: Option<(usize, PathBuf)>,
-    /// Memory for experts, from [`Options::expert_memory`].
-    pub expert_memory: Option<u64>,
 }
 
 /// Compiles a model.
@@ -172,7 +174,7 @@ pub fn finish(fused: Module, mut plan: Plan<Kernel>, options: &Options, begin: I
     tracing::info!(kernels = plan.kernels.len(), target, elapsed = ?begin.elapsed(), "plan made");
     let tuned = options.tuned.as_ref().map(|tuned| (tuned::weights(&fused), tuned.path.clone()));
     let tuned = tuned.filter(|(weights, _)| *weights > 0);
-    Ok(Compiled { fused, plan, replaced, tuned, expert_memory: options.expert_memory })
+    Ok(Compiled { fused, plan, replaced, tuned })
 }
 
 /// Generates the kernels of a plan of specs.
@@ -257,9 +259,16 @@ fn graph_and_left(
     last: Option<&'static str>,
     watch: Option<&mut Watch<'_>>,
 ) -> Result<(Module, Ir), Error> {
-    if let Some(tuned) = &options.tuned {
-        tuned.check(options.target())?;
-    }
+    let passes = passes_to(options, last)?;
+    let ir = begin(model, options)?;
+    run_owned(model, options, ir, passes, watch)
+}
+
+/// Returns the remaining passes up to `last`, or none for `None`.
+///
+/// # Errors
+/// [`Error::BehindPass`].
+pub fn passes_to(options: &Options, last: Option<&'static str>) -> Result<&'static [&'static Pass], Error> {
     let start = options.start.as_deref();
     let after = start.and_then(|start| start.after);
     let passes = start.map_or(PASSES, |start| start.passes());
@@ -270,20 +279,35 @@ fn graph_and_left(
         }
         None => 0,
     };
-    let ir = start.map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
-    run_owned(model, options, ir, &passes[..count], watch)
+    Ok(&passes[..count])
+}
+
+/// Returns a copy of the IR that the first remaining pass takes. Records decisions that are made
+/// before all passes.
+pub(crate) fn begin(model: &Model, options: &Options) -> Result<Ir, Error> {
+    if let Some(tuned) = &options.tuned {
+        tuned.check(options.target())?;
+    }
+    record_step_tokens(model, options);
+    let start = options.start.as_deref();
+    Ok(start.map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone()))
 }
 
 /// Runs passes on IR of a model. Returns the graph that was lowered, or else an empty one, and the
 /// result.
-fn run_owned(
+pub(crate) fn run_owned(
     model: &Model,
     options: &Options,
     ir: Ir,
     passes: &[&'static Pass],
-    mut watch: Option<&mut Watch<'_>>,
+    watch: Option<&mut Watch<'_>>,
 ) -> Result<(Module, Ir), Error> {
-    record_step_tokens(model, options);
+    let mut record = options.recording.as_deref().map(Recording::watch);
+    let mut watch: Option<&mut Watch<'_>> = match (watch, &mut record) {
+        (Some(watch), _) => Some(watch),
+        (None, Some(record)) => Some(record),
+        (None, None) => None,
+    };
     let graph_passes = passes.iter().position(|pass| !matches!(pass.run, Run::Graph(_))).unwrap_or(passes.len());
     let (on_graph, rest) = passes.split_at(graph_passes);
     let own = context(options, None);
@@ -295,6 +319,7 @@ fn run_owned(
             let left = manager::run_on(&module, rest, &own, watch)?;
             Ok((module, left))
         }
+        ir if rest.is_empty() => Ok((Module::default(), ir)),
         ir => Ok((Module::default(), manager::run_watched(ir, rest, &own, watch)?)),
     }
 }
@@ -425,6 +450,7 @@ pub fn after(model: &Model, options: &Options, pass: &str) -> Result<Stop, Error
 /// See [`compile`]; also if a pass takes another kind of IR.
 pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> Result<Ir, Error> {
     let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
+    record_step_tokens(model, options);
     run_owned(model, options, ir, &passes, None).map(|(_, left)| left)
 }
 

@@ -24,15 +24,16 @@ use ixc_codegen::parallel;
 use ixc_files::folder::NewFolder;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan, Step, Variant};
-use ixc_kernels::{KernelSpec, generate};
+use ixc_kernels::KernelSpec;
 use ixc_passes::manager::{Ir, PASSES, Stop, StopError, TextError};
 use ixc_targets::Target;
 use serde_json::{Value as Json, json};
 
 use crate::Error;
-use crate::compile::{Options, passes_left};
+use crate::compile::{Compiled, Options};
 use crate::excerpt::Excerpt;
 use crate::model::Model;
+use crate::recording::RecordedPass;
 use crate::replacements::SPEC;
 
 /// The manifest's format and version.
@@ -55,24 +56,28 @@ pub fn read_stop(path: &Path) -> Result<Stop, Error> {
     })
 }
 
-/// A pass that ran.
-struct Ran {
-    name: &'static str,
-    changed: bool,
-    file: Option<String>,
+/// Result of a compilation.
+#[derive(Clone, Debug)]
+pub enum Outcome<'c> {
+    /// A plan.
+    Plan(&'c Compiled),
+    /// No plan: compilation stopped after a pass.
+    Stopped,
+    /// No plan: compilation failed with this error.
+    Failed(String),
 }
 
-/// Writes the stages of a model's compilation into a new folder, completely or up to a pass.
-/// Returns the number of files.
+/// Writes the stages of a model's compilation into a new folder. `passes` are those that ran, up to
+/// the last one to be written. Returns the number of files.
 ///
 /// # Errors
-/// See [`compile`](crate::compile::compile); the stages before the error are written all the
-/// same. Also when the system fails.
+/// When a kernel has no code, or the system fails.
 pub fn write(
     mut folder: NewFolder,
     model: &Model,
     options: &Options,
-    last: Option<&'static str>,
+    passes: &[RecordedPass],
+    outcome: &Outcome<'_>,
 ) -> Result<usize, Error> {
     let mut files = 0;
     let mut put = |folder: &NewFolder, name: &str, bytes: &[u8]| {
@@ -83,39 +88,34 @@ pub fn write(
     let after = start.and_then(|start| start.after);
     let text = start.map_or_else(|| Stop::graph_text(&model.arch.module, None), Stop::text);
     put(&folder, &file_of(after), text.as_bytes())?;
-    let (mut ran, mut texts): (Vec<Ran>, Vec<(String, String)>) = Default::default();
-    let end = last.or(PASSES.last().map(|pass| pass.name));
-    let left = passes_left(model, options, end, &mut |pass, ir, changed| {
-        let file = changed.then(|| file_of(Some(pass.name)));
-        if let Some(file) = &file {
-            texts.push((file.clone(), Stop::text_of(ir, Some(pass.name))));
+    for RecordedPass { name, text, .. } in passes {
+        if let Some(text) = text {
+            put(&folder, &file_of(Some(name)), text.as_bytes())?;
         }
-        ran.push(Ran { name: pass.name, changed, file });
-    });
-    for (name, text) in texts {
-        put(&folder, &name, text.as_bytes())?;
     }
-    let (failed, plan) = match left {
-        Ok(Ir::Plan(plan)) => (None, Some(*plan)),
-        Ok(Ir::Graph(_) | Ir::Draft(_)) => (None, None),
-        Err(error) => (Some(error), None),
-    };
-    if let Some(plan) = &plan {
-        let target = options.target();
-        let mut generated = plan.clone().try_map_kernels(|spec| generate(&spec, target))?;
-        let replaced = options.kernels.put_into(&mut generated)?;
-        put(&folder, "index.json", &pretty(&index(&generated)))?;
+    if let Outcome::Plan(Compiled { plan, replaced, .. }) = outcome {
+        put(&folder, "index.json", &pretty(&index(plan)))?;
         folder.folder("kernels")?;
-        for (name, text, listing, code) in kernels(plan, &generated, &replaced, target)? {
+        for (name, text, listing, code) in kernels(specs(passes, start), plan, replaced, options.target())? {
             put(&folder, &format!("kernels/{name}.ix"), text.as_bytes())?;
             put(&folder, &format!("kernels/{name}.s"), listing.as_bytes())?;
             put(&folder, &format!("kernels/{name}.bin"), &code)?;
         }
     }
-    let manifest = manifest(model, options, after, &ran, failed.as_ref(), plan.as_ref());
-    put(&folder, "manifest.json", &pretty(&manifest))?;
+    put(&folder, "manifest.json", &pretty(&manifest(model, options, passes, outcome)))?;
     folder.finish()?;
-    failed.map_or(Ok(files), Err)
+    Ok(files)
+}
+
+/// Returns the specs of a plan's kernels: those of the last recorded pass, or of a plan at the
+/// start.
+fn specs<'p>(passes: &'p [RecordedPass], start: Option<&'p Stop>) -> &'p [KernelSpec] {
+    let recorded = passes.last().and_then(|pass| pass.specs.as_deref());
+    let of_start = || match &start?.ir {
+        Ir::Plan(plan) => Some(&plan.kernels[..]),
+        Ir::Graph(_) | Ir::Draft(_) => None,
+    };
+    recorded.or_else(of_start).unwrap_or_default()
 }
 
 /// Returns the file name for the result of a pass; names sort in the order of passes.
@@ -132,7 +132,7 @@ fn pretty(json: &Json) -> Vec<u8> {
 type Texts = (String, String, String, Vec<u8>);
 
 fn kernels(
-    specs: &Plan<KernelSpec>,
+    specs: &[KernelSpec],
     plan: &Plan<Kernel>,
     replaced: &[String],
     target: Target,
@@ -143,7 +143,7 @@ fn kernels(
         let text = format!("; {} for {}{edited}\n;{SPEC}{spec}\n{kernel}", kernel.name, target.name());
         Ok((kernel.name.clone(), text, artifact.listing(kernel, 0), artifact.bytes().concat()))
     };
-    let pairs: Vec<_> = specs.kernels.iter().zip(&plan.kernels).collect();
+    let pairs: Vec<_> = specs.iter().zip(&plan.kernels).collect();
     parallel::map(&pairs, each).into_iter().collect()
 }
 
@@ -173,14 +173,13 @@ fn index(plan: &Plan<Kernel>) -> Json {
     json!({ "tasks": tasks, "softmax": softmax })
 }
 
-fn manifest(
-    model: &Model,
-    options: &Options,
-    start: Option<&str>,
-    ran: &[Ran],
-    failed: Option<&Error>,
-    plan: Option<&Plan<KernelSpec>>,
-) -> Json {
+fn manifest(model: &Model, options: &Options, passes: &[RecordedPass], outcome: &Outcome<'_>) -> Json {
+    let (kernels, failed) = match outcome {
+        Outcome::Plan(compiled) => (Some(compiled.plan.kernels.len()), None),
+        Outcome::Stopped => (None, None),
+        Outcome::Failed(error) => (None, Some(error)),
+    };
+    let start = options.start.as_deref().and_then(|start| start.after);
     let target = options.target();
     let files: Vec<Json> = (model.gguf.files().iter())
         .map(|file| {
@@ -189,8 +188,10 @@ fn manifest(
             json!({ "path": identity.path, "bytes": identity.bytes, "header_crc32": crc })
         })
         .collect();
-    let passes: Vec<Json> =
-        ran.iter().map(|pass| json!({ "name": pass.name, "changed": pass.changed, "file": pass.file })).collect();
+    let pass = |pass: &RecordedPass| {
+        let file = pass.text.as_ref().map(|_| file_of(Some(pass.name)));
+        json!({ "name": pass.name, "changed": file.is_some(), "file": file })
+    };
     json!({
         "format": FORMAT,
         "version": VERSION,
@@ -199,8 +200,8 @@ fn manifest(
         "features": target.features().iter().map(|feature| feature.name()).collect::<Vec<_>>(),
         "model": { "architecture": model.arch.hyper.architecture, "files": files },
         "start": file_of(start),
-        "passes": passes,
-        "kernels": plan.map(|plan| plan.kernels.len()),
-        "failed": failed.map(ToString::to_string),
+        "passes": passes.iter().map(pass).collect::<Vec<Json>>(),
+        "kernels": kernels,
+        "failed": failed,
     })
 }

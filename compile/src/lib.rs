@@ -8,6 +8,8 @@
 //! | [`model`] | open model: its graph, tokenizer and exact logits |
 //! | [`demo`] | built-in demo model |
 //! | [`mod@compile`] | compilation from model to plan, stage by stage |
+//! | [`prefix`] | passes that run once for several plans of a model |
+//! | [`recording`] | record of the outputs of passes |
 //! | [`tuned`] | files of tuned choices: kernels that were measured to be faster |
 //! | [`replacements`] | edited kernels that replace generated ones |
 //! | [`kernel_check`] | comparison of edited kernels with the originals |
@@ -43,6 +45,8 @@ pub mod kernel_check;
 pub mod machine;
 pub mod model;
 pub mod place;
+pub mod prefix;
+pub mod recording;
 pub mod replacements;
 pub mod select;
 pub mod simulate;

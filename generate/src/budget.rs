@@ -31,9 +31,10 @@ use ixc_runtime::program::MAX_CONTEXT;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, finish, specs};
+use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, finish, specs, with_kernels};
 use ixc_compile::machine::system;
 use ixc_compile::model::Model;
+use ixc_compile::prefix::Prefix;
 
 /// Default share of the free memory that a run may take, in percent; the rest is for the system.
 const MEMORY_PART: u64 = 90;
@@ -125,21 +126,87 @@ pub fn compile_within(
     options: &Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
-    ResidentPlan::new(model, options)?.within(model, options, run)
+    let start = Start::new(model, options)?;
+    match run.memory.or_else(left) {
+        // No plan with all experts in memory is needed to see that they do not fit.
+        Some(memory) if start.prefix.min_expert_bytes() > memory => {
+            Ok((start.streamed(model, options, run, memory)?, Some(memory)))
+        }
+        _ => start.resident(model, options)?.within(model, options, run),
+    }
 }
 
-/// Plan of a model with all of it in memory. The plan for a run takes its kernels, so that each is
-/// generated once.
+/// Model after the passes that do not depend on its budget.
+struct Start {
+    begin: Instant,
+    prefix: Prefix,
+    /// Decisions of these passes, if they are requested.
+    decisions: Vec<Decision>,
+}
+
+impl Start {
+    fn new(model: &Model, options: &Options) -> Result<Start, Error> {
+        let begin = Instant::now();
+        let (prefix, decisions) = recorded(options, |options| Ok(Prefix::new(model, options)?))?;
+        Ok(Start { begin, prefix, decisions })
+    }
+
+    /// Compiles the plan with streamed experts, for a budget that these exceed.
+    fn streamed(self, model: &Model, options: &Options, run: &engine::Options, memory: u64) -> Result<Compiled, Error> {
+        let options = Options { expert_memory: Some(memory), ..options.clone() };
+        let (plan, decisions) = recorded(&options, |options| {
+            let (fused, plan) = self.prefix.specs(model, options)?;
+            Ok((fused, with_kernels(plan, options.target())?))
+        })?;
+        let (fused, plan) = plan;
+        if let Some(record) = &options.decisions {
+            let size = Size::of(&plan, run)?;
+            size.record(record, memory, Some(size.left_for_experts(memory)));
+            record.extend(self.decisions);
+            record.extend(decisions);
+        }
+        Ok(finish(fused, plan, &options, self.begin)?)
+    }
+
+    /// Compiles the plan with all weights in memory.
+    fn resident(self, model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
+        let Start { begin, prefix, decisions: early } = self;
+        let kept = prefix.has_experts().then(|| prefix.clone());
+        let ((fused, plan), late) = recorded(options, |options| Ok(prefix.specs(model, options)?))?;
+        let specs = plan.kernels.clone();
+        let mut generated = GeneratedKernels::new(options.target());
+        // Sizes need kernels: their scratch memory is part of them.
+        let plan = generated.put_into(plan)?;
+        Ok(ResidentPlan { begin, prefix: kept, fused, plan, specs, generated, early, late })
+    }
+}
+
+/// Calls `compile` with a decision record of its own, if decisions are requested. Returns the result
+/// and the decisions.
+fn recorded<T>(
+    options: &Options,
+    compile: impl FnOnce(&Options) -> Result<T, Error>,
+) -> Result<(T, Vec<Decision>), Error> {
+    let own = options.decisions.as_ref().map(|_| Arc::new(Decisions::default()));
+    let result = compile(&Options { decisions: own.clone(), ..options.clone() })?;
+    Ok((result, own.map(|own| own.take()).unwrap_or_default()))
+}
+
+/// Plan of a model with all of it in memory. The plan for a run takes its kernels, and continues
+/// after the passes that do not depend on the budget. Thus each kernel is generated once.
 #[derive(Debug)]
 pub struct ResidentPlan {
     begin: Instant,
+    /// Start of other plans of the model; `None` if it has no experts.
+    prefix: Option<Prefix>,
     fused: Module,
     plan: Plan<Kernel>,
     /// Specs of the plan's kernels.
     specs: Vec<KernelSpec>,
     generated: GeneratedKernels,
-    /// Decisions of the passes, if they are requested.
-    decisions: Vec<Decision>,
+    /// Decisions before and after the prefix ended, if they are requested.
+    early: Vec<Decision>,
+    late: Vec<Decision>,
 }
 
 impl ResidentPlan {
@@ -148,15 +215,7 @@ impl ResidentPlan {
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
     pub fn new(model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
-        let begin = Instant::now();
-        let own = options.decisions.as_ref().map(|_| Arc::new(Decisions::default()));
-        let (fused, plan) = specs(model, &Options { decisions: own.clone(), ..options.clone() })?;
-        let decisions = own.map(|own| own.take()).unwrap_or_default();
-        let specs = plan.kernels.clone();
-        let mut generated = GeneratedKernels::new(options.target());
-        // Sizes need kernels: their scratch memory is part of them.
-        let plan = generated.put_into(plan)?;
-        Ok(ResidentPlan { begin, fused, plan, specs, generated, decisions })
+        Start::new(model, options)?.resident(model, options)
     }
 
     /// Returns the plan.
@@ -169,55 +228,84 @@ impl ResidentPlan {
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
     pub fn within(
-        self,
+        mut self,
         model: &Model,
         options: &Options,
         run: &engine::Options,
     ) -> Result<(Compiled, Option<u64>), Error> {
         let (memory, expert_memory) = self.memory(options, run)?;
-        let options = Options { expert_memory: expert_memory.or(options.expert_memory), ..options.clone() };
+        if let Some(record) = &options.decisions {
+            record.extend(std::mem::take(&mut self.early));
+        }
         if expert_memory.is_some() {
+            let options = Options { expert_memory, ..options.clone() };
             return Ok((self.again(model, &options)?.0, memory));
         }
-        if let Some(decisions) = &options.decisions {
-            decisions.extend(self.decisions);
+        if let Some(record) = &options.decisions {
+            record.extend(self.late);
         }
-        Ok((finish(self.fused, self.plan, &options, self.begin)?, memory))
+        Ok((finish(self.fused, self.plan, options, self.begin)?, memory))
     }
 
-    /// Returns the plan of the same model with other options. Also returns its leftover kernels.
+    /// Returns the plan of the same model with other options of memory and packing. Also returns
+    /// its leftover kernels.
     pub(crate) fn again(self, model: &Model, options: &Options) -> Result<(Compiled, GeneratedKernels), Error> {
-        let ResidentPlan { begin, plan, specs: resident, mut generated, .. } = self;
+        let ResidentPlan { begin, prefix, plan, specs: resident, mut generated, .. } = self;
         generated.add(resident, plan.kernels);
-        let (fused, plan) = specs(model, options)?;
+        let (fused, plan) = match prefix {
+            Some(prefix) => prefix.specs(model, options)?,
+            None => specs(model, options)?,
+        };
         Ok((finish(fused, generated.put_into(plan)?, options, begin)?, generated))
     }
 
     /// Returns the memory budget of a run. Also returns the part of it for experts, if they are
     /// streamed.
     fn memory(&self, options: &Options, run: &engine::Options) -> Result<(Option<u64>, Option<u64>), Error> {
-        let experts = expert_bytes(&self.plan);
-        let needed = memory_estimate::resident(&self.plan, run)?;
-        let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
+        let size = Size::of(&self.plan, run)?;
+        let memory = run.memory.or_else(|| default_memory(size.all).filter(|_| size.experts > 0));
         // Also if it is close to the budget: the process grows a little until the plan is loaded,
         // and such a plan also runs with all experts in memory.
-        let is_over = |memory: u64| with_margin(needed) > memory;
-        // Memory that is left for experts after everything else.
-        let others = needed.saturating_sub(experts);
-        let of_experts = |memory: u64| memory.saturating_sub(others).min(experts / 2);
-        let expert_memory = memory.filter(|memory| is_over(*memory) && experts > 0).map(of_experts);
-        if let (Some(decisions), Some(memory)) = (&options.decisions, memory) {
-            let sizes = format!("all of it takes {}, and {} may be taken", Bytes(needed), Bytes(memory));
-            let (all, streamed) = ("all of it in memory", "experts are read when they are needed");
-            let decision = Decision::of("a run", "", "memory");
-            decisions.begin(DECIDES);
-            decisions.add(match expert_memory {
-                Some(bytes) => decision.chose(format!("{streamed}, {} of them stay", Bytes(bytes))).over(all, sizes),
-                None if experts == 0 => decision.chose(all).over(streamed, "the model has none"),
-                None => decision.chose(all).over(streamed, sizes),
-            });
+        let is_over = |memory: u64| with_margin(size.all) > memory;
+        // Less than all experts, so that the plan streams them.
+        let of_experts = |memory: u64| size.left_for_experts(memory).min(size.experts / 2);
+        let expert_memory = memory.filter(|memory| is_over(*memory) && size.experts > 0).map(of_experts);
+        if let (Some(record), Some(memory)) = (&options.decisions, memory) {
+            size.record(record, memory, expert_memory);
         }
         Ok((memory, expert_memory))
+    }
+}
+
+/// Bytes that a run takes with all weights in memory.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    all: u64,
+    /// Share of the experts.
+    experts: u64,
+}
+
+impl Size {
+    fn of(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Size, Error> {
+        Ok(Size { all: memory_estimate::resident(plan, run)?, experts: expert_bytes(plan) })
+    }
+
+    /// Returns the bytes of a budget that are left for experts.
+    fn left_for_experts(self, memory: u64) -> u64 {
+        memory.saturating_sub(self.all.saturating_sub(self.experts))
+    }
+
+    /// Records the decision whether experts are streamed, and how much memory they get.
+    fn record(self, record: &Decisions, memory: u64, expert_memory: Option<u64>) {
+        let sizes = format!("all of it takes {}, and {} may be taken", Bytes(self.all), Bytes(memory));
+        let (all, streamed) = ("all of it in memory", "experts are read when they are needed");
+        let decision = Decision::of("a run", "", "memory");
+        record.begin(DECIDES);
+        record.add(match expert_memory {
+            Some(bytes) => decision.chose(format!("{streamed}, {} of them stay", Bytes(bytes))).over(all, sizes),
+            None if self.experts == 0 => decision.chose(all).over(streamed, "the model has none"),
+            None => decision.chose(all).over(streamed, sizes),
+        });
     }
 }
 

@@ -99,9 +99,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         return Ok(module);
     };
     // All functions share the memory.
-    let read = |function| Uses::of(function).readers.into_iter().flat_map(|(_, weights)| weights);
-    let all: BTreeSet<WeightId> = module.functions.iter().flat_map(read).collect();
-    let bytes = all.iter().map(|w| module.weights.get(w.index()).map_or(0, bytes)).fold(0, u64::saturating_add);
+    let all = experts(&module);
+    let bytes = all.iter().map(|weight| max_bytes(weight)).fold(0, u64::saturating_add);
     let fits = bytes <= memory;
     tracing::debug!(bytes, memory, fits, "experts");
     if !all.is_empty() {
@@ -173,14 +172,37 @@ fn tell_prediction(
     }
 }
 
-/// Returns the bytes of a weight in memory: as stored or as kernels read it packed, whichever is
-/// more.
-fn bytes(weight: &Weight) -> u64 {
-    let Some((&last, lead)) = weight.shape.split_last() else { return 0 };
+/// Returns the weights of experts that ops read.
+fn experts(module: &Module) -> Vec<&Weight> {
+    let read = |function| Uses::of(function).readers.into_iter().flat_map(|(_, weights)| weights);
+    let all: BTreeSet<WeightId> = module.functions.iter().flat_map(read).collect();
+    all.into_iter().filter_map(|w| module.weights.get(w.index())).collect()
+}
+
+/// Returns the bytes that all experts of a graph take at least in memory: as stored or packed,
+/// whichever is less.
+pub fn min_expert_bytes(module: &Module) -> u64 {
+    let least = |weight: &Weight| {
+        let [stored, packed] = bytes(weight);
+        stored.min(packed)
+    };
+    experts(module).into_iter().map(least).fold(0, u64::saturating_add)
+}
+
+/// Returns the bytes that a weight takes at most in memory.
+fn max_bytes(weight: &Weight) -> u64 {
+    let [stored, packed] = bytes(weight);
+    stored.max(packed)
+}
+
+/// Returns the bytes of a weight as stored, and as kernels read it packed. They are equal if it
+/// cannot be packed.
+fn bytes(weight: &Weight) -> [u64; 2] {
+    let Some((&last, lead)) = weight.shape.split_last() else { return [0; 2] };
     let strips = lead.last().is_some_and(|n| n.is_multiple_of(STRIP as u64));
-    let packed = weight.format.packed().filter(|_| strips).and_then(|packed| packed.row_bytes(last));
-    let row = weight.format.row_bytes(last).unwrap_or(0).max(packed.unwrap_or(0));
-    lead.iter().fold(row, |bytes, &n| bytes.saturating_mul(n))
+    let stored = weight.format.row_bytes(last).unwrap_or(0);
+    let packed = weight.format.packed().filter(|_| strips).and_then(|packed| packed.row_bytes(last)).unwrap_or(stored);
+    [stored, packed].map(|row| lead.iter().fold(row, |bytes, &n| bytes.saturating_mul(n)))
 }
 
 /// Ops that read experts.

@@ -56,6 +56,7 @@ mod openings;
 mod origins;
 mod outputs;
 mod page;
+mod pass_runs;
 mod profiles;
 mod prompting;
 mod quantise;

@@ -28,10 +28,10 @@ pub(crate) fn compile_for(
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
     match run.experts {
-        ExpertStore::Stream => {
-            let resident = resident.map_or_else(|| ResidentPlan::new(model, wanted), Ok)?;
-            resident.within(model, wanted, run)
-        }
+        ExpertStore::Stream => match resident {
+            Some(resident) => resident.within(model, wanted, run),
+            None => budget::compile_within(model, wanted, run),
+        },
         ExpertStore::Map => {
             // Kernels read experts from the mapped file at times that the plan states. Nothing is
             // prefetched.

@@ -1,0 +1,81 @@
+//! Passes before `residency`, which do not depend on memory. They run once for all plans of a model.
+//!
+//! ```
+//! use ixc_compile::{compile::{Options, specs}, model::Model, prefix::Prefix};
+//!
+//! let model = Model::new(ixc_compile::demo::open()?)?;
+//! let prefix = Prefix::new(&model, &Options::default())?;
+//! for expert_memory in [None, Some(1 << 20)] {
+//!     let options = Options { expert_memory, ..Options::default() };
+//!     assert_eq!(prefix.clone().specs(&model, &options)?, specs(&model, &options)?);
+//! }
+//! # Ok::<(), ixc_compile::Error>(())
+//! ```
+
+use ixc_ir::graph::Module;
+use ixc_ir::plan::Plan;
+use ixc_kernels::KernelSpec;
+use ixc_passes::manager::{self, Ir};
+use ixc_passes::pass::Pass;
+use ixc_passes::residency;
+
+use crate::Error;
+use crate::compile::{Options, begin, passes_to, plan_of, run_owned};
+use crate::model::Model;
+
+/// IR of a model after the passes before `residency`.
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    ir: Ir,
+    /// Passes that follow.
+    left: &'static [&'static Pass],
+    /// Passes in the record at this point.
+    recorded: usize,
+}
+
+impl Prefix {
+    /// Runs the passes before `residency`. Copies the model's graph.
+    ///
+    /// # Errors
+    /// See [`compile`](crate::compile::compile).
+    pub fn new(model: &Model, options: &Options) -> Result<Prefix, Error> {
+        let passes = passes_to(options, manager::names().last().copied())?;
+        // A compilation that starts after `residency` has no passes before it.
+        let count = passes.iter().position(|pass| pass.name == residency::PASS.name).unwrap_or(0);
+        let (before, left) = passes.split_at(count);
+        let (_, ir) = run_owned(model, options, begin(model, options)?, before, None)?;
+        let recorded = options.recording.as_ref().map_or(0, |recording| recording.count());
+        Ok(Prefix { ir, left, recorded })
+    }
+
+    /// Returns the bytes that all experts take at least in memory.
+    pub fn min_expert_bytes(&self) -> u64 {
+        match &self.ir {
+            Ir::Graph(module) => residency::min_expert_bytes(module),
+            Ir::Draft(_) | Ir::Plan(_) => 0,
+        }
+    }
+
+    /// Returns whether a weight has a matrix for each expert.
+    pub fn has_experts(&self) -> bool {
+        let has_matrices = |shape: &[u64]| shape.len() == 3;
+        match &self.ir {
+            Ir::Graph(module) => module.weights.iter().any(|weight| has_matrices(&weight.shape)),
+            Ir::Draft(draft) => draft.plan.weights.iter().any(|weight| has_matrices(&weight.shape)),
+            Ir::Plan(plan) => plan.weights.iter().any(|weight| has_matrices(&weight.shape)),
+        }
+    }
+
+    /// Runs the other passes. Returns the graph that was lowered, and the plan with specs in place
+    /// of kernels. Of the options, only those of the other passes may differ from the first ones.
+    ///
+    /// # Errors
+    /// See [`compile`](crate::compile::compile).
+    pub fn specs(self, model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
+        if let Some(recording) = &options.recording {
+            recording.truncate(self.recorded);
+        }
+        let (fused, left) = run_owned(model, options, self.ir, self.left, None)?;
+        Ok((fused, plan_of(left)?))
+    }
+}
