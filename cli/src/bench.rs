@@ -13,8 +13,8 @@ use std::sync::Arc;
 use ixc_compile::bytes_per_token::Traffic;
 use ixc_compile::compile;
 use ixc_compile::machine::system::peak_memory;
-use ixc_compile::model::is_plan;
-use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+use ixc_compile::model::Model;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel, UnloadedModel};
 use ixc_generate::timing::{Phase, Streamed};
 use ixc_measure::bench::Bench;
 use ixc_measure::forecast::Remembered;
@@ -24,6 +24,7 @@ use ixc_runtime::gauge::Gauge;
 use serde::Serialize;
 
 use super::Usage;
+use super::divergence;
 use super::model_args::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
 use super::output::Watch;
 use super::perf::PerfChoice;
@@ -152,10 +153,6 @@ impl Args {
             [] => vec![None],
             threads => threads.iter().copied().map(Some).collect(),
         };
-        let traffic = match path {
-            Some(path) if is_plan(path) => None,
-            _ => Some(self.traffic(&streaming.compile)?),
-        };
         let mut works = Vec::new();
         for &depth in &self.depth {
             let tests = [(PREFILL, &self.prefill), (DECODE, &self.decode)];
@@ -164,22 +161,29 @@ impl Args {
         works.retain(|&(_, _, tokens)| tokens > 0);
         // At least one position: a context without positions is invalid.
         let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
+        let (target, caches) = (self.target.target(), self.target.caches());
+        let options = LoadOptions {
+            compile: compile::Options { target, caches, ..streaming.compile },
+            run: engine::Options { pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
+            model_file: self.model.file().map(Path::to_owned),
+            ..streaming
+        };
+        let model = UnloadedModel::open(path, &options)?;
+        let traffic = model.content().model().map(|model| traffic(model, &options.compile)).transpose()?;
         let name = self.model.name().display().to_string();
-        let mut report = Report::new(format, &name, Setting::of(&self, &streaming.compile)?, out);
+        let mut report = Report::new(format, &name, Setting::of(&self, &options.compile, model.content())?, out);
+        // Deferral opens the model anew for each measurement.
+        let of_deferral = model.content().model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
+        let mut model = Some(model).filter(|_| of_deferral.is_none());
         for threads in threads {
-            let streaming = streaming.clone();
-            let (target, caches) = (self.target.target(), self.target.caches());
-            let options = LoadOptions {
-                compile: compile::Options { target, caches, ..streaming.compile },
-                run: engine::Options { threads, pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
-                model_file: self.model.file().map(Path::to_owned),
-                ..streaming
-            };
-            if self.streaming.defer() > 0 {
-                deferral::measure(&self, path, &options, &works, traffic, &mut report)?;
+            let run = engine::Options { threads, ..options.run.clone() };
+            let options = LoadOptions { run, ..options.clone() };
+            if let Some(positions) = of_deferral {
+                deferral::measure(&self, path, &options, &works, (traffic, positions), &mut report)?;
                 continue;
             }
-            let mut bench = open(path, &options)?;
+            let opened = model.take().map_or_else(|| UnloadedModel::open(path, &options), Ok)?;
+            let mut bench = load(opened, &options)?;
             // All errors of the options come before this point.
             report.begin()?;
             for &work in &works {
@@ -190,14 +194,6 @@ impl Args {
             }
         }
         Ok(report.finish()?)
-    }
-
-    /// Returns the bytes that the model reads for a token, with the KV cache in the chosen format.
-    fn traffic(&self, compile: &compile::Options) -> anyhow::Result<Traffic> {
-        let context = compile::context(compile, None);
-        let module = self.model.open()?.arch.module;
-        let module = manager::run_pipeline(module, &[cache::PASS.name], &context).map_err(ixc_error::Error::from)?;
-        Ok(Traffic::of(&module))
     }
 
     /// Runs the work repeatedly after a warm-up. Returns tokens per second, and measurements of the
@@ -258,13 +254,24 @@ impl Rounds {
     }
 }
 
-/// Opens a benchmark with packed weights, so that no measured step packs them.
+/// Returns the bytes that a model reads for a token, with the KV cache in the chosen format.
+fn traffic(model: &Model, compile: &compile::Options) -> Result<Traffic, ixc_error::Error> {
+    let (module, context) = (model.arch.module.clone(), compile::context(compile, None));
+    Ok(Traffic::of(&manager::run_pipeline(module, &[cache::PASS.name], &context)?))
+}
+
+/// Opens a benchmark, see [`load`].
 fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
+    load(UnloadedModel::open(path, options)?, options)
+}
+
+/// Loads a benchmark with packed weights, so that no measured step packs them.
+fn load(model: UnloadedModel, options: &LoadOptions) -> anyhow::Result<Bench> {
     let gauge = Arc::new(Gauge::default());
     // Shows the progress until measuring begins.
     let _watch = Watch::new(&gauge);
     let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
-    Ok(Bench::new(LoadedModel::open(path, &LoadOptions { run, ..options.clone() })?)?)
+    Ok(Bench::new(model.load(&LoadOptions { run, ..options.clone() })?)?)
 }
 
 impl Row {

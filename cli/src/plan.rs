@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_compile::compile::Options;
-use ixc_compile::model::{Model, is_plan};
+use ixc_compile::model::{Input, Model};
 use ixc_generate::budget::compile_within;
 use ixc_generate::drive;
 use ixc_generate::loaded_model::LoadOptions;
-use ixc_generate::plan_file::open_plan;
+use ixc_generate::plan_file::locate;
 use ixc_measure::forecast::{self, Costs, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine;
-use ixc_runtime::file::PlanFile;
+use ixc_runtime::file::{PlanFile, of_file};
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::LoadError;
 use ixc_runtime::memory_estimate::{self, Needs};
@@ -120,7 +120,7 @@ impl Args {
             run: engine::Options { threads, ..engine::Options::default() },
             ..LoadOptions::default()
         };
-        let costs = forecast::measure(&model, &session, &drive, &shape)?;
+        let costs = forecast::measure(model, &session, &drive, &shape)?;
         drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if let Err(why) = Remembered::keep(&path, threads, target, shape, costs) {
@@ -306,8 +306,8 @@ struct Source {
     file: PlanFile,
     /// Folder that its relative paths start from.
     folder: PathBuf,
-    /// Model file, whose first layers are used to measure computing.
-    model: PathBuf,
+    /// Model, whose first layers are used to measure computing.
+    model: Model,
     target: Target,
 }
 
@@ -321,23 +321,24 @@ impl Args {
     /// experts are needed.
     fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc_error::Error> {
         let wanted = self.target.target();
-        if !is_plan(path) {
-            // A run compiles early routers by default, which take some memory.
-            let predict_extra = run.prefetch.early_routers();
-            let options = Options { target: wanted, passes: self.passes(), predict_extra, ..Options::default() };
-            if self.model.file().is_some() {
+        let file = match Input::open(path)? {
+            Input::Plan(file) => of_file(file, path)?,
+            Input::Model(_) if self.model.file().is_some() => {
                 return Err(ixc_generate::Error::NotPlan { path: path.to_owned() }.into());
             }
-            let model = Model::open(path)?;
-            let (compiled, _) = compile_within(&model, &options, run)?;
-            let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(compiled.plan) };
-            return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target() });
-        }
-        let file = match open_plan(path, self.model.file()) {
-            // The plan needs no model to run, but measuring needs one.
-            Err(ixc_generate::Error::Load(LoadError::FileCount { expected: 0, .. })) => open_plan(path, None)?,
-            opened => opened?,
+            Input::Model(gguf) => {
+                // A run compiles early routers by default, which take some memory.
+                let predict_extra = run.prefetch.early_routers();
+                let options = Options { target: wanted, passes: self.passes(), predict_extra, ..Options::default() };
+                let model = Model::new(*gguf)?;
+                let (compiled, _) = compile_within(&model, &options, run)?;
+                let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(compiled.plan) };
+                return Ok(Source { file, folder: PathBuf::new(), model, target: options.target() });
+            }
         };
+        // A plan that holds all weights needs no model to run, but measuring needs one.
+        let model_file = self.model.file().filter(|_| !file.plan.files.is_empty());
+        let file = locate(file, path, model_file)?;
         let plan = &file.plan;
         if !self.passes().is_empty() {
             return Err(ixc_generate::Error::PlanSays { what: "what keys and values are kept in" }.into());
@@ -351,7 +352,7 @@ impl Args {
         let model = plan.files.first().map(|source| folder.join(&source.path));
         let model = model.or_else(|| self.model.file().map(Path::to_owned));
         let model = model.ok_or_else(|| ixc_measure::Error::NoModelFile { path: path.to_owned() })?;
-        Ok(Source { folder, model, target, file })
+        Ok(Source { folder, model: Model::open(&model)?, target, file })
     }
 }
 

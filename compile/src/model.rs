@@ -188,12 +188,6 @@ impl Input {
     }
 }
 
-/// Whether a path is that of a plan. An unreadable file is not; opening it as a model then reports
-/// the error.
-pub fn is_plan(path: &Path) -> bool {
-    open_regular(path).is_ok_and(|file| begins_plan(&file))
-}
-
 /// Whether a file begins like a plan. Does not move its read position.
 fn begins_plan(file: &File) -> bool {
     let mut magic = [0; FILE_MAGIC.len()];
@@ -248,6 +242,9 @@ mod tests {
         let (plan, other) = (folder.path().join("model.ixp"), folder.path().join("other.ixp"));
         std::fs::write(&plan, [&FILE_MAGIC[..], b"..."].concat()).unwrap();
         std::fs::write(&other, &FILE_MAGIC[..7]).unwrap();
-        assert!(is_plan(&plan) && !is_plan(&other) && !is_plan(folder.path()));
+        assert!(matches!(Input::open(&plan), Ok(Input::Plan(_))));
+        for path in [&other, folder.path()] {
+            assert!(Input::open(path).is_err());
+        }
     }
 }

@@ -43,7 +43,7 @@ mod open;
 mod unloaded;
 
 pub(crate) use open::{compile_for, engine_options, is_for, not_loaded};
-pub use unloaded::UnloadedModel;
+pub use unloaded::{PlanOrModel, UnloadedModel};
 
 /// Names of properties that a plan fixes: [`Error::PlanSays`].
 pub const DEFERRED: &str = "which experts are deferred";

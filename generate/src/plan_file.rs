@@ -22,7 +22,7 @@ pub fn built_in() -> BuiltIn {
 /// # Errors
 /// When the plan cannot be read, or `model_file` is no model, or one of another number of files.
 pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
-    located(ixc_runtime::file::open(path)?, path, model_file)
+    locate(ixc_runtime::file::open(path)?, path, model_file)
 }
 
 /// Reads an open plan like [`open_plan`]. `path` is the file's.
@@ -30,10 +30,14 @@ pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Err
 /// # Errors
 /// See [`open_plan`].
 pub fn read_plan(file: File, path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
-    located(ixc_runtime::file::of_file(file, path)?, path, model_file)
+    locate(ixc_runtime::file::of_file(file, path)?, path, model_file)
 }
 
-fn located(mut file: PlanFile, path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
+/// Finds the model files of a plan like [`open_plan`]. `path` is the plan's.
+///
+/// # Errors
+/// See [`open_plan`].
+pub fn locate(mut file: PlanFile, path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
     match model_file {
         Some(model) => {
             let gguf = open_files(model)?;

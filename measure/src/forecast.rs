@@ -232,15 +232,15 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
 ///
 /// # Errors
 /// When the model cannot be compiled or run.
-pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape) -> Result<Costs, Error> {
-    let layers = Model::open(path)?.arch.hyper.layers.len().max(1);
+pub fn measure(model: Model, options: &LoadOptions, drive: &Choice, shape: &Shape) -> Result<Costs, Error> {
+    let layers = model.arch.hyper.layers.len().max(1);
     let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
     let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;
     let few = usize::try_from(free.min(LAYER_BYTES) / layer_bytes).unwrap_or(LAYERS).clamp(2, LAYERS).min(layers);
     // Several layers first: they bring the file's first layer into memory, so that the measurement
     // of one layer packs it and reads nothing.
-    let several = Parts::measure(path, options, few)?;
-    let one = Parts::measure(path, options, 1)?;
+    let (several, model) = Parts::measure(model, options, few)?;
+    let (one, _) = Parts::measure(model, options, 1)?;
     let more = (layers - 1) as f64;
     // Noise can make the difference too small: a layer takes at least as long as its experts.
     let per_layer = |several: f64, one: f64, least: f64| {
@@ -277,15 +277,17 @@ struct Parts {
 }
 
 impl Parts {
-    fn measure(path: &Path, options: &LoadOptions, layers: usize) -> Result<Parts, Error> {
+    /// Measures the first layers of a model. Returns these layers, whose files are open for another
+    /// measurement.
+    fn measure(model: Model, options: &LoadOptions, layers: usize) -> Result<(Parts, Model), Error> {
         let parts = ixc_architectures::Parts { layers, ..ixc_architectures::Parts::ALL };
-        let model = Model::of_parts(ixc_compile::model::open_files(path)?, parts)?;
+        let model = Model::of_parts(model.gguf, parts)?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
         let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length) as u32);
         let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
-        let model = LoadedModel::of_model(&model, &LoadOptions { run, ..options.clone() })?;
+        let loaded = LoadedModel::of_model(&model, &LoadOptions { run, ..options.clone() })?;
         let begin = std::time::Instant::now();
-        let mut bench = Bench::new(model)?;
+        let mut bench = Bench::new(loaded)?;
         let packing = begin.elapsed().as_secs_f64() / weights.max(1) as f64;
         bench.decode(0, 1)?;
         bench.take_stats();
@@ -303,7 +305,7 @@ impl Parts {
         let prompts: Result<Vec<f64>, Error> =
             (0..2).map(|_| Ok(bench.prefill(0, length)?.seconds * PROMPT as f64 / length as f64)).collect();
         let prompt = prompts?.into_iter().fold(f64::INFINITY, f64::min);
-        Ok(Parts { token, experts: token * part, prompt, packing })
+        Ok((Parts { token, experts: token * part, prompt, packing }, model))
     }
 }
 

@@ -52,8 +52,11 @@ fn commands_open_their_model_once() {
     let [model, plan, logits] = ["model.gguf", "model.ixp", "logits.npy"].map(|name| folder.join(name));
     fs::copy(demo_model(), &model).unwrap();
     assert_eq!(openings(&model, || drop(fs::read(&model).unwrap())), 1);
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 8] = [
         &["inspect"],
+        &["bench", "-p", "4", "-n", "0", "-r", "1", "-t", "1"],
+        &["kernel", "list", "--model"],
+        &["kernel", "list", "--op", "route", "--model"],
         &["dump", "--stage", "graph"],
         &["dump", "--stage", "fused"],
         &["compile", "-o", plan.to_str().unwrap()],
@@ -67,7 +70,22 @@ fn commands_open_their_model_once() {
         };
         assert_eq!(openings(&model, run), 1, "{arguments:?}");
     }
+    // A kernel of the model, by name.
+    let kernel = format!("{}:route", model.display());
+    for arguments in [&["kernel", "show"][..], &["kernel", "tune", "--target", "avx2", "--no-save"]] {
+        let run = || {
+            let mut command = ixc(arguments);
+            drop(command.arg(&kernel).output().unwrap());
+        };
+        assert_eq!(openings(&model, run), 1, "{arguments:?}");
+    }
     fs::remove_file(&logits).unwrap();
+    let bench = || {
+        let mut command = ixc(["bench", "-p", "4", "-n", "0", "-r", "1", "-t", "1"]);
+        command.arg(&plan);
+        stdout(command);
+    };
+    assert_eq!(openings(&plan, bench), 1);
     let run = || {
         let mut command = ixc(["logits", "--tokens", "1,2,3", "-o"]);
         command.arg(&logits).arg(&plan);

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use ixc_compile::bytes_per_token::Traffic;
 use ixc_compile::compile;
-use ixc_compile::model::is_plan;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_measure::kl_divergence::Divergence;
 use ixc_runtime::engine;
@@ -17,7 +16,7 @@ use serde::Serialize;
 
 use super::report::Report;
 use super::{Args, Rounds, Row, Work, open};
-use crate::divergence::{TEXT, compare, divergence_text, positions};
+use crate::divergence::{TEXT, compare, divergence_text};
 use crate::tokenize::read;
 
 /// Effect of deferral on speed and logits.
@@ -31,7 +30,8 @@ pub struct Deferral {
     pub divergence: Divergence,
 }
 
-/// Measures all works with and without deferral, and prints rows and divergence.
+/// Measures all works with and without deferral, and prints rows and divergence. `positions` is the
+/// number of positions to compare.
 ///
 /// # Errors
 /// When a session cannot be opened or run, or the text has no tokens.
@@ -40,13 +40,10 @@ pub fn measure(
     path: Option<&Path>,
     options: &LoadOptions,
     works: &[Work],
-    traffic: Option<Traffic>,
+    (traffic, positions): (Option<Traffic>, usize),
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();
-    if path.is_some_and(is_plan) {
-        return Err(ixc_generate::Error::PlanSays { what: ixc_generate::loaded_model::DEFERRED }.into());
-    }
     // The predictor that pays may differ between sessions, so `auto` is off.
     let prefetch = match options.run.prefetch.choice {
         Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
@@ -58,9 +55,6 @@ pub fn measure(
         ..options.clone()
     });
     let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;
-    let model = args.model.open()?;
-    let positions = positions(&model);
-    drop(model);
     let divergence = compare([(path, &ways[0]), (path, &ways[1])], positions, &text)?;
     report.begin()?;
     for &work in works {

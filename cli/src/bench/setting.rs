@@ -9,7 +9,7 @@ use ixc_compile::build::{BUILD, Build};
 use ixc_compile::compile;
 use ixc_compile::machine::features::{cpu_name, features};
 use ixc_compile::machine::system;
-use ixc_compile::model::is_plan;
+use ixc_generate::loaded_model::PlanOrModel;
 use ixc_runtime::processors::Pin;
 use serde::Serialize;
 
@@ -89,11 +89,11 @@ struct Options {
 }
 
 impl Setting {
-    /// Returns the setting of a measurement that begins now.
+    /// Returns the setting of a measurement of an open plan or model that begins now.
     ///
     /// # Errors
-    /// When the model cannot be read.
-    pub fn of(args: &Args, compile: &compile::Options) -> Result<Setting, ixc_error::Error> {
+    /// Never for options that clap has parsed.
+    pub fn of(args: &Args, compile: &compile::Options, opened: PlanOrModel<'_>) -> Result<Setting, ixc_error::Error> {
         let present = features().into_iter().filter(|feature| feature.present);
         let options = args.streaming.memory();
         let given = matches_of("bench").map(|(command, matches)| given::given_options(&command, &matches));
@@ -107,7 +107,7 @@ impl Setting {
                 features: present.map(|feature| feature.name).collect(),
             },
             memory: system::memory().total,
-            model: model(args.model.path())?,
+            model: model(args.model.path(), opened),
             options: Options {
                 repetitions: args.repetitions,
                 memory: options,
@@ -169,33 +169,31 @@ fn os() -> String {
         .join(" ")
 }
 
-/// Reads the description of a model or a plan; the demo model if there is no path.
-fn model(path: Option<&Path>) -> Result<Model, ixc_error::Error> {
+/// Returns the description of an open model or plan; without a path, it is the demo model.
+fn model(path: Option<&Path>, opened: PlanOrModel<'_>) -> Model {
     let file = path.unwrap_or(Path::new(ixc_compile::demo::NAME)).display().to_string();
     let mut formats: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |format: &str, bytes: u64| {
         let sum = formats.entry(format.to_owned()).or_default();
         *sum = sum.saturating_add(bytes);
     };
-    if let Some(path) = path.filter(|path| is_plan(path)) {
-        let plan = ixc_runtime::file::read(path)?;
-        plan.weights.iter().for_each(|weight| add(weight.stored.name(), weight.bytes));
-        let elements =
-            plan.weights.iter().map(|weight| weight.shape.iter().fold(1u64, |n, dim| n.saturating_mul(*dim)));
-        let parameters = elements.fold(0, u64::saturating_add);
-        let own = std::fs::metadata(path).map_or(0, |facts| facts.len());
-        let bytes = plan.files.iter().fold(own, |sum, file| sum.saturating_add(file.bytes));
-        let architecture = Some(plan.architecture);
-        let identity = plan.files.iter().map(|file| FileIdentity::new(file.bytes, file.header_crc)).collect();
-        return Ok(Model { name: None, architecture, file, plan: true, bytes, parameters, formats, identity });
-    }
-    let gguf = match path {
-        Some(path) => ixc_compile::model::open_files(path)?,
-        None => ixc_compile::demo::open()?,
+    let gguf = match opened {
+        PlanOrModel::Model(model) => &model.gguf,
+        PlanOrModel::Plan(plan) => {
+            plan.weights.iter().for_each(|weight| add(weight.stored.name(), weight.bytes));
+            let elements =
+                plan.weights.iter().map(|weight| weight.shape.iter().fold(1u64, |n, dim| n.saturating_mul(*dim)));
+            let parameters = elements.fold(0, u64::saturating_add);
+            let own = path.and_then(|path| std::fs::metadata(path).ok()).map_or(0, |facts| facts.len());
+            let bytes = plan.files.iter().fold(own, |sum, file| sum.saturating_add(file.bytes));
+            let architecture = Some(plan.architecture.clone());
+            let identity = plan.files.iter().map(|file| FileIdentity::new(file.bytes, file.header_crc)).collect();
+            return Model { name: None, architecture, file, plan: true, bytes, parameters, formats, identity };
+        }
     };
     gguf.tensors().for_each(|tensor| add(tensor.tensor_type().name, tensor.bytes()));
     let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
-    Ok(Model {
+    Model {
         name: text("general.name"),
         architecture: text("general.architecture"),
         file,
@@ -206,5 +204,5 @@ fn model(path: Option<&Path>) -> Result<Model, ixc_error::Error> {
             .map(|identity| FileIdentity::new(identity.bytes, identity.header_crc))
             .collect(),
         formats,
-    })
+    }
 }

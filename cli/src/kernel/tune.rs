@@ -5,16 +5,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ixc_compile::machine::features::cpu_name;
-use ixc_compile::model::{Model, is_plan};
+use ixc_compile::model::Model;
 use ixc_compile::tuned::{self, By, Place as Kept, Speedup, own_file, put};
 use ixc_compile::{compile, demo};
 use ixc_passes::tuned::Choice;
 use ixc_runtime::engine;
 use ixc_targets::{CoreCaches, Target};
 use ixc_workbench::kernels::bench::Place;
+use ixc_workbench::kernels::choose::{self, Named, OpenModel};
 use ixc_workbench::kernels::tune::model::{Event, FoundModel, Kernel, Options, Together, tune_model};
 use ixc_workbench::kernels::tune::{self, Found, Row, tune};
-use ixc_workbench::kernels::{KernelError, KernelSpec, choose};
+use ixc_workbench::kernels::{KernelError, KernelSpec};
 use serde_json::{Value as Json, json};
 
 use super::super::Usage;
@@ -203,11 +204,6 @@ impl Args {
         // A selected kernel is tuned alone if this machine cannot run it, or with --choose.
         let is_one = is_selected && (!runs || self.choose.is_some());
         let is_whole = model.is_some_and(|model| model.is_whole && !is_one);
-        // A plan is already tiled, but its kernels have specs.
-        let plan = model.and_then(|model| model.path).filter(|path| is_plan(path));
-        if let (Some(path), true) = (plan, is_whole) {
-            return Err(ixc_compile::Error::IsPlan { path: path.to_owned() }.into());
-        }
         if is_whole && self.choose.is_some() {
             let hint = "--choose is for one kernel: name it, as in MODEL:gemm_q6_k";
             return Err(Usage(hint.into()).into());
@@ -219,18 +215,28 @@ impl Args {
             );
             return Err(Usage(hint).into());
         }
+        let opened = model.map(|model| Ok::<_, ixc_error::Error>((model, model.open()?))).transpose()?;
+        // A plan is already tiled, but its kernels have specs.
+        if let (Some((Named { path: Some(path), .. }, OpenModel::Plan(_))), true) = (&opened, is_whole) {
+            return Err(ixc_compile::Error::IsPlan { path: path.to_path_buf() }.into());
+        }
         let spec = match is_whole {
             true => None,
             false => {
-                let chosen = self.kernel.choose()?;
+                let chosen = match &opened {
+                    Some((named, opened)) => named.choose(opened, target, &self.kernel.selection())?,
+                    None => self.kernel.choose()?,
+                };
                 let why = "it has no spec".to_owned();
                 let none = ixc_error::Error::from(KernelError::NotTuned { spec: chosen.name.clone(), why });
                 Some(chosen.spec.ok_or(none)?)
             }
         };
         let setting = self.setting(target)?;
-        match (model, spec) {
-            (Some(model), spec) if runs && plan.is_none() => self.of_model(model.path, spec, &setting, out),
+        match (opened, spec) {
+            (Some((named, OpenModel::Model(model))), spec) if runs => {
+                self.of_model(&model, named.path, spec, &setting, out)
+            }
             (_, Some(spec)) => self.of_spec(&spec, &setting, out),
             (_, None) => Err(Usage("name a kernel, a spec or a model".into()).into()),
         }
@@ -345,16 +351,13 @@ impl Args {
 
     fn of_model(
         self,
+        model: &Model,
         path: Option<&Path>,
         spec: Option<KernelSpec>,
         setting: &Setting,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let mut report = Output { out, json: self.json, unit: ("us/row", 1e6), failed: None };
-        let model = match path {
-            Some(path) => Model::open(path)?,
-            None => Model::new(demo::open()?)?,
-        };
         let compile = compile::Options {
             target: Some(setting.target),
             caches: Some(setting.caches),
@@ -371,7 +374,7 @@ impl Args {
             selection: self.kernel.selection(),
         };
         report.line(&Args::subject(setting));
-        let model = tune_model(&model, &options, &mut |event| report.event(event))?;
+        let model = tune_model(model, &options, &mut |event| report.event(event))?;
         // A candidate that the user chose counts, whatever the whole model gains.
         let chosen = match (&self.choose, &model.kernels[..]) {
             (Some(what), [(_, found)]) => Some(found.candidate(what)?),

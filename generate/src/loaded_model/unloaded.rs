@@ -39,6 +39,25 @@ enum Contents {
     },
 }
 
+/// Open plan or model.
+#[derive(Clone, Copy, Debug)]
+pub enum PlanOrModel<'m> {
+    /// A plan.
+    Plan(&'m Plan<Kernel>),
+    /// A model.
+    Model(&'m Model),
+}
+
+impl<'m> PlanOrModel<'m> {
+    /// Returns the model; `None` for a plan.
+    pub fn model(self) -> Option<&'m Model> {
+        match self {
+            PlanOrModel::Plan(_) => None,
+            PlanOrModel::Model(model) => Some(model),
+        }
+    }
+}
+
 impl UnloadedModel {
     /// Opens a model or a plan. Without a path, opens the demo model.
     ///
@@ -63,6 +82,14 @@ impl UnloadedModel {
         }
         let model = Box::new(Model::of_parts(gguf, options.parts())?);
         Ok(UnloadedModel(Contents::Model { model, resident: None }))
+    }
+
+    /// Returns the open plan or model.
+    pub fn content(&self) -> PlanOrModel<'_> {
+        match &self.0 {
+            Contents::Plan { file, .. } => PlanOrModel::Plan(&file.plan),
+            Contents::Model { model, .. } => PlanOrModel::Model(model),
+        }
     }
 
     /// Returns the plan with all weights in memory. Compiles a model at the first call.

@@ -15,13 +15,14 @@ use std::path::Path;
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::verify::verify;
+use ixc_ir::plan::Plan;
 use ixc_kernels::catalogue::{self, ROWS};
 use ixc_targets::Target;
 
 use super::KernelError;
 use crate::Error;
 use ixc_compile::compile::{Options, specs};
-use ixc_compile::model::{Model, is_plan};
+use ixc_compile::model::{Input, Model};
 use ixc_compile::replacements::KernelFile;
 use ixc_compile::select::{self, Selection, Use};
 
@@ -65,7 +66,7 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
         return of_file(Path::new(text), target);
     }
     if let Some((model, name)) = text.rsplit_once(':') {
-        return of_model(model, name, target, &Selection::default());
+        return of_named(model, name, target, &Selection::default());
     }
     // A kernel's generated name, as in profiles and dumps.
     let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
@@ -98,16 +99,38 @@ pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result
         return Err(KernelError::InNoModel { name: text.to_owned() }.into());
     }
     let (model, name) = text.rsplit_once(':').unwrap_or((text, ""));
-    of_model(model, name, target, selection)
+    of_named(model, name, target, selection)
 }
 
 /// Model in a kernel's text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'t> {
+    /// Name of the model.
+    model: &'t str,
+    /// Name of the kernel; empty if the text names the whole model.
+    kernel: &'t str,
     /// Path; `None` for the built-in model.
     pub path: Option<&'t Path>,
     /// Whether the text names the whole model and no kernel of it.
     pub is_whole: bool,
+}
+
+impl Named<'_> {
+    /// Opens the model or plan.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not a supported model.
+    pub fn open(&self) -> Result<OpenModel, Error> {
+        OpenModel::open(self.path)
+    }
+
+    /// Returns the named kernel of the open model, among the selected ones.
+    ///
+    /// # Errors
+    /// See [`choose_among`].
+    pub fn choose(&self, opened: &OpenModel, target: Target, selection: &Selection) -> Result<Chosen, Error> {
+        of_model(opened, self.model, self.kernel, target, selection)
+    }
 }
 
 /// Returns the model that `text` names, alone or before a kernel's name; `None` if the text names
@@ -118,9 +141,10 @@ pub fn model_of(text: &str) -> Option<Named<'_>> {
         return None;
     }
     // A path may contain a colon.
-    let parts = [Some((text, true)), text.rsplit_once(':').map(|(model, _)| (model, false))];
-    let (name, is_whole) = parts.into_iter().flatten().find(|(name, _)| *name == DEMO || Path::new(name).exists())?;
-    Some(Named { path: (name != DEMO).then(|| Path::new(name)), is_whole })
+    let parts = [Some((text, "", true)), text.rsplit_once(':').map(|(model, kernel)| (model, kernel, false))];
+    let is_model = |(model, ..): &(&str, &str, bool)| *model == DEMO || Path::new(model).exists();
+    let (model, kernel, is_whole) = parts.into_iter().flatten().find(is_model)?;
+    Some(Named { model, kernel, path: path_of(model), is_whole })
 }
 
 /// Whether a kernel of this spec is called so, for any target or without one.
@@ -161,16 +185,18 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
 /// # Errors
 /// If none is selected, or the model cannot be opened or compiled.
 pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selection) -> Result<Vec<OfModel>, Error> {
-    if let Some(path) = path.filter(|path| is_plan(path)) {
-        let plan = ixc_runtime::file::read(path)?;
-        let name = |kernel: &Kernel| kernel.name.clone();
-        let chosen = select::kernels(&plan, &name, selection)?;
-        return Ok(chosen
-            .into_iter()
-            .map(|(at, uses)| OfModel { name: name(&plan.kernels[at]), spec: None, uses })
-            .collect());
-    }
-    let (_, plan) = specs(&opened(path)?, &Options { target: Some(target), ..Options::default() })?;
+    let model = match OpenModel::open(path)? {
+        OpenModel::Plan(plan) => {
+            let name = |kernel: &Kernel| kernel.name.clone();
+            let chosen = select::kernels(&plan, &name, selection)?;
+            return Ok(chosen
+                .into_iter()
+                .map(|(at, uses)| OfModel { name: name(&plan.kernels[at]), spec: None, uses })
+                .collect());
+        }
+        OpenModel::Model(model) => model,
+    };
+    let (_, plan) = specs(&model, &Options { target: Some(target), ..Options::default() })?;
     let chosen = select::kernels(&plan, &KernelSpec::name, selection)?;
     let of = |(at, uses): (usize, Vec<Use>)| {
         let spec = &plan.kernels[at];
@@ -190,28 +216,60 @@ pub struct OfModel {
     pub uses: Vec<Use>,
 }
 
-fn opened(path: Option<&Path>) -> Result<Model, Error> {
-    match path {
-        Some(path) => Ok(Model::open(path)?),
-        None => Ok(Model::new(ixc_compile::demo::open()?)?),
+/// Open model or plan.
+#[derive(Debug)]
+pub enum OpenModel {
+    /// A plan.
+    Plan(Box<Plan<Kernel>>),
+    /// A model.
+    Model(Box<Model>),
+}
+
+impl OpenModel {
+    /// Opens a model or plan; the demo model without a path. Opens the file once.
+    fn open(path: Option<&Path>) -> Result<OpenModel, Error> {
+        let Some(path) = path else { return Ok(OpenModel::Model(Box::new(Model::new(ixc_compile::demo::open()?)?))) };
+        Ok(match Input::open(path)? {
+            Input::Plan(file) => OpenModel::Plan(Box::new(ixc_runtime::file::of_file(file, path)?.plan)),
+            Input::Model(gguf) => OpenModel::Model(Box::new(Model::new(*gguf)?)),
+        })
     }
 }
 
-fn of_model(model: &str, name: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
-    let path = Path::new(model);
-    if is_plan(path) {
-        let plan = ixc_runtime::file::read(path)?;
-        let names = select::kernels(&plan, &|kernel: &Kernel| kernel.name.clone(), selection)?;
-        let names: Vec<(usize, String)> =
-            names.into_iter().map(|(at, _)| (at, plan.kernels[at].name.clone())).collect();
-        let kernel = verified(plan.kernels[one(model, name, &names)?].clone())?;
-        return Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel });
+/// Returns the path of a model; `None` for the demo model.
+fn path_of(model: &str) -> Option<&Path> {
+    (model != DEMO).then(|| Path::new(model))
+}
+
+/// Opens a model, and returns its kernel like [`of_model`].
+fn of_named(model: &str, name: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
+    of_model(&OpenModel::open(path_of(model))?, model, name, target, selection)
+}
+
+/// Returns the kernel whose name contains `name`, among the selected ones of an open model. `model`
+/// is the name of the model.
+fn of_model(
+    opened: &OpenModel,
+    model: &str,
+    name: &str,
+    target: Target,
+    selection: &Selection,
+) -> Result<Chosen, Error> {
+    match opened {
+        OpenModel::Plan(plan) => {
+            let names = select::kernels(plan, &|kernel: &Kernel| kernel.name.clone(), selection)?;
+            let names: Vec<(usize, String)> =
+                names.into_iter().map(|(at, _)| (at, plan.kernels[at].name.clone())).collect();
+            let kernel = verified(plan.kernels[one(model, name, &names)?].clone())?;
+            Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
+        }
+        OpenModel::Model(opened) => {
+            let (_, plan) = specs(opened, &Options { target: Some(target), ..Options::default() })?;
+            let names = select::kernels(&plan, &KernelSpec::name, selection)?;
+            let names: Vec<(usize, String)> = names.into_iter().map(|(at, _)| (at, plan.kernels[at].name())).collect();
+            of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
+        }
     }
-    let (_, plan) =
-        specs(&opened((model != DEMO).then_some(path))?, &Options { target: Some(target), ..Options::default() })?;
-    let names = select::kernels(&plan, &KernelSpec::name, selection)?;
-    let names: Vec<(usize, String)> = names.into_iter().map(|(at, _)| (at, plan.kernels[at].name())).collect();
-    of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
 }
 
 /// Returns the kernel with this name, or the only one whose name contains it.
