@@ -340,7 +340,7 @@ pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     match ir {
         Ir::Plan(plan) => Ok(*plan),
         other @ (Ir::Graph(_) | Ir::Draft(_)) => {
-            Err(PassError::Kind { pass: "none", expected: "a plan", found: other.kind() }.into())
+            Err(PassError::Left { expected: "a plan", found: other.kind() }.into())
         }
     }
 }
@@ -352,9 +352,7 @@ pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
 pub fn lowered(model: &Model, fused: &Module, options: &Options) -> Result<Draft, Error> {
     match run_on(model, fused, options, &[lower::PASS.name])? {
         Ir::Draft(draft) => Ok(*draft),
-        other @ (Ir::Graph(_) | Ir::Plan(_)) => {
-            Err(PassError::Kind { pass: "none", expected: "tasks", found: other.kind() }.into())
-        }
+        other @ (Ir::Graph(_) | Ir::Plan(_)) => Err(PassError::Left { expected: "tasks", found: other.kind() }.into()),
     }
 }
 
@@ -398,18 +396,18 @@ fn record_step_tokens(model: &Model, options: &Options) {
     let Some(decisions) = &options.decisions else { return };
     let tokens = step_tokens(&model.arch.hyper);
     decisions.begin(DECIDES);
-    let decision = Decision::of("a step of a prompt", "", "tokens");
+    let decision = Decision::of("a prefill step", "", "tokens");
     decisions.add(match options.max_tokens.filter(|asked| *asked != tokens) {
-        Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), "another number is asked for"),
+        Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), format!("the user set {asked}")),
         None if !model.arch.hyper.causal => decision
             .chose(tokens.to_string())
-            .over(DEFAULT_MAX_TOKENS.to_string(), "attention is not causal, and a step has all of a text"),
+            .over(DEFAULT_MAX_TOKENS.to_string(), "attention is not causal, so a step holds the whole text"),
         None if tokens > DEFAULT_MAX_TOKENS => {
-            let why = format!("an expert would get less than {EXPERT_ROWS} rows of them on average");
+            let why = format!("an expert would get fewer than {EXPERT_ROWS} rows on average");
             decision.chose(tokens.to_string()).over(DEFAULT_MAX_TOKENS.to_string(), why)
         }
         None => {
-            let why = "each takes memory, and more of them gain nothing where experts have rows enough";
+            let why = "longer steps take more memory, and are not faster";
             decision.chose(tokens.to_string()).over(MOST_TOKENS.to_string(), why)
         }
     });

@@ -181,8 +181,8 @@ impl Start {
     }
 }
 
-/// Calls `compile` with a decision record of its own, if decisions are requested. Returns the result
-/// and the decisions.
+/// Calls `compile` with a decision record of its own, if decisions are requested. Returns the
+/// result and the decisions.
 fn recorded<T>(
     options: &Options,
     compile: impl FnOnce(&Options) -> Result<T, Error>,
@@ -297,13 +297,13 @@ impl Size {
 
     /// Records the decision whether experts are streamed, and how much memory they get.
     fn record(self, record: &Decisions, memory: u64, expert_memory: Option<u64>) {
-        let sizes = format!("all of it takes {}, and {} may be taken", Bytes(self.all), Bytes(memory));
-        let (all, streamed) = ("all of it in memory", "experts are read when they are needed");
+        let sizes = format!("all weights in memory would take {}; the budget is {}", Bytes(self.all), Bytes(memory));
+        let (all, streamed) = ("all weights in memory", "experts streamed from the drive");
         let decision = Decision::of("a run", "", "memory");
         record.begin(DECIDES);
         record.add(match expert_memory {
-            Some(bytes) => decision.chose(format!("{streamed}, {} of them stay", Bytes(bytes))).over(all, sizes),
-            None if self.experts == 0 => decision.chose(all).over(streamed, "the model has none"),
+            Some(bytes) => decision.chose(format!("{streamed}, {} of them in memory", Bytes(bytes))).over(all, sizes),
+            None if self.experts == 0 => decision.chose(all).over(streamed, "the model has no experts"),
             None => decision.chose(all).over(streamed, sizes),
         });
     }

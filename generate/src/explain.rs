@@ -141,11 +141,12 @@ impl fmt::Display for Group<'_> {
     /// Writes lines; the first has the pass and the question.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Decision { pass, op, question, chosen, why, rejected, .. } = self.decision;
-        write!(f, "{pass}: {question} of {op}")?;
-        if self.count > 1 {
-            write!(f, ", {} times", self.count)?;
+        match (&**op, self.count) {
+            (noun @ ("weight" | "state"), 1) => writeln!(f, "{pass}: {question} of a {noun}")?,
+            (noun @ ("weight" | "state"), count) => writeln!(f, "{pass}: {question} of {count} {noun}s")?,
+            (op, 1) => writeln!(f, "{pass}: {question} of {op}")?,
+            (op, count) => writeln!(f, "{pass}: {question} of {op}, {count} times")?,
         }
-        writeln!(f)?;
         // Names in the same layers are listed together.
         let mut by_layers: BTreeMap<&BTreeSet<u64>, Vec<&str>> = BTreeMap::new();
         for (name, layers) in self.about.iter().filter(|(name, _)| !name.is_empty()) {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(groups.iter().map(|group| group.count).collect::<Vec<_>>(), [4, 1]);
         assert_eq!(
             groups[0].to_string(),
-            ": layout of weight, 4 times\n  of        out\n  of        blk.*.a, layers 0-1, 3\n  chosen    q4_k\n  rejected  q4_k_r16: its 5 rows\n"
+            ": layout of 4 weights\n  of        out\n  of        blk.*.a, layers 0-1, 3\n  chosen    q4_k\n  rejected  q4_k_r16: its 5 rows\n"
         );
         assert_eq!(item(&all[2]), Item { op: "weight".into(), names: vec!["blk.1.a".into()], layer: Some(1) });
     }

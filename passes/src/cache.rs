@@ -93,9 +93,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             context.decide(|| {
                 let decision = Decision::of("state", &state.name, "format").chose(format!("{} in {format}", row.name));
                 let rejected = (field.format != format).then_some(field.format);
-                decision.over_all(
-                    rejected.map(|own| Rejected::new(own.name(), format!("cache.{} asks for another", row.name))),
-                )
+                decision
+                    .over_all(rejected.map(|own| Rejected::new(own.name(), format!("cache.{} is {format}", row.name))))
             });
             field.format = format;
         }

@@ -13,7 +13,8 @@
 //!
 //! let decisions = Arc::new(Decisions::default());
 //! let context = Context { decisions: Some(Arc::clone(&decisions)), ..Context::new(Target::AVX2) };
-//! context.decide(|| Decision::of("weight", "blk.0.w", "layout").chose("q4_k").over("q4_k_r16", "5 rows are no strips of 16"));
+//! let why = "5 rows are not a multiple of 16";
+//! context.decide(|| Decision::of("weight", "w", "layout").chose("q4_k").over("q4_k_r16", why));
 //! // What has no loser was no decision.
 //! context.decide(|| Decision::of("weight", "blk.1.w", "layout").chose("f32"));
 //! assert_eq!(decisions.take().len(), 1);
@@ -32,7 +33,7 @@ pub struct Decision {
     pub op: String,
     /// Name of the op's weight or state; empty if it has neither.
     pub name: String,
-    /// The question in a word or two: `layout`, `rows of an item`.
+    /// The question in a word or two: `layout`, `item size`.
     pub question: &'static str,
     /// The alternative that won.
     pub chosen: String,

@@ -93,13 +93,16 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                     context.decide(|| {
                         let name = format!("layer.{}", pair[0].0.saturating_sub(1));
                         let decision =
-                            Decision::of("experts", name, "deferral").chose("all are computed in their layer");
+                            Decision::of("experts", name, "deferral").chose("each layer computes all of its experts");
                         decision.over(
-                            format!("{deferred} of a token's are one layer late"),
-                            "the next layer cannot add them",
+                            format!("{deferred} per token one layer later"),
+                            "the next layer cannot add their results",
                         )
                     });
-                    tracing::warn!(layer = pair[0].0, "its experts are not deferred: the next layer cannot add them");
+                    tracing::warn!(
+                        layer = pair[0].0,
+                        "the layer's experts are not deferred: the next layer cannot add their results"
+                    );
                 }
             }
         }

@@ -5,6 +5,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::interpret::SourceError;
 use ixc_ir::graph::rewrite::RewriteError;
 use ixc_ir::graph::verify::VerifyError;
+use ixc_ir::units::counted;
 use ixc_kernels::attention::Refusal;
 use ixc_kernels::signature::BindError;
 use ixc_kernels::tiling::TilingError;
@@ -44,6 +45,14 @@ pub enum PassError {
         /// Kind of IR that it got.
         found: &'static str,
     },
+    /// The last pass left another kind of IR than the caller expects.
+    #[error("the last pass returned {found}; expected {expected}")]
+    Left {
+        /// Kind of IR that the caller expects.
+        expected: &'static str,
+        /// Kind of IR that the pass left.
+        found: &'static str,
+    },
     /// A pass needs facts about the model that its graph does not hold.
     #[error("pass {pass} needs a model: its weight files and its tokenizer")]
     NoModel {
@@ -78,13 +87,13 @@ pub enum PassError {
         format: Format,
     },
     /// Experts are to be deferred, but the model has no experts.
-    #[error("cannot defer {deferred} experts of a token: the model has no experts")]
+    #[error("cannot defer {} of a token: the model has no experts", counted((*deferred).into(), "expert"))]
     NoExperts {
         /// Experts that were to be deferred.
         deferred: u32,
     },
     /// A token would have no expert left in its own layer.
-    #[error("cannot defer {deferred} experts of a token: a token uses {top_k}, so at most {} can be deferred", top_k.saturating_sub(1))]
+    #[error("cannot defer {} of a token: a token uses {top_k}, so at most {} can be deferred", counted((*deferred).into(), "expert"), top_k.saturating_sub(1))]
     Deferred {
         /// Experts that were to be deferred.
         deferred: u32,
@@ -116,6 +125,7 @@ impl PassError {
             PassError::Input(_)
             | PassError::Output { .. }
             | PassError::Kind { .. }
+            | PassError::Left { .. }
             | PassError::Rewrite(_)
             | PassError::Undefined { .. } => Class::Data,
         }
@@ -185,7 +195,7 @@ pub enum ScheduleError {
         problem: String,
     },
     /// A number of the plan is too large.
-    #[error("{what} is {value}, which does not fit {limit}")]
+    #[error("{what} is {value}; expected at most {limit}")]
     TooLarge {
         /// Name of the number.
         what: String,

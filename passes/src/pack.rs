@@ -82,15 +82,15 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             let decision = Decision::of("weight", name, "layout");
             match &found[w.index()] {
                 Ok(layout) => {
-                    let why = format!("whole strips of {STRIP} rows and whole blocks of columns");
+                    let why = format!("its rows fill strips of {STRIP}, and its columns fill blocks");
                     decision
                         .chose(layout.name())
-                        .over(format!("{format} as in the file"), "its shape allows to pack it")
                         .since(why)
+                        .over(format!("{format} as stored"), "packed kernels are faster")
                 }
                 Err(why) => {
                     let packed = format.packed().map_or("packed", Format::name);
-                    decision.chose(format!("{format} as in the file")).over(packed, why.text(&module))
+                    decision.chose(format!("{format} as stored")).over(packed, why.text(&module))
                 }
             }
         });
@@ -150,19 +150,24 @@ enum Unpacked {
 impl Unpacked {
     fn text(self, module: &Module) -> String {
         match self {
-            Unpacked::Off => "pack.weights says not to".to_owned(),
+            Unpacked::Off => "pack.weights is false".to_owned(),
             Unpacked::NoForm => "its format has no packed form".to_owned(),
-            Unpacked::NoMatrix => "it is no matrix".to_owned(),
-            Unpacked::Rows(rows) => format!("its {rows} rows are no whole strips of {STRIP}"),
-            Unpacked::Part => format!("it is a part of a tensor that is no whole strips of {STRIP} rows"),
+            Unpacked::NoMatrix => "the weight is not a matrix".to_owned(),
+            Unpacked::Rows(rows) => format!("its {rows} rows are not a multiple of {STRIP}, the rows of a strip"),
+            Unpacked::Part => {
+                format!("it is part of a tensor, and does not start and end at a multiple of {STRIP} rows")
+            }
             Unpacked::Columns(columns, packed) => {
-                format!("its {columns} columns are no whole blocks of {}", packed.block_len())
+                format!("its {columns} columns are not a multiple of {}, the columns of a block", packed.block_len())
             }
             Unpacked::Activations(columns, x) => {
-                format!("its {columns} columns are no whole blocks of {}, which {x} has", x.block_len())
+                format!("its {columns} columns are not a multiple of {}, the columns of an {x} block", x.block_len())
             }
             Unpacked::With(other) => {
-                format!("one kernel reads it with {}, which is not packed alike", module.weights[other.index()].name)
+                format!(
+                    "the kernel that reads it also reads {}, which has another layout",
+                    module.weights[other.index()].name
+                )
             }
         }
     }

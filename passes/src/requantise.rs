@@ -114,18 +114,18 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         context.decide(|| {
             let decision = Decision::of("weight", &weight.name, "format");
             let kept =
-                |why: String| decision.clone().chose(format!("{} as it is", weight.format)).over(format.name(), why);
+                |why: String| decision.clone().chose(format!("{} as stored", weight.format)).over(format.name(), why);
             match (strips, whole, known) {
                 _ if format == weight.format => decision.clone().chose(format.name()),
                 (true, true, true) => decision
                     .clone()
                     .chose(format.name())
-                    .over(weight.format.name(), "requantise.weights asks for another"),
-                (false, ..) => kept(format!("its {n} rows are no whole strips of {STRIP}")),
+                    .over(weight.format.name(), format!("requantise.weights requests {format}")),
+                (false, ..) => kept(format!("its {n} rows are not a multiple of {STRIP}, the rows of a strip")),
                 (true, false, _) => {
-                    kept(format!("its {k} columns are no whole blocks, or more than {MAX_COLUMNS_BY_ROWS}"))
+                    kept(format!("its {k} columns do not fill blocks, or exceed {MAX_COLUMNS_BY_ROWS}"))
                 }
-                (true, true, false) => kept("no file has blocks of its format".to_owned()),
+                (true, true, false) => kept("only weights that a file stores can be requantised".to_owned()),
             }
         });
         if whole && known && format != weight.format {

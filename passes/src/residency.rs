@@ -82,6 +82,10 @@ pass_options! {
     }
 }
 
+/// Both residencies of experts, in decisions.
+const IN_MEMORY: &str = "all in memory";
+const STREAMED: &str = "streamed from the drive";
+
 /// Runs the pass.
 ///
 /// # Errors
@@ -92,8 +96,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let Some(memory) = options.memory else {
         if module.functions.iter().flat_map(|function| &function.ops).any(reads_experts) {
             context.decide(|| {
-                let decision = Decision::of("experts", "", "residency").chose("all experts stay in memory");
-                decision.over("experts are loaded when they are needed", "no budget says that they do not fit")
+                let decision = Decision::of("experts", "", "residency").chose(IN_MEMORY);
+                decision.over(STREAMED, "their memory has no limit")
             });
         }
         return Ok(module);
@@ -105,10 +109,10 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     tracing::debug!(bytes, memory, fits, "experts");
     if !all.is_empty() {
         context.decide(|| {
-            let sizes = format!("{} of experts, and {} for them", Bytes(bytes), Bytes(memory));
+            let sizes = format!("the experts take {}; their limit is {}", Bytes(bytes), Bytes(memory));
             let (chosen, other) = match fits {
-                true => ("all experts stay in memory", "experts are loaded when they are needed"),
-                false => ("experts are loaded when they are needed", "all experts stay in memory"),
+                true => (IN_MEMORY, STREAMED),
+                false => (STREAMED, IN_MEMORY),
             };
             Decision::of("experts", "", "residency").chose(chosen).over(other, sizes)
         });
@@ -147,7 +151,8 @@ fn tell_prediction(
     if !context.tells() {
         return;
     }
-    const ROUTER: &str = "its router, applied a layer early";
+    const ROUTER: &str = "an early router";
+    const NONE: &str = "no prediction";
     for pair in layers.windows(2) {
         let [layer, next] = pair else { continue };
         context.decide(|| {
@@ -156,16 +161,16 @@ fn tell_prediction(
             match (predict, Router::of(function, uses, layer, next)) {
                 (Some(extra), Some(router)) => {
                     let count = router.route.top_k.saturating_add(extra.into()).min(router.experts);
-                    let chosen = format!("{ROUTER}, names {count} for each token");
-                    decision.chose(chosen).over("no prediction in the plan", format!("residency.predict is {extra}"))
+                    let chosen = format!("{ROUTER}: it names {count} experts per token");
+                    decision.chose(chosen).over(NONE, format!("residency.predict is {extra}"))
                 }
                 (Some(_), None) => {
-                    let why = "it takes more than pure ops on what goes by the layer before";
-                    decision.chose("no prediction in the plan").over(ROUTER, why)
+                    let why = "the router needs more than the residual of the layer before";
+                    decision.chose(NONE).over(ROUTER, why)
                 }
                 (None, _) => {
-                    let why = "residency.predict is none: what was used before is all that a run predicts by";
-                    decision.chose("no prediction in the plan").over(ROUTER, why)
+                    let why = "residency.predict is none; a run predicts only from earlier tokens";
+                    decision.chose(NONE).over(ROUTER, why)
                 }
             }
         });
@@ -295,15 +300,13 @@ impl Uses {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
                     context.decide(|| {
-                        let why = "they are not two or three matrices of one routing, each read nowhere else";
+                        let why = "the layer needs 2 or 3 expert matrices that no other op reads";
                         let name = format!("layer.{number}");
-                        let decision =
-                            Decision::of("experts", name, "residency").chose("all of this layer stay in memory");
-                        decision.over("they are loaded when they are needed", why)
+                        Decision::of("experts", name, "residency").chose(IN_MEMORY).over(STREAMED, why)
                     });
                     tracing::warn!(
                         layer = number,
-                        "experts stay in memory: they are not two or three matrices of their own"
+                        "the layer's experts stay in memory: they are not two or three matrices that no other op reads"
                     );
                 }
                 number += i64::from(found.is_some());

@@ -141,7 +141,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 context.decide(|| {
                     let rows = item_rows(&offer, context.target);
                     let own = Cut::cheapest(&offer, &rows, context.target, caches, limits, false).tiling;
-                    let rejected = (own != cut.tiling).then(|| Rejected::new(own.to_string(), "another is asked for"));
+                    let rejected = (own != cut.tiling)
+                        .then(|| Rejected::new(own.to_string(), "the user requested another tiling"));
                     let decision = Decision::of("weight", &weight.name, "tiling").chose(cut.tiling.to_string());
                     decision.since(&cut.why).over_all(rejected)
                 });

@@ -307,7 +307,7 @@ fn passes_resume_from_dumped_text() {
     assert_eq!(String::from_utf8(resumed.stdout).unwrap(), plan, "{}", String::from_utf8_lossy(&resumed.stderr));
     assert!(tiled.contains("tile = \"rows=32 gemv<=5/5 gemm/96\", why = \""), "{tiled}");
     let asked = after("tile", &["--tile", "blk.*.attn_q.weight: rows=16", "--tile", "output.weight: rows=16"]);
-    assert!(asked.contains("tile = \"rows=16 gemv<=5/5 gemm/96\", why = \"asked for by"), "{asked}");
+    assert!(asked.contains("tile = \"rows=16 gemv<=5/5 gemm/96\", why = \"requested for"), "{asked}");
     let refused = |more: &[&str], says: &str| {
         let output = ixc([&["dump", "--target", "avx2", "--after", "tile"], more].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{more:?}: {}", stderr(&output));

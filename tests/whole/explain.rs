@@ -57,13 +57,13 @@ fn empty_selection_lists_available_names() {
         "{}",
         dump(&["--op", "ffn_don"])
     );
-    assert!(dump(&["--layer", "9"]).contains("nothing here is in layer 9; layers are 0-3"));
+    assert!(dump(&["--layer", "9"]).contains("no item is in layer 9; layers are 0-3"));
     assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
     assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("drawings are of all of a graph"));
     assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
     assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("has no op or layer"));
-    assert!(refused(&["explain", "--op", "zzz"]).contains("nothing here is called \"zzz\""));
+    assert!(refused(&["explain", "--op", "zzz"]).contains("no item has the name \"zzz\""));
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     // Each weight of a product has a layout and a tiling. Each layer has attention kernels by
     // number of rows.
     assert_eq!(of("pack", "layout").len(), 33);
-    assert_eq!((of("tile", "rows of an item").len(), of("tile", "kernel by rows").len()), (21, 33));
-    assert_eq!(of("lower", "kernel by rows").len(), 4);
+    assert_eq!((of("tile", "item size").len(), of("tile", "kernels").len()), (21, 33));
+    assert_eq!(of("lower", "kernels").len(), 4);
     assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
     assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
     // The norm before experts is computed twice: the fused op that takes it quantised is separate
@@ -123,7 +123,7 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     // With a budget, the plan names the predictor of each layer.
     let streamed = explain(&["--expert-memory", "1MiB", "--predict", "2", "--pass", "residency"]);
     let streamed = streamed["decisions"].as_array().unwrap();
-    assert!(streamed[0]["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{streamed:#?}");
+    assert!(streamed[0]["chosen"].as_str().unwrap().contains("streamed from the drive"), "{streamed:#?}");
     let routers = streamed.iter().filter(|each| each["question"] == "predictor");
     assert_eq!(routers.filter(|each| each["chosen"].as_str().unwrap().contains("names 4")).count(), 3, "{streamed:#?}");
     // The predictor at the start of a run is a decision too: it depends on the plan.
@@ -147,8 +147,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
         let all = budget["decisions"].as_array().unwrap();
         all.iter().find(|each| each["question"] == question).unwrap_or_else(|| panic!("{budget:#}")).clone()
     };
-    assert_eq!(asked("memory")["rejected"][0]["what"], "all of it in memory");
-    assert!(asked("residency")["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{budget:#}");
+    assert_eq!(asked("memory")["rejected"][0]["what"], "all weights in memory");
+    assert!(asked("residency")["chosen"].as_str().unwrap().contains("streamed from the drive"), "{budget:#}");
     let roomy = explain(&["--memory", "64GiB"]);
     assert!(roomy["decisions"].as_array().unwrap().iter().all(|each| each["pass"] != "run"), "{roomy:#}");
     assert_eq!(roomy["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "a run").count(), 1);
@@ -164,7 +164,7 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
         "--layer",
         "1",
     ]);
-    assert!(asked["decisions"][0]["why"].as_str().unwrap().starts_with("asked for by"), "{asked:#}");
+    assert!(asked["decisions"][0]["why"].as_str().unwrap().starts_with("requested for"), "{asked:#}");
     // The reason for weights that are not packed.
     let kept = explain(&["--set", "pack.weights=false", "--pass", "pack"]);
     assert!(kept["decisions"][0]["rejected"][0]["why"].as_str().unwrap().contains("pack.weights"), "{kept:#}");
@@ -223,7 +223,7 @@ fn recording_decisions_does_not_change_the_plan() {
             assert!(own == own_told && decisions.take().len() > 100, "{}", target.name());
         }
     }
-    // With a budget, a plan is made twice.
+    // With a small budget, a plan is made twice.
     for memory in [1 << 20, 1 << 40] {
         let run = ixc::runtime::engine::Options { memory: Some(memory), ..Default::default() };
         let options = Options { target: Some(Target::AVX2), predict_extra: Some(1), ..Options::default() };

@@ -34,16 +34,16 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         let Some(rope) = rotated.filter(once) else {
             context.decide(|| {
                 let why = match rotated {
-                    None => "its keys are not what a rotation gives",
-                    Some(rope) if rope.pos != append.pos => "its keys are rotated by other positions",
-                    Some(_) => "its rotated keys have another use, and would be computed twice",
+                    None => "no rotation computes its keys",
+                    Some(rope) if rope.pos != append.pos => "a rotation by other positions computes its keys",
+                    Some(_) => "another op uses the rotated keys too, so they would be computed twice",
                 };
                 Decision::of("kv.append", state(), "fusion").chose("kv.append").over("rope.append", why)
             });
             continue;
         };
         context.decide(|| {
-            let why = "the rotated row would be written, and read again";
+            let why = "they would write the rotated row and read it again";
             Decision::of("rope.append", state(), "fusion").chose("rope.append").over("rope.heads and kv.append", why)
         });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {

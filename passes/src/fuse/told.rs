@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! rms_norm     chosen: rms_norm       over rms_norm.quantise: ...
-//! add          chosen: add            over residual_left: it takes what a linear gives, and finds what mul gives
+//! add          chosen: add            over residual_left: it needs the result of linear, but ...
 //! ```
 //!
 //! This module computes nothing unless decisions are recorded.
@@ -47,9 +47,9 @@ pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told>
         for (node, more) in others {
             let Some(other) = op_of(graph, choice, node).filter(|other| *other != op) else { continue };
             let why = match more {
-                Some(0) => "it costs as much, and comes later".to_owned(),
-                Some(more) => format!("the region would cost {more} more"),
-                None => "it would need what it gives".to_owned(),
+                Some(0) => "it costs as much, and the first one wins".to_owned(),
+                Some(more) => format!("a small step would take about {more} ns longer"),
+                None => "it would need its own result as an input".to_owned(),
             };
             let lost = Rejected::new(other.row().mnemonic, why);
             if !rejected.contains(&lost) {
@@ -130,7 +130,7 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
         }
         let place = Id::from(from.as_ref().len() - 1);
         let (matched, why) = match holds(graph, from, place, class, &mut HashMap::new()) {
-            Ok(matched) => (matched, "what it gives is of another type, or a format that it is not for".to_owned()),
+            Ok(matched) => (matched, "the result has another type, or the rule does not support its format".to_owned()),
             Err(ended) => ended,
         };
         // A rule that matches only the op itself was not close.
@@ -155,7 +155,11 @@ fn holds(
     let wanted = match &ast[place] {
         ENodeOrVar::Var(var) => {
             let known = *bound.entry(*var).or_insert(class);
-            return if known == class { Ok(0) } else { Err((0, "it takes one value where there are two".to_owned())) };
+            return if known == class {
+                Ok(0)
+            } else {
+                Err((0, "it needs the same value in two places, but finds two values".to_owned()))
+            };
         }
         ENodeOrVar::ENode(node) => node,
     };
@@ -182,19 +186,19 @@ fn holds(
             Some(_) => {}
         }
     }
-    Err(best.unwrap_or_else(|| (0, format!("it takes {}, and finds {}", said(&wanted.head), found(graph, class)))))
+    Err(best.unwrap_or_else(|| (0, format!("it needs {}, but finds {}", said(&wanted.head), found(graph, class)))))
 }
 
 fn said(head: &Head) -> String {
     match head {
-        Head::Leaf(_) => "a value from elsewhere".to_owned(),
+        Head::Leaf(_) => "a value from outside the region".to_owned(),
         Head::Weight(_) => "a weight".to_owned(),
-        Head::Absent => "nothing".to_owned(),
+        Head::Absent => "no operand".to_owned(),
         Head::Attr(attr) => attr.attr().to_string(),
-        Head::Op(kind) => format!("what {} gives", kind.row().mnemonic),
-        Head::Result(_) => "a result of several".to_owned(),
-        Head::Activation => "a weight's activation format".to_owned(),
-        Head::Attend => "what an attention reads".to_owned(),
+        Head::Op(kind) => format!("the result of {}", kind.row().mnemonic),
+        Head::Result(_) => "one of several results".to_owned(),
+        Head::Activation => "the activation format of a weight".to_owned(),
+        Head::Attend => "the inputs of an attention".to_owned(),
     }
 }
 

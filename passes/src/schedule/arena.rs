@@ -48,9 +48,9 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
     context.decide(|| {
         let own = buffers.iter().filter_map(|buffer| bytes(buffer, max_tokens, max_outputs));
         let apart = own.fold(0, u64::saturating_add);
-        let decision =
-            Decision::of("arena", "", "memory").chose(format!("{}, shared by buffers in turn", Bytes(arena_bytes)));
-        decision.over("a place of its own for each buffer", format!("{} would be needed", Bytes(apart)))
+        let decision = Decision::of("buffers", "", "memory")
+            .chose(format!("{}, which buffers share over time", Bytes(arena_bytes)));
+        decision.over("memory of its own for each buffer", format!("they would take {}", Bytes(apart)))
     });
     tracing::debug!(buffers = buffers.len(), arena_bytes, "placed");
     Ok(Plan { buffers, arena_bytes, steps: steps::build(work, &steps), ..plan })

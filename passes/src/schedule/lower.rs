@@ -514,16 +514,17 @@ impl<'a> Lowering<'a> {
         let Some(decisions) = &self.decisions else { return };
         let limit = |choice: &KernelChoice| match choice.up_to_rows {
             u32::MAX => String::new(),
-            rows => format!(" up to {}", counted(rows.into(), "row")),
+            rows => format!(" for up to {}", counted(rows.into(), "row")),
         };
-        let name = |choice: &KernelChoice| format!("{} by {}{}", choice.spec.name(), choice.row_chunk, limit(choice));
+        let chunk = |choice: &KernelChoice| counted(choice.row_chunk.into(), "row");
+        let name = |choice: &KernelChoice| format!("{} by {}{}", choice.spec.name(), chunk(choice), limit(choice));
         let Label { op, rest: name_of } = Label::of(label);
-        let chosen = choices.iter().map(name).collect::<Vec<_>>().join(", ");
-        let mut decision = Decision::of(op, name_of, "kernel by rows").chose(chosen);
+        let chosen = choices.iter().map(name).collect::<Vec<_>>().join("; ");
+        let mut decision = Decision::of(op, name_of, "kernels").chose(chosen);
         for (pair, why) in choices.windows(2).zip(why) {
             if let [before, next] = pair {
                 let rows = counted(before.up_to_rows.into(), "row");
-                decision = decision.over(format!("{} by {} for {rows}", next.spec.name(), next.row_chunk), *why);
+                decision = decision.over(format!("{} by {} for {rows}", next.spec.name(), chunk(next)), *why);
             }
         }
         decisions.add(decision.over_all(rejected()));

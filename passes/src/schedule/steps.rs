@@ -89,6 +89,10 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
     Ok(Draft { steps: Some(steps), ..draft })
 }
 
+/// Threads of a step, in decisions.
+const ALL: &str = "all";
+const ONE: &str = "one for few rows";
+
 /// Records for each step whether all threads share it.
 fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Context<'_>) {
     for step in steps {
@@ -98,19 +102,17 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
         });
         let Some(label) = tasks.clone().next() else { continue };
         let Label { op, rest: name } = Label::of(label);
-        let op = if tasks.count() > 1 { format!("{op} and beside it") } else { op.to_owned() };
+        let op = if tasks.count() > 1 { format!("{op} and tasks in parallel") } else { op.to_owned() };
         let decision = Decision::of(op, name, "threads");
         context.decide(|| match (alone, step.alone) {
-            (None, _) => decision.chose("all share it").over("one thread alone with few rows", "steps.alone is none"),
+            (None, _) => decision.chose(ALL).over(ONE, "steps.alone is none"),
             (Some(_), 0) => {
-                let why = "with one row, sharing it saves more than meeting takes";
-                decision.chose("all share it").over("one thread alone with few rows", why)
+                let why = "even with 1 row, sharing saves more than a barrier takes";
+                decision.chose(ALL).over(ONE, why)
             }
             (Some(bytes), rows) => {
-                let why = format!("sharing saves less than a thread gets through while all meet, {}", Bytes(bytes));
-                decision
-                    .chose(format!("one alone with up to {}", counted(rows.into(), "row")))
-                    .over("all share it", why)
+                let why = format!("sharing saves less than a barrier costs ({} of data)", Bytes(bytes));
+                decision.chose(format!("one for up to {}", counted(rows.into(), "row"))).over(ALL, why)
             }
         });
     }

@@ -51,13 +51,15 @@ impl Cut {
         if tells {
             let items = rows.iter().filter(|&&rows| rows != best.rows).map(|&rows| {
                 let why = match kernels.iter().find(|kernels| kernels.rows == rows) {
-                    Some(kernels) => cycles(cost(kernels)),
-                    None => format!("{}, fewer than {MIN_ITEMS}", counted(weight.n / rows, "item")),
+                    Some(kernels) => format!("{}, not less than the choice", cycles(cost(kernels))),
+                    None => {
+                        format!("only {}; the minimum for threads is {MIN_ITEMS}", counted(weight.n / rows, "item"))
+                    }
                 };
                 Rejected::new(format!("{rows} weight rows"), why)
             });
-            let chosen = Decision::of("weight", "", "rows of an item").chose(format!("{} weight rows", best.rows));
-            let chosen = chosen.since(format!("{}, {}", counted(weight.n / best.rows, "item"), cycles(cost(best))));
+            let chosen = Decision::of("weight", "", "item size").chose(format!("{} weight rows", best.rows));
+            let chosen = chosen.since(format!("{}; {}", counted(weight.n / best.rows, "item"), cycles(cost(best))));
             told.push(chosen.over_all(items));
             told.push(best.told(caches));
             let mut bands = Vec::new();
@@ -65,7 +67,7 @@ impl Cut {
                 Some(band) => format!("bands of {band} weight rows"),
                 None => "whole items".to_owned(),
             };
-            told.push(Decision::of("weight", "", "bands for few rows").chose(chosen).over_all(bands));
+            told.push(Decision::of("weight", "", "bands").chose(chosen).over_all(bands));
         }
         Cut { tiling: Tiling { parts: parts.collect() }, why, told }
     }
@@ -134,7 +136,7 @@ impl Cut {
             cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
             if tells {
                 let rejected = (own.tiling != cut.tiling)
-                    .then(|| Rejected::new(own.tiling.to_string(), "another was measured to be faster"));
+                    .then(|| Rejected::new(own.tiling.to_string(), "the chosen tiling was faster when tuned"));
                 let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
                 cut.told = vec![decision.over_all(rejected)];
             }
@@ -190,6 +192,6 @@ impl Cut {
             }
             part.uses.clone_from(&asked.uses);
         }
-        Ok(Cut { why: format!("asked for by {:?}", asked.pattern), ..decision })
+        Ok(Cut { why: format!("requested for {:?}", asked.pattern), ..decision })
     }
 }

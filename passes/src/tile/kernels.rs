@@ -24,7 +24,7 @@ pub(super) struct Kernels {
 
 /// Formats a cost per row of activations and element of the weight.
 pub(super) fn cycles(cost: f64) -> String {
-    format!("{:.4} cycles for an element and a row", cost * candidates::UNIT)
+    format!("{:.4} cycles per element and row", cost * candidates::UNIT)
 }
 
 impl Kernels {
@@ -38,7 +38,7 @@ impl Kernels {
         let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
         // Chunks that lost, each with the chunk that won.
         let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
-        let name = |each: &Candidate| format!("{} by {}", each.strategy, each.row_chunk);
+        let name = |each: &Candidate| format!("{} by {}", each.strategy, counted(each.row_chunk.into(), "row"));
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
             let cost = |each: &Candidate| each.cost_of_a_row(caches);
             let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
@@ -54,7 +54,11 @@ impl Kernels {
             match (*first..=MOST_COMPARED).find(takes_over) {
                 Some(at) if at == *first => {
                     if tells {
-                        let why = format!("the arithmetic of {} takes no longer from {at} rows on", best.strategy);
+                        let why = format!(
+                            "the arithmetic of {} takes no longer, from {} on",
+                            best.strategy,
+                            counted(at.into(), "row")
+                        );
                         rejected.push(Rejected::new(name(before), why));
                     }
                     from.pop();
@@ -63,11 +67,10 @@ impl Kernels {
                 Some(at) => {
                     if tells {
                         let [own, other] = [best, before].map(|each| each.arithmetic(at - 1) * candidates::UNIT);
-                        let what = format!("{} for less than {at} rows", best.strategy);
+                        let what = format!("{} below {at} rows", best.strategy);
                         let why = format!(
-                            "{:.4} cycles for an element and {} rows, {} {other:.4}",
-                            own,
-                            at - 1,
+                            "{own:.4} cycles per element for {}; {}: {other:.4}",
+                            counted((at - 1).into(), "row"),
                             before.strategy
                         );
                         rejected.push(Rejected::new(what, why));
@@ -77,7 +80,7 @@ impl Kernels {
                 None => {
                     if tells {
                         let why = format!(
-                            "its arithmetic takes longer than that of {} up to {MOST_COMPARED} rows",
+                            "for up to {MOST_COMPARED} rows, its arithmetic takes longer than that of {}",
                             before.strategy
                         );
                         rejected.push(Rejected::new(name(best), why));
@@ -91,9 +94,14 @@ impl Kernels {
             let most =
                 kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
             let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
-            let why =
-                || format!("{}, by {won} {}", cycles(each.cost_of_a_row(caches)), cycles(best.cost_of_a_row(caches)));
-            (lost != won).then(|| Rejected::new(format!("{} by {lost}", each.strategy), why()))
+            let why = || {
+                format!(
+                    "{}; by {won}: {:.4}",
+                    cycles(each.cost_of_a_row(caches)),
+                    best.cost_of_a_row(caches) * candidates::UNIT
+                )
+            };
+            (lost != won).then(|| Rejected::new(format!("{} by {}", each.strategy, counted(lost.into(), "row")), why()))
         });
         let rejected = lost.chain(rejected).collect();
         Kernels { rejected, ..kernels }
@@ -108,14 +116,14 @@ impl Kernels {
     /// Returns the decision about the kernel for each number of rows, with the alternatives.
     pub(super) fn told(&self, caches: &CoreCaches) -> Decision {
         let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
-            let from = if from > 1 { format!(" from {from} rows") } else { String::new() };
-            format!("{} by {}{from}", candidate.strategy, candidate.row_chunk.min(up_to))
+            let from = if from > 1 { format!("from {from} rows, ") } else { String::new() };
+            format!("{from}{} by {}", candidate.strategy, counted(candidate.row_chunk.min(up_to).into(), "row"))
         };
-        let chosen = self.uses().map(each).collect::<Vec<_>>().join(", ");
+        let chosen = self.uses().map(each).collect::<Vec<_>>().join("; ");
         let why = self
             .last()
-            .map_or_else(String::new, |last| format!("{}: {}", last.strategy, cycles(last.cost_of_a_row(caches))));
-        Decision::of("weight", "", "kernel by rows").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
+            .map_or_else(String::new, |last| format!("{} takes {}", last.strategy, cycles(last.cost_of_a_row(caches))));
+        Decision::of("weight", "", "kernels").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
     }
 
     pub(super) fn last(&self) -> Option<&Candidate> {
@@ -153,10 +161,10 @@ impl Kernels {
         let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
         let items = weight.n / self.rows;
         let chosen = if !few {
-            all.iter().for_each(|band| reject(*band, &|| "one kernel does all rows".to_owned()));
+            all.iter().for_each(|band| reject(*band, &|| "the same kernel computes few and many rows".to_owned()));
             None
         } else if items >= limits.items {
-            let why = || format!("{} are enough", counted(items, "item"));
+            let why = || format!("{items} whole items are enough; the goal is {}", limits.items);
             all.iter().for_each(|band| reject(*band, &why));
             None
         } else {
@@ -168,14 +176,14 @@ impl Kernels {
                 let count = weight.n / band;
                 reject(band, &|| match (is_large(&band), count >= limits.items) {
                     (false, _) => {
-                        format!("{} of weights, less than {}", Bytes(weight.bytes(band)), Bytes(limits.band_bytes))
+                        format!("a band has {}; the minimum is {}", Bytes(weight.bytes(band)), Bytes(limits.band_bytes))
                     }
-                    (true, true) => format!("{} are more than needed", counted(count, "band")),
-                    (true, false) => format!("{}, fewer than {}", counted(count, "band"), limits.items),
+                    (true, true) => format!("{} are more than the goal of {}", counted(count, "band"), limits.items),
+                    (true, false) => format!("only {}; the goal is {}", counted(count, "band"), limits.items),
                 });
             }
             if chosen.is_some() && tells {
-                let why = format!("{}, fewer than {} for many threads", counted(items, "item"), limits.items);
+                let why = format!("only {}; the goal for many threads is {}", counted(items, "item"), limits.items);
                 rejected.push(Rejected::new("whole items", why));
             }
             chosen

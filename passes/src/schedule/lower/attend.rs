@@ -105,7 +105,7 @@ impl Selection {
             all.extend(ranges.into_iter().map(text));
         }
         let larger = self.larger.iter().map(|(rows, kernel, LargerItems { row_chunk, why })| {
-            Rejected::new(format!("{kernel} by {row_chunk}{}", rows.text()), *why)
+            Rejected::new(format!("{kernel} by {}{}", counted((*row_chunk).into(), "row"), rows.text()), *why)
         });
         all.extend(larger);
         all
