@@ -277,7 +277,7 @@ static void check_generation(ixc_model *model, const char *folder) {
     FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "reserved");
     how.reserved = 0, how.stop_count = 1;
     FAILS(ixc_generate(model, prompt, count, &how, &generation), IXC_USAGE, "stop is NULL");
-    FAILS(ixc_generate(model, prompt, 0, NULL, &generation), IXC_DATA, "no tokens were given");
+    FAILS(ixc_generate(model, prompt, 0, NULL, &generation), IXC_DATA, "the input has no tokens");
     FAILS(ixc_generate(model, NULL, 4, NULL, &generation), IXC_USAGE, "prompt is NULL");
     uint32_t wrong = UINT32_MAX;
     FAILS(ixc_generate(model, &wrong, 1, NULL, &generation), IXC_DATA, "4294967295");

@@ -303,8 +303,8 @@ impl Args {
         passes_to(&options, Some(last.name))?;
         let is_final = manager::names().last() == Some(&last.name);
         let result: Result<Option<Compiled>, ixc_error::Error> = match self.memory.bytes() {
-            // From `residency` on, the passes need the memory for experts. It follows from the budget
-            // and the whole plan.
+            // From `residency` on, the passes need the memory for experts. It follows from the
+            // budget and the whole plan.
             Some(memory) => {
                 let run = engine::Options { memory: Some(memory), ..engine::Options::default() };
                 compile_within(&model, &options, &run).map(|(compiled, _)| Some(compiled)).map_err(Into::into)

@@ -341,7 +341,7 @@ impl Args {
         let file = locate(file, path, model_file)?;
         let plan = &file.plan;
         if !self.passes().is_empty() {
-            return Err(ixc_generate::Error::PlanSays { what: "what keys and values are kept in" }.into());
+            return Err(ixc_generate::Error::PlanSays { what: "the formats of keys and values" }.into());
         }
         if let Some(wanted) = wanted.filter(|wanted| wanted.name() != plan.target) {
             return Err(ixc_generate::Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }.into());

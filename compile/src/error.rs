@@ -65,7 +65,7 @@ pub enum Error {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// The requested last pass does not come after the pass to continue from.
-    #[error("compiling continues after {start}; {last} does not come after it")]
+    #[error("compilation starts after pass {start}, and pass {last} does not come later; name a later pass")]
     BehindPass {
         /// The pass after which compiling continues.
         start: &'static str,
@@ -123,7 +123,7 @@ pub enum Error {
     #[error(transparent)]
     DescriptorWeight(#[from] WeightError),
     /// The file is a plan, but a model file is needed.
-    #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
+    #[error("{}: is a plan; expected the model file that the plan was compiled from", path.display())]
     IsPlan {
         /// The plan.
         path: PathBuf,
@@ -145,7 +145,7 @@ pub enum Error {
         vocabulary: u64,
     },
     /// No tokens to compute.
-    #[error("no tokens were given; at least one is needed")]
+    #[error("the input has no tokens; expected at least one")]
     NoTokens,
     /// More tokens than the context holds.
     #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]

@@ -1,4 +1,5 @@
-//! Passes before `residency`, which do not depend on memory. They run once for all plans of a model.
+//! Passes before `residency`, which do not depend on memory. They run once for all plans of a
+//! model.
 //!
 //! ```
 //! use ixc_compile::{compile::{Options, specs}, model::Model, prefix::Prefix};

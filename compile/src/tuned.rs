@@ -222,7 +222,7 @@ impl Tuned {
                 choices,
             }),
             Err(error) => {
-                tracing::warn!(%error, "tuned choices are ignored");
+                tracing::warn!(%error, "the file of tuned choices cannot be used, and is ignored");
                 None
             }
         }
@@ -263,7 +263,7 @@ impl Tuned {
             let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
             if !is_taken {
                 let file = self.path.display();
-                tracing::warn!(%file, %choice, "is not a candidate any more and is ignored; `ixc kernel tune` finds another");
+                tracing::warn!(%file, %choice, "a tuned choice is no longer a candidate, and is ignored; `ixc kernel tune` finds another");
             }
             is_taken
         };
@@ -306,7 +306,7 @@ impl Place {
         });
         match held {
             Err(error) if self.is_own && matches!(error, Error::Tuned(_)) => {
-                tracing::warn!(%error, "earlier tuned choices are replaced");
+                tracing::warn!(%error, "the file of tuned choices cannot be read, and is replaced");
                 Ok(None)
             }
             held => held,

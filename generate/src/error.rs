@@ -63,7 +63,7 @@ pub enum Error {
         source: Box<CodegenError>,
     },
     /// The option applies to compiling, but the model is already a plan.
-    #[error("a plan already fixes {what}: this is chosen when it is compiled")]
+    #[error("a plan already fixes {what}; choose it when the model is compiled")]
     PlanSays {
         /// The option.
         what: &'static str,
@@ -75,7 +75,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The target of the plan differs from the requested one.
-    #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
+    #[error("the plan is for target {plan}, not for {wanted}; compile the model for {wanted}")]
     OtherTarget {
         /// The plan's target.
         plan: String,
@@ -95,10 +95,12 @@ pub enum Error {
     NoEarlyRouters,
     /// Experts are requested to stay in mapped files, but the plan does not state when it needs
     /// them.
-    #[error("this plan does not say when experts are needed; experts in mapped files require this")]
+    #[error(
+        "this plan does not say when experts are needed, which mapped experts require; compile the model for a smaller memory budget"
+    )]
     NoGroups,
     /// The model has no supported tokenizer, but text is given.
-    #[error("text cannot be turned into tokens: {reason}")]
+    #[error("the text cannot be tokenized: {reason}")]
     NoTokenizer {
         /// The reason.
         reason: String,
@@ -139,7 +141,9 @@ pub enum Error {
     #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
     /// The chat template does not present tools, and its format has no description in words.
-    #[error("the chat template leaves tools out, and its format of calls cannot be described in a prompt")]
+    #[error(
+        "the chat template prints no tools, and a prompt cannot describe its format of calls; expected a template that prints tools"
+    )]
     ToolsLeftOut,
     /// The sampler's settings are invalid.
     #[error(transparent)]
@@ -151,9 +155,7 @@ pub enum Error {
     #[error(transparent)]
     Grammar(#[from] GrammarError),
     /// Too many tokens contain or begin a text that ends repetitions.
-    #[error(
-        "more than {most} tokens contain or begin the texts that end repetitions, up to {text:?}; give fewer or longer texts"
-    )]
+    #[error("the sequence breakers up to {text:?} match more than {most} tokens; give fewer or longer breakers")]
     Breakers {
         /// The text at which the limit was exceeded.
         text: String,
@@ -177,13 +179,13 @@ pub enum Error {
         slots: usize,
     },
     /// The model does not support drafts, because its states cannot be cut.
-    #[error("tokens of this model cannot be guessed: its recurrent states cannot be restored after a wrong guess")]
+    #[error("this model does not support speculation: its recurrent states cannot be restored after a rejected draft")]
     NoSpeculation,
     /// The draft model does not match the model.
-    #[error("the draft model cannot guess for the model: {0}")]
+    #[error("the draft model does not fit the model: {0}")]
     Draft(#[from] DraftError),
     /// The draft layer does not match the model.
-    #[error("the layer cannot guess for the model: {0}")]
+    #[error("the draft layer does not fit the model: {0}")]
     OwnLayer(#[from] OwnLayerError),
     /// An invalid file of expert counts.
     #[error(transparent)]
@@ -192,7 +194,7 @@ pub enum Error {
     #[error(transparent)]
     Layer(#[from] LayerError),
     /// The thread that runs experts has ended.
-    #[error("the thread that runs experts is gone")]
+    #[error("the thread that runs experts has ended; load the plan again")]
     NoMoe,
     /// A drive cannot be measured.
     #[error(transparent)]
@@ -202,7 +204,7 @@ pub enum Error {
     },
     /// The largest file is too small to measure the drive.
     #[error(
-        "{}: the largest file here has {}; to measure a drive, give a file of {} or more that lies on it",
+        "{}: the largest file here has {}; expected a file of at least {} on the drive to be measured",
         path.display(), Bytes(*bytes), Bytes(*needed)
     )]
     SmallDrive {

@@ -46,11 +46,11 @@ pub(crate) use open::{compile_for, engine_options, is_for, not_loaded};
 pub use unloaded::{PlanOrModel, UnloadedModel};
 
 /// Names of properties that a plan fixes: [`Error::PlanSays`].
-pub const DEFERRED: &str = "which experts are deferred";
-const PASSES: &str = "what passes make of the model";
-const START: &str = "what all passes made of the model";
-const TUNED: &str = "how weights are cut";
-pub(crate) const ROWS: &str = "how many rows a step has";
+pub const DEFERRED: &str = "the deferred experts";
+const PASSES: &str = "the options of passes";
+const START: &str = "the output of passes";
+const TUNED: &str = "the tiling of weights";
+pub(crate) const ROWS: &str = "the number of rows in a step";
 
 /// Default length of the context. The model's own may be shorter.
 pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;

@@ -127,14 +127,14 @@ impl PromptCache {
         if let Some(folder) = cache.options.folder.clone() {
             private_folder(&folder).map_err(Error::io(&folder, "keep prompts in"))?;
             if fs::metadata(&folder).is_ok_and(|there| there.permissions().mode() & 0o077 != 0) {
-                tracing::warn!(folder = %folder.display(), "other users can read the folder of prompts; files written from now on are readable by this user only");
+                tracing::warn!(folder = %folder.display(), "other users can read the folder of the prompt cache; new files are readable by this user only");
             }
             let lock = open_own(&folder.join(LOCK)).map_err(Error::io(&folder, "keep prompts in"))?;
             match lock.try_lock() {
                 Ok(()) => cache.lock = Some(lock),
                 Err(TryLockError::WouldBlock) => {
                     // Two processes would not know of each other's writes and removals.
-                    tracing::warn!(folder = %folder.display(), "another process keeps prompts in this folder; this one keeps prompts in memory only");
+                    tracing::warn!(folder = %folder.display(), "another process uses this folder of the prompt cache; this process keeps prompts in memory only");
                     cache.options.folder = None;
                     return Ok(cache);
                 }
@@ -291,7 +291,7 @@ impl PromptCache {
             engine.load_pages(id, &facts, &mut |page| take(page, None), point, found.position)
         });
         if let Err(error) = &loaded {
-            tracing::warn!(%error, "a kept prompt cannot be used and is dropped");
+            tracing::warn!(%error, "a prompt of the cache cannot be used, and is dropped");
             // The pages after a missing page are useless. It is unknown which page is damaged, and
             // trying them one by one may take longer than computing.
             let depth = lost.unwrap_or(0);
@@ -315,7 +315,7 @@ impl PromptCache {
     /// room for.
     pub fn keep(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
         if let Err(error) = self.try_keep(engine, id, tokens) {
-            tracing::warn!(%error, "a prompt is not kept");
+            tracing::warn!(%error, "a prompt cannot be added to the cache");
         }
         self.make_room();
     }

@@ -226,7 +226,7 @@ impl Speculation {
 
     /// Turns the failed drafter off. Texts do not need it.
     fn fail(&mut self, error: &Error) {
-        tracing::warn!(%error, "guessing with {} failed and is off from now on", self.drafter.name());
+        tracing::warn!(%error, "speculation with {} failed, and is now off", self.drafter.name());
         self.failed = true;
     }
 

@@ -23,25 +23,27 @@ pub enum Error {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The forecast needs the speed of the drive, and this file cannot be used to measure it.
-    #[error("{}: the speed of its drive cannot be measured with this file; only experts in a file can be streamed", path.display())]
+    #[error("{}: cannot measure the speed of the drive with this file; expected a regular file on a block device", path.display())]
     NoDrive {
         /// The file.
         path: PathBuf,
     },
     /// The plan holds all weights itself, but the model file is needed.
-    #[error("{}: is a plan that holds all weights itself; the model file that it was made from is needed too", path.display())]
+    #[error("{}: is a plan that holds all weights; name the model file, too, that it was compiled from", path.display())]
     NoModelFile {
         /// The plan.
         path: PathBuf,
     },
     /// The model has no experts that could stay on the drive.
-    #[error("{}: has no experts that could stay on the drive; it runs with all weights in memory", path.display())]
+    #[error("{}: has no experts to stream from the drive; it always runs with all weights in memory", path.display())]
     NoExperts {
         /// The model.
         path: PathBuf,
     },
     /// The text is shorter than one piece.
-    #[error("the text has {tokens} tokens; scoring needs at least one piece of {context}")]
+    #[error(
+        "the text has {tokens} tokens; expected at least {context}, the tokens of a piece; use a longer text or a shorter context"
+    )]
     ShortText {
         /// Number of tokens.
         tokens: usize,
@@ -49,13 +51,13 @@ pub enum Error {
         context: usize,
     },
     /// Two models have vocabularies of different sizes.
-    #[error("the two models have {} and {} tokens in their vocabularies; only predictions of the same tokens can be compared", vocabularies[0], vocabularies[1])]
+    #[error("the models have vocabularies of {} and {} tokens; expected equal vocabularies, since predictions of the same tokens are compared", vocabularies[0], vocabularies[1])]
     OtherVocabulary {
         /// Sizes of both vocabularies.
         vocabularies: [usize; 2],
     },
     /// A logit is not finite, so that the prediction cannot be scored.
-    #[error("piece {piece}, position {position}: a logit is not a number")]
+    #[error("piece {piece}, position {position}: a logit is not finite; expected finite logits at all positions")]
     LogitsNotFinite {
         /// Index of the piece.
         piece: usize,

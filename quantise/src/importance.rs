@@ -124,7 +124,7 @@ pub enum ImportanceError {
         problem: String,
     },
     /// The matrix belongs to another model.
-    #[error("{}: has {found} columns for {tensor}; expected {columns} columns of {matrices} matrices", path.display())]
+    #[error("{}: has {found} columns for {tensor}; expected {matrices} x {columns}, the matrices and their columns", path.display())]
     Shape {
         /// The file.
         path: PathBuf,
@@ -244,7 +244,11 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         let counts = gguf.tensor(&counts_name).ok_or_else(|| format!("{counts_name} is missing"))?;
         let (sums, counts) = (floats(sums)?, floats(counts)?);
         if counts.is_empty() || sums.len() % counts.len() != 0 {
-            return Err(format!("{name} has {} sums and {} counts", sums.len(), counts.len()));
+            return Err(format!(
+                "{name} has {} sums and {} counts; expected as many sums for each count",
+                sums.len(),
+                counts.len()
+            ));
         }
         let columns = sums.len() / counts.len();
         let all = sums.chunks(columns.max(1)).zip(&counts).flat_map(|(sums, &count)| {

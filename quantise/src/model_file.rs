@@ -65,7 +65,7 @@ pub enum QuantiseError {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The tensor is already quantised.
-    #[error("{tensor} is already {from}: quantised again, it has the errors of both")]
+    #[error("{tensor} is already quantised to {from}; quantising it again adds the errors of both formats")]
     Quantised {
         /// The first such tensor.
         tensor: String,

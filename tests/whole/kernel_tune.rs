@@ -201,7 +201,11 @@ fn tuned_model_runs_with_equal_bits() {
         command
     });
     let output = ixc(["run", "--raw", "-p", "a", "-n", "1", "--tuned", path]).arg(&plan).output().unwrap();
-    assert!(output.status.code() == Some(2) && stderr(&output).contains("how weights are cut"), "{}", stderr(&output));
+    assert!(
+        output.status.code() == Some(2) && stderr(&output).contains("the tiling of weights"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// A tuned file in the user's folder applies to this machine. If it is invalid, it is ignored

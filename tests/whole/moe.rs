@@ -352,7 +352,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     assert!(refused(options(Target::PORTABLE)).contains("avx2"), "{}", refused(options(Target::PORTABLE)));
     let mut rows = options(Target::AVX2);
     rows.compile.max_tokens = Some(7);
-    assert!(refused(rows).contains("how many rows a step has"));
+    assert!(refused(rows).contains("the number of rows in a step"));
     let (of_file, of_model) = (Moe::open(Some(&plan), &run).unwrap(), Moe::open(None, &run).unwrap());
     for layer in of_file.layers() {
         let call = Call::random(layer, 5, &mut Random::new(34));

@@ -19,7 +19,7 @@ pub enum ReplacementError {
     #[error("{0}")]
     Parse(Excerpt),
     /// Two files for the same kernel.
-    #[error("{} replaces the same kernel as {}; give only one of them", path.display(), other.display())]
+    #[error("{} replaces the same kernel as {}; name only one of them", path.display(), other.display())]
     Twice {
         /// A file.
         path: PathBuf,
@@ -43,7 +43,7 @@ pub enum ReplacementError {
         path: PathBuf,
     },
     /// A folder with too many kernel files.
-    #[error("{}: {found} files of kernel IR; at most {most} are read", path.display())]
+    #[error("{}: has {found} files of kernel IR; expected at most {most}", path.display())]
     TooManyFiles {
         /// The folder.
         path: PathBuf,

@@ -51,14 +51,14 @@ pub enum TunedError {
     },
     /// The user's folder holds choices for this machine's target only. Others need a named file.
     #[error(
-        "the user's folder only keeps choices for this machine's own target; choices for {target} need a file of their own"
+        "the user's folder only holds choices for the target of this machine; name a file for the choices for {target}"
     )]
     NoPlace {
         /// The target.
         target: &'static str,
     },
     /// The environment names no folder for tuned choices.
-    #[error("there is no folder for tuned choices: neither XDG_CACHE_HOME nor HOME is set")]
+    #[error("there is no folder for tuned choices: neither XDG_CACHE_HOME nor HOME is set; set one, or name a file")]
     NoFolder,
 }
 

@@ -57,7 +57,7 @@ fn some(list: &str) -> &str {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// No item has a matching name.
-    #[error("nothing here is called {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
+    #[error("no item has the name {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
     NoName {
         /// The pattern.
         pattern: String,
@@ -67,7 +67,7 @@ pub enum SelectError {
         ops: Vec<String>,
     },
     /// There is no such layer.
-    #[error("nothing here is in layer {asked}; layers are {}", some(layers))]
+    #[error("no item is in layer {asked}; layers are {}", some(layers))]
     NoLayer {
         /// The requested layers.
         asked: String,
@@ -257,17 +257,17 @@ mod tests {
     fn empty_selection_lists_available_names() {
         assert_eq!(
             found(Some("ffn_gate_imp"), &[]).unwrap_err(),
-            "nothing here is called \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
+            "no item has the name \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
         );
         assert_eq!(
             found(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
             "similar names: linear, linear.qkv"
         );
         assert!(!found(Some("zzz"), &[]).unwrap_err().contains("similar names"));
-        assert_eq!(found(None, &["7-9"]).unwrap_err(), "nothing here is in layer 7-9; layers are 0-2");
+        assert_eq!(found(None, &["7-9"]).unwrap_err(), "no item is in layer 7-9; layers are 0-2");
         assert_eq!(found(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
         assert_eq!(found(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
-        assert_eq!(found(Some("linear"), &["5"]).unwrap_err(), "nothing here is in layer 5; layers are 0-2");
+        assert_eq!(found(Some("linear"), &["5"]).unwrap_err(), "no item is in layer 5; layers are 0-2");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ixc_failure::Class;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
     /// A token with different texts in the two models.
-    #[error("token {id} is {draft:?} in it and {model:?} in the model; a draft model has the model's own vocabulary")]
+    #[error("token {id} is {draft:?} in its vocabulary, and {model:?} in the model's; expected equal vocabularies")]
     Token {
         /// Id of the token.
         id: u32,
@@ -17,7 +17,7 @@ pub enum DraftError {
     },
     /// A token that is text in one model and a control token in the other.
     #[error(
-        "token {id}, {text:?}, is {} in it and {} in the model; a draft model has the model's own vocabulary",
+        "token {id}, {text:?}, is {} in its vocabulary, and {} in the model's; expected equal vocabularies",
         kind(.draft_is_text), kind(.model_is_text)
     )]
     Kind {
@@ -31,7 +31,7 @@ pub enum DraftError {
         model_is_text: bool,
     },
     /// Texts begin with different tokens in the two models.
-    #[error("texts begin with {} in it and with {} in the model", begin(.draft), begin(.model))]
+    #[error("it begins texts with {}, and the model with {}; expected the same token", begin(.draft), begin(.model))]
     Begin {
         /// First token of the draft model's texts, if any.
         draft: Option<u32>,
@@ -39,7 +39,7 @@ pub enum DraftError {
         model: Option<u32>,
     },
     /// States cannot be cut back after a wrong guess.
-    #[error("its states cannot be cut back by a few tokens after a wrong guess (recurrent states cannot)")]
+    #[error("its recurrent states cannot be restored after a rejected draft")]
     Uncut,
 }
 
@@ -58,10 +58,10 @@ impl DraftError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnLayerError {
     /// The layer does not both take and return hidden states.
-    #[error("it does not take and give hidden states, as a draft layer must; build the model as its nextn layer alone")]
+    #[error("it does not take and return hidden states; build it as the nextn layer alone")]
     Layer,
     /// The model does not return the hidden states that the layer takes.
-    #[error("it takes hidden states of {takes} numbers, and the model gives {}; build the model so that it gives these", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
+    #[error("it takes hidden states of {takes} numbers, and the model returns {}; build the model with hidden states", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
     Hidden {
         /// Elements of a hidden state that the layer takes.
         takes: u32,
@@ -69,7 +69,7 @@ pub enum OwnLayerError {
         gives: Option<u32>,
     },
     /// The layer has a vocabulary of another size.
-    #[error("its vocabulary has {layer} tokens, the model's has {model}: it is the layer of another model")]
+    #[error("its vocabulary has {layer} tokens, and the model's has {model}; expected a layer of this model")]
     Vocabulary {
         /// Size of the layer's vocabulary.
         layer: u32,
@@ -77,7 +77,7 @@ pub enum OwnLayerError {
         model: u32,
     },
     /// States cannot be cut back after a wrong guess.
-    #[error("its states cannot be cut back after a wrong guess")]
+    #[error("its states cannot be restored after a rejected draft")]
     Uncut,
 }
 

@@ -178,7 +178,7 @@ impl ToWrite {
             let output = Output::open(&self.path, &Guard::replacing(&KIND));
             let written = output.and_then(|output| output.write(|out| out.write_all(&self.bytes)));
             if let Err(error) = &written {
-                tracing::warn!(%error, "a prompt is not kept in the folder");
+                tracing::warn!(%error, "a prompt cannot be saved in the folder of the prompt cache");
             }
             let to = if written.is_ok() { WRITTEN } else { NOT_WRITTEN };
             match self.state.compare_exchange(BEING_WRITTEN, to, Ordering::AcqRel, Ordering::Acquire) {

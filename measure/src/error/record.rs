@@ -20,7 +20,7 @@ pub enum RecordError {
         source: io::Error,
     },
     /// Another program writes to the record.
-    #[error("{}: another evaluation writes to it", path.display())]
+    #[error("{}: another evaluation writes to this record; wait for its end, or name another file", path.display())]
     Busy {
         /// The file.
         path: PathBuf,

@@ -134,7 +134,7 @@ pub enum KernelError {
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
     /// The operation is not available for this target.
-    #[error("{what} needs x86-64 code of ixc's own lowering; the code of target {target} is cranelift's")]
+    #[error("{what} needs x86-64 code of ixc's own lowering; cranelift generates the code of target {target}")]
     NotOurs {
         /// The operation.
         what: &'static str,
@@ -142,7 +142,7 @@ pub enum KernelError {
         target: &'static str,
     },
     /// This machine cannot run the target's code.
-    #[error("target {target} can't run here: this machine lacks {missing}")]
+    #[error("target {target} cannot run here: this machine lacks {missing}")]
     Missing {
         /// The target.
         target: &'static str,
@@ -281,7 +281,7 @@ pub enum BundleError {
         most: usize,
     },
     /// The folder exceeds a limit.
-    #[error("{found} {what}; at most {most} are read")]
+    #[error("the index has {found} {what}; expected at most {most}")]
     TooMuch {
         /// The counted items.
         what: &'static str,
@@ -327,7 +327,7 @@ pub enum BundleError {
         expected: String,
     },
     /// This machine cannot run the code.
-    #[error("the code can't run here: this machine lacks {missing}")]
+    #[error("the code cannot run here: this machine lacks {missing}")]
     Missing {
         /// The missing features.
         missing: String,

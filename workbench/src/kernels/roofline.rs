@@ -120,7 +120,7 @@ fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
         [free, group, budget].into_iter().flatten().min().unwrap_or(u64::MAX).min(bandwidth::BUFFER_BYTES as u64);
     let least = sizes.l3.or(sizes.l2).map_or(LEAST_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
     if most < least {
-        return Err(format!("{} may be used for it, and it takes {}", Bytes(most), Bytes(least)));
+        return Err(format!("it takes {}, and only {} may be used", Bytes(least), Bytes(most)));
     }
     Ok(usize::try_from(most).unwrap_or(usize::MAX))
 }
@@ -150,7 +150,7 @@ mod tests {
     fn read_bandwidth_is_measured_only_within_the_budget() {
         let sizes = Caches { l1d: None, l2: Some(1 << 20), l3: Some(8 << 20) };
         assert_eq!(read_bytes(Some(20 << 20), &sizes), Ok(20 << 20));
-        assert_eq!(read_bytes(Some(15 << 20), &sizes).unwrap_err(), "15 MiB may be used for it, and it takes 16 MiB");
+        assert_eq!(read_bytes(Some(15 << 20), &sizes).unwrap_err(), "it takes 16 MiB, and only 15 MiB may be used");
         assert!(read_bytes(Some(63 << 20), &Caches::default()).is_err());
     }
 
