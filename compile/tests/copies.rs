@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ixc_compile::compile::{Options, compile, passes_left};
 use ixc_compile::model::Model;
+use ixc_compile::prefix::Prefix;
 use ixc_ir::graph::Weight;
 
 /// Length of the weight's name.
@@ -52,6 +53,8 @@ fn compiling_copies_the_graph_once() {
     let streamed = Options { expert_memory: Some(0), ..Options::default() };
     for options in [Options::default(), streamed] {
         assert_eq!(copies(|| drop(compile(&model, &options).unwrap())), 1);
+        let in_parts = || drop(Prefix::new(&model, &options).unwrap().specs(&model, &options).unwrap());
+        assert_eq!(copies(in_parts), 1);
     }
     // A watched pass needs its input for the comparison, so that the allocator does count.
     let watched = copies(|| drop(passes_left(&model, &Options::default(), Some("fuse"), &mut |_, _, _| {}).unwrap()));

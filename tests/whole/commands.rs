@@ -78,7 +78,7 @@ fn doctor_measures_a_drive_and_remembers_it() {
     let message = String::from_utf8(refused.stderr).unwrap();
     assert!(
         refused.status.code() == Some(65)
-            && message.contains("has 1 MiB; to measure a drive, give a file of 64 MiB or more"),
+            && message.contains("has 1 MiB; expected a file of at least 64 MiB"),
         "{message}"
     );
     let missing = doctor(&folder.join("none"), &[]).output().unwrap();
