@@ -77,8 +77,7 @@ fn doctor_measures_a_drive_and_remembers_it() {
     let refused = doctor(folder.as_path(), &[]).output().unwrap();
     let message = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        refused.status.code() == Some(65)
-            && message.contains("has 1 MiB; expected a file of at least 64 MiB"),
+        refused.status.code() == Some(65) && message.contains("has 1 MiB; expected a file of at least 64 MiB"),
         "{message}"
     );
     let missing = doctor(&folder.join("none"), &[]).output().unwrap();

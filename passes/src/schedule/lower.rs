@@ -324,7 +324,7 @@ impl<'a> Lowering<'a> {
         let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
         let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
         let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
-        let wrong = || ScheduleError::Step { problem: "its parameters differ".to_string() };
+        let wrong = || ScheduleError::Step { problem: "@step has parameters of other types".to_string() };
         let hidden = match types[..] {
             [ids, pos, rows, ref hidden @ ..] if index(ids) && pos == ids && index(rows) && rows != ids => {
                 match (hidden, self.facts.result) {
@@ -457,7 +457,7 @@ impl<'a> Lowering<'a> {
         let x = self.operand(op, "x")?;
         // A routed row holds one slot, not all slots of a token.
         if matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported(op.kind.row().mnemonic, "slots as heads");
+            return unsupported(op.kind.row().mnemonic, "slots of a token as heads; they are rows of their own");
         }
         Ok(Binding::ArenaRows(x))
     }

@@ -105,7 +105,8 @@ impl Lowering<'_> {
         let format = self.format_of(w);
         let row = row_bytes(format, k)?;
         let (begin, rows) = weight.part.as_ref().map_or((0, n), |part| (part.from, part.rows));
-        let tensor = row.checked_mul(rows).ok_or_else(|| unsupported("a weight beyond 64 bits".to_string()))?;
+        let tensor =
+            row.checked_mul(rows).ok_or_else(|| unsupported("a weight of more than 2^64 bytes".to_string()))?;
         // The product cannot overflow, because it lies within the tensor.
         let begin = begin * row;
         Ok(Matrix { format, n, k, row, begin, expert: if routed { tensor } else { 0 } })
@@ -193,17 +194,17 @@ impl Lowering<'_> {
             return Err(problem("a weight without matrices of heads".to_string()));
         };
         if matches!(x.rows, Rows::Routed { .. }) {
-            return Err(problem("slots as heads".to_string()));
+            return Err(problem("slots of a token as heads; they are rows of their own".to_string()));
         }
         let x = self.factor(x, w)?;
-        let width = heads.checked_mul(k).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
+        let width = heads.checked_mul(k).ok_or_else(|| problem("rows of more than 2^64 elements".to_string()))?;
         self.expect(op, &x, self.activation(w), width)?;
         let format = self.format_of(w);
         let row = row_bytes(format, k)?;
         // In a part of a tensor, heads are as far apart as in the whole tensor.
         let (begin, rows) = self.module.weights[w.index()].part.as_ref().map_or((0, n), |part| (part.from, part.rows));
-        let head = row.checked_mul(rows).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
-        let width = heads.checked_mul(n).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
+        let head = row.checked_mul(rows).ok_or_else(|| problem("a weight of more than 2^64 bytes".to_string()))?;
+        let width = heads.checked_mul(n).ok_or_else(|| problem("rows of more than 2^64 elements".to_string()))?;
         let y = self.buffer(label, x.rows, Format::F32, width)?;
         let tiling = self.tiling(w)?;
         let parts = tiling.place(n).map_err(|error| self.wrong_tiling(w, error))?;

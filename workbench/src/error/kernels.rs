@@ -281,7 +281,7 @@ pub enum BundleError {
         most: usize,
     },
     /// The folder exceeds a limit.
-    #[error("the index has {found} {what}; expected at most {most}")]
+    #[error("the bundle has {found} {what}; expected at most {most}")]
     TooMuch {
         /// The counted items.
         what: &'static str,

@@ -62,11 +62,11 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let logits = self.operand(op, "logits")?;
         let (Binding::Ids, Rows::Tokens) = (self.meaning(name, self.value_operand(op, "ids")?)?, logits.rows) else {
-            return unsupported(name, "ids other than the parameter's, which alone are checked");
+            return unsupported(name, "ids other than the parameter's; only those are checked");
         };
         let table = self.weight_operand(op, "table");
         let &[rows, top_k] = &self.module.weights[table.index()].shape[..] else {
-            return unsupported(name, "no table");
+            return unsupported(name, "a table that is not a matrix");
         };
         let ids = self.buffer("route ids", logits.rows, Format::F32, top_k)?;
         let p = self.buffer("route weights", logits.rows, Format::F32, top_k)?;
@@ -226,7 +226,9 @@ impl Lowering<'_> {
     pub(super) fn expert_add_bias(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (y, ids, bias) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "bias"));
-        let Rows::Routed { bucket, .. } = self.routing(name, ids)? else { return unsupported(name, "no routing") };
+        let Rows::Routed { bucket, .. } = self.routing(name, ids)? else {
+            return unsupported(name, "ids that no route gave");
+        };
         let experts = self.module.weights[bias.index()].shape.first().copied();
         if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
             return unsupported(name, "rows or biases of another routing");
@@ -248,7 +250,9 @@ impl Lowering<'_> {
     pub(super) fn expert_scale(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (y, ids, factors) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "s"));
-        let Rows::Routed { bucket, .. } = self.routing(name, ids)? else { return unsupported(name, "no routing") };
+        let Rows::Routed { bucket, .. } = self.routing(name, ids)? else {
+            return unsupported(name, "ids that no route gave");
+        };
         let experts = self.module.weights[factors.index()].shape.first().copied();
         if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
             return unsupported(name, "rows or factors of another routing");

@@ -27,7 +27,10 @@ pub(super) fn lower(
     vocabulary: u32,
 ) -> Result<Draft, ScheduleError> {
     let wrong = |function: &Function, problem: String| ScheduleError::Layer { name: function.name.clone(), problem };
-    let first = module.functions.first().ok_or_else(|| ScheduleError::Step { problem: "there is none".to_string() })?;
+    let first = module
+        .functions
+        .first()
+        .ok_or_else(|| ScheduleError::Step { problem: "the module has no function".to_string() })?;
     let mut lowering = Lowering::new(module, first, facts, context.target)?;
     lowering.decisions.clone_from(&context.decisions);
     let (mut layers, mut begins) = (Vec::new(), Vec::new());
@@ -53,7 +56,9 @@ pub(super) fn lower(
         layers.push((ExpertLayer { layer, first: 0, steps: 0, rows, ids, weights, result }, function));
     }
     let width = |lowering: &Lowering<'_>, buffer: BufferId| lowering.buffers[buffer.0 as usize].row_bytes;
-    let [(of, _), ..] = layers[..] else { return Err(ScheduleError::Step { problem: "there is none".to_string() }) };
+    let [(of, _), ..] = layers[..] else {
+        return Err(ScheduleError::Step { problem: "the module has no function".to_string() });
+    };
     let row = width(&lowering, of.rows);
     if let Some((_, other)) = layers.iter().find(|(layer, _)| width(&lowering, layer.rows) != row) {
         return Err(wrong(other, "its rows are as wide as no other layer's".to_string()));
@@ -109,10 +114,10 @@ impl<'a> Lowering<'a> {
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         let experts = op.attr("experts").int().unsigned_abs();
         if self.given != Some((ids.buffer, p.buffer)) {
-            return unsupported(name, "ids and weights other than the parameters, which alone are checked");
+            return unsupported(name, "ids and weights other than the parameters; only those are checked");
         }
         if self.routes.insert(ids.buffer, experts).is_some_and(|other| other != experts) {
-            return unsupported(name, "ids of two numbers of experts");
+            return unsupported(name, "the same ids for different numbers of experts");
         }
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
         Ok(Binding::ArenaRows(ids))

@@ -25,7 +25,7 @@ impl Lowering<'_> {
                     self.module.weights[w.index()].name
                 ),
             ),
-            Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
+            Binding::Chosen(_) => unsupported(op, "slots of an expert.split as data; only ops on experts take them"),
             Binding::Marks { .. } => unsupported(op, "the positions of an index as data; only attention takes them"),
             other => unsupported(op, format!("the parameter {other:?} as data")),
         }
@@ -35,7 +35,7 @@ impl Lowering<'_> {
         match op.operand(name) {
             Operand::Value(value) => Ok(value),
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => {
-                unsupported(op.kind.row().mnemonic, format!("no value for {name}"))
+                unsupported(op.kind.row().mnemonic, format!("no operand {name}"))
             }
         }
     }
@@ -84,7 +84,7 @@ impl Lowering<'_> {
         if (x.format, x.width) == (format, width) {
             return Ok(());
         }
-        unsupported(op, format!("rows of {} {} where {width} {format} are wanted", x.width, x.format))
+        unsupported(op, format!("rows of {} {}; expected {width} {format}", x.width, x.format))
     }
 
     pub(super) fn label(&self, kind: OpKind, w: WeightId) -> String {
@@ -96,7 +96,9 @@ impl Lowering<'_> {
     pub(in crate::schedule) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
         match self.function.ty(self.value_operand(op, name)?) {
             Type::Token(Held::State(state)) => Ok(*state),
-            other => unsupported(op.kind.row().mnemonic, format!("{other} for {name}")),
+            other => {
+                unsupported(op.kind.row().mnemonic, format!("{name} of type {other}; expected the token of a state"))
+            }
         }
     }
 

@@ -38,7 +38,7 @@ impl Lowering<'_> {
         let (every, back) = self.turned(op, &x)?;
         let rope = RopeAttrs::from_op(op);
         let [_, heads, d] = self.function.ty(op.results[0]).dims() else {
-            return unsupported(op.kind.row().mnemonic, "no heads");
+            return unsupported(op.kind.row().mnemonic, "rows that are not split into heads");
         };
         let (heads, d) = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
         let rotation = Rotation { rope: &rope, every, back };

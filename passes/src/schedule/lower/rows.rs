@@ -52,10 +52,12 @@ impl Lowering<'_> {
             Binding::Ids => Input::Tokens,
             Binding::Positions => Input::Positions,
             Binding::Ngram(ngram) => Input::Ngram(ngram),
-            _ => return unsupported(name, "ids other than the parameters' and rows of ngram, which alone are checked"),
+            _ => return unsupported(name, "ids other than the parameters' and rows of ngram; only those are checked"),
         };
         let w = self.weight_operand(op, "table");
-        let &[rows, n] = &self.module.weights[w.index()].shape[..] else { return unsupported(name, "no table") };
+        let &[rows, n] = &self.module.weights[w.index()].shape[..] else {
+            return unsupported(name, "a table that is not a matrix");
+        };
         let format = self.module.weights[w.index()].format;
         let label = self.label(op.kind, w);
         let y = self.buffer(&label, Rows::Tokens, Format::F32, n)?;
@@ -103,7 +105,7 @@ impl Lowering<'_> {
                 inputs.push(self.stored(name, *value)?);
             }
         }
-        let Some(&first) = inputs.first() else { return unsupported(name, "no operand") };
+        let Some(&first) = inputs.first() else { return unsupported(name, "no operands; expected at least one") };
         for input in &inputs {
             self.expect(name, input, Format::F32, first.width)?;
             if input.rows != first.rows {
@@ -278,7 +280,7 @@ impl Lowering<'_> {
         let label = w.map_or_else(|| name.to_string(), |w| self.label(op.kind, w));
         let n = match self.function.ty(self.value_operand(op, "x")?).dims().last().and_then(|n| n.fixed()) {
             Some(n) if n > 0 => n,
-            _ => return unsupported(name, "rows of no number of elements"),
+            _ => return unsupported(name, "rows without a fixed number of elements"),
         };
         let y = self.buffer(&label, x.rows, out, x.width)?;
         let out = y.format;
@@ -302,7 +304,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         let n = match self.function.ty(self.value_operand(op, "x")?).dims().last().and_then(|n| n.fixed()) {
             Some(n) if n > 0 => n,
-            _ => return unsupported(name, "rows of no number of elements"),
+            _ => return unsupported(name, "rows without a fixed number of elements"),
         };
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
@@ -346,7 +348,7 @@ impl Lowering<'_> {
         match (self.function.ty(value).dims(), self.stored(mnemonic, value)?.rows) {
             ([_, _], _) | ([_, _, _], Rows::Routed { .. }) => Ok(1),
             ([_, heads, _], _) => Ok(heads.fixed().unwrap_or(1).max(1)),
-            _ => unsupported(mnemonic, "neither rows nor heads"),
+            _ => unsupported(mnemonic, "a value that has neither rows nor heads"),
         }
     }
 
@@ -394,7 +396,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let x = self.operand(op, "x")?;
         let Binding::WantedRows = self.meaning(name, self.value_operand(op, "rows")?)? else {
-            return unsupported(name, "rows other than the parameter's, which alone are checked");
+            return unsupported(name, "rows other than the parameter's; only those are checked");
         };
         if x.rows != Rows::Tokens {
             return unsupported(name, "rows other than tokens");
