@@ -135,7 +135,7 @@ fn missing_and_malformed_indices_are_refused() {
     fs::remove_dir(&index).unwrap();
     // The file is longer than any index: no memory is allocated for it.
     fs::File::create(&index).unwrap().set_len(1 << 40).unwrap();
-    refused(&replay(&folder, &[]), DATA, "bytes of an index; at most");
+    refused(&replay(&folder, &[]), DATA, "bytes of an index; expected at most");
 }
 
 #[test]
@@ -176,14 +176,14 @@ fn indices_that_make_no_sense_are_refused() {
         ("/code/file", json!("x".repeat(5000)), "file name"),
         ("/buffers/0/input/file", json!("sub/in.bin"), "file name \"sub/in.bin\""),
         ("/buffers/2/expected/file", json!(".."), "file name \"..\""),
-        ("/code/bytes", json!(1_u64 << 60), "bytes of code; at most"),
+        ("/code/bytes", json!(1_u64 << 60), "bytes of code; expected at most"),
         ("/code/bytes", json!(-1), "index.json: "),
         ("/code/entry", json!(1), "code.entry is 1; expected 0"),
         ("/code/alignment", json!(3), "code.alignment is 3"),
         ("/code/instruction_bytes", json!(1_u64 << 40), "code.instruction_bytes is"),
         ("/call/convention", json!("win64"), "call.convention is win64; expected sysv64"),
         ("/buffers/0/bytes", json!(131), "expected the buffer's, 131"),
-        ("/buffers/0/bytes", json!(u64::MAX), "bytes of buffers; at most"),
+        ("/buffers/0/bytes", json!(u64::MAX), "bytes of buffers; expected at most"),
         ("/buffers/2/kind", json!("read"), "kind of buffer y is Read"),
         ("/buffers/2/kind", json!("secret"), "index.json: "),
         ("/buffers/0/kind", json!("index"), "with `below`"),
@@ -204,11 +204,11 @@ fn indices_that_make_no_sense_are_refused() {
         buffer["expected"] = Json::Null;
         buffer["bytes"] = (1_u64 << 50).into();
     });
-    refused(&replay(&folder, &[]), DATA, "bytes of buffers; at most");
+    refused(&replay(&folder, &[]), DATA, "bytes of buffers; expected at most");
     let many = json!((0..65).map(|_| json!({"name": "n", "value": 0, "lo": 0, "hi": 0})).collect::<Vec<_>>());
     fs::write(folder.join("index.json"), &whole).unwrap();
     edit(&folder, |index| index["dims"] = many);
-    refused(&replay(&folder, &[]), DATA, "65 dims; at most 64");
+    refused(&replay(&folder, &[]), DATA, "65 dims; expected at most 64");
 }
 
 #[test]
