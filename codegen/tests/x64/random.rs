@@ -1,5 +1,5 @@
 //! Random kernels against the interpreter, bit for bit: any ops, nested loops, carried values,
-//! index loads and addresses of all shapes. `IXC_SEED=n` runs one seed and prints its listing.
+//! index loads and addresses of all shapes. `IXC_TEST_SEED=n` runs one seed and prints its listing.
 
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
@@ -21,7 +21,7 @@ fn random_x64_kernels_match_the_interpreter() {
 }
 
 fn compare(target: Target) {
-    let one = std::env::var("IXC_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    let one = std::env::var("IXC_TEST_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seeds: Vec<u64> = one.map_or_else(|| (SEED..SEED + KERNELS).collect(), |seed| vec![seed]);
     println!("seeds {SEED} and the {KERNELS} after it");
     let options = Options { widest: target.isa().vector_bytes, tiles: false, has: has_lowering };
@@ -42,13 +42,14 @@ fn compare(target: Target) {
             let dims = random_dims(kernel, at);
             let buffers = random_buffers(kernel, &dims, at);
             let (mut right, mut got) = (buffers.clone(), buffers);
-            interpret::run(kernel, &dims, &mut right).unwrap_or_else(|e| panic!("IXC_SEED={seed}, {target:?}: {e}"));
+            interpret::run(kernel, &dims, &mut right)
+                .unwrap_or_else(|e| panic!("IXC_TEST_SEED={seed}, {target:?}: {e}"));
             native.run(i, kernel, &dims, &mut got, guard);
             for (b, (got, right)) in got.iter().zip(&right).enumerate() {
                 let at = got.iter().zip(right).position(|(a, b)| a != b);
                 assert_eq!(
                     at, None,
-                    "IXC_SEED={seed}, {target:?}, dims {dims:?}: buffer %{} differs",
+                    "IXC_TEST_SEED={seed}, {target:?}, dims {dims:?}: buffer %{} differs",
                     kernel.buffers[b].name
                 );
             }

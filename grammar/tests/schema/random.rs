@@ -332,7 +332,7 @@ impl Author {
 #[test]
 fn texts_of_random_schemas_are_valid() {
     let is_all = std::env::var_os("IXC_ALL").is_some_and(|value| !value.is_empty());
-    let first: u64 = std::env::var("IXC_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let first: u64 = std::env::var("IXC_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (mut texts, mut refused, mut long) = (0, 0, 0);
     let mut wrong = Vec::new();
     // For validators of other languages.
@@ -347,7 +347,7 @@ fn texts_of_random_schemas_are_valid() {
                 if !text.starts_with("the schema at #") || text.contains("panic") {
                     wrong.push(format!("seed {seed}: {text}\n{schema}"));
                 }
-                if std::env::var_os("IXC_VERBOSE").is_some() {
+                if std::env::var_os("IXC_TEST_VERBOSE").is_some() {
                     println!("seed {seed}: {text}");
                 }
                 continue;

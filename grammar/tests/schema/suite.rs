@@ -68,7 +68,7 @@ fn run(draft: &str, text: &str, rows: &mut BTreeMap<String, Row>, admitted: &mut
         row.schemas[1] += 1;
         check_validator(&group, &schema);
         let matcher = matcher(&schema);
-        if let (Err(error), true) = (&matcher, std::env::var_os("IXC_VERBOSE").is_some()) {
+        if let (Err(error), true) = (&matcher, std::env::var_os("IXC_TEST_VERBOSE").is_some()) {
             println!("refused: {draft}: {keyword}: {description}: {error}");
         }
         row.schemas[0] += usize::from(matcher.is_ok());
@@ -86,7 +86,7 @@ fn run(draft: &str, text: &str, rows: &mut BTreeMap<String, Row>, admitted: &mut
             if is_allowed && !is_valid {
                 admitted.push(format!("{draft}: {keyword}: {description}: {value}"));
             }
-            if !is_allowed && is_valid && matcher.is_ok() && std::env::var_os("IXC_VERBOSE").is_some() {
+            if !is_allowed && is_valid && matcher.is_ok() && std::env::var_os("IXC_TEST_VERBOSE").is_some() {
                 println!("missing: {draft}: {keyword}: {description}: {value}");
             }
         }
