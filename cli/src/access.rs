@@ -16,7 +16,7 @@ const MAX_KEY_BYTES: u64 = 1 << 20;
 pub struct AccessChoice {
     /// API key that requests must send (Authorization: Bearer KEY). Other users can read it on the
     /// command line: prefer --api-key-file.
-    #[arg(long, value_name = "KEY", env = "IXC_API_KEY", hide_env_values = true,
+    #[arg(long, value_name = "KEY",
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     api_key: Vec<String>,
     /// File with API keys, one per line, without comments.

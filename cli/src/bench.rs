@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(short, long, alias = "n-depth", value_name = "N", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
     /// Thread counts to measure [default: one thread per core].
-    #[arg(short, long, value_name = "N", value_delimiter = ',', env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N", value_delimiter = ',')]
     threads: Vec<usize>,
     #[command(flatten)]
     pin: PinChoice,

@@ -80,7 +80,7 @@ pub struct Args {
     /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists, also one
     /// that this machine lacks. dataflow:GRID places the model on a grid of processing elements;
     /// GRID is wse3, wse2, aie, another name, or a TOML file.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: CompileTarget,
     /// Context length in tokens, for dataflow targets [default: the model's, at most 2048].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
@@ -124,7 +124,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "weights")]
     text: Option<PathBuf>,
     /// Number of threads that pack weights [default: one per core].
-    #[arg(short, long, env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long)]
     threads: Option<usize>,
     /// Stages to write as text, into a folder next to the plan.
     #[arg(long, value_enum, value_delimiter = ',')]

@@ -1,4 +1,5 @@
-//! `ixc doctor`: facts about this machine, its target, and missing features.
+//! `ixc doctor`: facts about this machine, its target and missing features, and the values of
+//! options in force.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -14,9 +15,12 @@ use serde_json::{Value as Json, json};
 
 use super::output::{self, Bytes, Printable, counted};
 use super::ranges::Ranges;
+use super::settings::arguments::current;
+use super::settings::report::SettingsReport;
 use super::wrap::wrapped;
 
-/// Shows CPU features, the chosen target, memory bandwidth and what the system allows.
+/// Shows CPU features, the chosen target, memory bandwidth, what the system allows, and the options
+/// that variables and the configuration file set.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc doctor
@@ -39,12 +43,26 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let settings = settings_report();
         let machine = Machine::measure(&self)?;
         if self.json {
-            return Ok(output::json(out, "ixc.doctor.v1", &machine.facts())?);
+            let mut facts = machine.facts();
+            if let Some(settings) = settings {
+                facts["config"] = settings.file_facts();
+                facts["settings"] = settings.facts().into();
+            }
+            return Ok(output::json(out, "ixc.doctor.v1", &facts)?);
         }
-        Ok(machine.write(out)?)
+        machine.write(out)?;
+        Ok(settings.map_or(Ok(()), |settings| settings.write(out))?)
     }
+}
+
+/// Returns the values of options in force.
+fn settings_report() -> Option<SettingsReport> {
+    let mut command = super::command();
+    command.build();
+    Some(SettingsReport::new(&current()?, &command))
 }
 
 /// Measured properties of this machine.

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: TargetName,
     #[command(flatten)]
     select: SelectChoice,

@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long)]
     no_pack: bool,
     /// Number of threads [default: one per core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// Print JSON.
     #[arg(long)]

@@ -48,7 +48,7 @@ pub struct Args {
     select: SelectChoice,
     /// Target or CPU to generate kernels for: `native`, a name that `ixc doctor` lists, or
     /// dataflow:GRID for a grid of processing elements.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: CompileTarget,
     #[command(flatten)]
     memory: MemoryChoice,

@@ -6,7 +6,7 @@
 //! | 1 | failed for another reason, such as a bug |
 //! | 2 | the command line is wrong, or an output is an input or a file of another kind |
 //! | 3 | `bench --compare` found a row that is slower beyond noise |
-//! | 65 | a model, plan, IR text or request is malformed or unsupported (`EX_DATAERR`) |
+//! | 65 | a model, plan, IR text, request or setting is malformed or unsupported (`EX_DATAERR`) |
 //! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
 //! | 69 | the CPU lacks a feature, or generated code is forbidden (`EX_UNAVAILABLE`) |
 //! | 74 | reading or writing failed (`EX_IOERR`) |
@@ -18,6 +18,8 @@ use ixc_failure::Class;
 
 use super::bench::compare::Slower;
 use super::library_error::LibraryError;
+use super::settings::arguments::with_sources;
+use super::settings::error::ConfigError;
 use super::{BadInput, Usage, interrupt, output};
 
 /// Exit status if a row is slower beyond noise.
@@ -51,7 +53,11 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
             return (SLOWER, Some(output::describe(failure)));
         }
         if cause.is::<Usage>() {
-            return said(Class::Usage);
+            let (status, message) = said(Class::Usage);
+            return (status, message.map(with_sources));
+        }
+        if let Some(error) = cause.downcast_ref::<ConfigError>() {
+            return said(error.class());
         }
         if cause.is::<BadInput>() {
             return said(Class::Data);

@@ -16,11 +16,9 @@ use super::Usage;
 use super::force::{Force, reads};
 use super::model_args::ModelArgument;
 use super::output::Bytes;
+use super::settings::arguments::is_added;
 use super::stage_choice::StageChoice;
 use super::terminal::standard_error;
-
-/// Environment variable with the target, if no option names one.
-const TARGET: &str = "IXC_TARGET";
 
 /// Page, and compile options for its contents.
 #[derive(Debug, clap::Args)]
@@ -36,7 +34,7 @@ pub struct PageChoice {
     #[arg(long, value_name = "FILE", requires = "html")]
     trace: Option<PathBuf>,
     /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists [default:
-    /// IXC_TARGET, or native]. A plan already has its target.
+    /// native]. A plan already has its target.
     #[arg(long, value_name = "TARGET", requires = "html")]
     target: Option<TargetName>,
     #[command(flatten)]
@@ -86,7 +84,8 @@ impl PageChoice {
     }
 
     fn of_plan(&self, file: File, path: &Path) -> anyhow::Result<Report> {
-        if self.target.is_some() || self.stages.is_given()? {
+        let is_target_given = self.target.is_some() && !is_added("target");
+        if is_target_given || self.stages.is_given()? {
             return Err(Usage("a plan is already compiled: give --html FILE alone, or with --trace".into()).into());
         }
         let plan = of_file(file, path).map_err(ixc_error::Error::from)?.plan;
@@ -95,15 +94,6 @@ impl PageChoice {
 
     fn of_model(&self, model: Model, output: &mut Output) -> anyhow::Result<Report> {
         reads(output, model.gguf.files().iter().map(ShardFile::path))?;
-        let target = self.target.map_or_else(of_environment, |target| Ok(Some(target)))?;
-        Ok(Report::of_model(&model, &self.stages.options(target)?)?)
+        Ok(Report::of_model(&model, &self.stages.options(self.target)?)?)
     }
-}
-
-/// Returns the target that the environment names. It is read for a page only: otherwise it does not
-/// count as an option that was given.
-fn of_environment() -> anyhow::Result<Option<TargetName>> {
-    let Some(name) = std::env::var_os(TARGET).filter(|name| !name.is_empty()) else { return Ok(None) };
-    let name = name.to_string_lossy();
-    Ok(Some(name.parse().map_err(|problem| Usage(format!("invalid value '{name}' of {TARGET}: {problem}")))?))
 }

@@ -58,6 +58,7 @@ mod run;
 mod sampling;
 mod select;
 mod serve;
+mod settings;
 mod shift;
 #[cfg(unix)]
 mod signals;
@@ -81,10 +82,11 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ixc_compile::build;
 
 use output::Colours;
+use settings::arguments::ParseError;
 
 #[cfg(unix)]
 pub use out_of_memory::ExitIfExhausted;
@@ -93,6 +95,7 @@ pub use program::{run, run_with};
 /// Compiles model files to machine code for this CPU, and runs them.
 #[derive(Debug, Parser)]
 #[command(name = "ixc", version = build::version(), long_version = build::long_version(), propagate_version = true)]
+#[command(arg = settings::arguments::config_argument())]
 #[command(after_help = "EXAMPLES:
   ixc run -p \"The borrow checker\"          run the built-in demo model
   ixc run model.gguf -p \"Hello\" -n 64      run a model
@@ -101,8 +104,9 @@ pub use program::{run, run_with};
 `ixc COMMAND --help` shows examples of each command. Without MODEL, or with `demo`, the built-in \
 demo model is used.
 
-Help names the environment variable of an option, which is its default. IXC_LOG takes log filters, \
-such as debug. There is no configuration file.
+Each option has an environment variable: IXC_THREADS is --threads. ~/.config/ixc/config.toml sets \
+options too. The command line precedes variables, and variables precede the file. `ixc doctor` \
+shows the values in force. IXC_LOG takes log filters, such as debug.
 
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 slower (bench --compare), 65 malformed or \
 unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input or output failed, 130 \
@@ -179,54 +183,62 @@ fn colours_of(arguments: &[OsString]) -> Colours {
     colours
 }
 
-/// Reads the command line.
+/// Reads the command line, the environment variables of options, and the configuration file.
 ///
 /// # Errors
-/// Clap's error for wrong usage; help and version texts are also returned as errors.
-pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+/// If one of them is wrong. Help and version texts are also returned as errors.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
     let colours = colours_of(&arguments);
     output::set_colours(colours);
     let asks_short = arguments.iter().take_while(|word| *word != "--").any(|word| word == "-h");
     let command = if asks_short { help::short(command()) } else { command() };
-    let mut command = command.color(match colours {
-        Colours::Auto => ColorChoice::Auto,
-        Colours::Always => ColorChoice::Always,
-        Colours::Never => ColorChoice::Never,
-    });
+    let mut command = command.color(colours.choice());
     if let Some(columns) = terminal::columns_variable() {
         command = command.term_width(columns.min(help::WIDEST));
     }
     let arguments = own_spelling(arguments)?;
-    let matches = command.try_get_matches_from_mut(arguments);
+    let settings = settings::arguments::add(&command, arguments).map_err(|error| match error {
+        ParseError::CommandLine(error) => ParseError::CommandLine(advised(error)),
+        other => other,
+    })?;
+    // Variables and the file may set the colours, too.
+    let colours = colours_of(&settings.arguments);
+    output::set_colours(colours);
+    let mut command = command.color(colours.choice());
+    let matches = command.try_get_matches_from_mut(&settings.arguments);
     let cli = matches.and_then(|mut found| Cli::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command)));
-    cli.map_err(|mut error| {
-        if let (Some(ContextValue::String(typed)), Some(ContextValue::String(known))) =
-            (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg))
-        {
-            let [typed, known] = [typed, known].map(|option| option.trim_start_matches('-').to_owned());
-            let typed = typed.split('=').next().unwrap_or_default();
-            if !suggestions::is_near(typed, &known) {
-                error.remove(ContextKind::SuggestedArg);
-                // The usage names the suggested option.
-                error.remove(ContextKind::Usage);
-            }
+    let cli = cli.map_err(|error| settings.explain(advised(error)));
+    settings::arguments::set_current(settings);
+    Ok(cli?)
+}
+
+/// Returns clap's error with better suggestions.
+fn advised(mut error: clap::Error) -> clap::Error {
+    if let (Some(ContextValue::String(typed)), Some(ContextValue::String(known))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg))
+    {
+        let [typed, known] = [typed, known].map(|option| option.trim_start_matches('-').to_owned());
+        let typed = typed.split('=').next().unwrap_or_default();
+        if !suggestions::is_near(typed, &known) {
+            error.remove(ContextKind::SuggestedArg);
+            // The usage names the suggested option.
+            error.remove(ContextKind::Usage);
         }
-        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
-        let word = word.clone();
-        if let Some((_, advice)) = OTHER_COMMANDS.iter().find(|(words, _)| words.contains(&&*word)) {
-            return Cli::command()
-                .error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
-        }
-        // Suggest only commands with the same first letter: typing errors seldom change it, and
-        // clap finds `kernel` similar to `serve`.
-        if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
-            let first = word.chars().next();
-            let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
-            let alike = if alike.is_empty() { ContextValue::None } else { ContextValue::Strings(alike) };
-            error.insert(ContextKind::SuggestedSubcommand, alike);
-        }
-        error
-    })
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let word = word.clone();
+    if let Some((_, advice)) = OTHER_COMMANDS.iter().find(|(words, _)| words.contains(&&*word)) {
+        return Cli::command().error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
+    }
+    // Suggest only commands with the same first letter: typing errors seldom change it, and
+    // clap finds `kernel` similar to `serve`.
+    if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
+        let first = word.chars().next();
+        let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
+        let alike = if alike.is_empty() { ContextValue::None } else { ContextValue::Strings(alike) };
+        error.insert(ContextKind::SuggestedSubcommand, alike);
+    }
+    error
 }
 
 /// Returns arguments as this program spells them.
@@ -236,11 +248,11 @@ fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> 
     model_name::without_hub_options(arguments).map_err(unknown)
 }
 
-/// Returns the definition of a command and this process's arguments for it; `None` if the process
-/// runs another command.
+/// Returns the definition of a command and its arguments in this process, with those of variables
+/// and of the configuration file; `None` if the process runs another command.
 pub(crate) fn matches_of(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
     let command = Cli::command();
-    let arguments = own_spelling(invocation::arguments()).ok()?;
+    let arguments = settings::arguments::current()?.arguments;
     let (found, matches) = command.clone().try_get_matches_from(arguments).ok()?.remove_subcommand()?;
     Some((command.find_subcommand(name).filter(|_| found == name)?.clone(), matches))
 }

@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     no_pack: bool,
     /// Threads of the compiled engine [default: one per core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
 }
 

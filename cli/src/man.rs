@@ -9,6 +9,7 @@ use ixc_compile::build;
 use ixc_files::folder::NewFolder;
 
 use super::output::counted;
+use super::settings::definition::with_variables;
 use super::wrap::Text;
 use super::{Usage, command, terminal};
 
@@ -29,7 +30,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let mut command = without_help(command());
+        let mut command = with_variables(without_help(command()));
         command.build();
         if let Some(place) = &self.output {
             let folder = NewFolder::create(place).map_err(ixc_error::Error::from)?;

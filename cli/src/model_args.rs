@@ -137,7 +137,7 @@ pub fn backend(emulate: bool) -> BackendKind {
 pub struct TargetChoice {
     /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists. A plan
     /// already has its target.
-    #[arg(long, env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long)]
     target: Option<TargetName>,
 }
 
@@ -166,7 +166,7 @@ pub struct PinChoice {
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct ExpertsChoice {
     /// Storage of experts if not all of them fit in memory.
-    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream, env = "IXC_EXPERTS", hide_env_values = true)]
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream)]
     experts: Experts,
     #[command(flatten)]
     queue: QueueChoice,
@@ -177,7 +177,7 @@ struct ExpertsChoice {
 pub struct QueueChoice {
     /// Reads of streamed experts in flight at once [default: as `ixc doctor --drive` measured, or a
     /// short measurement].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), env = "IXC_QUEUE_DEPTH", hide_env_values = true)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     queue_depth: Option<u16>,
 }
 
@@ -221,7 +221,7 @@ impl ExpertsChoice {
 pub struct MemoryChoice {
     /// Memory budget, such as 6GiB. Experts beyond it are read from the drive when needed [default:
     /// the free memory, if the model is larger].
-    #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
+    #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
 }
 
@@ -314,13 +314,13 @@ impl StreamingChoice {
 #[derive(Debug, clap::Args)]
 pub struct RunChoice {
     /// Number of threads [default: one per core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,
     /// Context length in tokens: positions of the KV cache, for each request [default: the model's,
     /// at most 4096; with `ixc serve`, as many of the model's as memory allows].
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<usize>,
     #[command(flatten)]
     target: TargetChoice,

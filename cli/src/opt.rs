@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: TargetName,
     #[command(flatten)]
     experts: Experts,

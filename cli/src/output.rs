@@ -111,6 +111,17 @@ pub enum Colours {
     Never,
 }
 
+impl Colours {
+    /// Returns clap's form of the choice.
+    pub fn choice(self) -> clap::ColorChoice {
+        match self {
+            Colours::Auto => clap::ColorChoice::Auto,
+            Colours::Always => clap::ColorChoice::Always,
+            Colours::Never => clap::ColorChoice::Never,
+        }
+    }
+}
+
 static COLOURS: AtomicU8 = AtomicU8::new(0);
 
 /// Sets when text has colours.

@@ -49,7 +49,7 @@ pub struct Args {
     model: ModelChoice,
     /// Memory budget, such as 6GiB; repeatable [default: several, from the minimum to the whole
     /// model].
-    #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
+    #[arg(long, value_name = "SIZE")]
     memory: Vec<Size>,
     /// Share of needed experts that are in memory, 0 to 1 [default: as the last run measured, or
     /// that of uniform routing, the worst case].
@@ -59,10 +59,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "hit_rate")]
     uniform: bool,
     /// Number of threads [default: one per core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// Context length in tokens [default: the model's, at most 4096].
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<usize>,
     /// Sequences at once, each with its own KV cache, as with `ixc serve --parallel`.
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]

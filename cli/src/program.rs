@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use ixc_grammar::{COMPILE_ARGUMENT, serve_compile_request};
 use ixc_text::template::{RENDER_ARGUMENT, serve_render_request};
 
+use super::settings::arguments::ParseError;
 #[cfg(unix)]
 use super::signals;
 use super::{Cli, exit, failure, interrupt, invocation, output, parse, terminal};
@@ -29,7 +30,11 @@ pub fn run() -> ExitCode {
         _ => {}
     }
     // Help, versions and wrong usage end here.
-    let Cli { command, log } = parse(invocation::arguments()).unwrap_or_else(|error| exit(&error));
+    let Cli { command, log } = match parse(invocation::arguments()) {
+        Ok(cli) => cli,
+        Err(ParseError::CommandLine(error)) => exit(&error),
+        Err(ParseError::Settings(error)) => return print_failure(&error),
+    };
     interrupt::install();
     #[cfg(unix)]
     signals::install();
@@ -40,13 +45,18 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let (status, message) = failure::failure(&error);
-            // Nothing is left to tell of a standard error that is closed.
+            // Nothing is left to tell of a standard output that is closed.
             let _ = out.flush();
-            if let Some(message) = message {
-                output::print_stderr(&message);
-            }
-            ExitCode::from(status)
+            print_failure(&error)
         }
     }
+}
+
+/// Prints the message of a failure. Returns its exit status.
+fn print_failure(error: &anyhow::Error) -> ExitCode {
+    let (status, message) = failure::failure(error);
+    if let Some(message) = message {
+        output::print_stderr(&message);
+    }
+    ExitCode::from(status)
 }

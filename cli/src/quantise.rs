@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Number of threads [default: one per core].
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS), env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
     #[command(flatten)]
     force: Force,

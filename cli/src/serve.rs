@@ -86,7 +86,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     host: String,
     /// Port to listen on; 0 takes a free one and prints it.
-    #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
+    #[arg(long, default_value_t = 8080)]
     port: u16,
     #[command(flatten)]
     access: AccessChoice,

@@ -17,6 +17,11 @@ pub fn is_near(typed: &str, known: &str) -> bool {
     distance(&typed, &known) <= typed.chars().count() / 3
 }
 
+/// Returns the known word that is most similar to a typed one, if any is probably meant.
+pub fn nearest<'w>(typed: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    known.filter(|known| is_near(typed, known)).min_by_key(|known| distance(typed, known))
+}
+
 /// Returns existing paths similar to a missing one, the most similar first.
 pub fn paths(missing: &Path) -> Vec<PathBuf> {
     let (mut there, mut rest) = (PathBuf::new(), missing.components());

@@ -161,7 +161,12 @@ fn run(command: &str, folder: &Path) -> (bool, String) {
     let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
     // Comments use files of the repository.
     bash.env("ROOT", env!("CARGO_MANIFEST_DIR"));
-    bash.env("PATH", path).env("HOME", folder).env_remove("XDG_STATE_HOME").env("TERM", "dumb").env("LC_ALL", "C");
+    bash.env("PATH", path)
+        .env("HOME", folder)
+        .env_remove("XDG_STATE_HOME")
+        .env_remove("XDG_CONFIG_HOME")
+        .env("TERM", "dumb")
+        .env("LC_ALL", "C");
     let output = bash.output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
 }

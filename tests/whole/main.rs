@@ -72,6 +72,7 @@ mod run;
 mod saved;
 mod scaled;
 mod serve;
+mod settings;
 mod shared;
 mod shells;
 mod simulate;

@@ -16,8 +16,10 @@ fn supervised(socket: impl Into<OwnedFd>, variables: &str, arguments: &[&str]) -
     shell.arg("-c").arg(format!("export {variables}; exec \"$0\" \"$@\" 3<&0"));
     shell.arg(program.get_program()).args(program.get_args()).args(arguments);
     for (name, value) in program.get_envs() {
-        assert!(value.is_none(), "{name:?}");
-        shell.env_remove(name);
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
     }
     shell.stdin(Stdio::from(socket.into()));
     shell

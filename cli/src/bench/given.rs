@@ -19,7 +19,7 @@ use crate::output::counted;
 
 /// Options that do not change what runs, or that a measurement records elsewhere: in its rows, its
 /// model or named options.
-pub const EXCLUDED: [&str; 22] = [
+pub const EXCLUDED: [&str; 23] = [
     "model",
     "model_file",
     "prefill",
@@ -42,6 +42,7 @@ pub const EXCLUDED: [&str; 22] = [
     "verbose",
     "quiet",
     "log_file",
+    "config",
 ];
 /// Max files read of a folder. It exceeds the number of kernels of any model.
 const MAX_FILES: usize = 4096;

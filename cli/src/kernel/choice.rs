@@ -15,7 +15,7 @@ pub struct KernelChoice {
     #[arg(required = true, value_name = "KERNEL")]
     kernel: Vec<String>,
     /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: TargetName,
     #[command(flatten)]
     select: SelectChoice,

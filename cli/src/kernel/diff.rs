@@ -34,7 +34,7 @@ pub struct Args {
     /// Second kernel, compared with the first.
     b: Option<String>,
     /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: TargetName,
     #[command(flatten)]
     inputs: InputChoice,

@@ -29,7 +29,7 @@ pub struct Args {
     /// List only kernels whose name or spec contains this text.
     filter: Option<String>,
     /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
-    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    #[arg(long, default_value = "native")]
     target: TargetName,
     /// List the kernels of this model or plan; `demo` is the built-in model.
     #[arg(short, long, value_name = "MODEL", value_parser = ModelName::parser())]

@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     repetitions: u32,
     /// Number of threads [default: one per core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,

@@ -29,10 +29,11 @@ use serde_json::Value as Json;
 pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ixc"));
     command.args(arguments).stdin(Stdio::null());
-    // Options in the environment of the person who runs the tests must not affect them.
+    // Options of the person who runs the tests must not affect them.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
         command.env_remove(name);
     }
+    command.env("IXC_CONFIG", "none");
     command
 }
 

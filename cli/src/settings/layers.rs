@@ -1,0 +1,227 @@
+//! Precedence: the command line, then variables, then the table of the command, then the tables
+//! above it.
+//!
+//! A value is left out if it conflicts with a value of a source before it, or if the options that
+//! it requires are missing. Conflicts and requirements are clap's, plus those in [`GIVES_WAY`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+use super::definition::{CONFIG, SettingValue, options, variable};
+use super::error::ConfigError;
+use super::file::ConfigFile;
+use super::source::{Setting, SettingSource};
+
+/// Option that gives way to an argument of an earlier source, where the program refuses both.
+struct GivesWay {
+    /// Long name of the option.
+    option: &'static str,
+    /// Value of the option, if the others are no conflict.
+    value: Option<&'static str>,
+    /// Identifier of the argument.
+    argument: &'static str,
+    /// Value of the argument, if the others are no conflict.
+    argument_value: Option<&'static str>,
+}
+
+/// Conflicts that clap does not know.
+const GIVES_WAY: [GivesWay; 4] = [
+    // `--model` is the model file of a plan if there is also a MODEL.
+    GivesWay { option: "model", value: None, argument: "model", argument_value: None },
+    GivesWay { option: "model", value: None, argument: "input", argument_value: None },
+    GivesWay { option: "memory", value: None, argument: "experts", argument_value: Some("map") },
+    GivesWay { option: "experts", value: Some("map"), argument: "memory", argument_value: None },
+];
+
+/// Whether the command line has an option or argument.
+pub fn is_given(matches: &ArgMatches, id: &str) -> bool {
+    matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
+}
+
+/// Returns the values of variables and of a file that are in force for a command: `leaf`, with its
+/// names and the matches of the command line. Only flags that are on and options with values are
+/// returned.
+///
+/// # Errors
+/// If an option refuses its value.
+pub fn settings(
+    leaf: &Command,
+    names: &[&str],
+    matches: &ArgMatches,
+    file: Option<&ConfigFile>,
+) -> Result<Vec<Setting>, ConfigError> {
+    let mut given = Given::of(leaf, matches);
+    let mut named: BTreeSet<&str> = given.texts.keys().copied().collect();
+    let mut kept: Vec<(&Arg, Setting)> = Vec::new();
+    for source in sources(names, file) {
+        let mut level = Vec::new();
+        for arg in options(leaf).filter(|arg| arg.get_id() != CONFIG) {
+            let id = arg.get_id().as_str();
+            if named.contains(id) {
+                continue;
+            }
+            let Some(setting) = source.setting(arg)? else { continue };
+            named.insert(id);
+            let is_off = setting.value == SettingValue::Off;
+            if !is_off && !given.excludes(leaf, arg, &setting.value) {
+                level.push((arg, setting));
+            }
+        }
+        level.iter().for_each(|(arg, setting)| given.add(arg, &setting.value));
+        kept.extend(level);
+    }
+    let probe = Probe::new(leaf);
+    let mut checked = Vec::new();
+    for (arg, setting) in kept {
+        let required = probe.required(&setting)?;
+        checked.push((arg, setting, required));
+    }
+    // A left-out option may be required by another one.
+    while let Some(at) = checked.iter().position(|(_, _, required)| !given.has_all(leaf, required)) {
+        let (arg, ..) = checked.remove(at);
+        given.texts.remove(arg.get_id().as_str());
+    }
+    Ok(checked.into_iter().map(|(_, setting, _)| setting).collect())
+}
+
+/// Source of values: the variables, or a table of the file.
+pub enum SettingLayer<'f> {
+    /// Environment variables.
+    Variables,
+    /// A table of the file, by the names of its command.
+    Table(&'f ConfigFile, Vec<String>),
+}
+
+/// Returns the sources for a command, the strongest first.
+fn sources<'f>(names: &[&str], file: Option<&'f ConfigFile>) -> Vec<SettingLayer<'f>> {
+    let table = |count: usize| names[..count].iter().map(|name| (*name).to_owned()).collect();
+    let tables = file.into_iter().flat_map(|file| (0..=names.len()).rev().map(move |count| (file, count)));
+    let tables = tables.map(|(file, count)| SettingLayer::Table(file, table(count)));
+    [SettingLayer::Variables].into_iter().chain(tables).collect()
+}
+
+impl SettingLayer<'_> {
+    /// Returns the value of an option, if this source has one.
+    ///
+    /// # Errors
+    /// If the value has another type than the option.
+    pub fn setting(&self, arg: &Arg) -> Result<Option<Setting>, ConfigError> {
+        let Some(option) = arg.get_long() else { return Ok(None) };
+        let (value, source) = match self {
+            SettingLayer::Variables => {
+                let variable = variable(option);
+                let Some(value) = env::var_os(&variable) else { return Ok(None) };
+                let shown = value.to_string_lossy().into_owned();
+                let origin = SettingSource::Variable(variable);
+                let value = SettingValue::of_variable(arg, value).map_err(|expected| ConfigError::Refused {
+                    origin: origin.clone(),
+                    problem: format!("invalid value '{shown}' for '--{option}'; expected {expected}"),
+                })?;
+                (value, origin)
+            }
+            SettingLayer::Table(file, table) => {
+                let mut entries = file.entries.iter();
+                let Some(entry) = entries.find(|entry| entry.table == *table && entry.option == option) else {
+                    return Ok(None);
+                };
+                (entry.value(arg)?, SettingSource::File(entry.line.clone()))
+            }
+        };
+        Ok(Some(Setting { option: option.to_owned(), value, source }))
+    }
+}
+
+/// Options and arguments of the sources so far, by identifier, with their values.
+struct Given<'c> {
+    texts: BTreeMap<&'c str, Vec<OsString>>,
+}
+
+impl<'c> Given<'c> {
+    fn of(leaf: &'c Command, matches: &ArgMatches) -> Given<'c> {
+        let ids = leaf.get_arguments().map(|arg| arg.get_id().as_str()).filter(|id| is_given(matches, id));
+        let texts = |id: &str| matches.get_raw(id).into_iter().flatten().map(ToOwned::to_owned).collect();
+        Given { texts: ids.map(|id| (id, texts(id))).collect() }
+    }
+
+    fn add(&mut self, arg: &'c Arg, value: &SettingValue) {
+        let texts = match value {
+            SettingValue::Off | SettingValue::On(_) => Vec::new(),
+            SettingValue::Texts(texts) | SettingValue::Tuple(texts) => texts.clone(),
+        };
+        self.texts.insert(arg.get_id().as_str(), texts);
+    }
+
+    /// Whether an option conflicts with any of these.
+    fn excludes(&self, leaf: &Command, arg: &Arg, value: &SettingValue) -> bool {
+        let conflict = |a: &Arg, b: &str| leaf.get_arg_conflicts_with(a).iter().any(|arg| arg.get_id() == b);
+        let others = leaf.get_arguments().filter(|other| self.texts.contains_key(other.get_id().as_str()));
+        let mut others = others.filter(|other| other.get_id() != arg.get_id());
+        others.any(|other| conflict(arg, other.get_id().as_str()) || conflict(other, arg.get_id().as_str()))
+            || self.replaces(arg, value)
+    }
+
+    /// Whether an option gives way to one of these.
+    fn replaces(&self, arg: &Arg, value: &SettingValue) -> bool {
+        let texts: &[OsString] = match value {
+            SettingValue::Texts(texts) => texts,
+            _ => &[],
+        };
+        let has = |texts: &[OsString], one: Option<&str>| one.is_none_or(|one| texts.iter().any(|text| text == one));
+        GIVES_WAY.iter().any(|row| {
+            let is_option = arg.get_long() == Some(row.option) && arg.get_id() != row.argument;
+            let others = self.texts.get(row.argument);
+            is_option && has(texts, row.value) && others.is_some_and(|others| has(others, row.argument_value))
+        })
+    }
+
+    /// Whether all options of these long names are here.
+    fn has_all(&self, leaf: &Command, names: &[String]) -> bool {
+        let arg = |name: &str| options(leaf).find(|arg| arg.get_long() == Some(name));
+        names.iter().all(|name| arg(name).is_none_or(|arg| self.texts.contains_key(arg.get_id().as_str())))
+    }
+}
+
+/// Command that takes each option on its own.
+pub struct Probe {
+    command: Command,
+}
+
+impl Probe {
+    /// Returns the probe of a command.
+    pub fn new(leaf: &Command) -> Probe {
+        Probe { command: leaf.clone().no_binary_name(true).mut_args(|arg| arg.required(false)) }
+    }
+
+    /// Checks a value. Returns the long names of the options that it requires.
+    ///
+    /// # Errors
+    /// If the option refuses the value.
+    pub fn required(&self, setting: &Setting) -> Result<Vec<String>, ConfigError> {
+        let arguments = setting.value.arguments(&setting.option);
+        let Err(error) = self.command.clone().try_get_matches_from(arguments) else { return Ok(Vec::new()) };
+        if error.kind() == ErrorKind::MissingRequiredArgument {
+            let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+                return Ok(Vec::new());
+            };
+            // `--prompt-cache <DIR>`
+            let name = |missing: &String| missing.split_whitespace().next()?.strip_prefix("--").map(str::to_owned);
+            return Ok(missing.iter().filter_map(name).collect());
+        }
+        Err(refused(setting, &error))
+    }
+}
+
+/// Returns the error of a value that its option refuses.
+fn refused(setting: &Setting, error: &clap::Error) -> ConfigError {
+    let text = error.render().to_string();
+    // The usage and other advice of clap is about a command line.
+    let problem = text.split("\n\n").next().unwrap_or_default();
+    let problem = problem.strip_prefix("error: ").unwrap_or(problem);
+    let problem = problem.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    ConfigError::Refused { origin: setting.source.clone(), problem }
+}
