@@ -22,13 +22,12 @@
 //! The numbers are rounded to `dtype` of the JSON, because bitsandbytes rounds them so before it
 //! multiplies. All files must have the same `quant_map`; this is checked.
 
-use ixc_ir::derived::{Coded, Element, Extent, ScaleKind, Scales};
+use ixc_ir::derived::{Coded, Element, ScaleKind, Scales};
 use serde::Deserialize;
 
 use super::array::Array;
 use super::error::CheckpointError;
-use super::safetensors::Entry;
-use super::shards::Shards;
+use super::shards::{Shards, StoredTensor};
 
 /// Name endings of the JSON tensor, with the name of the code and its element type.
 const STATES: [(&str, &str, Element); 2] =
@@ -71,7 +70,8 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
         let (state, _) = shards.tensors.get_key_value(&*format!("{name}{end}"))?;
         Some((&**state, *kind, *element))
     });
-    let Some((file, entry)) = shards.tensors.get(name) else { return Ok(None) };
+    let Some(stored) = shards.tensors.get(name) else { return Ok(None) };
+    let entry = &stored.entry;
     let Some((state_name, kind, element)) = state else {
         // Unquantised weights have no JSON. Codes without it have no shape.
         if entry.dtype.name != "U8" {
@@ -123,13 +123,13 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     }
     let blocks = count.div_ceil(blocksize);
     let absmax = format!("{name}.absmax");
-    let (scale_file, scales) = there(shards, &absmax)?;
-    let kind = match scales.dtype.name {
+    let scales = require(shards, &absmax)?;
+    let kind = match scales.entry.dtype.name {
         "F32" => {
             self::numbers(shards, &absmax, blocks, LOOKED_AT)?;
             ScaleKind::Number(Element::F32)
         }
-        "U8" if scales.shape.iter().product::<u64>() == blocks => {
+        "U8" if scales.entry.shape.iter().product::<u64>() == blocks => {
             let (Some(block @ 1..), Some(more)) = (nested_blocksize, nested_offset.filter(|more| more.is_finite()))
             else {
                 let found = format!("of nested_blocksize {nested_blocksize:?} and nested_offset {nested_offset:?}");
@@ -138,24 +138,23 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
             let (nested, numbers) = (format!("{name}.nested_absmax"), format!("{name}.nested_quant_map"));
             self::numbers(shards, &nested, blocks.div_ceil(block), u64::MAX)?;
             self::numbers(shards, &numbers, 256, u64::MAX)?;
-            let extent = |name: &str| there(shards, name).map(|(file, entry)| extent(file, entry));
+            let extent = |name: &str| require(shards, name).map(StoredTensor::extent);
             let (numbers, scales) = (extent(&numbers)?, extent(&nested)?);
             ScaleKind::Coded(Box::new(Coded { numbers, scales, block, more: more as f32 }))
         }
         _ => {
-            let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
+            let found = format!("{:?} of {}", scales.entry.shape, scales.entry.dtype.name);
             return Err(shards.wrong(&absmax, found, format!("{blocks} scales of F32, or codes of U8")));
         }
     };
-    let array = Array::whole(extent(*file, entry), element, &shape);
+    let array = Array::whole(stored.extent(), element, &shape);
     let mut array = array.ok_or_else(|| wrong(format!("of shape {shape:?}"), "that of a matrix"))?;
-    let extent = extent(scale_file, scales);
-    array.set_scales(Scales { extent, kind, block_rows: 1, block_columns: blocksize, columns: count });
+    array.set_scales(Scales { extent: scales.extent(), kind, block_rows: 1, block_columns: blocksize, columns: count });
     Ok(Some(array.rounded_to(format)))
 }
 
 fn read_state(shards: &Shards, name: &str) -> Result<State, CheckpointError> {
-    let (_, entry) = there(shards, name)?;
+    let entry = &require(shards, name)?.entry;
     let expected = "a JSON object as U8, with blocksize, dtype and shape";
     if entry.dtype.name != "U8" || entry.bytes > MAX_STATE {
         return Err(shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected));
@@ -165,19 +164,15 @@ fn read_state(shards: &Shards, name: &str) -> Result<State, CheckpointError> {
 }
 
 /// Returns a tensor, or an error if it is missing.
-fn there<'s>(shards: &'s Shards, name: &str) -> Result<(u32, &'s Entry), CheckpointError> {
+fn require<'s>(shards: &'s Shards, name: &str) -> Result<&'s StoredTensor, CheckpointError> {
     let missing = || CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
-    shards.tensors.get(name).map(|(file, entry)| (*file, entry)).ok_or_else(missing)
-}
-
-fn extent(file: u32, entry: &Entry) -> Extent {
-    Extent { file, offset: entry.offset, bytes: entry.bytes }
+    shards.tensors.get(name).ok_or_else(missing)
 }
 
 /// Returns the first numbers of a tensor, at most `most`. The tensor must have `count` numbers, and
 /// the returned ones must be finite.
 fn numbers(shards: &Shards, name: &str, count: u64, most: u64) -> Result<Vec<f32>, CheckpointError> {
-    let (_, entry) = there(shards, name)?;
+    let entry = &require(shards, name)?.entry;
     if entry.dtype.name != "F32" || entry.shape.iter().product::<u64>() != count {
         let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
         return Err(shards.wrong(name, found, format!("{count} numbers of F32")));

@@ -24,13 +24,13 @@
 //! With eight bits a word holds four integers. The matrix is described by
 //! [`Groups`](ixc_ir::derived::Groups); it becomes Q4_0, Q4_1, Q8_0 or TQ2_0.
 
-use ixc_ir::derived::{Element, Extent, Integers};
+use ixc_ir::derived::{Element, Integers};
 
 use super::array::{Array, Grouped, InOrder};
 use super::config::Config;
 use super::error::CheckpointError;
 use super::safetensors::Entry;
-use super::shards::Shards;
+use super::shards::{Shards, StoredTensor};
 
 /// Bits of a word.
 const WORD: u64 = 32;
@@ -65,6 +65,21 @@ pub(super) struct Scheme {
     zeros: bool,
     /// Columns of a group; `None` if unstated or if a group is a whole row.
     group: Option<u64>,
+}
+
+/// Dimensions of a matrix whose columns form groups of equal size.
+struct GroupGrid<'a> {
+    /// All dimensions but the last.
+    rows: &'a [u64],
+    columns: u64,
+    /// Groups of a row; at least 1, and a divisor of `columns`.
+    groups: u64,
+}
+
+impl GroupGrid<'_> {
+    fn columns_of_group(&self) -> u64 {
+        self.columns / self.groups
+    }
 }
 
 impl Scheme {
@@ -106,7 +121,7 @@ impl Scheme {
             Some(other) => return Err(said.wrong("checkpoint_format", other, "gptq or gptq_v2")),
         };
         let symmetric = said.flag(&["sym"])?.unwrap_or(true);
-        Scheme::of(said, Layout::Gptq { more }, &[4, 8], "bits", ("sym", symmetric))
+        Scheme::of(said, Layout::Gptq { more }, &[4, 8], "bits", "sym", symmetric)
     }
 
     /// Reads BitNet's scheme: ternary weights, quantised offline and multiplied by their scale.
@@ -140,7 +155,7 @@ impl Scheme {
         if said.flag(&["zero_point"])? == Some(false) {
             return Err(said.wrong("zero_point", "false", "true"));
         }
-        Scheme::of(said, Layout::Awq, &[4], "bits", ("zero_point", false))
+        Scheme::of(said, Layout::Awq, &[4], "bits", "zero_point", false)
     }
 
     /// Reads the scheme of a group of compressed-tensors in this format; `None` if the weights are
@@ -159,25 +174,26 @@ impl Scheme {
             Some(other) => return Err(weights.wrong("type", format!("\"{other}\""), "int")),
         }
         let symmetric = weights.flag(&["symmetric"])?.unwrap_or(true);
-        Scheme::of(weights, layout, widths, "num_bits", ("symmetric", symmetric)).map(Some)
+        Scheme::of(weights, layout, widths, "num_bits", "symmetric", symmetric).map(Some)
     }
 
     /// Returns a scheme with the properties common to all methods: width of integers, columns of a
-    /// group, presence of zeros.
+    /// group, presence of zeros. `bits_key` and `symmetry_key` are the method's names of properties.
     fn of(
         said: &Config,
         layout: Layout,
         widths: &[u8],
-        key: &str,
-        (of_zeros, symmetric): (&str, bool),
+        bits_key: &str,
+        symmetry_key: &str,
+        symmetric: bool,
     ) -> Result<Scheme, CheckpointError> {
-        let found = said.count(&[key])?.unwrap_or(4);
+        let found = said.count(&[bits_key])?.unwrap_or(4);
         let Some(&bits) = widths.iter().find(|width| u32::from(**width) == found) else {
             let right: Vec<String> = widths.iter().map(u8::to_string).collect();
-            return Err(said.wrong(key, found.to_string(), right.join(" or ")));
+            return Err(said.wrong(bits_key, found.to_string(), right.join(" or ")));
         };
         if bits == 8 && !symmetric {
-            return Err(said.wrong(of_zeros, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
+            return Err(said.wrong(symmetry_key, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
         }
         // -1 means a whole row.
         let group = said.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
@@ -223,7 +239,8 @@ impl Scheme {
     /// # Errors
     /// When its scales or zeros are missing, or have another shape or type.
     pub(super) fn weight(&self, shards: &Shards, name: &str) -> Result<Option<(String, Array)>, CheckpointError> {
-        let Some((file, entry)) = shards.tensors.get(name) else { return Ok(None) };
+        let Some(stored) = shards.tensors.get(name) else { return Ok(None) };
+        let entry = &stored.entry;
         let Some(matrix) = self.matrix(name, entry) else { return Ok(None) };
         let wrong = |name: &str, entry: &Entry, expected: String| {
             shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
@@ -234,7 +251,7 @@ impl Scheme {
             Layout::Words | Layout::Gptq { .. } | Layout::Awq => "I32",
         };
         let array = self
-            .laid(*file, entry)
+            .integer_matrix(stored)
             .filter(|array| entry.dtype.name == word && array.len(array.rank() - 1).is_multiple_of(BLOCK));
         let array = array
             .ok_or_else(|| wrong(name, entry, format!("a matrix of {word}, of whole blocks of {BLOCK} columns")))?;
@@ -245,14 +262,15 @@ impl Scheme {
             Layout::Gptq { .. } | Layout::Awq => name.trim_end_matches(".qweight"),
             Layout::Largest => name.trim_end_matches(".weight"),
         };
-        let (scales_name, (of, stored), number) = self.scales(shards, name, base)?;
-        let scales = self.in_order(Array::whole(extent(of, stored), number, &stored.shape), rows);
+        let (scales_name, scale_tensor, number) = self.scales(shards, name, base)?;
+        let scales = Array::whole(scale_tensor.extent(), number, &scale_tensor.entry.shape);
+        let scales = self.in_order(scales, rows);
         let scales = scales.filter(|array| array.shape().split_last().is_some_and(|(_, of)| of == rows));
         let groups = scales.as_ref().map_or(0, |array| array.len(array.rank() - 1));
         let group = if groups > 0 && columns.is_multiple_of(groups) { columns / groups } else { 0 };
         let scales = scales.filter(|_| group > 0).ok_or_else(|| {
             let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
-            wrong(&scales_name, stored, expected)
+            wrong(&scales_name, &scale_tensor.entry, expected)
         })?;
         // A smaller last group would give the same number of groups, but with other columns than
         // groups of equal size.
@@ -261,9 +279,10 @@ impl Scheme {
             let found = format!("for {groups} groups of {said} columns (group_size)");
             return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
         }
-        let zeros = self.zeros(shards, base, (rows, groups))?;
-        let order = self.order(shards, base, (groups, group), columns)?;
-        let grouped = grouped(scales, zeros, order, (rows, columns, groups));
+        let grid = GroupGrid { rows, columns, groups };
+        let zeros = self.zeros(shards, base, &grid)?;
+        let order = self.order(shards, base, &grid)?;
+        let grouped = grouped(scales, zeros, order, &grid);
         let grouped = grouped.ok_or_else(|| {
             shards.wrong(name, format!("{shape:?}, with columns in an unsupported order of groups"), "a matrix")
         })?;
@@ -283,10 +302,10 @@ impl Scheme {
     }
 
     /// Returns the matrix `[.., rows, columns]` from a tensor of words or bytes.
-    fn laid(&self, file: u32, entry: &Entry) -> Option<Array> {
-        let whole = |shape: &[u64]| Array::whole(extent(file, entry), Element::Integer(self.integers()), shape);
+    fn integer_matrix(&self, stored: &StoredTensor) -> Option<Array> {
+        let whole = |shape: &[u64]| Array::whole(stored.extent(), Element::Integer(self.integers()), shape);
         let each = WORD / u64::from(self.bits);
-        match (self.layout, &entry.shape[..]) {
+        match (self.layout, &stored.entry.shape[..]) {
             (Layout::Bytes | Layout::Largest, shape @ [.., _, _]) => whole(shape),
             (Layout::Words, shape @ [.., _, _]) => {
                 let words: Vec<u64> = shape.iter().copied().chain([each]).collect();
@@ -322,7 +341,7 @@ impl Scheme {
         shards: &'s Shards,
         name: &str,
         base: &str,
-    ) -> Result<(String, (u32, &'s Entry), Element), CheckpointError> {
+    ) -> Result<(String, &'s StoredTensor, Element), CheckpointError> {
         let end = match self.layout {
             Layout::Words | Layout::Bytes | Layout::Ternary => "_scale",
             Layout::Gptq { .. } | Layout::Awq => ".scales",
@@ -330,22 +349,18 @@ impl Scheme {
         };
         let scales_name = format!("{base}{end}");
         let found = shards.tensors.get(&*scales_name);
-        let (file, entry) = found.ok_or_else(|| {
+        let stored = found.ok_or_else(|| {
             shards.wrong(name, "integers without scales".to_owned(), format!("{scales_name} beside it"))
         })?;
+        let entry = &stored.entry;
         let number = entry.dtype.element.filter(|of| matches!(of, Element::F32 | Element::F16 | Element::Bf16));
         let number =
             number.ok_or_else(|| shards.wrong(&scales_name, entry.dtype.name.to_owned(), "F32, F16 or BF16"))?;
-        Ok((scales_name, (*file, entry), number))
+        Ok((scales_name, stored, number))
     }
 
     /// Returns the zeros of a matrix, if its groups have their own.
-    fn zeros(
-        &self,
-        shards: &Shards,
-        base: &str,
-        (rows, groups): (&[u64], u64),
-    ) -> Result<Option<(Array, u8)>, CheckpointError> {
+    fn zeros(&self, shards: &Shards, base: &str, grid: &GroupGrid<'_>) -> Result<Option<(Array, u8)>, CheckpointError> {
         let (end, more) = match self.layout {
             Layout::Words | Layout::Bytes => ("_zero_point", 0),
             Layout::Gptq { more } => (".qzeros", more),
@@ -355,16 +370,19 @@ impl Scheme {
         let name = format!("{base}{end}");
         let found = shards.tensors.get(&*name);
         if !self.zeros {
-            return found.map_or(Ok(None), |(_, entry)| self.check_middle(shards, &name, entry, more).map(|()| None));
+            let check = |stored: &StoredTensor| self.check_middle(shards, &name, &stored.entry, more);
+            return found.map_or(Ok(()), check).map(|()| None);
         }
+        let &GroupGrid { rows, groups, .. } = grid;
         let &[rows] = rows else {
             return Err(shards.wrong(&name, format!("{rows:?} rows"), "zeros of a matrix of two dimensions"));
         };
-        let Some((file, entry)) = found else {
+        let Some(stored) = found else {
             let (path, tensor) = (shards.folder.clone(), name.into());
             return Err(CheckpointError::TensorMissing { path, tensor });
         };
-        let whole = |shape: &[u64]| Array::whole(extent(*file, entry), Element::Integer(Integers::Four), shape);
+        let entry = &stored.entry;
+        let whole = |shape: &[u64]| Array::whole(stored.extent(), Element::Integer(Integers::Four), shape);
         let array = match (self.layout, &entry.shape[..]) {
             _ if entry.dtype.name != "I32" => None,
             (Layout::Words, &[words, groups]) => whole(&[words, groups, 8]).and_then(|array| array.swap(1, 2)?.join(0)),
@@ -419,27 +437,22 @@ impl Scheme {
     }
 
     /// Returns the group of each column, unless groups are neighbouring columns.
-    fn order(
-        &self,
-        shards: &Shards,
-        base: &str,
-        (groups, group): (u64, u64),
-        columns: u64,
-    ) -> Result<Option<Array>, CheckpointError> {
+    fn order(&self, shards: &Shards, base: &str, grid: &GroupGrid<'_>) -> Result<Option<Array>, CheckpointError> {
         let name = match self.layout {
             Layout::Gptq { .. } => format!("{base}.g_idx"),
             Layout::Words | Layout::Bytes => format!("{base}_g_idx"),
             Layout::Awq | Layout::Ternary => return Ok(None),
             Layout::Largest => return self.check_rows(shards, base).map(|()| None),
         };
-        let Some((file, entry)) = shards.tensors.get(&*name) else { return Ok(None) };
+        let Some(stored) = shards.tensors.get(&*name) else { return Ok(None) };
+        let (entry, columns, groups, group) = (&stored.entry, grid.columns, grid.groups, grid.columns_of_group());
         let wrong = |found: String| {
             let expected = format!(
                 "{columns} numbers of I32: the group of each column, below {groups}, with {group} columns in each group"
             );
             shards.wrong(&name, found, expected)
         };
-        let (stored, bytes) = (extent(*file, entry), shards.bytes(&name, u64::MAX).unwrap_or_default());
+        let bytes = shards.bytes(&name, u64::MAX).unwrap_or_default();
         if entry.dtype.name != "I32" || entry.shape.iter().product::<u64>() != columns {
             return Err(wrong(format!("{:?} of {}", entry.shape, entry.dtype.name)));
         }
@@ -462,22 +475,18 @@ impl Scheme {
             return Err(wrong(format!("{count} columns of group {of}")));
         }
         // Four-byte integers, read unchanged.
-        let order = Array::whole(stored, Element::F32, &[columns, 1]);
+        let order = Array::whole(stored.extent(), Element::F32, &[columns, 1]);
         order.map(Some).ok_or_else(|| wrong("empty".to_owned()))
     }
 }
 
 /// Expands scales and zeros `[.., rows, groups]` to columns. Groups are neighbouring columns, or
 /// `order`, `[columns, 1]`, has the group of each column.
-fn grouped(
-    scales: Array,
-    zeros: Option<(Array, u8)>,
-    order: Option<Array>,
-    (rows, columns, groups): (&[u64], u64, u64),
-) -> Option<Grouped> {
+fn grouped(scales: Array, zeros: Option<(Array, u8)>, order: Option<Array>, grid: &GroupGrid<'_>) -> Option<Grouped> {
+    let &GroupGrid { rows, columns, groups } = grid;
     let last = rows.len();
     let Some(order) = order else {
-        let group = columns / groups;
+        let group = grid.columns_of_group();
         let zeros = match zeros {
             Some((zeros, more)) => Some((zeros.repeated(group)?, more)),
             None => None,
@@ -501,10 +510,6 @@ fn grouped(
 /// Returns whether bitsandbytes' matrices have eight bits rather than four.
 fn is_eight_bits(said: &Config) -> Result<bool, CheckpointError> {
     Ok(said.flag(&["load_in_8bit", "_load_in_8bit"])?.unwrap_or(false))
-}
-
-fn extent(file: u32, entry: &Entry) -> Extent {
-    Extent { file, offset: entry.offset, bytes: entry.bytes }
 }
 
 /// Puts the rows of AWQ's words `[.., words, 2, 4]` into their order.

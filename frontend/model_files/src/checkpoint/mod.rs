@@ -232,7 +232,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let mut packed = packed::experts(&mut shards, &sizes)?;
     packed.extend(parts::experts(&mut shards, family, &sizes)?);
     let weights = weights::weights(&shards, &quantisation, family)?;
-    let mut made = made(&shards, &config, family, (&sizes, &layers), weights)?;
+    let mut made = made(&shards, &config, family, &sizes, &layers, weights)?;
     check_dense(&shards, &made, &(family.dense)(&config)?)?;
     if family.unit_columns && config.flag(&["norm_head"])? == Some(true) {
         packed.push(unit_columns::norm(&shards, &mut made)?);
@@ -294,7 +294,7 @@ fn placed(
         // If only some experts have groups of neighbouring columns, all of them become F16.
         let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
         let scaled = if same { scaled } else { Element::F16.scaled_format() };
-        let format = format(&name, first.rank() + usize::from(stacked), (element, scaled), first.change(), single);
+        let format = format(&name, first.rank() + usize::from(stacked), element, scaled, first.change(), single);
         let (derived, dims) = array::derived(&arrays, stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
             shapes.dedup();
@@ -383,7 +383,8 @@ fn made(
     shards: &Shards,
     config: &Config,
     family: &Family,
-    (sizes, layers): (&Sizes, &[OfLayer]),
+    sizes: &Sizes,
+    layers: &[OfLayer],
     weights: BTreeMap<Box<str>, Array>,
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
     let mut made: BTreeMap<String, Group> = BTreeMap::new();
@@ -454,8 +455,9 @@ fn made(
 }
 
 /// Returns the format of a tensor. Vectors, norms, biases and matrices listed in `single` are f32,
-/// as in GGUF files. FP8 numbers times their scales become the nearest bf16.
-fn format(name: &str, rank: usize, (element, scaled): (Element, Format), change: Change, single: &[&str]) -> Format {
+/// as in GGUF files. FP8 numbers times their scales become the nearest bf16: `scaled` is the format
+/// of `element` times its scales.
+fn format(name: &str, rank: usize, element: Element, scaled: Format, change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
         || matches!(
             change,

@@ -23,12 +23,11 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece, ScaleKind, Scales, Tiles};
+use ixc_ir::derived::{Axis, Change, Derived, Element, Piece, ScaleKind, Scales, Tiles};
 use ixc_ir::format::{FORMATS, Format};
 
 use super::error::{CheckpointError, PackedFault};
-use super::safetensors::Entry;
-use super::shards::Shards;
+use super::shards::{Shards, StoredTensor};
 use super::sizes::Sizes;
 
 /// Maximum number of NUMA nodes.
@@ -90,8 +89,8 @@ pub(super) struct Packed {
 /// Weight and scales of one node's part.
 #[derive(Default)]
 struct Part {
-    weight: Option<(u32, Entry)>,
-    scale: Option<(u32, Entry)>,
+    weight: Option<StoredTensor>,
+    scale: Option<StoredTensor>,
 }
 
 /// Layer, and index in [`MATRICES`].
@@ -172,7 +171,7 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
         path: shards.folder.clone(),
         tensor: format!("{name}.{expert}.numa.{node}.{end}").into(),
     };
-    let (_, first) = first.ok_or_else(|| missing(0, 0, "weight"))?;
+    let first = &first.ok_or_else(|| missing(0, 0, "weight"))?.entry;
     let bytes = |bits: u8| u128::from(own_rows) * u128::from(own_columns) * u128::from(bits) / 8;
     let packing = PACKINGS.iter().find(|packing| bytes(packing.bits) == u128::from(first.bytes)).ok_or_else(|| {
         let each = PACKINGS.iter().map(|packing| format!("{} ({})", bytes(packing.bits), packing.method));
@@ -200,7 +199,7 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
             let weight = part.and_then(|part| part.weight.as_ref()).ok_or_else(|| missing(expert, node, "weight"))?;
             let scale = part.and_then(|part| part.scale.as_ref()).ok_or_else(|| missing(expert, node, "scale"))?;
             let types = [(weight, first.bytes, &["I8", "U8"][..]), (scale, 4 * own_rows, &["F32"])];
-            for ((_, entry), bytes, names) in types {
+            for (StoredTensor { entry, .. }, bytes, names) in types {
                 if entry.bytes != bytes || !names.contains(&entry.dtype.name) {
                     let found = format!("{} bytes of {}", entry.bytes, entry.dtype.name);
                     return Err(shards.wrong(&entry.name, found, format!("{bytes} bytes of {}", names[0])));
@@ -216,17 +215,16 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
 }
 
 /// Returns one node's part as a piece.
-fn piece(tiles: Tiles, packing: &Packing, weight: &(u32, Entry), scale: &(u32, Entry)) -> Piece {
-    let extent = |(file, entry): &(u32, Entry)| Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+fn piece(tiles: Tiles, packing: &Packing, weight: &StoredTensor, scale: &StoredTensor) -> Piece {
     let Tiles { rows, columns, .. } = tiles;
     Piece {
-        extent: extent(weight),
+        extent: weight.extent(),
         element: Element::Tiled(tiles),
         first: 0,
         rows: vec![Axis { len: rows, stride: columns }],
         columns: vec![Axis { len: columns, stride: 1 }],
         scales: Some(Scales {
-            extent: extent(scale),
+            extent: scale.extent(),
             kind: ScaleKind::Number(Element::F32),
             block_rows: 1,
             block_columns: columns,

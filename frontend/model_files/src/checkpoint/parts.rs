@@ -13,14 +13,13 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::derived::{Axis, Change, Derived, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derived, Piece};
 
 use super::error::CheckpointError;
 use super::families::Family;
 use super::names::{self, SHARED};
 use super::packed::Packed;
-use super::safetensors::Entry;
-use super::shards::Shards;
+use super::shards::{Shards, StoredTensor};
 use super::sizes::Sizes;
 
 /// Maximum number of machines.
@@ -29,7 +28,7 @@ const MAX_MACHINES: u64 = 256;
 const LAST: &str = "ffn_down_exps.weight";
 
 /// Experts of a matrix by number: the stored name, and the parts of all machines in order.
-type Experts = BTreeMap<u64, (Box<str>, Vec<(u32, Entry)>)>;
+type Experts = BTreeMap<u64, (Box<str>, Vec<StoredTensor>)>;
 
 /// Removes divided experts from a folder's tensors, and returns a tensor of all experts for each
 /// layer and matrix.
@@ -91,7 +90,8 @@ fn stacked(
     }
     let (mut pieces, mut element) = (Vec::new(), None);
     for (stored, parts) in experts.values() {
-        for (file, entry) in parts {
+        for part in parts {
+            let entry = &part.entry;
             let found = entry.dtype.element.filter(|found| element.is_none_or(|element| element == *found));
             let Some(found) = found.filter(|_| entry.shape[..] == own && along.is_multiple_of(machines)) else {
                 let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
@@ -100,7 +100,7 @@ fn stacked(
             };
             element = Some(found);
             pieces.push(Piece {
-                extent: Extent { file: *file, offset: entry.offset, bytes: entry.bytes },
+                extent: part.extent(),
                 element: found,
                 first: 0,
                 rows: vec![Axis { len: own[0], stride: own[1] }],

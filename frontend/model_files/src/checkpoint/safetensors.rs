@@ -11,7 +11,7 @@
 use std::fmt;
 use std::path::Path;
 
-use ixc_ir::derived::Element;
+use ixc_ir::derived::{Element, Extent};
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
@@ -67,6 +67,13 @@ pub(super) struct Entry {
     /// Offset in the file, in bytes.
     pub offset: u64,
     pub bytes: u64,
+}
+
+impl Entry {
+    /// Returns the place of the tensor's bytes in the file with this number.
+    pub(super) fn extent(&self, file: u32) -> Extent {
+        Extent { file, offset: self.offset, bytes: self.bytes }
+    }
 }
 
 /// Content of a file's header.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
 
+use ixc_ir::derived::Extent;
 use serde_json::Value as Json;
 
 use super::config;
@@ -22,15 +23,27 @@ const MAX_SHARDS: usize = 4096;
 const OF_MACHINE: &str = "-TP-";
 const OF_ALL: &str = "common";
 
+/// Tensor of a checkpoint: the number of its file, and its entry in that file's header.
+pub(super) struct StoredTensor {
+    pub file: u32,
+    pub entry: Entry,
+}
+
+impl StoredTensor {
+    /// Returns the place of the tensor's bytes.
+    pub(super) fn extent(&self) -> Extent {
+        self.entry.extent(self.file)
+    }
+}
+
 /// Tensors by name and machine.
-pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, (u32, Entry)>>;
+pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, StoredTensor>>;
 
 /// All stored tensors of a checkpoint, by name.
 pub(super) struct Shards {
     pub folder: Box<Path>,
     pub files: Vec<ShardFile>,
-    /// File index and entry of each tensor.
-    pub tensors: BTreeMap<Box<str>, (u32, Entry)>,
+    pub tensors: BTreeMap<Box<str>, StoredTensor>,
     /// Tensors that are divided among several machines.
     pub parts: Parts,
 }
@@ -74,17 +87,17 @@ impl Shards {
                 _ => CheckpointError::Gguf(error),
             })?;
             let header = safetensors::header(&path, file.data())?;
-            let number = shards.files.len() as u32;
+            let file_number = shards.files.len() as u32;
             for entry in header.tensors {
                 // The index assigns tensors to files. Tensors that it omits, or assigns to another
                 // file, are not read.
                 if said.as_ref().is_some_and(|said| said.get(&entry.name).is_none_or(|shard| *shard != name)) {
                     continue;
                 }
-                let (stored, place) = (entry.name.clone(), (number, entry.clone()));
+                let (name, tensor) = (entry.name.clone(), StoredTensor { file: file_number, entry: entry.clone() });
                 let other = match machine {
-                    Some(machine) => shards.parts.entry(stored).or_default().insert(machine, place),
-                    None => shards.tensors.insert(stored, place),
+                    Some(machine) => shards.parts.entry(name).or_default().insert(machine, tensor),
+                    None => shards.tensors.insert(name, tensor),
                 };
                 if other.is_some() {
                     let (path, tensor) = (path.as_path().into(), Some(entry.name));
@@ -107,9 +120,10 @@ impl Shards {
     pub(super) fn add(&mut self, path: &Path, module: &str) -> Result<(), CheckpointError> {
         let file = ShardFile::mapped(path)?;
         let header = safetensors::header(path, file.data())?;
-        let number = self.files.len() as u32;
+        let file_number = self.files.len() as u32;
         for entry in header.tensors {
-            self.tensors.insert(format!("{module}.{}", entry.name).into(), (number, entry));
+            let name = format!("{module}.{}", entry.name).into();
+            self.tensors.insert(name, StoredTensor { file: file_number, entry });
         }
         self.files.push(file.with_header(header.bytes));
         Ok(())
@@ -122,7 +136,7 @@ impl Shards {
 
     /// Returns the first bytes of a tensor, if it exists.
     pub(super) fn bytes(&self, name: &str, most: u64) -> Option<&[u8]> {
-        let (file, entry) = self.tensors.get(name)?;
+        let StoredTensor { file, entry } = self.tensors.get(name)?;
         let rest = self.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
         rest.get(..entry.bytes.min(most) as usize)
     }
@@ -205,7 +219,7 @@ const MAX_NUMBERS: u64 = 1 << 16;
 /// # Errors
 /// When the tensor is not a vector of eight-byte integers.
 pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, CheckpointError> {
-    let Some((name, (file, entry))) = shards.tensors.iter().find(|(name, _)| name.ends_with(end)) else {
+    let Some((name, StoredTensor { file, entry })) = shards.tensors.iter().find(|(name, _)| name.ends_with(end)) else {
         return Ok(None);
     };
     let bytes = shards.files[*file as usize].data().get(entry.offset as usize..).and_then(|rest| {
@@ -230,9 +244,9 @@ pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Resu
         layer.parse().ok().filter(|_| before.ends_with("layers"))
     };
     let mut found = BTreeMap::new();
-    for (name, (file, entry)) in &shards.tensors {
+    for (name, tensor) in &shards.tensors {
         let Some(layer) = layer_of(name).filter(|layer| *layer < layers) else { continue };
-        found.insert(layer, one_number(shards, name, *file, entry)?);
+        found.insert(layer, one_number(shards, name, tensor)?);
     }
     if let Some(layer) = (0..layers).find(|layer| !found.contains_key(layer)) {
         let tensor = format!("model.layers.{layer}.{end}").into();
@@ -241,8 +255,9 @@ pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Resu
     Ok(Value::Array(Array::F32(found.into_values().collect())))
 }
 
-fn one_number(shards: &Shards, name: &str, file: u32, entry: &Entry) -> Result<f32, CheckpointError> {
-    let bytes = shards.files[file as usize].data().get(entry.offset as usize..).unwrap_or_default();
+fn one_number(shards: &Shards, name: &str, tensor: &StoredTensor) -> Result<f32, CheckpointError> {
+    let StoredTensor { file, entry } = tensor;
+    let bytes = shards.files[*file as usize].data().get(entry.offset as usize..).unwrap_or_default();
     let is_one = entry.shape.iter().all(|len| *len == 1);
     match (entry.dtype.name, bytes) {
         ("F32", [a, b, c, d, ..]) if is_one => Ok(f32::from_le_bytes([*a, *b, *c, *d])),
@@ -258,7 +273,7 @@ fn one_number(shards: &Shards, name: &str, file: u32, entry: &Entry) -> Result<f
 /// Returns the value of a one-element tensor, if it exists.
 pub(super) fn number(shards: &Shards, name: &str) -> Result<Option<f32>, CheckpointError> {
     match shards.tensors.get(name) {
-        Some((file, entry)) => one_number(shards, name, *file, entry).map(Some),
+        Some(tensor) => one_number(shards, name, tensor).map(Some),
         None => Ok(None),
     }
 }

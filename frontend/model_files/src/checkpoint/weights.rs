@@ -11,7 +11,7 @@ use super::families::Family;
 use super::integers::Scheme;
 use super::quantisation::{PACKED, Quantisation};
 use super::safetensors::Entry;
-use super::shards::Shards;
+use super::shards::{Shards, StoredTensor};
 
 /// Types of bytes that hold two four-bit numbers.
 const CODES: [&str; 2] = ["I8", "U8"];
@@ -31,9 +31,9 @@ fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
     let Some([block, _]) = of.block else { return 1 };
     let of_ends = shards.tensors.iter().filter(|(name, _)| ends.iter().any(|end| name.ends_with(end)));
     let shapes: Vec<[u64; 2]> = of_ends
-        .filter_map(|(name, (_, entry))| {
-            let (_, scales) = shards.tensors.get(&*format!("{name}_scale_inv"))?;
-            Some([*entry.shape.first()?, *scales.shape.first()?])
+        .filter_map(|(name, matrix)| {
+            let scales = shards.tensors.get(&*format!("{name}_scale_inv"))?;
+            Some([*matrix.entry.shape.first()?, *scales.entry.shape.first()?])
         })
         .collect();
     let fits = |ranks: &u64| {
@@ -100,8 +100,9 @@ impl WeightReader<'_> {
         weight.is_some_and(|weight| self.has_weight(weight))
             || self.schemes.iter().any(|scheme| scheme.is_beside(self.shards, name))
             || self.of.codes && codebook::is_beside(self.shards, name)
-            || beside.is_some_and(|(_, weight)| {
-                CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
+            || beside.is_some_and(|weight| {
+                let dtype = &weight.entry.dtype;
+                CODES.contains(&dtype.name) || dtype.element == Some(Element::F8E4m3)
             })
             || name.strip_suffix("_scales").is_some_and(|base| tensors.contains_key(&*format!("{base}_blocks")))
             || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
@@ -112,25 +113,20 @@ impl WeightReader<'_> {
     }
 
     /// Returns the scales of a weight, with their name.
-    fn scales_of(&self, name: &str) -> Option<(&str, &(u32, Entry))> {
+    fn scales_of(&self, name: &str) -> Option<(&str, &StoredTensor)> {
         let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
         let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
         let found = names.into_iter().flatten().find_map(|name| self.shards.tensors.get_key_value(name.as_str()));
-        found.map(|(name, entry)| (&**name, entry))
+        found.map(|(name, scales)| (&**name, scales))
     }
 
     /// Returns the weight with its name, if the tensor has codes that another tensor explains.
-    fn quantised(
-        &self,
-        name: &str,
-        (file, entry): &(u32, Entry),
-    ) -> Result<Option<(Box<str>, Array)>, CheckpointError> {
-        let shards = self.shards;
-        let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+    fn quantised(&self, name: &str, stored: &StoredTensor) -> Result<Option<(Box<str>, Array)>, CheckpointError> {
+        let (shards, entry) = (self.shards, &stored.entry);
         if let Some(base) = name.strip_suffix("_blocks")
             && let Some((scales, found)) = shards.tensors.get_key_value(&*format!("{base}_scales"))
         {
-            return Ok(Some((base.into(), blocks(shards, name, entry, extent, scales, found)?)));
+            return Ok(Some((base.into(), blocks(shards, name, stored, scales, found)?)));
         }
         if let Some(scheme) = self.of.scheme(name)
             && let Some((matrix, array)) = scheme.weight(shards, name)?
@@ -150,16 +146,16 @@ impl WeightReader<'_> {
         if CODES.contains(&entry.dtype.name)
             && let Some((scales, found)) = self.scales_of(packed)
         {
-            let array = pairs(shards, name, entry, extent, scales, found)?;
+            let array = pairs(shards, name, stored, scales, found)?;
             return Ok(Some((packed.into(), array.with_factor(factor(shards, packed)?))));
         }
         Ok(None)
     }
 
     /// Returns the weight of a tensor of numbers, or the weights of several machines.
-    fn numbers(&self, name: &str, stored: &(u32, Entry)) -> Result<Vec<(Box<str>, Array)>, CheckpointError> {
-        let (shards, (file, entry)) = (self.shards, stored);
-        let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+    fn numbers(&self, name: &str, stored: &StoredTensor) -> Result<Vec<(Box<str>, Array)>, CheckpointError> {
+        let (shards, entry) = (self.shards, &stored.entry);
+        let extent = stored.extent();
         let one = |array| Ok(vec![(name.into(), array)]);
         let Some(element) = entry.dtype.element else {
             // Counters, tables of tokenizers and the like are refused only if a weight needs them.
@@ -175,16 +171,16 @@ impl WeightReader<'_> {
             .ok_or_else(|| shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3"))?;
         if element == Element::F8E4m3 && self.ranks > 1 && self.by_rank.iter().any(|end| name.ends_with(end)) {
             let part = |rank| {
-                let part = of_rank(shards, name, (*file, entry), self.of, [rank, self.ranks])?;
+                let part = of_rank(shards, name, stored, self.of, rank, self.ranks)?;
                 Ok((format!("{name}.{rank}").into(), part))
             };
             return (0..self.ranks).map(part).collect();
         }
         if element == Element::F8E4m3 {
-            let (scale_name, (file, found)) = self.scales_of(name).ok_or_else(|| {
+            let (scale_name, found) = self.scales_of(name).ok_or_else(|| {
                 shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
             })?;
-            array.set_scales(scales(shards, name, &entry.shape, scale_name, *file, found, self.of)?);
+            array.set_scales(scales(shards, name, &entry.shape, scale_name, &found.entry, found.extent(), self.of)?);
         }
         let mut ends = self.multiplied.iter();
         let factors = ends.find_map(|(end, other)| Some(format!("{}{other}", name.strip_suffix(end)?)));
@@ -197,16 +193,15 @@ impl WeightReader<'_> {
 
 /// Returns the scales of a vector, one for each number: another vector of the same length.
 fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales, CheckpointError> {
-    let (file, found) = shards
-        .tensors
-        .get(name)
-        .ok_or_else(|| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() })?;
+    let missing = || CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
+    let factors = shards.tensors.get(name).ok_or_else(missing)?;
+    let found = &factors.entry;
     let columns: u64 = shape.iter().product();
     let element = found.dtype.element.filter(|element| matches!(element, Element::F32 | Element::F16 | Element::Bf16));
     match element {
         Some(element) if found.shape.iter().product::<u64>() == columns && shape.last() == Some(&columns) => {
-            let extent = Extent { file: *file, offset: found.offset, bytes: found.bytes };
-            Ok(Scales { extent, kind: ScaleKind::Number(element), block_rows: 1, block_columns: 1, columns })
+            let (extent, kind) = (factors.extent(), ScaleKind::Number(element));
+            Ok(Scales { extent, kind, block_rows: 1, block_columns: 1, columns })
         }
         _ => {
             let expected = format!("{columns} numbers of F32, F16 or BF16, one for each column that it multiplies");
@@ -220,9 +215,10 @@ fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales
 fn of_rank(
     shards: &Shards,
     name: &str,
-    (file, entry): (u32, &Entry),
+    stored: &StoredTensor,
     of: &Quantisation,
-    [rank, ranks]: [u64; 2],
+    rank: u64,
+    ranks: u64,
 ) -> Result<Array, CheckpointError> {
     let scale_name = format!("{name}_scale_inv");
     let cut = |entry: &Entry| {
@@ -232,12 +228,12 @@ fn of_rank(
         Entry { offset: entry.offset + rank * bytes, bytes, shape, ..entry.clone() }
     };
     let missing = || shards.wrong(name, "F8_E4M3 without scales".to_owned(), &*scale_name);
-    let (scale_file, scale_entry) = shards.tensors.get(&*scale_name).ok_or_else(missing)?;
-    let (own, own_scales) = (cut(entry), cut(scale_entry));
-    let extent = Extent { file, offset: own.offset, bytes: own.bytes };
-    let array = Array::whole(extent, Element::F8E4m3, &own.shape);
-    let mut array = array.ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))?;
-    array.set_scales(scales(shards, name, &own.shape, &scale_name, *scale_file, &own_scales, of)?);
+    let all_scales = shards.tensors.get(&*scale_name).ok_or_else(missing)?;
+    let (own, own_scales) = (cut(&stored.entry), cut(&all_scales.entry));
+    let array = Array::whole(own.extent(stored.file), Element::F8E4m3, &own.shape);
+    let mut array = array.ok_or_else(|| shards.wrong(name, format!("{:?}", stored.entry.shape), "a matrix"))?;
+    let extent = own_scales.extent(all_scales.file);
+    array.set_scales(scales(shards, name, &own.shape, &scale_name, &own_scales, extent, of)?);
     Ok(array)
 }
 
@@ -248,8 +244,8 @@ fn scales(
     weight: &str,
     shape: &[u64],
     name: &str,
-    file: u32,
     found: &Entry,
+    extent: Extent,
     of: &Quantisation,
 ) -> Result<Scales, CheckpointError> {
     let kind = match found.dtype.name {
@@ -289,7 +285,6 @@ fn scales(
             return Err(shards.wrong(name, format!("{:?}", found.shape), expected));
         }
     };
-    let extent = Extent { file, offset: found.offset, bytes: found.bytes };
     Ok(Scales { extent, kind, block_rows: block[0], block_columns: block[1], columns })
 }
 
@@ -299,11 +294,11 @@ fn scales(
 fn pairs(
     shards: &Shards,
     name: &str,
-    entry: &Entry,
-    extent: Extent,
+    stored: &StoredTensor,
     scales_name: &str,
-    (file, scales): &(u32, Entry),
+    scales: &StoredTensor,
 ) -> Result<Array, CheckpointError> {
+    let (entry, scales_extent, scales) = (&stored.entry, scales.extent(), &scales.entry);
     let element = if scales.dtype.element == Some(Element::F8E4m3) { Element::Nvfp4 } else { Element::Mxfp4 };
     let each = if element == Element::Nvfp4 { 8 } else { 16 };
     let same = match (entry.shape.split_last(), scales.shape.split_last()) {
@@ -325,7 +320,7 @@ fn pairs(
         Some(bytes) if bytes.is_multiple_of(bytes_of_block) => *bytes /= bytes_of_block,
         _ => return Err(wrong(format!("a matrix of whole blocks of {} columns", element.columns()))),
     }
-    blocks_of(element, extent, &units, *file, scales).ok_or_else(|| wrong("a matrix".to_owned()))
+    blocks_of(element, stored.extent(), &units, scales_extent).ok_or_else(|| wrong("a matrix".to_owned()))
 }
 
 /// Returns the additional factor on a matrix of such codes, if it has one.
@@ -334,20 +329,20 @@ fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointErro
         let name = format!("{weight}{end}");
         Some((shards.tensors.get_key_value(name.as_str())?, *change))
     });
-    let Some(((name, (file, entry)), change)) = found else { return Ok(None) };
-    let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+    let Some(((name, stored), change)) = found else { return Ok(None) };
+    let entry = &stored.entry;
     let is_one = entry.dtype.element == Some(Element::F32) && entry.shape.iter().all(|len| *len == 1);
-    let array = Array::whole(extent, Element::F32, &[1]).filter(|_| is_one);
+    let array = Array::whole(stored.extent(), Element::F32, &[1]).filter(|_| is_one);
     let array = array
         .ok_or_else(|| shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "one number of F32"))?;
     Ok(Some(array.changed(change)))
 }
 
 /// Returns blocks of codes with their scales.
-fn blocks_of(element: Element, extent: Extent, units: &[u64], file: u32, scales: &Entry) -> Option<Array> {
+fn blocks_of(element: Element, extent: Extent, units: &[u64], scales: Extent) -> Option<Array> {
     let mut array = Array::whole(extent, element, units)?;
     array.set_scales(Scales {
-        extent: Extent { file, offset: scales.offset, bytes: scales.bytes },
+        extent: scales,
         kind: ScaleKind::OfBlock,
         block_rows: 1,
         block_columns: 1,
@@ -361,11 +356,11 @@ fn blocks_of(element: Element, extent: Extent, units: &[u64], file: u32, scales:
 fn blocks(
     shards: &Shards,
     name: &str,
-    entry: &Entry,
-    extent: Extent,
+    stored: &StoredTensor,
     scales_name: &str,
-    (file, scales): &(u32, Entry),
+    scales: &StoredTensor,
 ) -> Result<Array, CheckpointError> {
+    let (entry, scales_extent, scales) = (&stored.entry, scales.extent(), &scales.entry);
     let units = match entry.shape.split_last() {
         Some((&16, units)) if entry.dtype.name == "U8" && !units.is_empty() => units,
         _ => return Err(shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "[.., 16] of U8")),
@@ -374,6 +369,6 @@ fn blocks(
         let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
         return Err(shards.wrong(scales_name, found, format!("{units:?} of U8, one for each block")));
     }
-    blocks_of(Element::Mxfp4, extent, units, *file, scales)
+    blocks_of(Element::Mxfp4, stored.extent(), units, scales_extent)
         .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
 }

@@ -6,7 +6,7 @@ use super::super::keys::Keys;
 use super::super::names::{Rule, TURNED, rule};
 use super::super::state_conversions::{by_group, decay, taps};
 use super::layer_kinds::{Kind, heads_of_kinds, kinds};
-use super::state_spaces::mamba;
+use super::state_spaces::{Mamba2, mamba};
 use super::{Family, USUAL, WITHOUT_ROPE};
 
 /// Defaults of Granite, dense and with experts.
@@ -280,7 +280,7 @@ fn states(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
     heads_of_kinds(keys, kinds)?;
     let heads = config.require(&["mamba_n_heads"])?;
     // "auto" divides the inner width among the heads.
-    let length = match config.value("mamba_d_head").is_some_and(|value| value.is_number()) {
+    let head_dim = match config.value("mamba_d_head").is_some_and(|value| value.is_number()) {
         true => config.require(&["mamba_d_head"])?,
         false => {
             let inner = config.require(&["hidden_size"])?.checked_mul(config.require(&["mamba_expand"])?);
@@ -288,5 +288,5 @@ fn states(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
         }
     };
     let [taps, state, groups] = ["mamba_d_conv", "mamba_d_state", "mamba_n_groups"].map(|key| config.require(&[key]));
-    mamba(keys, [taps?, state?, groups?, heads, length])
+    mamba(keys, Mamba2 { taps: taps?, state_size: state?, groups: groups?, heads, head_dim })
 }

@@ -438,12 +438,12 @@ fn olmo_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let (key_heads, value_heads) =
         (count("linear_num_key_heads")?.unwrap_or(heads), count("linear_num_value_heads")?.unwrap_or(heads));
     let width = config.require(&["hidden_size"])?;
-    let key = match count("linear_key_head_dim")? {
+    let key_dim = match count("linear_key_head_dim")? {
         Some(length) => length,
         None => (0.75 * f64::from(width) / f64::from(key_heads.max(1))) as u32,
     };
-    let value = count("linear_value_head_dim")?.unwrap_or(key.saturating_mul(2));
-    qwen::delta_rule(keys, [key_heads, value_heads, key, value])?;
+    let value_dim = count("linear_value_head_dim")?.unwrap_or(key_dim.saturating_mul(2));
+    qwen::delta_rule(keys, key_heads, value_heads, key_dim, value_dim)?;
     if config.flag(&["linear_allow_neg_eigval"])? == Some(true) {
         keys.put("ssm.beta_scale", 2f32);
     }

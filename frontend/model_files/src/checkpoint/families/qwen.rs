@@ -289,8 +289,8 @@ fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
     let sizes = ["linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"];
-    let [key_heads, value_heads, key, value] = sizes.map(|key| keys.config.require(&[key]));
-    delta_rule(keys, [key_heads?, value_heads?, key?, value?])?;
+    let [key_heads, value_heads, key_dim, value_dim] = sizes.map(|key| keys.config.require(&[key]));
+    delta_rule(keys, key_heads?, value_heads?, key_dim?, value_dim?)?;
     match keys.config.texts("layer_types")? {
         Some(types) => keys.flags("attention.recurrent_layers", types.iter().map(|kind| *kind == "linear_attention")),
         None => keys.put("full_attention_interval", keys.config.count(&["full_attention_interval"])?.unwrap_or(4)),
@@ -298,17 +298,19 @@ fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.rotated_part(0.25)
 }
 
-/// Puts sizes of linear attention by the gated delta rule: key heads, value heads, and the lengths
-/// of both.
+/// Puts sizes of linear attention by the gated delta rule: numbers of heads, and their dimensions.
 pub(super) fn delta_rule(
     keys: &mut Keys<'_>,
-    [key_heads, value_heads, key, value]: [u32; 4],
+    key_heads: u32,
+    value_heads: u32,
+    key_dim: u32,
+    value_dim: u32,
 ) -> Result<(), CheckpointError> {
-    let inner = value_heads.checked_mul(value);
+    let inner = value_heads.checked_mul(value_dim);
     let inner = inner.ok_or_else(|| keys.config.wrong("linear_value_head_dim", "too large", "a length of a head"))?;
     keys.count("ssm.conv_kernel", &["linear_conv_kernel_dim"])?;
     for (name, size) in
-        [("state_size", key), ("group_count", key_heads), ("time_step_rank", value_heads), ("inner_size", inner)]
+        [("state_size", key_dim), ("group_count", key_heads), ("time_step_rank", value_heads), ("inner_size", inner)]
     {
         keys.put(&format!("ssm.{name}"), size);
     }

@@ -47,8 +47,9 @@ pub(super) static ROWS: &[Family] = &[
             keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
             keys.refuse("use_bias", |value| value.as_bool() == Some(true), "false")?;
             let sizes = ["conv_kernel", "state_size", "n_groups", "num_heads", "head_dim"];
-            let [taps, state, groups, heads, length] = sizes.map(|key| keys.config.require(&[key]));
-            mamba(keys, [taps?, state?, groups?, heads?, length?])
+            let [taps, state, groups, heads, head_dim] = sizes.map(|key| keys.config.require(&[key]));
+            let sizes = Mamba2 { taps: taps?, state_size: state?, groups: groups?, heads: heads?, head_dim: head_dim? };
+            mamba(keys, sizes)
         },
         tensors: &[NEMOTRON_H],
         ignores_head_dim: true,
@@ -203,16 +204,27 @@ static JAMBA: &[Rule] = &[
     rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", plain),
 ];
 
-/// Puts sizes of Mamba-2's states: taps, elements of a key, groups, heads and the length of a head.
-pub(super) fn mamba(
-    keys: &mut Keys<'_>,
-    [taps, state, groups, heads, length]: [u32; 5],
-) -> Result<(), CheckpointError> {
-    let inner = heads.checked_mul(length);
-    let inner = inner.ok_or_else(|| keys.config.wrong("mamba_head_dim", length.to_string(), "a length of a head"))?;
+/// Sizes of Mamba-2's states.
+pub(super) struct Mamba2 {
+    /// Taps of the convolution.
+    pub taps: u32,
+    /// Elements of a key.
+    pub state_size: u32,
+    /// Groups of heads that share keys and queries.
+    pub groups: u32,
+    pub heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+}
+
+/// Puts sizes of Mamba-2's states.
+pub(super) fn mamba(keys: &mut Keys<'_>, sizes: Mamba2) -> Result<(), CheckpointError> {
+    let Mamba2 { taps, state_size, groups, heads, head_dim } = sizes;
+    let inner = heads.checked_mul(head_dim);
+    let inner = inner.ok_or_else(|| keys.config.wrong("mamba_head_dim", head_dim.to_string(), "a length of a head"))?;
     for (key, value) in [
         ("conv_kernel", taps),
-        ("state_size", state),
+        ("state_size", state_size),
         ("group_count", groups),
         ("time_step_rank", heads),
         ("inner_size", inner),
@@ -224,7 +236,7 @@ pub(super) fn mamba(
 
 /// Puts sizes of Mamba-1's states: taps, elements of a key, and growth of the width. The rank of
 /// steps is a sixteenth of the width, unless the key `rank` has a number.
-fn selective(keys: &mut Keys<'_>, [taps, state, expand]: [u32; 3], rank: &str) -> Result<(), CheckpointError> {
+fn selective(keys: &mut Keys<'_>, taps: u32, state_size: u32, expand: u32, rank: &str) -> Result<(), CheckpointError> {
     let config = keys.config;
     let width = config.require(&["hidden_size"])?;
     let inner = width.checked_mul(expand).ok_or_else(|| config.wrong("expand", expand.to_string(), "a factor"))?;
@@ -232,7 +244,8 @@ fn selective(keys: &mut Keys<'_>, [taps, state, expand]: [u32; 3], rank: &str) -
         true => config.require(&[rank])?,
         false => width.div_ceil(16),
     };
-    for (key, value) in [("conv_kernel", taps), ("state_size", state), ("time_step_rank", rank), ("inner_size", inner)]
+    for (key, value) in
+        [("conv_kernel", taps), ("state_size", state_size), ("time_step_rank", rank), ("inner_size", inner)]
     {
         keys.put(&format!("ssm.{key}"), value);
     }
@@ -252,7 +265,7 @@ fn mamba_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.refuse("mixer_rms_eps", |value| value.as_f64() != Some(1e-6), "1e-6")?;
     }
     let [taps, state, expand] = ["conv_kernel", "state_size", "expand"].map(|key| config.require(&[key]));
-    selective(keys, [taps?, state?, expand?], "time_step_rank")
+    selective(keys, taps?, state?, expand?, "time_step_rank")
 }
 
 fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
@@ -278,7 +291,7 @@ fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("attention.key_length", length);
     keys.put("attention.value_length", length);
     let [taps, state, heads] = ["mamba_d_conv", "mamba_d_state", "mamba_num_heads"].map(|key| config.require(&[key]));
-    mamba(keys, [taps?, state?, 0, heads?, length])
+    mamba(keys, Mamba2 { taps: taps?, state_size: state?, groups: 0, heads: heads?, head_dim: length })
 }
 
 fn jamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
@@ -290,7 +303,7 @@ fn jamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     heads_of_kinds(keys, &kinds)?;
     keys.refuse("mamba_proj_bias", |value| value.as_bool() == Some(true), "false")?;
     let [taps, state, expand] = ["mamba_d_conv", "mamba_d_state", "mamba_expand"].map(|key| config.require(&[key]));
-    selective(keys, [taps?, state?, expand?], "mamba_dt_rank")
+    selective(keys, taps?, state?, expand?, "mamba_dt_rank")
 }
 
 fn nemotron_h(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
@@ -323,8 +336,8 @@ fn nemotron_h(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     keys.refuse("mlp_hidden_act", |value| value.as_str() != Some("relu2"), "relu2")?;
     let sizes = ["conv_kernel", "ssm_state_size", "n_groups", "mamba_num_heads", "mamba_head_dim"];
-    let [taps, state, groups, heads, length] = sizes.map(|key| config.require(&[key]));
-    mamba(keys, [taps?, state?, groups?, heads?, length?])
+    let [taps, state, groups, heads, head_dim] = sizes.map(|key| config.require(&[key]));
+    mamba(keys, Mamba2 { taps: taps?, state_size: state?, groups: groups?, heads: heads?, head_dim: head_dim? })
 }
 
 fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
@@ -334,8 +347,8 @@ fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         Some(inner) => inner,
         None => config.require(&["hidden_size"])?.saturating_mul(config.require(&["mamba_expand"])?),
     };
-    let length = inner.checked_div(heads).filter(|length| length.checked_mul(heads) == Some(inner));
-    let length = length.ok_or_else(|| {
+    let head_dim = inner.checked_div(heads).filter(|length| length.checked_mul(heads) == Some(inner));
+    let head_dim = head_dim.ok_or_else(|| {
         config.wrong("mamba_d_ssm", inner.to_string(), format!("a multiple of mamba_n_heads, {heads}"))
     })?;
     if config.flag(&["mamba_rms_norm"])? == Some(true) {
@@ -344,5 +357,5 @@ fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     // The factor on the embedding differs from that on logits.
     keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), "false")?;
     let [taps, state, groups] = ["mamba_d_conv", "mamba_d_state", "mamba_n_groups"].map(|key| config.require(&[key]));
-    mamba(keys, [taps?, state?, groups?, heads, length])
+    mamba(keys, Mamba2 { taps: taps?, state_size: state?, groups: groups?, heads, head_dim })
 }
