@@ -11,7 +11,7 @@
 
 use State::{Call, Content, Header, Reasoning, Section};
 
-use super::grammar::{Grammar, Id};
+use super::grammar::{Grammar, Id, ParameterTag, pair};
 
 /// Kind of a stretch of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +106,9 @@ pub static FORMATS: &[Format] = &[
             at(&[Header], "<|start|>", Header),
         ],
         call: Grammar::Tags {
-            name: ("<atem:function_calls>\n<atem:invoke name=", ">"),
+            name: pair("<atem:function_calls>\n<atem:invoke name=", ">"),
             end: "</atem:invoke>\n</atem:function_calls>",
-            parameter: ("<atem:parameter name=", ">", "</atem:parameter>"),
+            parameter: ParameterTag { open: "<atem:parameter name=", between: ">", close: "</atem:parameter>" },
             sections: false,
         },
     },
@@ -128,9 +128,11 @@ pub static FORMATS: &[Format] = &[
             at(&[Call], "</｜DSML｜invoke>", Section),
         ],
         call: Grammar::Tags {
-            name: ("name=", ">"),
+            name: pair("name=", ">"),
             end: "",
-            parameter: ("<｜DSML｜parameter name=", ">", "</｜DSML｜parameter>"),
+            parameter: ParameterTag {
+                open: "<｜DSML｜parameter name=", between: ">", close: "</｜DSML｜parameter>"
+            },
             sections: false,
         },
     },
@@ -167,9 +169,13 @@ pub static FORMATS: &[Format] = &[
             at(&[Content], "<|end_of_msg|>", Content),
         ],
         call: Grammar::Tags {
-            name: ("tool=", "<|sep|>"),
+            name: pair("tool=", "<|sep|>"),
             end: "",
-            parameter: ("<|open|>argument key=", "<|sep|>", "<|close|>argument<|sep|>"),
+            parameter: ParameterTag {
+                open: "<|open|>argument key=",
+                between: "<|sep|>",
+                close: "<|close|>argument<|sep|>",
+            },
             sections: false,
         },
     },
@@ -187,9 +193,9 @@ pub static FORMATS: &[Format] = &[
             at(&[Call], "</invoke>", Section),
         ],
         call: Grammar::Tags {
-            name: ("name=", ">"),
+            name: pair("name=", ">"),
             end: "",
-            parameter: ("<parameter name=", ">", "</parameter>"),
+            parameter: ParameterTag { open: "<parameter name=", between: ">", close: "</parameter>" },
             sections: false,
         },
     },
@@ -206,7 +212,7 @@ pub static FORMATS: &[Format] = &[
             at(&[Section], "]<]minimax[>[<invoke ", Call),
             at(&[Call], "]<]minimax[>[</invoke>", Section),
         ],
-        call: Grammar::Marked { name: ("name=", ">"), mark: "]<]minimax[>[" },
+        call: Grammar::Marked { name: pair("name=", ">"), mark: "]<]minimax[>[" },
     },
     Format {
         name: "gemma4",
@@ -233,9 +239,9 @@ pub static FORMATS: &[Format] = &[
             at(&[Call], "</tool_call>", Content),
         ],
         call: Grammar::Pairs {
-            behind_name: "",
-            key: ("<arg_key>", "</arg_key>"),
-            value: ("<arg_value>", "</arg_value>"),
+            after_name: "",
+            key: pair("<arg_key>", "</arg_key>"),
+            value: pair("<arg_value>", "</arg_value>"),
         },
     },
     Format {
@@ -252,9 +258,9 @@ pub static FORMATS: &[Format] = &[
             at(&[Call], "</tool_call:opensource>", Section),
         ],
         call: Grammar::Pairs {
-            behind_name: "<tool_sep:opensource>",
-            key: ("<arg_key:opensource>", "</arg_key:opensource>"),
-            value: ("<arg_value:opensource>", "</arg_value:opensource>"),
+            after_name: "<tool_sep:opensource>",
+            key: pair("<arg_key:opensource>", "</arg_key:opensource>"),
+            value: pair("<arg_value:opensource>", "</arg_value:opensource>"),
         },
     },
     Format {
@@ -512,7 +518,12 @@ pub static FORMATS: &[Format] = &[
             at(&[Content], "<function name=", Call),
             at(&[Call], "</function>", Content),
         ],
-        call: Grammar::Tags { name: ("", ">"), end: "", parameter: ("<param name=", ">", "</param>"), sections: true },
+        call: Grammar::Tags {
+            name: pair("", ">"),
+            end: "",
+            parameter: ParameterTag { open: "<param name=", between: ">", close: "</param>" },
+            sections: true,
+        },
     },
     Format {
         name: "functionary-v3.1",
@@ -621,9 +632,9 @@ const DEEPSEEK_MOVES: &[Move] = &[
 ];
 
 const FUNCTION_FORM: Grammar = Grammar::Tags {
-    name: ("<function=", ">"),
+    name: pair("<function=", ">"),
     end: "</function>",
-    parameter: ("<parameter=", ">", "</parameter>"),
+    parameter: ParameterTag { open: "<parameter=", between: ">", close: "</parameter>" },
     sections: false,
 };
 

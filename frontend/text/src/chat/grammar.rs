@@ -28,28 +28,50 @@ pub(super) enum Grammar {
     Named { separator: &'static str, id: Id },
     /// A type without meaning, a separator, the name, and the arguments as JSON in a code block.
     Fenced { separator: &'static str },
-    /// The name in a tag, the end of the call, and the parameters in tags. `parameter` has the
-    /// beginning of a tag, the end of its name, and the end of its value. Strings are unchanged
+    /// The name in a tag, the end of the call, and the parameters in tags. Strings are unchanged
     /// text, other values are JSON.
     Tags {
-        name: (&'static str, &'static str),
+        name: TagPair,
         end: &'static str,
-        parameter: (&'static str, &'static str, &'static str),
+        parameter: ParameterTag,
         /// Whether a value may be a CDATA section, `<![CDATA[…]]>`, if it contains the end of its
         /// tag.
         sections: bool,
     },
     /// The name and an optional text after it, then keys and values, each between two tags. Values
     /// are like those of `Tags`.
-    Pairs { behind_name: &'static str, key: (&'static str, &'static str), value: (&'static str, &'static str) },
+    Pairs { after_name: &'static str, key: TagPair, value: TagPair },
     /// `call:N{k:v,…}`: strings in the format's own quotes, keys without quotes.
     Braces { quote: &'static str },
     /// The name in a tag. A mark makes tags for each parameter, each member of an object, and
     /// `<item>` of a list.
-    Marked { name: (&'static str, &'static str), mark: &'static str },
+    Marked { name: TagPair, mark: &'static str },
     /// `[f(a="x", b=1), g()]`: calls and values in Python's syntax; or one on each line, possibly
     /// in a code block.
     Python,
+}
+
+/// Texts before and after a name, a key or a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TagPair {
+    pub open: &'static str,
+    pub close: &'static str,
+}
+
+/// Texts around the name and the value of a parameter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ParameterTag {
+    /// Text before the name.
+    pub open: &'static str,
+    /// Text between the name and the value.
+    pub between: &'static str,
+    /// Text after the value.
+    pub close: &'static str,
+}
+
+/// Returns a pair of tags.
+pub(super) const fn pair(open: &'static str, close: &'static str) -> TagPair {
+    TagPair { open, close }
 }
 
 /// Position of a call's id.
@@ -134,12 +156,10 @@ impl Grammar {
                 let Some(arguments) = arguments.strip_suffix("```") else { return Reading::Unfinished };
                 one(None, name.trim(), arguments)
             }
-            Grammar::Tags { name, end, parameter, sections } => {
-                tags(text, name, end, (parameter, sections), known.texts)
-            }
+            Grammar::Tags { name, end, parameter, sections } => tags(text, name, end, parameter, sections, known.texts),
             // A call without its end may be incomplete.
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
-            Grammar::Pairs { behind_name, key, value } => pairs(text, behind_name, key, value, known.texts),
+            Grammar::Pairs { after_name, key, value } => pairs(text, after_name, key, value, known.texts),
             Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
             Grammar::Marked { name, mark } => marked(text, name, mark, known.texts),
             Grammar::Python => super::python::calls(text),
@@ -268,27 +288,28 @@ fn value_before<'t>(text: &'t str, close: &str, follows: impl Fn(&str) -> bool) 
 
 fn tags(
     text: &str,
-    name: (&str, &str),
+    name: TagPair,
     end: &str,
-    (parameter, sections): ((&str, &str, &str), bool),
+    parameter: ParameterTag,
+    sections: bool,
     texts: &TextParameters,
 ) -> Reading<Vec<Found>> {
     let mut calls = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let Some(head) = rest.strip_prefix(name.0) else { return Reading::Wrong };
-        let Some((head, mut body)) = head.split_once(name.1) else { return Reading::Unfinished };
+        let Some(head) = rest.strip_prefix(name.open) else { return Reading::Wrong };
+        let Some((head, mut body)) = head.split_once(name.close) else { return Reading::Unfinished };
         let tool = attribute(head).0;
         let mut members = Vec::new();
         rest = loop {
             body = body.trim_start();
-            if let Some(after) = body.strip_prefix(parameter.0) {
-                let Some((head, value)) = after.split_once(parameter.1) else { return Reading::Unfinished };
+            if let Some(after) = body.strip_prefix(parameter.open) {
+                let Some((head, value)) = after.split_once(parameter.between) else { return Reading::Unfinished };
                 let (key, kind) = attribute(head);
                 let follows = |rest: &str| {
-                    rest.is_empty() || rest.starts_with(parameter.0) || !end.is_empty() && rest.starts_with(end)
+                    rest.is_empty() || rest.starts_with(parameter.open) || !end.is_empty() && rest.starts_with(end)
                 };
-                let Some((value, after)) = value_before(value, parameter.2, follows) else {
+                let Some((value, after)) = value_before(value, parameter.close, follows) else {
                     return Reading::Unfinished;
                 };
                 let inner = value.trim().strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>"));
@@ -314,32 +335,26 @@ fn tags(
     if calls.is_empty() { Reading::Unfinished } else { Reading::Whole(calls) }
 }
 
-fn pairs(
-    text: &str,
-    behind_name: &str,
-    key: (&str, &str),
-    value: (&str, &str),
-    texts: &TextParameters,
-) -> Reading<Vec<Found>> {
-    let at = text.find(key.0).unwrap_or(text.len());
+fn pairs(text: &str, after_name: &str, key: TagPair, value: TagPair, texts: &TextParameters) -> Reading<Vec<Found>> {
+    let at = text.find(key.open).unwrap_or(text.len());
     let (head, mut rest) = (text[..at].trim(), &text[at..]);
-    let tool = head.strip_suffix(behind_name).unwrap_or(head).trim_end();
+    let tool = head.strip_suffix(after_name).unwrap_or(head).trim_end();
     let mut members = Vec::new();
     while !rest.is_empty() {
-        let Some(after) = rest.strip_prefix(key.0) else { return Reading::Wrong };
-        let Some((name, after)) = after.split_once(key.1) else { return Reading::Unfinished };
-        let Some(after) = after.trim_start().strip_prefix(value.0) else { return Reading::Wrong };
-        let follows = |rest: &str| rest.is_empty() || rest.starts_with(key.0);
-        let Some((text, after)) = value_before(after, value.1, follows) else { return Reading::Unfinished };
+        let Some(after) = rest.strip_prefix(key.open) else { return Reading::Wrong };
+        let Some((name, after)) = after.split_once(key.close) else { return Reading::Unfinished };
+        let Some(after) = after.trim_start().strip_prefix(value.open) else { return Reading::Wrong };
+        let follows = |rest: &str| rest.is_empty() || rest.starts_with(key.open);
+        let Some((text, after)) = value_before(after, value.close, follows) else { return Reading::Unfinished };
         members.push((name.trim(), plain_value(text, texts.kind(tool, name.trim()))));
         rest = after;
     }
     found(None, tool, json::object(members)).map(|call| vec![call])
 }
 
-fn marked(text: &str, name: (&str, &str), mark: &str, texts: &TextParameters) -> Reading<Vec<Found>> {
-    let Some(head) = text.strip_prefix(name.0) else { return Reading::Wrong };
-    let Some((head, body)) = head.split_once(name.1) else { return Reading::Unfinished };
+fn marked(text: &str, name: TagPair, mark: &str, texts: &TextParameters) -> Reading<Vec<Found>> {
+    let Some(head) = text.strip_prefix(name.open) else { return Reading::Wrong };
+    let Some((head, body)) = head.split_once(name.close) else { return Reading::Unfinished };
     let tool = attribute(head).0;
     elements(body, mark, MAX_DEPTH, &|parameter| texts.kind(tool, parameter)).and_then(|(members, rest)| {
         if !rest.trim().is_empty() {

@@ -15,7 +15,9 @@
 //! calls are returned as a whole.
 
 use super::call::found;
-use super::grammar::{Circumstances, Grammar, Id, attribute, bracket, plain_value, whole_name};
+use super::grammar::{
+    Circumstances, Grammar, Id, ParameterTag, TagPair, attribute, bracket, pair, plain_value, whole_name,
+};
 use super::json;
 use super::reading::Reading;
 use super::tools::Kind;
@@ -51,7 +53,7 @@ enum Stage {
     #[default]
     Head,
     /// In JSON arguments.
-    Json { depth: usize, in_string: bool, escaped: bool },
+    Json(JsonState),
     /// Between two calls of a list.
     Tail,
     /// Between the parameters of this tool.
@@ -60,6 +62,16 @@ enum Stage {
     Value(Value),
     /// The rest is not streamed.
     Off,
+}
+
+/// State of a scan of JSON text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct JsonState {
+    /// Number of open brackets.
+    depth: usize,
+    in_string: bool,
+    /// Whether a backslash in a string precedes the next character.
+    escaped: bool,
 }
 
 /// A value without quotes, between tags.
@@ -80,7 +92,7 @@ struct Value {
 
 /// Tags of parameters.
 struct Tags {
-    key: (&'static str, &'static str),
+    key: TagPair,
     /// Text before the value, after the key's tag.
     open: &'static str,
     close: &'static str,
@@ -110,14 +122,14 @@ struct Head {
 impl CallStream {
     /// Returns whether JSON arguments have begun and not ended.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Json { .. })
+        matches!(self.stage, Stage::Json(_))
     }
 
     /// Returns whether arguments that have begun may contain a marker: inside a string, or if it is
     /// valid JSON.
     pub(super) fn may_hold(&self, marker: &str) -> bool {
         match self.stage {
-            Stage::Json { in_string, .. } => in_string || marker.chars().all(is_json),
+            Stage::Json(JsonState { in_string, .. }) => in_string || marker.chars().all(is_json),
             _ => false,
         }
     }
@@ -129,7 +141,7 @@ impl CallStream {
             let result = match std::mem::take(&mut self.stage) {
                 Stage::Off => Err(Stop::Off),
                 Stage::Head => self.head(grammar, text, known, &mut pieces),
-                Stage::Json { depth, in_string, escaped } => self.json(text, (depth, in_string, escaped), &mut pieces),
+                Stage::Json(state) => self.json(text, state, &mut pieces),
                 Stage::Tail => self.tail(grammar, text),
                 Stage::Members { tool, count } => self.members(grammar, text, tool, count, known, &mut pieces),
                 Stage::Value(value) => self.value(grammar, text, value, &mut pieces),
@@ -183,7 +195,7 @@ impl CallStream {
                 self.begin(head, known, pieces)?;
                 self.at = at;
                 self.stage = match tags_of(grammar) {
-                    None => Stage::Json { depth: 0, in_string: false, escaped: false },
+                    None => Stage::Json(JsonState::default()),
                     Some(_) => {
                         self.give("{", pieces);
                         Stage::Members { tool, count: 0 }
@@ -200,12 +212,8 @@ impl CallStream {
     }
 
     /// Reads a JSON object up to its closing bracket.
-    fn json(
-        &mut self,
-        text: &str,
-        (mut depth, mut in_string, mut escaped): (usize, bool, bool),
-        pieces: &mut Vec<Piece>,
-    ) -> Read<()> {
+    fn json(&mut self, text: &str, state: JsonState, pieces: &mut Vec<Piece>) -> Read<()> {
+        let JsonState { mut depth, mut in_string, mut escaped } = state;
         let rest = &text[self.at..];
         let (mut end, mut stage) = (rest.len(), None);
         for (at, c) in rest.char_indices() {
@@ -230,7 +238,7 @@ impl CallStream {
         self.give(&rest[..end], pieces);
         self.at += end;
         let goes_on = stage.is_none();
-        self.stage = stage.unwrap_or(Stage::Json { depth, in_string, escaped });
+        self.stage = stage.unwrap_or(Stage::Json(JsonState { depth, in_string, escaped }));
         if goes_on { Err(Stop::Wait) } else { Ok(()) }
     }
 
@@ -266,7 +274,7 @@ impl CallStream {
         let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
         let rest = text[self.at..].trim_start();
         let at = text.len() - rest.len();
-        let next = match (word(rest, tags.key.0), word(rest, tags.end)) {
+        let next = match (word(rest, tags.key.open), word(rest, tags.end)) {
             (Ok(after), _) => parameter(after, &tags).map(Some),
             (_, Ok(_)) if !tags.end.is_empty() => Ok(None),
             (Err(Stop::Wait), _) | (_, Err(Stop::Wait)) => Err(Stop::Wait),
@@ -302,7 +310,7 @@ impl CallStream {
         while let Some(found) = text[value.searched..].find(tags.close) {
             let close = value.searched + found;
             let behind = text[close + tags.close.len()..].trim_start();
-            let next = [tags.key.0, tags.end].into_iter().filter(|next| !next.is_empty());
+            let next = [tags.key.open, tags.end].into_iter().filter(|next| !next.is_empty());
             let mut follows = next.map(|next| word(behind, next));
             match follows.find(|next| !matches!(next, Err(Stop::Off))) {
                 Some(Ok(_)) => {
@@ -394,7 +402,7 @@ fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
 /// Reads a parameter after its first tag: its name, the type of its value if stated, and the text
 /// from its value on.
 fn parameter<'t>(text: &'t str, tags: &Tags) -> Read<(&'t str, Option<Kind>, &'t str)> {
-    let (head, after) = text.split_once(tags.key.1).ok_or(Stop::Wait)?;
+    let (head, after) = text.split_once(tags.key.close).ok_or(Stop::Wait)?;
     if tags.open.is_empty() {
         let (key, kind) = attribute(head);
         return Ok((key, kind, after));
@@ -414,11 +422,11 @@ fn is_list(grammar: Grammar) -> bool {
 /// Returns the tags of a grammar with parameters in tags.
 fn tags_of(grammar: Grammar) -> Option<Tags> {
     match grammar {
-        Grammar::Tags { end, parameter: (open, between, close), sections, .. } => {
-            Some(Tags { key: (open, between), open: "", close, end, sections })
+        Grammar::Tags { end, parameter: ParameterTag { open, between, close }, sections, .. } => {
+            Some(Tags { key: pair(open, between), open: "", close, end, sections })
         }
         Grammar::Pairs { key, value, .. } => {
-            Some(Tags { key, open: value.0, close: value.1, end: "", sections: false })
+            Some(Tags { key, open: value.open, close: value.close, end: "", sections: false })
         }
         _ => None,
     }
@@ -457,16 +465,16 @@ fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
             let at = at_object(word(block.trim_start(), "```json")?)?;
             Ok(Head { id: None, name: name.trim().to_owned(), at })
         }
-        Grammar::Tags { name: (open, close), .. } => {
+        Grammar::Tags { name: TagPair { open, close }, .. } => {
             let trimmed = text.trim_start();
             let rest = if open.is_empty() { trimmed } else { word(trimmed, open)? };
             let (head, body) = rest.split_once(close).ok_or(Stop::Wait)?;
             Ok(Head { id: None, name: attribute(head).0.to_owned(), at: text.len() - body.len() })
         }
-        Grammar::Pairs { behind_name, key, .. } => {
-            let at = text.find(key.0).ok_or(Stop::Wait)?;
+        Grammar::Pairs { after_name, key, .. } => {
+            let at = text.find(key.open).ok_or(Stop::Wait)?;
             let head = text[..at].trim();
-            let name = head.strip_suffix(behind_name).unwrap_or(head).trim_end();
+            let name = head.strip_suffix(after_name).unwrap_or(head).trim_end();
             Ok(Head { id: None, name: name.to_owned(), at })
         }
         Grammar::Braces { .. } | Grammar::Marked { .. } | Grammar::Python => Err(Stop::Off),
