@@ -31,6 +31,18 @@ pub(super) struct Node {
     pub also: Option<usize>,
 }
 
+/// Brackets around a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brackets {
+    open: &'static str,
+    close: &'static str,
+}
+
+impl Brackets {
+    pub const ARRAY: Brackets = Brackets { open: "[", close: "]" };
+    pub const OBJECT: Brackets = Brackets { open: "{", close: "}" };
+}
+
 /// A list; the first node is its beginning.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automaton {
@@ -58,7 +70,8 @@ impl Automaton {
 
     /// Writes the rules, with names that begin with `prefix`. Returns a fragment that names them;
     /// `None` if no list is possible.
-    pub fn write(&self, prefix: &str, (open, close): (&str, &str), lark: &mut String) -> Option<String> {
+    pub fn write(&self, prefix: &str, brackets: Brackets, lark: &mut String) -> Option<String> {
+        let Brackets { open, close } = brackets;
         let goes = self.going_on();
         let start = self.nodes.first()?;
         if !start.ends && !goes[0] {
@@ -132,7 +145,8 @@ pub(super) fn repeated(fragment: &str, least: u64, most: Option<u64>) -> String 
 }
 
 /// Returns a list of at least `least` equal parts with commas between them.
-pub(super) fn list(part: &str, least: u64, most: Option<u64>, (open, close): (&str, &str)) -> String {
+pub(super) fn list(part: &str, least: u64, most: Option<u64>, brackets: Brackets) -> String {
+    let Brackets { open, close } = brackets;
     if most == Some(0) {
         return format!("{open:?} {close:?}");
     }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::alternative::{Alternative, Arrays, Content, Exact, Literal, Objects, State, Texts};
-use super::automaton::{Automaton, Node, Repeat, list};
+use super::automaton::{Automaton, Brackets, Node, Repeat, list};
 use super::expand::Sets;
 use super::keywords::wrong;
 use super::layout::{ArrayLayout, Named, ObjectLayout};
@@ -252,7 +252,7 @@ impl<'s> Writer<'s> {
             let message = format!("a minItems of {} is not supported; the largest is {MAX_ITEMS}", layout.least);
             return refuse(self, "minItems", message);
         }
-        let brackets = ("[", "]");
+        let brackets = Brackets::ARRAY;
         if arrays.is_unique && layout.most.is_none_or(|most| most > 1) {
             return match self.unique(arrays, &layout)? {
                 Some(automaton) => Ok(self.automaton(&automaton, brackets)),
@@ -298,7 +298,7 @@ impl<'s> Writer<'s> {
         Ok(self.automaton(&automaton, brackets))
     }
 
-    fn automaton(&mut self, automaton: &Automaton, brackets: (&str, &str)) -> Option<String> {
+    fn automaton(&mut self, automaton: &Automaton, brackets: Brackets) -> Option<String> {
         let prefix = format!("l{}", self.automata);
         self.automata += 1;
         automaton.write(&prefix, brackets, &mut self.lark)
@@ -395,7 +395,7 @@ impl<'s> Writer<'s> {
             if let Some(state) = state.filter(|_| may_follow) {
                 let next = (at + 1).min(length);
                 for choice in 0..1u32 << caps.len() {
-                    if let Some((part, counts)) = self.chosen(arrays, state, (&counts, &caps), choice)? {
+                    if let Some((part, counts)) = self.chosen(arrays, state, &counts, &caps, choice)? {
                         let to = counts.iter().zip(&caps).rev().fold(0, |all, (count, cap)| all * (cap + 1) + count);
                         let to = to * (length + 1) + next;
                         match to == number {
@@ -416,7 +416,8 @@ impl<'s> Writer<'s> {
         &mut self,
         arrays: &Arrays,
         state: &State,
-        (counts, caps): (&[usize], &[usize]),
+        counts: &[usize],
+        caps: &[usize],
         choice: u32,
     ) -> Result<Option<(String, Vec<usize>)>, GrammarError> {
         let (mut state, mut counts) = (state.clone(), counts.to_vec());
@@ -457,11 +458,11 @@ impl<'s> Writer<'s> {
             return Ok(match extra.as_str() {
                 "" if layout.least > 0 => None,
                 "" => Some("\"{\" \"}\"".to_owned()),
-                extra => Some(list(extra, layout.least, layout.most, ("{", "}"))),
+                extra => Some(list(extra, layout.least, layout.most, Brackets::OBJECT)),
             });
         }
-        let automaton = self.ordered(&layout, &extra, (is_counted, width as usize));
-        Ok(self.automaton(&automaton, ("{", "}")))
+        let automaton = self.ordered(&layout, &extra, is_counted, width as usize);
+        Ok(self.automaton(&automaton, Brackets::OBJECT))
     }
 
     /// Writes a rule for the members whose names are not listed. Returns the rule's name; an empty
@@ -496,7 +497,7 @@ impl<'s> Writer<'s> {
     /// The nodes form a grid with a column for each count of members. Each named member has a row.
     /// The row `length` follows the named members if the last one was skipped. The row `length + 1`
     /// is the end of the object, where further members repeat.
-    fn ordered(&mut self, layout: &ObjectLayout, extra: &str, (is_counted, width): (bool, usize)) -> Automaton {
+    fn ordered(&mut self, layout: &ObjectLayout, extra: &str, is_counted: bool, width: usize) -> Automaton {
         let mut automaton = Automaton::default();
         let length = layout.named.len();
         let is_enough = |count: usize| !is_counted || count as u64 >= layout.least;
@@ -568,7 +569,7 @@ impl<'s> Writer<'s> {
         }
         let any = self.helper(&any);
         if begin.is_empty() {
-            return Ok(Some(list(&any, least, most, ("{", "}"))));
+            return Ok(Some(list(&any, least, most, Brackets::OBJECT)));
         }
         let more = super::automaton::repeated(&format!("\",\" {any}"), least, most);
         Ok(Some(format!("\"{{\" {} {more} \"}}\"", begin.join(" \",\" "))))
