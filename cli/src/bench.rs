@@ -141,7 +141,7 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let format = if self.json { Format::Json } else { self.format };
         if let Some(paths) = compare::pair(&self.compare)? {
-            return compare::compare(paths, format, out);
+            return compare::compare(&paths, format, out);
         }
         if self.text.is_some() && self.streaming.defer() == 0 {
             return Err(Usage("--text compares deferral: it needs --defer".into()).into());

@@ -32,7 +32,7 @@ use ixc_runtime::file::weights::{self, Contents};
 use serde_json::json;
 
 use super::Usage;
-use super::divergence::{compare, divergence_text, positions};
+use super::divergence::{ModelSetup, compare, divergence_text, positions};
 use super::force::{Force, reads};
 use super::model_args::{DeferChoice, MemoryChoice, ModelArgument};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, counted, note};
@@ -333,7 +333,9 @@ impl Args {
         let run = engine::Options { threads: self.threads, memory: self.memory.bytes(), ..engine::Options::default() };
         let before = LoadOptions { compile, run: run.clone(), ..LoadOptions::default() };
         let after = LoadOptions { run, ..LoadOptions::default() };
-        compare([(self.model.path(), &before), (Some(plan), &after)], positions(model), &read(text)?)
+        let unchanged = ModelSetup { path: self.model.path(), options: &before };
+        let changed = ModelSetup { path: Some(plan), options: &after };
+        compare(unchanged, changed, positions(model), &read(text)?)
     }
 
     /// Runs the command.

@@ -38,20 +38,29 @@ pub fn divergence_text(divergence: &Divergence) -> String {
     )
 }
 
-/// Computes the divergence of the second model's logits from the first's.
+/// A model, and the options to load it with. Without a path it is the built-in model.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelSetup<'a> {
+    pub path: Option<&'a Path>,
+    pub options: &'a LoadOptions,
+}
+
+/// Computes the divergence of the changed model's logits from the unchanged model's.
 ///
 /// # Errors
 /// When a model cannot be opened or run, or the text has no tokens.
 pub fn compare(
-    [right, other]: [(Option<&Path>, &LoadOptions); 2],
+    unchanged: ModelSetup<'_>,
+    changed: ModelSetup<'_>,
     positions: usize,
     text: &str,
 ) -> anyhow::Result<Divergence> {
     let context = Some(model_args::positions(positions));
-    let short = |(path, way): (Option<&Path>, &LoadOptions)| {
-        LoadedModel::open(path, &LoadOptions { run: engine::Options { context, ..way.run.clone() }, ..way.clone() })
+    let open = |ModelSetup { path, options }: ModelSetup<'_>| {
+        let run = engine::Options { context, ..options.run.clone() };
+        LoadedModel::open(path, &LoadOptions { run, ..options.clone() })
     };
-    let mut model = short(right)?;
+    let mut model = open(unchanged)?;
     let row = model.vocabulary().max(1);
     // Read at most the bytes that the context surely holds: a token seldom has fewer than four
     // bytes.
@@ -63,7 +72,7 @@ pub fn compare(
     }
     let expected = model.logits(&tokens)?;
     drop(model);
-    let found = short(other)?.logits(&tokens)?;
+    let found = open(changed)?.logits(&tokens)?;
     divergence(&expected, &found, row)
         .ok_or_else(|| BadInput("the logits of this model are not all numbers".into()).into())
 }

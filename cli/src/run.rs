@@ -139,7 +139,13 @@ pub struct Args {
     speculation: SpeculationChoice,
 }
 
-/// PromptFormat of the texts: the template of the prompt, and the grammar of the answer.
+/// Files that a session writes at its end: its state, and the record of its experts.
+struct SessionFiles {
+    state: Option<Output>,
+    record: ExpertRecord,
+}
+
+/// Format of the texts: the template of the prompt, and the grammar of the answer.
 struct PromptFormat {
     template: Option<ChatTemplate>,
     grammar: Option<Matcher>,
@@ -220,8 +226,8 @@ impl Args {
         let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &model)).transpose()?;
         let mut session = Session::new(model);
         speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
-        let result =
-            self.converse_or_write(session, PromptFormat { template, grammar }, gauge, begin, (state, record), out);
+        let files = SessionFiles { state, record };
+        let result = self.converse_or_write(session, PromptFormat { template, grammar }, gauge, begin, files, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Write the trace of a failed run, too: it may show the reason. A run that never began
             // has no trace.
@@ -236,7 +242,7 @@ impl Args {
         PromptFormat { template, grammar }: PromptFormat,
         gauge: Arc<Gauge>,
         begin: Instant,
-        (state, record): (Option<Output>, ExpertRecord),
+        SessionFiles { state, record }: SessionFiles,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         session.set_context_shift(self.shift.shift());

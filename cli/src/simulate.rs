@@ -348,14 +348,29 @@ fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
 /// Min columns of a terminal for the whole table of steps.
 const WIDE: usize = 111;
 
+/// Cells of a line of the table of steps.
+struct StepCells<'a> {
+    tokens: &'a str,
+    cycles: &'a str,
+    cycles_per_token: &'a str,
+    tokens_per_second: &'a str,
+    roofline_per_second: &'a str,
+    busy: &'a str,
+    share_of_peak: &'a str,
+    messages: &'a str,
+    links: &'a str,
+    seconds: &'a str,
+}
+
 /// Writes a line of the table of steps. A terminal of 80 columns has room for the most important
 /// columns.
-fn table_line(out: &mut dyn Write, cells: [&str; 10]) -> std::io::Result<()> {
-    let [tokens, cycles, per_token, rate, roofline, busy, peak, messages, links, seconds] = cells;
+fn table_line(out: &mut dyn Write, cells: &StepCells<'_>) -> std::io::Result<()> {
+    let StepCells { tokens, cycles, cycles_per_token, busy, messages, links, seconds, .. } = cells;
+    let (rate, roofline, peak) = (cells.tokens_per_second, cells.roofline_per_second, cells.share_of_peak);
     match terminal::output_width().is_none_or(|width| width >= WIDE) {
         true => writeln!(
             out,
-            "{tokens:>6} {cycles:>12} {per_token:>14} {rate:>12} {roofline:>12} {busy:>8} {peak:>8} {messages:>10} {links:>11} {seconds:>8}"
+            "{tokens:>6} {cycles:>12} {cycles_per_token:>14} {rate:>12} {roofline:>12} {busy:>8} {peak:>8} {messages:>10} {links:>11} {seconds:>8}"
         ),
         false => writeln!(out, "{tokens:>6} {cycles:>12} {rate:>12} {roofline:>12} {busy:>8} {peak:>8} {seconds:>8}"),
     }
@@ -365,18 +380,18 @@ fn table_line(out: &mut dyn Write, cells: [&str; 10]) -> std::io::Result<()> {
 fn table_head(out: &mut dyn Write) -> std::io::Result<()> {
     table_line(
         out,
-        [
-            "tokens",
-            "cycles",
-            "cycles/token",
-            "tokens/s",
-            "roofline/s",
-            "busy",
-            "of_peak",
-            "messages",
-            "links",
-            "sim. s",
-        ],
+        &StepCells {
+            tokens: "tokens",
+            cycles: "cycles",
+            cycles_per_token: "cycles/token",
+            tokens_per_second: "tokens/s",
+            roofline_per_second: "roofline/s",
+            busy: "busy",
+            share_of_peak: "of_peak",
+            messages: "messages",
+            links: "links",
+            seconds: "sim. s",
+        },
     )?;
     out.flush()
 }
@@ -385,18 +400,18 @@ fn table_head(out: &mut dyn Write) -> std::io::Result<()> {
 fn table_row(out: &mut dyn Write, row: &Summary, seconds: f64) -> std::io::Result<()> {
     table_line(
         out,
-        [
-            &row.rows.to_string(),
-            &row.cycles.to_string(),
-            &format!("{:.1}", row.cycles as f64 / row.rows as f64),
-            &format!("{:.1}", row.tokens_per_second),
-            &format!("{:.1}", row.roofline_tokens_per_second),
-            &format!("{:.2}%", row.busy * 100.0),
-            &format!("{:.2}%", row.arithmetic_utilisation * 100.0),
-            &row.messages.to_string(),
-            &row.hops.to_string(),
-            &format!("{seconds:.2}"),
-        ],
+        &StepCells {
+            tokens: &row.rows.to_string(),
+            cycles: &row.cycles.to_string(),
+            cycles_per_token: &format!("{:.1}", row.cycles as f64 / row.rows as f64),
+            tokens_per_second: &format!("{:.1}", row.tokens_per_second),
+            roofline_per_second: &format!("{:.1}", row.roofline_tokens_per_second),
+            busy: &format!("{:.2}%", row.busy * 100.0),
+            share_of_peak: &format!("{:.2}%", row.arithmetic_utilisation * 100.0),
+            messages: &row.messages.to_string(),
+            links: &row.hops.to_string(),
+            seconds: &format!("{seconds:.2}"),
+        },
     )?;
     out.flush()
 }

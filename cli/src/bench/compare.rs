@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ixc_measure::ratio::{CONFIDENCE, Ratio};
 use serde::Serialize;
@@ -66,13 +66,20 @@ struct Difference {
     b: Json,
 }
 
+/// Files of measurements: `b` is compared with `a`.
+#[derive(Debug)]
+pub struct Pair {
+    pub a: PathBuf,
+    pub b: PathBuf,
+}
+
 /// Compares two files.
 ///
 /// # Errors
 /// If a file cannot be read or is not such a document, if the files have no row in common, or if
 /// `out` fails. [`Slower`] if a row is slower beyond noise.
-pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow::Result<()> {
-    let [a, b] = [document(paths[0])?, document(paths[1])?];
+pub fn compare(paths: &Pair, format: Format, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (a, b) = (document(&paths.a)?, document(&paths.b)?);
     let mut differences = Vec::new();
     // First the model, then options and machine; the version of ixc comes last.
     for part in ["model", "options", "cpu", "memory", "os", "ixc"] {
@@ -85,15 +92,14 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
     }
     let (rows, missing) = rows(&a, &b, &columns).map_err(BadInput)?;
     if rows.is_empty() {
-        let text = format!("{} and {} have no row in common", paths[0].display(), paths[1].display());
+        let text = format!("{} and {} have no row in common", paths.a.display(), paths.b.display());
         return Err(BadInput(text).into());
     }
-    let names = paths.map(|path| path.display().to_string());
     match format {
-        Format::Text => text(&names, &differences, &rows, &missing, out)?,
+        Format::Text => text(paths, &differences, &rows, &missing, out)?,
         Format::Json => {
-            let facts =
-                json!({ "a": names[0], "b": names[1], "differences": differences, "rows": rows, "missing": missing });
+            let (a, b) = (paths.a.display().to_string(), paths.b.display().to_string());
+            let facts = json!({ "a": a, "b": b, "differences": differences, "rows": rows, "missing": missing });
             output::json(out, COMPARISON, &facts)?;
         }
         Format::Jsonl => {
@@ -300,13 +306,18 @@ fn value_text(value: &Json) -> String {
 }
 
 fn text(
-    names: &[String; 2],
+    paths: &Pair,
     differences: &[Difference],
     rows: &[Row],
     missing: &[String],
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    writeln!(out, "a          {}\nb          {}", lines(&names[0]), lines(&names[1]))?;
+    writeln!(
+        out,
+        "a          {}\nb          {}",
+        lines(&paths.a.display().to_string()),
+        lines(&paths.b.display().to_string())
+    )?;
     for Difference { what, a, b } in differences {
         let cut = |value: &Json| value_text(value).chars().take(120).collect::<String>();
         writeln!(out, "different  {}: {} | {}", lines(what), lines(&cut(a)), lines(&cut(b)))?;
@@ -346,10 +357,10 @@ fn text(
 ///
 /// # Errors
 /// If the number of files is not two.
-pub fn pair(paths: &[std::path::PathBuf]) -> anyhow::Result<Option<[&Path; 2]>> {
+pub fn pair(paths: &[PathBuf]) -> anyhow::Result<Option<Pair>> {
     match paths {
         [] => Ok(None),
-        [a, b] => Ok(Some([a, b])),
+        [a, b] => Ok(Some(Pair { a: a.clone(), b: b.clone() })),
         _ => Err(Usage("--compare takes two files".into()).into()),
     }
 }
@@ -388,7 +399,7 @@ mod tests {
         let (a, b) = (side(&[12345.0, 12346.0, 12347.0, 12348.0]), side(&[10001.0, 10002.0, 10003.0, 10004.0]));
         let (rows, missing) = rows(&a, &b, &[]).unwrap();
         let mut out = Vec::new();
-        text(&["a.json".into(), "b.json".into()], &[], &rows, &missing, &mut out).unwrap();
+        text(&Pair { a: "a.json".into(), b: "b.json".into() }, &[], &rows, &missing, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("slower; b / a is ") && text.contains(TOO_FEW), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::report::Report;
 use super::{Args, Rounds, Row, Work, open};
-use crate::divergence::{TEXT, compare, divergence_text};
+use crate::divergence::{ModelSetup, TEXT, compare, divergence_text};
 use crate::tokenize::read;
 
 /// Effect of deferral on speed and logits.
@@ -55,7 +55,8 @@ pub fn measure(
         ..options.clone()
     });
     let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;
-    let divergence = compare([(path, &ways[0]), (path, &ways[1])], positions, &text)?;
+    let divergence =
+        compare(ModelSetup { path, options: &ways[0] }, ModelSetup { path, options: &ways[1] }, positions, &text)?;
     report.begin()?;
     for &work in works {
         let mut all = [Rounds::default(), Rounds::default()];

@@ -100,7 +100,7 @@ impl Args {
                 "speeds": speeds,
             });
             output::json(out, "ixc.kernel-diff.v1", &facts)?;
-            return self.status(&results, [first, second]);
+            return self.status(&results, first, second);
         }
         writeln!(out, "a        {}", first.kernel.name)?;
         writeln!(out, "b        {}{}", second.kernel.name, if equal_ir { ", of the same IR" } else { "" })?;
@@ -142,11 +142,11 @@ impl Args {
         let pairs =
             if self.asm { diff::instructions(first, second)? } else { diff::statements(&first.kernel, &second.kernel) };
         write_side_by_side(&pairs, self.asm, out)?;
-        self.status(&results, [first, second])
+        self.status(&results, first, second)
     }
 
     /// Fails if results differ and `--exit-code` is given.
-    fn status(&self, results: &[BufferDiff], [a, b]: [&Chosen; 2]) -> anyhow::Result<()> {
+    fn status(&self, results: &[BufferDiff], a: &Chosen, b: &Chosen) -> anyhow::Result<()> {
         if !self.exit_code || results.iter().all(|buffer| buffer.first.is_none()) {
             return Ok(());
         }
