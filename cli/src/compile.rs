@@ -445,8 +445,7 @@ impl Args {
         let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
         let (mut line, mut rate) = (Line::new(begin), Rate::default());
         let files = model.handles()?;
-        let place = (Path::new(""), &files[..]);
-        let plan = weights::write_to(output, &plan, place, &options, contents, |done, total| {
+        let plan = weights::write_to(output, &plan, Path::new(""), &files, &options, contents, |done, total| {
             let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
             line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
         });

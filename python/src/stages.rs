@@ -67,7 +67,7 @@ fn write(
     let built_in = Some(ixc::plan_file::built_in());
     let options = engine::Options { threads, built_in, ..engine::Options::default() };
     let files = model.handles()?;
-    weights::write_to(output, plan, (Path::new(""), &files), &options, contents, |_, _| {})?;
+    weights::write_to(output, plan, Path::new(""), &files, &options, contents, |_, _| {})?;
     Ok(())
 }
 

@@ -59,7 +59,7 @@ impl Bucket {
     /// # Errors
     /// [`BadExpert`] for the first id without an expert; the bucket is empty then.
     pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
-        self.sort_but(&|_| false, ids, (top_k, experts), next)
+        self.sort_but(&|_| false, ids, top_k, experts, next)
     }
 
     /// Sorts ids like [`Bucket::sort`], but allows ids of experts elsewhere: slots of [`NOBODY`]
@@ -69,7 +69,7 @@ impl Bucket {
     /// # Errors
     /// Same as [`Bucket::sort`].
     pub fn sort_given(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
-        self.sort_but(&|id| id == NOBODY.cast_unsigned(), ids, (top_k, experts), next)?;
+        self.sort_but(&|id| id == NOBODY.cast_unsigned(), ids, top_k, experts, next)?;
         for slots in self.slots.chunks_mut(top_k.max(1) as usize) {
             let first = slots.iter().copied().find(|&row| row != NO_ROW).unwrap_or(0);
             slots.iter_mut().filter(|row| **row == NO_ROW).for_each(|row| *row = first);
@@ -82,7 +82,8 @@ impl Bucket {
         &mut self,
         left_out: &dyn Fn(u32) -> bool,
         ids: &[u32],
-        (top_k, experts): (u32, u32),
+        top_k: u32,
+        experts: u32,
         next: &mut Vec<u32>,
     ) -> Result<(), BadExpert> {
         self.clear();

@@ -285,10 +285,14 @@ impl ExpertLayers {
             &self.loaded.program,
             &self.loaded.backend,
             &mut self.loaded.store,
-            (&mut self.loaded.pool, threads),
-            (&pieces, self.loaded.exact_batch),
-            layer.stages.clone(),
-            &self.loaded.clocks,
+            &mut self.loaded.pool,
+            execute::PassParams {
+                pieces: &pieces,
+                exact: self.loaded.exact_batch,
+                stages: layer.stages.clone(),
+                threads,
+                clocks: &self.loaded.clocks,
+            },
         )?;
         self.loaded.expert_counts.add(count, &mut self.loaded.store.buckets);
         // The run of another layer does not clear the buckets of this one.

@@ -162,8 +162,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         describe_threads(trace, &program, &plan, threads);
     }
     let taken = options.memory.filter(|_| layout.is_none()).map(|budget| (budget, resident(&plan, fixed)));
-    if let Some(own) = own.as_ref().filter(|_| !options.skip_weight_check) {
-        check_own_weights(own, &program, &plan, streamed.as_deref(), &mut pool, options)?;
+    if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
+        check_own_weights(own, mapped, &program, &plan, streamed.as_deref(), &mut pool, options)?;
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
@@ -265,7 +265,8 @@ fn generated(kernels: Vec<Kernel>, target: Target, options: &Options) -> Result<
 /// Checks the weights in the plan's own file. Streamed weights are checked as they arrive: checking
 /// them here would read the whole model.
 fn check_own_weights(
-    (own, mapped): &(OwnWeights, Mapped),
+    own: &OwnWeights,
+    mapped: &Mapped,
     program: &Program,
     plan: &Plan<Kernel>,
     streamed: Option<&[bool]>,
@@ -305,18 +306,15 @@ fn memory(
         advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, run.capacity, context)).collect::<Result<_, _>>()?,
-        sequences: Sequences::new(
-            run.sequences,
-            plan.states.clone(),
-            (run.capacity, plan.max_tokens),
-            options.sharing,
-        )?,
+        sequences: Sequences::new(run.sequences, plan.states.clone(), run.capacity, plan.max_tokens, options.sharing)?,
         capacity: run.capacity,
         parts: Parts::new(program, run.additions())?,
         inputs: Inputs::new(
             plan.max_tokens,
             &top_k,
-            (&program.shared, &program.choices, &program.ahead),
+            &program.shared,
+            &program.choices,
+            &program.ahead,
             &program.ngrams,
         )?,
         scratch: each_thread("scratch memory", program.scratch_bytes).collect::<Result<_, _>>()?,
@@ -466,7 +464,7 @@ fn weights(
         let columns = weight.shape.last().copied().unwrap_or(0);
         // The product of all dimensions but the rows and columns of a matrix.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
-        let on_demand = Job::new((weight.stored, weight.format), columns, place, to)
+        let on_demand = Job::new(weight.stored, weight.format, columns, place, to)
             .and_then(|job| OnDemandPacking::new(job, number, weight.offset, parts))
             .ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
         places.push(Weight { region: to, matrices: None, on_demand: Some(on_demand) });

@@ -156,7 +156,7 @@ impl Engine {
         let last = |piece: &Piece| (piece.position + piece.rows).saturating_sub(1);
         let ends: Vec<u32> =
             pieces.iter().flat_map(|piece| std::iter::repeat_n(last(piece), piece.rows as usize)).collect();
-        self.loaded.store.inputs.fill(&tokens, (&positions, &ends), &rows_wanted);
+        self.loaded.store.inputs.fill(&tokens, &positions, &ends, &rows_wanted);
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
@@ -169,10 +169,14 @@ impl Engine {
             &self.loaded.program,
             &self.loaded.backend,
             &mut self.loaded.store,
-            (&mut self.loaded.pool, threads),
-            (&pieces, self.loaded.exact_batch),
-            0..self.loaded.program.stages.len(),
-            &self.loaded.clocks,
+            &mut self.loaded.pool,
+            execute::PassParams {
+                pieces: &pieces,
+                exact: self.loaded.exact_batch,
+                stages: 0..self.loaded.program.stages.len(),
+                threads,
+                clocks: &self.loaded.clocks,
+            },
         );
         if let Some(trace) = &self.loaded.store.trace {
             let (tokens, position) = (counts.tokens, pieces.first().map_or(0, |piece| piece.position));

@@ -95,7 +95,7 @@ impl Pack for Packer {
                 continue;
             }
             let job =
-                Job::new((part.stored, part.format), part.columns, from, to).ok_or("a matrix of no whole strips")?;
+                Job::new(part.stored, part.format, part.columns, from, to).ok_or("a matrix of no whole strips")?;
             // SAFETY: both regions are used only here until this returns.
             unsafe { job.run(&mut Vec::new()) };
         }

@@ -116,7 +116,7 @@ impl Sequence {
     /// fewer if its states need it. Returns how many it has.
     fn copy_from(&mut self, from: &mut Sequence, tokens: u32, pool: Option<&Arc<Pool>>) -> u32 {
         let position = from.reach(tokens);
-        self.states.copy_from(&mut from.states, (position, from.used), self.used, pool);
+        self.states.copy_from(&mut from.states, position, from.used, self.used, pool);
         (self.position, self.used) = (position, position);
         position
     }
@@ -172,7 +172,8 @@ impl Sequences {
     pub(crate) fn new(
         most: u32,
         states: Vec<State>,
-        (capacity, max_tokens): (u32, u32),
+        capacity: u32,
+        max_tokens: u32,
         sharing: Sharing,
     ) -> Result<Sequences, MemoryError> {
         let (all, most, pool) = (Vec::new(), most.max(1), OnceLock::new());

@@ -43,7 +43,8 @@ impl Sliding {
     /// # Errors
     /// Fails if the system refuses memory.
     pub fn new(
-        (window, chunked): (Option<u32>, bool),
+        window: Option<u32>,
+        chunked: bool,
         every: u32,
         held: u32,
         max_tokens: u32,

@@ -102,7 +102,7 @@ impl Columns {
 
     /// Copies the first places of the same field of other states, or all of a field without
     /// positions. `memory` belongs to these states. Shared pages are not copied.
-    fn copy_from(&self, (memory, shared): (Region, &SharedPrefix), from: Region, places: u32) {
+    fn copy_from(&self, memory: Region, shared: &SharedPrefix, from: Region, places: u32) {
         let rows = if self.field.positions { places.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
         for (number, range) in self.ranges(0..rows) {
             for own in shared.own(number, range) {
@@ -187,8 +187,7 @@ impl States {
         let sliding = states.iter().map(|state| {
             let held = state.held(capacity, max_tokens);
             let slides = state.window.is_some() || state.every > 1;
-            let window = (state.window, state.chunked);
-            slides.then(|| Sliding::new(window, state.every, held, max_tokens)).transpose()
+            slides.then(|| Sliding::new(state.window, state.chunked, state.every, held, max_tokens)).transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
         Ok(States {
@@ -391,7 +390,8 @@ impl States {
     pub(crate) fn copy_from(
         &mut self,
         from: &mut States,
-        (position, used): (u32, u32),
+        position: u32,
+        used: u32,
         own: u32,
         pool: Option<&Arc<Pool>>,
     ) {
@@ -402,14 +402,14 @@ impl States {
         let (memory, original) = (self.memory.region(), from.memory.region());
         if let Some(pool) = pool {
             from.shared.freeze(original, pool, position);
-            self.shared.take(memory, pool, (&from.shared, original), position);
+            self.shared.take(memory, pool, &from.shared, original, position);
         }
         // States with all positions are copied only up to `position`, in whole blocks.
         let held = used.min(position.next_multiple_of(ATTENTION_BLOCK));
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&self.sliding) {
             let written = if state.window.is_some() { used } else { held };
             let places = sliding.as_ref().map_or(written, |sliding| sliding.places(written));
-            fields.iter().for_each(|columns| columns.copy_from((memory, &self.shared), original, places));
+            fields.iter().for_each(|columns| columns.copy_from(memory, &self.shared, original, places));
         }
         self.snapshots.clone_from(&from.snapshots);
         self.foreign = from.foreign;

@@ -81,7 +81,7 @@ pub(super) fn check(
     let mut seen = BTreeSet::new();
     let layers = plan.expert_layers.iter().zip(stages);
     let checked = layers.map(|(layer, stages)| {
-        let of_layer = of(plan, routings, (layer, width), stages);
+        let of_layer = of(plan, routings, layer, width, stages);
         let layer = at(&format!("layer {}", layer.layer), of_layer)?;
         // Each layer's own steps sort its ids.
         let numbers = [(0u8, layer.number), (1, layer.ids.0)];
@@ -97,7 +97,8 @@ pub(super) fn check(
 fn of(
     plan: &Plan<Kernel>,
     routings: &[Routing],
-    (layer, width): (&ExpertLayer, u32),
+    layer: &ExpertLayer,
+    width: u32,
     stages: Range<usize>,
 ) -> Result<Layer, Problem> {
     let ExpertLayer { layer: number, rows, ids, weights, result, .. } = *layer;

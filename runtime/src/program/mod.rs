@@ -378,7 +378,7 @@ pub struct PartPlace {
 
 impl PartPlace {
     /// Returns the number of a row's column; `None` if it does not exist.
-    pub fn line(&self, (row, column): (u64, u32)) -> Option<u64> {
+    pub fn line(&self, row: u64, column: u32) -> Option<u64> {
         let inside = row < self.rows && column < self.columns;
         inside.then(|| row.checked_mul(self.columns.into())?.checked_add(column.into())).flatten()
     }

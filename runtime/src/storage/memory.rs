@@ -361,7 +361,9 @@ impl Inputs {
     pub fn new(
         max_tokens: u32,
         top_k: &[u32],
-        (shared, choices, ahead): (&[u32], &[Choice], &[u32]),
+        shared: &[u32],
+        choices: &[Choice],
+        ahead: &[u32],
         ngrams: &[Ngram],
     ) -> Result<Inputs, MemoryError> {
         let what = "the inputs";
@@ -415,7 +417,7 @@ impl Inputs {
 
     /// Writes the inputs of a step: for each row its token, its position and its sequence's last
     /// position; and the rows whose logits are requested.
-    pub fn fill(&mut self, tokens: &[u32], (positions, ends): (&[u32], &[u32]), output_rows: &[u32]) {
+    pub fn fill(&mut self, tokens: &[u32], positions: &[u32], ends: &[u32], output_rows: &[u32]) {
         let positions = || positions.iter().copied();
         let words: [(Region, &mut dyn Iterator<Item = u32>); 6] = [
             (self.tokens, &mut tokens.iter().copied()),

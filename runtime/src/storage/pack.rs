@@ -67,7 +67,8 @@ impl Job {
     /// `to_format`, if needed after requantisation. Returns `None` if the formats do not allow
     /// this, or if the lengths of the regions do not match.
     pub(crate) fn new(
-        (from_format, to_format): (Format, Format),
+        from_format: Format,
+        to_format: Format,
         columns: u64,
         from: impl Into<WeightSource>,
         to: Region,
@@ -383,7 +384,8 @@ mod tests {
                 let job = |first: u64, count: u64| {
                     let part = |region: Region, strip: usize| region.part(first * strip as u64, count * strip as u64);
                     Job::new(
-                        (from_format, to_format),
+                        from_format,
+                        to_format,
                         columns,
                         part(from, strip).unwrap(),
                         part(to, packed_strip).unwrap(),
@@ -444,7 +446,7 @@ mod tests {
                 packed::pack(to, rows, out);
             }
             let ((_source, from_region), (_packed, to_region)) = (region(&source), region(&vec![0xee; right.len()]));
-            let job = Job::new((from, to), columns, from_region, to_region).unwrap();
+            let job = Job::new(from, to, columns, from_region, to_region).unwrap();
             // SAFETY: both memories are there, and nothing else uses them.
             unsafe { job.run(&mut Vec::new()) };
             // SAFETY: as above.
@@ -459,7 +461,7 @@ mod tests {
     fn partial_strips_cannot_be_packed() {
         let (_memory, memory) = region(&[0; 1 << 16]);
         let regions = |from, to| (memory.part(0, from).unwrap(), memory.part(0, to).unwrap());
-        let job = |columns, (from, to)| Job::new((Format::Q4K, Format::Q4KR16), columns, from, to);
+        let job = |columns, (from, to)| Job::new(Format::Q4K, Format::Q4KR16, columns, from, to);
         assert!(job(256, regions(2 * 16 * 144, 2 * 16 * 144)).is_some());
         assert!(job(256, regions(2 * 16 * 144 - 144, 2 * 16 * 144)).is_none());
         assert!(job(256, regions(16 * 144, 2 * 16 * 144)).is_none());

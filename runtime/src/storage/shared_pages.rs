@@ -441,7 +441,8 @@ impl SharedPrefix {
         &mut self,
         memory: Region,
         pool: &Arc<Pool>,
-        (from, from_memory): (&SharedPrefix, Region),
+        from: &SharedPrefix,
+        from_memory: Region,
         end: u32,
     ) {
         let end = end / ATTENTION_BLOCK * ATTENTION_BLOCK;

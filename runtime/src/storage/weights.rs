@@ -395,7 +395,7 @@ mod tests {
         // SAFETY: the memory is new and as long as the bytes.
         unsafe { from.region().base().copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         let to = Memory::zeroed("a test", STRIPS * strip(Format::Q4KR16), false).unwrap();
-        let job = Job::new((Format::Q4K, Format::Q4KR16), 256, from.region(), to.region()).unwrap();
+        let job = Job::new(Format::Q4K, Format::Q4KR16, 256, from.region(), to.region()).unwrap();
         assert!(
             OnDemandPacking::new(job.clone(), 0, 0, 4).is_none()
                 && OnDemandPacking::new(job.clone(), 0, 0, 0).is_none()

@@ -121,10 +121,13 @@ impl Out<'_> {
         self.event(format_args!(r#""ph":"M","pid":{pid},"tid":{tid},{sort},"args":{{"sort_index":{tid}}}"#))
     }
 
+    /// Writes a span from `start` to `end`, in nanoseconds, of a process's thread.
     fn span(
         &mut self,
-        (pid, tid): (u32, u32),
-        (start, end): (u64, u64),
+        pid: u32,
+        tid: u32,
+        start: u64,
+        end: u64,
         name: &dyn Display,
         args: fmt::Arguments<'_>,
     ) -> io::Result<()> {
@@ -185,7 +188,7 @@ impl Recorder {
                 _ => format!("prefill of {tokens} tokens"),
             };
             let args = format_args!(r#""tokens":{tokens},"position":{position},"failed":{failed}"#);
-            out.span((STEPS, 0), (*start, *end), &name, args)?;
+            out.span(STEPS, 0, *start, *end, &name, args)?;
         }
         out.dropped(STEPS, 0, &steps)
     }
@@ -198,19 +201,18 @@ impl Recorder {
             out.lane(THREADS, tid, format_args!("thread {tid}"))?;
             let lane = lock(&lane.0);
             for Span { start, end, what } in ordered(&lane.spans) {
-                let mut span = |name: &dyn Display| out.span((THREADS, tid), (start, end), name, format_args!(""));
+                let mut span = |name: &dyn Display| out.span(THREADS, tid, start, end, name, format_args!(""));
                 match what {
                     Work::Task { task, kernel, expert, items, rows, bytes } => {
                         let label = threads.labels.get(task as usize).map_or("task", String::as_str);
                         let kernel = Text(threads.kernels.get(kernel as usize).map_or("kernel", String::as_str));
-                        let place = (THREADS, tid);
                         let did = format!(r#""items":{items},"kernel":{kernel},"rows":{rows},"bytes":{bytes}"#);
                         match expert {
                             Some(expert) => {
                                 let args = format_args!(r#"{did},"expert":{expert}"#);
-                                out.span(place, (start, end), &format_args!("{label} expert {expert}"), args)
+                                out.span(THREADS, tid, start, end, &format_args!("{label} expert {expert}"), args)
                             }
-                            None => out.span(place, (start, end), &label, format_args!("{did}")),
+                            None => out.span(THREADS, tid, start, end, &label, format_args!("{did}")),
                         }
                     }
                     Work::Wait(block) => span(&format_args!("wait for {}", block_name(block))),
@@ -242,7 +244,7 @@ impl Recorder {
             let Read { lane, block, class, bytes, offset, whole } = what;
             let class = class_name(class);
             let args = format_args!(r#""class":"{class}","bytes":{bytes},"offset":{offset},"whole":{whole}"#);
-            out.span((DRIVE, lane), (start, end), &self.block(block), args)?;
+            out.span(DRIVE, lane, start, end, &self.block(block), args)?;
         }
         write_counters(out, &reads.spans)?;
         out.dropped(DRIVE, 0, &reads)
@@ -289,7 +291,7 @@ impl Recorder {
         out.process(LOADING, "compile and load")?;
         out.lane(LOADING, 0, format_args!("before the first step"))?;
         for Span { start, end, what } in ordered(&phases.spans) {
-            out.span((LOADING, 0), (start, end), &what, format_args!(""))?;
+            out.span(LOADING, 0, start, end, &what, format_args!(""))?;
         }
         Ok(())
     }
@@ -317,7 +319,7 @@ impl Recorder {
         for Span { start, end, what } in all {
             match what {
                 Slot::Whole { slot, block } => {
-                    out.span((SLOTS, slot), (start, end), &self.block(block), format_args!(""))?;
+                    out.span(SLOTS, slot, start, end, &self.block(block), format_args!(""))?;
                 }
                 Slot::Part { slot, contents: SlotContents { block, stage, shadow } } => {
                     let role = if shadow { "shadow" } else { "primary" };
@@ -328,7 +330,7 @@ impl Recorder {
                         Stage::Resident => "resident",
                     };
                     let args = format_args!(r#""block":{},"role":"{role}""#, Text(self.block(block)));
-                    out.span((SLOTS, slot), (start, end), &format_args!("{stage}, {role}"), args)?;
+                    out.span(SLOTS, slot, start, end, &format_args!("{stage}, {role}"), args)?;
                 }
             }
         }

@@ -225,7 +225,7 @@ pub fn write(
     progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
     let output = Output::open(path, &Guard::replacing(&super::KIND))?;
-    write_to(output, plan, (folder, &[]), options, Contents::Packed, progress)
+    write_to(output, plan, folder, &[], options, Contents::Packed, progress)
 }
 
 /// Does the same as [`write()`] for the weights in `contents`, to an output that was opened before
@@ -237,7 +237,8 @@ pub fn write(
 pub fn write_to(
     mut output: Output,
     plan: &Plan<Kernel>,
-    (folder, model_files): (&Path, &[Option<File>]),
+    folder: &Path,
+    model_files: &[Option<File>],
     options: &Options,
     contents: Contents,
     mut progress: impl FnMut(u64, u64),
@@ -417,7 +418,7 @@ fn pack_blocks(
             let (from, to) = from.zip(block.part(part.offset, part.bytes)).ok_or_else(wrong)?;
             read.push((*weight, from.clone(), offset, stored));
             if weight.is_packed_at_load() {
-                jobs.push(Job::new((weight.stored, weight.format), part.columns.into(), from, to).ok_or_else(wrong)?);
+                jobs.push(Job::new(weight.stored, weight.format, part.columns.into(), from, to).ok_or_else(wrong)?);
             } else if from.bytes() == to.bytes() {
                 // SAFETY: `to` lies in `memory`, is mapped and so initialised, and nothing else
                 // uses it.
@@ -472,8 +473,7 @@ fn chunks(
         // Both ranges lie inside the weight, because its own lengths do.
         let from = files.of(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
-        let job =
-            from.clone().zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
+        let job = from.clone().zip(to).and_then(|(from, to)| Job::new(weight.stored, weight.format, columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
         // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
         unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }

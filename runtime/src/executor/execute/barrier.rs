@@ -36,7 +36,7 @@ impl Pass<'_> {
         while let Some(stage) = self.program.stages.get(i).filter(|_| i < end) {
             round += 1;
             self.pack(thread, stage, clock.as_deref_mut());
-            self.run_guarded(|| self.work((thread, round), stage, &mut groups, clock.as_deref_mut()));
+            self.run_guarded(|| self.work(thread, round, stage, &mut groups, clock.as_deref_mut()));
             if let Some(experts) = &self.store.experts {
                 self.run_guarded(|| {
                     experts.pack_arrived();

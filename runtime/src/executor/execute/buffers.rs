@@ -28,6 +28,16 @@ use crate::states::States;
 pub(super) const SCRATCH: Arg =
     Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 };
 
+/// An argument of a kernel, and the buffer that it fills.
+pub(super) struct Argument<'p> {
+    /// Number of the buffer among those of the kernel.
+    pub buffer: usize,
+    pub parameter: &'p Parameter,
+    pub arg: &'p Arg,
+    /// Distance between bands of a column, in bytes; 0 without bands.
+    pub band_stride: u64,
+}
+
 /// Returns a dim's value, if it is in the kernel's range.
 pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
     let found = i64::try_from(value).unwrap_or(i64::MAX);
@@ -42,7 +52,8 @@ impl Pass<'_> {
         place: &PartPlace,
         parameter: &Parameter,
         item: &Item,
-        (first, count): (u32, u32),
+        first: u32,
+        count: u32,
         dims: &[i64],
     ) -> Result<Region, Problem> {
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
@@ -155,16 +166,15 @@ impl Pass<'_> {
         self.sliding(item).map_or(self.store.capacity, Sliding::held)
     }
 
-    /// Returns the memory of a kernel's buffer for an item. `buffer` is its number, and `band` the
-    /// distance between bands of a column.
+    /// Returns the memory of a kernel's buffer for an item.
     pub(super) fn slice(
         &self,
-        (thread, buffer): (usize, usize),
-        parameter: &Parameter,
-        (arg, band): (&Arg, u64),
+        thread: usize,
+        argument: &Argument<'_>,
         item: &Item,
         dims: &[i64],
     ) -> Result<Region, Problem> {
+        let &Argument { buffer, parameter, arg, band_stride } = argument;
         let matrix = self.matrix(arg, item);
         let (region, values_below) = match matrix {
             Some(region) => (region, 0),
@@ -177,7 +187,7 @@ impl Pass<'_> {
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
             .saturating_add(u64::from(item.column).saturating_mul(arg.column_stride))
-            .saturating_add(u64::from(item.band).saturating_mul(band))
+            .saturating_add(u64::from(item.band).saturating_mul(band_stride))
             .saturating_add(match matrix {
                 Some(_) => 0,
                 None => u64::from(item.expert).saturating_mul(arg.expert_stride),

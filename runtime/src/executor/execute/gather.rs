@@ -17,12 +17,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, Choice, Chosen, KEY_LANES, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, Choice, Chosen, KEY_LANES, Source};
 
-use super::buffers::part;
+use super::buffers::{Argument, part};
 use super::{Item, Pass, Problem};
 use crate::memory::Region;
-use crate::program::{LINE_BYTES, Parameter};
+use crate::program::LINE_BYTES;
 
 /// Bytes of an element of a chosen place: f16 (the program's check).
 const ELEMENT: usize = 2;
@@ -34,12 +34,13 @@ impl Pass<'_> {
     /// memory belong to earlier arguments.
     pub(super) fn gather_chosen(
         &self,
-        (thread, taken): (usize, &mut u64),
-        parameter: &Parameter,
-        arg: &Arg,
+        thread: usize,
+        taken: &mut u64,
+        argument: &Argument<'_>,
         item: &Item,
         dims: &[i64],
     ) -> Result<Region, Problem> {
+        let &Argument { parameter, arg, .. } = argument;
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let Source::Chosen { state, field, marks, choice } = arg.source else { return Err(size_error()) };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;

@@ -10,7 +10,7 @@ use ixc_ir::plan::{
 };
 
 use super::Pass;
-use super::buffers::{SCRATCH, blocks_of, in_range};
+use super::buffers::{Argument, SCRATCH, blocks_of, in_range};
 use super::item::Item;
 use super::parts::Span;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
@@ -44,8 +44,13 @@ pub(super) struct Group {
     span: Span,
 }
 
-/// The kernel of some items, and its arguments.
+/// The task of some items, its kernel, and the kernel's arguments.
 struct Call<'p> {
+    task: &'p Task,
+    /// Place of the parts that items leave.
+    parts: &'p PartPlace,
+    /// Division of an item's positions into parts, if the kernel leaves parts.
+    split: Option<&'p Split>,
     kernel: KernelId,
     dims: &'p [DimExpr],
     /// Number of bands of a column.
@@ -83,7 +88,8 @@ impl Pass<'_> {
     /// Works on items of a stage until none are left. The stage is the `round`-th of the pass.
     pub(super) fn work(
         &self,
-        (thread, round): (usize, u64),
+        thread: usize,
+        round: u64,
         stage: &Stage,
         groups: &mut Vec<Group>,
         mut clock: Option<&mut Clock>,
@@ -308,12 +314,12 @@ impl Pass<'_> {
             None => None,
         };
         let variant = &task.variants[group.variant];
-        let call = match variant.bands.as_ref().filter(|_| group.banded) {
-            Some(Bands { count, kernel, dims, strides }) => {
-                Call { kernel: *kernel, dims, bands: *count, strides, last: Cell::default() }
-            }
-            None => Call { kernel: variant.kernel, dims: &variant.dims, bands: 1, strides: &[], last: Cell::default() },
+        let (kernel, dims, bands, strides) = match variant.bands.as_ref().filter(|_| group.banded) {
+            Some(Bands { count, kernel, dims, strides }) => (*kernel, dims, *count, &strides[..]),
+            None => (variant.kernel, &variant.dims, 1, &[][..]),
         };
+        let split = variant.split.as_ref();
+        let call = Call { task, parts: place, split, kernel, dims, bands, strides, last: Cell::default() };
         let kernel = &self.program.kernels[call.kernel.0 as usize];
         // A kernel that takes its first block begins with one that its first row needs.
         let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
@@ -358,16 +364,16 @@ impl Pass<'_> {
                 let (task, kernel) = (shortened(&task.label), kernel.name.clone());
                 ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
             };
-            let done = self.item(thread, (task, place), (&call, variant.split.as_ref()), kernel, &item, work.is_some());
+            let done = self.item(thread, &call, kernel, &item, work.is_some());
             let done = done.map_err(|problem| failed(kernel, problem))?;
             if let (Some(work), Some(done)) = (work.as_deref_mut(), done) {
                 *work += done;
             }
-            if let Some(split) = &variant.split
+            if let Some(split) = split
                 && self.store.parts.finished(place, self.line(&item), item.span.parts)
             {
                 let combine = &self.program.kernels[split.combine.0 as usize];
-                let combined = self.combine(thread, (task, place), split, combine, &item);
+                let combined = self.combine(thread, &call, split, combine, &item);
                 combined.map_err(|problem| failed(combine, problem))?;
             }
         }
@@ -377,12 +383,12 @@ impl Pass<'_> {
     fn item(
         &self,
         thread: usize,
-        (task, place): (&Task, &PartPlace),
-        (call, split): (&Call<'_>, Option<&Split>),
+        call: &Call<'_>,
         kernel: &Signature,
         item: &Item,
         counts: bool,
     ) -> Result<Option<stats::Work>, Problem> {
+        let &Call { task, split, .. } = call;
         // All heads of a row have the same dims, and so do all tiles of a chunk of rows.
         let dims = match call.last.get().filter(|last| last.are_of(item)) {
             Some(last) => last.dims,
@@ -394,21 +400,21 @@ impl Pass<'_> {
         // Bytes taken of the thread's memory for chosen places.
         let mut taken = 0;
         for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
+            let parameter = &kernel.buffers[i];
+            let band_stride = call.strides.get(i).copied().unwrap_or(0);
+            let argument = Argument { buffer: i, parameter, arg, band_stride };
             let region = match split {
                 Some(split) if split.argument as usize == i => {
-                    let own = match split.leaves {
+                    let (first, count) = match split.leaves {
                         Leaves::Result => (item.span.part, 1),
                         Leaves::Words => (item.span.first() as u32, self.part_blocks(split.every, item)),
                     };
-                    self.parts(place, &kernel.buffers[i], item, own, dims)?
+                    self.parts(call.parts, parameter, item, first, count, dims)?
                 }
                 _ if matches!(arg.source, Source::Chosen { .. }) => {
-                    self.gather_chosen((thread, &mut taken), &kernel.buffers[i], arg, item, dims)?
+                    self.gather_chosen(thread, &mut taken, &argument, item, dims)?
                 }
-                _ => {
-                    let band = call.strides.get(i).copied().unwrap_or(0);
-                    self.slice((thread, i), &kernel.buffers[i], (arg, band), item, dims)?
-                }
+                _ => self.slice(thread, &argument, item, dims)?,
             };
             pointers[i] = region.base();
             sizes[i] = region.bytes();
@@ -433,7 +439,7 @@ impl Pass<'_> {
     fn combine(
         &self,
         thread: usize,
-        (task, place): (&Task, &PartPlace),
+        call: &Call<'_>,
         split: &Split,
         kernel: &Signature,
         item: &Item,
@@ -444,12 +450,13 @@ impl Pass<'_> {
         };
         let dims = [kernel.dims.first().map_or(Ok(0), |dim| in_range(u64::from(parts), dim))?];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
-        let argument = &task.args[split.argument as usize];
-        for (i, buffer) in kernel.buffers.iter().enumerate() {
+        let result = &call.task.args[split.argument as usize];
+        for (i, parameter) in kernel.buffers.iter().enumerate() {
+            let argument = |arg| Argument { buffer: i, parameter, arg, band_stride: 0 };
             let region = match i {
-                0 => self.parts(place, buffer, item, (0, parts), &dims)?,
-                1 => self.slice((thread, i), buffer, (argument, 0), item, &dims)?,
-                _ => self.slice((thread, i), buffer, (&SCRATCH, 0), item, &dims)?,
+                0 => self.parts(call.parts, parameter, item, 0, parts, &dims)?,
+                1 => self.slice(thread, &argument(result), item, &dims)?,
+                _ => self.slice(thread, &argument(&SCRATCH), item, &dims)?,
             };
             pointers[i] = region.base();
             sizes[i] = region.bytes();

@@ -145,9 +145,22 @@ struct Pass<'a> {
     failure: Mutex<Option<ExecuteError>>,
 }
 
-/// Runs a range of stages (all of them, or a layer's; see [`Program::layers`]) with the first
-/// `threads` threads of the pool. `clocks` has one clock for each thread, or none. Returns the sum
-/// of the threads' waits for others beyond spinning.
+/// Parameters of a pass.
+pub(crate) struct PassParams<'a> {
+    /// The pieces that the rows belong to, in order.
+    pub pieces: &'a [Piece],
+    /// Whether each piece must have the bits that it has alone, at the expense of speed.
+    pub exact: bool,
+    /// The stages to run: all of them, or a layer's (see [`Program::layers`]).
+    pub stages: Range<usize>,
+    /// Number of threads: the first ones of the pool.
+    pub threads: usize,
+    /// One clock for each thread; empty without a measurement.
+    pub clocks: &'a [Mutex<Clock>],
+}
+
+/// Runs a range of stages with the first threads of the pool. Returns the sum of the threads' waits
+/// for others beyond spinning.
 ///
 /// The inputs of `store` must be those of `pieces`. The pieces follow each other as in
 /// [`crate::executor::sequences`], their sequences exist, and `store` has memory for the parts of
@@ -160,11 +173,10 @@ pub(crate) fn run(
     program: &Program,
     backend: &Backend,
     store: &mut EngineMemory,
-    (pool, threads): (&mut Pool, usize),
-    (pieces, exact): (&[Piece], bool),
-    stages: Range<usize>,
-    clocks: &[Mutex<Clock>],
+    pool: &mut Pool,
+    params: PassParams<'_>,
 ) -> Result<Duration, ExecuteError> {
+    let PassParams { pieces, exact, stages, threads, clocks } = params;
     let counts = Counts::of_pieces(pieces);
     let threads = threads.clamp(1, pool.threads());
     if let Some(experts) = &store.experts {

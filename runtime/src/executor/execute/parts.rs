@@ -62,7 +62,7 @@ impl Parts {
     pub fn region(&self, place: &PartPlace, at: Line, first: u32, count: u32) -> Option<Region> {
         let pieces = self.bytes.checked_mul(at.piece.into())?;
         let before =
-            place.line((at.row, at.column))?.checked_mul(u64::from(place.parts))?.checked_add(u64::from(first))?;
+            place.line(at.row, at.column)?.checked_mul(u64::from(place.parts))?.checked_add(u64::from(first))?;
         let offset = before.checked_mul(place.bytes)?.checked_add(place.offset)?.checked_add(pieces)?;
         self.memory.region().part(offset, place.bytes.checked_mul(u64::from(count))?)
     }
@@ -70,7 +70,7 @@ impl Parts {
     /// Counts a part of a row's column as finished. Returns whether it was the last of `count`. The
     /// thread that gets `true` can read the parts of the other threads.
     pub fn finished(&self, place: &PartPlace, at: Line, count: u32) -> bool {
-        let line = place.line((at.row, at.column)).and_then(|line| usize::try_from(line).ok()?.checked_add(place.line));
+        let line = place.line(at.row, at.column).and_then(|line| usize::try_from(line).ok()?.checked_add(place.line));
         let number = line.and_then(|line| self.lines.checked_mul(at.piece as usize)?.checked_add(line));
         let Some(done) = number.and_then(|i| self.done.get(i)) else { return false };
         let last = done.fetch_add(1, Ordering::AcqRel) + 1 >= count;

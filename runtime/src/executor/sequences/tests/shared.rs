@@ -322,7 +322,7 @@ fn sequences_are_copied_when_mappings_run_out() {
 #[test]
 fn a_common_prefix_is_in_memory_once() {
     let state = vec![paged("plain", 4, (128, 128)); 3];
-    let mut sequences = Sequences::new(9, state.clone(), (CAPACITY, STEP), Sharing::Paying).unwrap();
+    let mut sequences = Sequences::new(9, state.clone(), CAPACITY, STEP, Sharing::Paying).unwrap();
     let mut text = Text::new(&state);
     (0..10).for_each(|_| text.append(&[1; 100]));
     *sequences.get_mut(0).unwrap() = text.sequence;
@@ -354,7 +354,7 @@ fn a_common_prefix_is_in_memory_once() {
 fn short_prefixes_are_copied_instead_of_shared() {
     let state = vec![paged("plain", 4, (128, 128))];
     for (tokens, sharing) in [(40, Sharing::Paying), (1000, Sharing::Never)] {
-        let mut sequences = Sequences::new(2, state.clone(), (CAPACITY, STEP), sharing).unwrap();
+        let mut sequences = Sequences::new(2, state.clone(), CAPACITY, STEP, sharing).unwrap();
         sequences.add().unwrap();
         let mut text = Text::new(&state);
         (0..tokens / 40).for_each(|_| text.append(&[1; 40]));
@@ -375,7 +375,7 @@ fn sequences_are_copied_without_memory_files() {
             return;
         }
         let state = vec![paged("plain", 4, (128, 128))];
-        let mut sequences = Sequences::new(2, state.clone(), (CAPACITY, STEP), Sharing::Paying).unwrap();
+        let mut sequences = Sequences::new(2, state.clone(), CAPACITY, STEP, Sharing::Paying).unwrap();
         sequences.add().unwrap();
         let mut text = Text::new(&state);
         (0..10).for_each(|_| text.append(&[1; 100]));
