@@ -178,7 +178,7 @@ impl Scheme {
     }
 
     /// Returns a scheme with the properties common to all methods: width of integers, columns of a
-    /// group, presence of zeros. `bits_key` and `symmetry_key` are the method's names of properties.
+    /// group, presence of zeros. `bits_key` and `symmetry_key` are keys of the method.
     fn of(
         said: &Config,
         layout: Layout,
