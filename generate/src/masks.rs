@@ -126,7 +126,7 @@ impl Masks {
         let (ring, own_clock) = (Arc::clone(bell), Arc::clone(&clock));
         let thread = std::thread::Builder::new().name("masks".into()).stack_size(STACK_BYTES);
         thread.spawn(move || {
-            *own_clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(ThreadClock::of_this_thread());
+            *own_clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(ThreadClock::of_current_thread());
             // Rings on a panic, too: the waiting thread then finds the channel closed.
             let bell = RingOnDrop(ring);
             make(&mut matcher, &taken, &tell, &bell.0);
@@ -169,7 +169,7 @@ impl Masks {
         if self.is_pending() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             let clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-            if clock.as_ref().is_some_and(|clock| clock.spent() > self.budget.of(self.sent)) {
+            if clock.as_ref().is_some_and(|clock| clock.cpu_time() > self.budget.of(self.sent)) {
                 self.canceller.cancel();
                 return Err(self.budget.spent());
             }

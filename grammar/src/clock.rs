@@ -18,7 +18,7 @@ pub struct ThreadClock {
 
 impl ThreadClock {
     /// Makes the clock of the calling thread.
-    pub fn of_this_thread() -> ThreadClock {
+    pub fn of_current_thread() -> ThreadClock {
         let own = std::fs::read_link("/proc/thread-self").ok();
         let path = own.map(|own| Path::new("/proc").join(own).join("schedstat"));
         ThreadClock { path: path.filter(|path| path.is_file()), begun: Instant::now() }
@@ -26,9 +26,9 @@ impl ThreadClock {
 
     /// Returns the CPU time since the thread began. On systems that do not provide it, returns the
     /// wall time since the clock was made.
-    pub fn spent(&self) -> Duration {
-        let told = self.path.as_ref().and_then(|path| ixc_files::read_text(path, MAX_BYTES).ok());
-        let nanoseconds = told.and_then(|told| told.split(' ').next()?.parse().ok());
+    pub fn cpu_time(&self) -> Duration {
+        let stat = self.path.as_ref().and_then(|path| ixc_files::read_text(path, MAX_BYTES).ok());
+        let nanoseconds = stat.and_then(|stat| stat.split(' ').next()?.parse().ok());
         nanoseconds.map_or_else(|| self.begun.elapsed(), Duration::from_nanos)
     }
 }
@@ -42,15 +42,15 @@ mod tests {
         let (send, clock) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            send.send(ThreadClock::of_this_thread()).unwrap();
+            send.send(ThreadClock::of_current_thread()).unwrap();
             let mut sum = 0u64;
             while ended.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
                 sum = std::hint::black_box(sum.wrapping_add(1));
             }
         });
         let clock = clock.recv().unwrap();
-        let first = clock.spent();
-        while clock.spent() <= first {
+        let first = clock.cpu_time();
+        while clock.cpu_time() <= first {
             std::thread::yield_now();
         }
         drop(end);

@@ -3,10 +3,11 @@
 //!
 //! The compiler cannot be interrupted. After the time limit, or when the client has left, the
 //! waiting thread returns an error. The compiling thread is then abandoned: it runs until it ends.
-//! If [`MOST_LEFT`] threads are abandoned, further grammars are refused until one of these ends.
+//! If [`MAX_ABANDONED`] threads are abandoned, further grammars are refused until one of these
+//! ends.
 //!
-//! Invariant: threads start only while fewer than [`MOST_LEFT`] are abandoned. The number can be
-//! higher only by threads that ran already when the limit was reached.
+//! Invariant: threads start only while fewer than [`MAX_ABANDONED`] are abandoned. The number can
+//! be higher only by threads that ran already when the limit was reached.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -19,22 +20,22 @@ use crate::{Canceller, GrammarError, Matcher, ThreadClock};
 /// Stack of the compiling thread. The compiler recurses as deep as rules nest.
 pub(crate) const STACK_BYTES: usize = 256 << 20;
 /// Most abandoned threads.
-const MOST_LEFT: usize = 4;
+const MAX_ABANDONED: usize = 4;
 /// Period of checks by the waiting thread.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_PERIOD: Duration = Duration::from_millis(20);
 
 /// Compiles grammars.
 #[derive(Debug, Default)]
 pub(crate) struct Compiler {
     /// Number of abandoned threads.
-    left: Arc<AtomicUsize>,
+    abandoned_threads: Arc<AtomicUsize>,
 }
 
 /// State that the compiling and the waiting thread share.
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     /// Whether the thread is abandoned.
-    is_left: bool,
+    is_abandoned: bool,
     /// Whether the thread has ended.
     is_done: bool,
     /// Handle that ends the matcher's work.
@@ -50,31 +51,35 @@ impl Compiler {
     pub fn compile(
         &self,
         compile: impl FnOnce() -> Result<Matcher, GrammarError> + Send + 'static,
-        begun: &[u32],
+        answer_tokens: &[u32],
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Matcher, GrammarError> {
-        if self.left.load(Ordering::Relaxed) >= MOST_LEFT {
+        if self.abandoned_threads.load(Ordering::Relaxed) >= MAX_ABANDONED {
             return Err(GrammarError::Busy);
         }
         let failed = |message: &str| GrammarError::Failed { message: message.to_owned() };
         let (send, compiled) = channel();
         let (tell_clock, clock) = channel();
-        let (shared, left) = (Arc::new(Mutex::new(Shared::default())), Arc::clone(&self.left));
-        let (own, begun) = (Ending { shared: Arc::clone(&shared), left: Arc::clone(&left) }, begun.to_vec());
+        let (shared, abandoned_threads) =
+            (Arc::new(Mutex::new(SharedState::default())), Arc::clone(&self.abandoned_threads));
+        let (own, answer_tokens) = (
+            EndGuard { shared: Arc::clone(&shared), abandoned_threads: Arc::clone(&abandoned_threads) },
+            answer_tokens.to_vec(),
+        );
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
         let thread = thread.spawn(move || {
-            let _ = tell_clock.send(ThreadClock::of_this_thread());
-            let _ = send.send(compile().and_then(|matcher| own.go_on(matcher, &begun)));
+            let _ = tell_clock.send(ThreadClock::of_current_thread());
+            let _ = send.send(compile().and_then(|matcher| own.accept_all(matcher, &answer_tokens)));
             drop(own);
         });
         thread.map_err(|error| failed(&error.to_string()))?;
         let clock = clock.recv().map_err(|_| failed("the compiler panicked"))?;
         let error = loop {
-            match compiled.recv_timeout(LOOK) {
+            match compiled.recv_timeout(POLL_PERIOD) {
                 Ok(result) => return result,
                 Err(RecvTimeoutError::Disconnected) => return Err(failed("the compiler panicked")),
                 Err(RecvTimeoutError::Timeout) if !is_wanted() => break GrammarError::Unwanted,
-                Err(RecvTimeoutError::Timeout) if clock.spent().as_secs() >= COMPILE_SECONDS => {
+                Err(RecvTimeoutError::Timeout) if clock.cpu_time().as_secs() >= COMPILE_SECONDS => {
                     break GrammarError::CompileTime;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -82,8 +87,8 @@ impl Compiler {
         };
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         if !shared.is_done {
-            shared.is_left = true;
-            left.fetch_add(1, Ordering::Relaxed);
+            shared.is_abandoned = true;
+            abandoned_threads.fetch_add(1, Ordering::Relaxed);
             shared.canceller.iter().for_each(Canceller::cancel);
         }
         Err(error)
@@ -91,33 +96,33 @@ impl Compiler {
 }
 
 /// Marks a thread as ended when it is dropped.
-struct Ending {
-    shared: Arc<Mutex<Shared>>,
-    left: Arc<AtomicUsize>,
+struct EndGuard {
+    shared: Arc<Mutex<SharedState>>,
+    abandoned_threads: Arc<AtomicUsize>,
 }
 
-impl Ending {
+impl EndGuard {
     /// Accepts the tokens that the answer has already.
-    fn go_on(&self, mut matcher: Matcher, begun: &[u32]) -> Result<Matcher, GrammarError> {
+    fn accept_all(&self, mut matcher: Matcher, answer_tokens: &[u32]) -> Result<Matcher, GrammarError> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.is_left {
+        if shared.is_abandoned {
             return Err(GrammarError::Unwanted);
         }
         shared.canceller = Some(matcher.canceller());
         drop(shared);
-        for &token in begun {
+        for &token in answer_tokens {
             matcher.accept(token).map_err(|_| GrammarError::Begun)?;
         }
         Ok(matcher)
     }
 }
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.is_done = true;
-        if shared.is_left {
-            self.left.fetch_sub(1, Ordering::Relaxed);
+        if shared.is_abandoned {
+            self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
 pub const COMPILE_SECONDS: u64 = 10;
 
 /// Returns the words of a message that name the tool of a schema.
-fn of_owner(owner: &str) -> String {
+fn owner_phrase(owner: &str) -> String {
     if owner.is_empty() { String::new() } else { format!(" of the tool {owner:?}") }
 }
 
@@ -61,7 +61,7 @@ pub enum GrammarError {
         message: String,
     },
     /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
-    #[error("the schema{} at {place}: {message}", of_owner(owner))]
+    #[error("the schema{} at {place}: {message}", owner_phrase(owner))]
     Schema {
         /// The tool whose arguments it describes; empty for an answer's schema.
         owner: String,

@@ -24,7 +24,7 @@ pub const COMPILE_ARGUMENT: &str = "__compile-grammar";
 /// Longest error of a grammar.
 const ANSWER_BYTES: u64 = 1 << 20;
 /// Number of grammars that are remembered as compiling; these skip the helper.
-const KNOWN: usize = 256;
+const MAX_KNOWN_GRAMMARS: usize = 256;
 
 /// Tokens of a vocabulary that a grammar can name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +50,12 @@ pub(crate) struct Helper {
     program: PathBuf,
     hasher: RandomState,
     /// Hashes of the last grammars that compiled, the newest last.
-    known: Mutex<VecDeque<u64>>,
+    known_grammars: Mutex<VecDeque<u64>>,
 }
 
 impl Helper {
     pub fn new(program: PathBuf) -> Helper {
-        Helper { program, hasher: RandomState::new(), known: Mutex::default() }
+        Helper { program, hasher: RandomState::new(), known_grammars: Mutex::default() }
     }
 
     /// Compiles a grammar in the helper, unless the helper compiled it recently.
@@ -72,8 +72,8 @@ impl Helper {
         let request = Request { source: source.clone(), special: special.clone() };
         let request = serde_json::to_vec(&request).map_err(|error| failed(error.to_string()))?;
         let hash = self.hasher.hash_one(&request);
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known().contains(&hash) {
+        let known_grammars = || self.known_grammars.lock().unwrap_or_else(PoisonError::into_inner);
+        if known_grammars().contains(&hash) {
             return Ok(());
         }
         let answer = helper::ask(&self.program, COMPILE_ARGUMENT, &request, ANSWER_BYTES, is_wanted);
@@ -87,10 +87,10 @@ impl Helper {
         let result: Result<(), GrammarError> =
             serde_json::from_slice(&answer).map_err(|error| failed(error.to_string()))?;
         result?;
-        let mut known = known();
-        known.push_back(hash);
-        if known.len() > KNOWN {
-            known.pop_front();
+        let mut known_grammars = known_grammars();
+        known_grammars.push_back(hash);
+        if known_grammars.len() > MAX_KNOWN_GRAMMARS {
+            known_grammars.pop_front();
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ const MAX_AHEAD: usize = 512;
 
 /// Reasoning before the JSON of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct ReasoningMarks {
     /// The beginning of reasoning that an answer may leave out; without it, every answer reasons.
     pub open: Option<Mark>,
     /// The end of reasoning; without it, JSON comes first.
@@ -32,19 +32,19 @@ pub enum Mark {
 
 /// Tokens as text, and those with quotation marks. Control tokens have no text.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct TokenTexts {
     words: Vec<Vec<u8>>,
-    quoting: Vec<u32>,
+    tokens_with_quotes: Vec<u32>,
 }
 
-impl Words {
-    pub fn new(words: &[Vec<u8>]) -> Words {
+impl TokenTexts {
+    pub fn new(words: &[Vec<u8>]) -> TokenTexts {
         let is_control = |word: &[u8]| word.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
         let plain = |word: &Vec<u8>| if is_control(word) { Vec::new() } else { word.clone() };
         let words: Vec<Vec<u8>> = words.iter().map(plain).collect();
-        let quoting =
+        let tokens_with_quotes =
             words.iter().enumerate().filter(|(_, word)| word.contains(&b'"')).map(|(id, _)| id as u32).collect();
-        Words { words, quoting }
+        TokenTexts { words, tokens_with_quotes }
     }
 
     fn get(&self, token: u32) -> &[u8] {
@@ -55,10 +55,10 @@ impl Words {
 /// Keys that an answer has written.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    words: Arc<Words>,
+    words: Arc<TokenTexts>,
     /// Reasoning that the answer may be in.
-    begin: Option<Wait>,
-    place: Place,
+    begin: Option<ReasoningReader>,
+    place: JsonPosition,
     /// Keys of the objects that are open; `None` for an array.
     open: Vec<Option<HashSet<Vec<u8>>>>,
     /// Whether the grammar restricts names.
@@ -67,17 +67,17 @@ pub(crate) struct Keys {
 
 /// Reasoning that has not ended.
 #[derive(Clone, Debug)]
-struct Wait {
+struct ReasoningReader {
     /// The beginning, which has not come.
     open: Option<Mark>,
     close: Mark,
     /// Text that may be the beginning of a mark.
-    seen: Vec<u8>,
+    unread: Vec<u8>,
 }
 
-impl Wait {
+impl ReasoningReader {
     /// Reads a token; returns the text after the reasoning, at its end.
-    fn rest(&mut self, token: u32, text: &[u8]) -> Option<Vec<u8>> {
+    fn text_after_reasoning(&mut self, token: u32, text: &[u8]) -> Option<Vec<u8>> {
         match &self.open {
             Some(Mark::Token(open)) if *open != token => return Some(text.to_vec()),
             Some(Mark::Token(_)) => {
@@ -85,30 +85,30 @@ impl Wait {
                 return None;
             }
             Some(Mark::Text(open)) => {
-                self.seen.extend_from_slice(text);
-                if self.seen.len() < open.len() && open.as_bytes().starts_with(&self.seen) {
+                self.unread.extend_from_slice(text);
+                if self.unread.len() < open.len() && open.as_bytes().starts_with(&self.unread) {
                     return None;
                 }
-                if !self.seen.starts_with(open.as_bytes()) {
-                    return Some(std::mem::take(&mut self.seen));
+                if !self.unread.starts_with(open.as_bytes()) {
+                    return Some(std::mem::take(&mut self.unread));
                 }
-                self.seen.drain(..open.len());
+                self.unread.drain(..open.len());
                 self.open = None;
             }
-            None => self.seen.extend_from_slice(text),
+            None => self.unread.extend_from_slice(text),
         }
         match &self.close {
             Mark::Token(close) => {
-                self.seen.clear();
+                self.unread.clear();
                 (*close == token).then(Vec::new)
             }
             Mark::Text(close) => {
                 let close = close.as_bytes();
-                let at = self.seen.windows(close.len().max(1)).position(|window| window == close);
+                let at = self.unread.windows(close.len().max(1)).position(|window| window == close);
                 if at.is_none() {
-                    self.seen.drain(..self.seen.len().saturating_sub(close.len()));
+                    self.unread.drain(..self.unread.len().saturating_sub(close.len()));
                 }
-                at.map(|at| self.seen[at + close.len()..].to_vec())
+                at.map(|at| self.unread[at + close.len()..].to_vec())
             }
         }
     }
@@ -116,7 +116,7 @@ impl Wait {
 
 /// A place in JSON.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct JsonPosition {
     in_text: bool,
     is_escaped: bool,
     is_key: bool,
@@ -134,7 +134,7 @@ enum Event {
     Key,
 }
 
-impl Place {
+impl JsonPosition {
     fn read(&mut self, byte: u8, in_object: bool) -> Event {
         if self.in_text {
             match byte {
@@ -188,15 +188,15 @@ enum Effect {
 }
 
 impl Keys {
-    pub fn new(words: Arc<Words>, begin: Begin, is_narrow: bool) -> Keys {
-        let begin = begin.close.map(|close| Wait { open: begin.open, close, seen: Vec::new() });
-        Keys { words, begin, place: Place::default(), open: Vec::new(), is_narrow }
+    pub fn new(words: Arc<TokenTexts>, begin: ReasoningMarks, is_narrow: bool) -> Keys {
+        let begin = begin.close.map(|close| ReasoningReader { open: begin.open, close, unread: Vec::new() });
+        Keys { words, begin, place: JsonPosition::default(), open: Vec::new(), is_narrow }
     }
 
     /// Reads an accepted token.
     pub fn accept(&mut self, token: u32) {
         let words = self.words.clone();
-        match self.begin.as_mut().map(|wait| wait.rest(token, words.get(token))) {
+        match self.begin.as_mut().map(|wait| wait.text_after_reasoning(token, words.get(token))) {
             Some(Some(rest)) => {
                 self.begin = None;
                 self.read(&rest);
@@ -289,7 +289,7 @@ impl Keys {
         if !self.is_narrow || !self.open.iter().flatten().any(|keys| !keys.is_empty()) {
             return;
         }
-        for token in self.near(mask) {
+        for token in self.tokens_near_duplicates(mask) {
             let mut budget = MAX_AHEAD;
             if !self.leads_on(token, matcher, &mut budget) {
                 mask.set(token as usize, false);
@@ -298,7 +298,7 @@ impl Keys {
     }
 
     fn remove_twice(&self, mask: &mut SimpleVob) {
-        for &token in &self.words.quoting {
+        for &token in &self.words.tokens_with_quotes {
             if mask.is_allowed(token) && self.effect(self.words.get(token)) == Effect::Twice {
                 mask.set(token as usize, false);
             }
@@ -306,7 +306,7 @@ impl Keys {
     }
 
     /// Returns the tokens of a mask after which the begun key may become a duplicate.
-    fn near(&self, mask: &SimpleVob) -> Vec<u32> {
+    fn tokens_near_duplicates(&self, mask: &SimpleVob) -> Vec<u32> {
         let count = self.words.words.len() as u32;
         let is_near = |token: &u32| mask.is_allowed(*token) && self.effect(self.words.get(*token)) == Effect::Near;
         (0..count).filter(is_near).collect()
@@ -325,7 +325,7 @@ impl Keys {
         keys.accept(token);
         let Ok(mut mask) = matcher.compute_mask_or_eos() else { return false };
         keys.remove_twice(&mut mask);
-        let near: HashSet<u32> = keys.near(&mask).into_iter().collect();
+        let near: HashSet<u32> = keys.tokens_near_duplicates(&mask).into_iter().collect();
         // White space between members leads nowhere new.
         let is_new = |token: &u32| keys.place.in_text || !keys.words.get(*token).iter().all(u8::is_ascii_whitespace);
         mask.iter().any(|token| !near.contains(&token))
@@ -337,8 +337,8 @@ impl Keys {
 mod tests {
     use super::*;
 
-    fn keys(begin: Begin, text: &str) -> Keys {
-        let words = Arc::new(Words::new(&[text.as_bytes().to_vec()]));
+    fn keys(begin: ReasoningMarks, text: &str) -> Keys {
+        let words = Arc::new(TokenTexts::new(&[text.as_bytes().to_vec()]));
         let mut keys = Keys::new(words, begin, true);
         keys.accept(0);
         keys
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn key_tracker_distinguishes_keys_from_other_text() {
-        let begin = Begin::default;
+        let begin = ReasoningMarks::default;
         for (text, token, effect) in [
             (r#"{"a": 1, "a"#, "\"", Effect::Twice),
             (r#"{"a": 1, ""#, "a", Effect::Near),
@@ -362,12 +362,12 @@ mod tests {
             assert_eq!(keys(begin(), text).effect(token.as_bytes()), effect, "{text} then {token}");
         }
         let text = |text: &str| Some(Mark::Text(text.into()));
-        let begin = Begin { open: text("<think>"), close: text("</think>") };
+        let begin = ReasoningMarks { open: text("<think>"), close: text("</think>") };
         assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, "</think>{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, </think>{"a"#).effect(b"\""), Effect::Free);
         // The end does not begin inside of the beginning.
-        let begin = Begin { open: text("<<"), close: text("<>") };
+        let begin = ReasoningMarks { open: text("<<"), close: text("<>") };
         assert_eq!(keys(begin, r#"<<>{"a": 1, <>{"a"#).effect(b"\""), Effect::Free);
     }
 
@@ -376,9 +376,9 @@ mod tests {
         let control = |name: &str| [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat();
         let plain = ["<think>", "</think>", r#"{"a":1,"#, r#""a"#].map(|text| text.as_bytes().to_vec());
         let words = [vec![control("<think>"), control("</think>")], plain.to_vec()].concat();
-        let words = Arc::new(Words::new(&words));
+        let words = Arc::new(TokenTexts::new(&words));
         let effect = |open: Option<Mark>, tokens: &[u32]| {
-            let mut keys = Keys::new(words.clone(), Begin { open, close: Some(Mark::Token(1)) }, false);
+            let mut keys = Keys::new(words.clone(), ReasoningMarks { open, close: Some(Mark::Token(1)) }, false);
             tokens.iter().for_each(|token| keys.accept(*token));
             (keys.begin.is_some(), keys.effect(b"\""))
         };

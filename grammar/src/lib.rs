@@ -51,8 +51,8 @@ pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH, MAX_SCHEMA_
 pub use gbnf::to_lark;
 pub use helper::serve_compile_request;
 pub use isolate::COMPILE_ARGUMENT;
-pub use keys::{Begin, Mark};
+pub use keys::{Mark, ReasoningMarks};
 pub use matcher::{Canceller, Matcher};
-pub use schema::{KEYWORDS, Keyword, Standing};
+pub use schema::{KEYWORDS, Keyword, KeywordSupport};
 pub use source::{Frame, Source, regex_literal};
 pub use vocabulary::Vocabulary;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_DEPTH, MAX_SCHEMA_DEPTH};
-use crate::keys::Begin;
-use crate::schema::{self, escaped};
+use crate::keys::ReasoningMarks;
+use crate::schema::{self, escape_pointer};
 
 /// Grammar of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,15 +35,15 @@ pub struct Frame {
     /// The tools whose arguments the first schemas describe. The other schemas are of the answer.
     pub tools: Vec<String>,
     /// Text before the JSON.
-    pub begin: Begin,
+    pub begin: ReasoningMarks,
 }
 
 /// A source as Lark.
 #[derive(Clone, Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct LarkSource {
     pub lark: String,
     /// For schemas: the text before their JSON, and whether a schema restricts names.
-    pub keys: Option<(Begin, bool)>,
+    pub keys: Option<(ReasoningMarks, bool)>,
 }
 
 impl Source {
@@ -65,20 +65,20 @@ impl Source {
     ///
     /// # Errors
     /// If the source is too long or too deep, not valid GBNF, or a schema that cannot be followed.
-    pub(crate) fn compile(&self) -> Result<Compiled, GrammarError> {
+    pub(crate) fn compile(&self) -> Result<LarkSource, GrammarError> {
         self.check_schemas()?;
-        let without_keys = |lark: String| Compiled { lark, keys: None };
+        let without_keys = |lark: String| LarkSource { lark, keys: None };
         let compiled = match self {
             Source::Schema(schema) => {
                 let grammar = schema::compile(schema)?;
-                Compiled { lark: grammar.lark, keys: Some((Begin::default(), grammar.is_narrow)) }
+                LarkSource { lark: grammar.lark, keys: Some((ReasoningMarks::default(), grammar.is_narrow)) }
             }
             Source::Framed(frame) => frame.compile()?,
             Source::Regex(regex) => {
-                without_keys(bounded(format!("start: {}\n", regex_literal(&bounded(regex.clone())?)))?)
+                without_keys(check_bounds(format!("start: {}\n", regex_literal(&check_bounds(regex.clone())?)))?)
             }
-            Source::Lark(lark) => without_keys(bounded(lark.clone())?),
-            Source::Gbnf(gbnf) => without_keys(crate::gbnf::to_lark(&bounded(gbnf.clone())?)?),
+            Source::Lark(lark) => without_keys(check_bounds(lark.clone())?),
+            Source::Gbnf(gbnf) => without_keys(crate::gbnf::to_lark(&check_bounds(gbnf.clone())?)?),
         };
         let depth = compiled.lark.lines().fold(0, |sum, line| sum + 1 + depth(line));
         match () {
@@ -133,9 +133,11 @@ impl Frame {
         self.tools.get(number).map_or("", String::as_str)
     }
 
-    fn compile(&self) -> Result<Compiled, GrammarError> {
-        let mut compiled =
-            Compiled { lark: self.lark.clone(), keys: (!self.schemas.is_empty()).then(|| (self.begin.clone(), false)) };
+    fn compile(&self) -> Result<LarkSource, GrammarError> {
+        let mut compiled = LarkSource {
+            lark: self.lark.clone(),
+            keys: (!self.schemas.is_empty()).then(|| (self.begin.clone(), false)),
+        };
         let mut known: Vec<(&Value, usize)> = Vec::new();
         for (number, schema) in self.schemas.iter().enumerate() {
             let name = format!("schema{number}");
@@ -174,7 +176,7 @@ fn too_deep(schema: &Value) -> Option<String> {
     loop {
         match next {
             Some(Value::Object(members)) => {
-                open.push(Box::new(members.iter().map(|(name, value)| (escaped(name), value))))
+                open.push(Box::new(members.iter().map(|(name, value)| (escape_pointer(name), value))))
             }
             Some(Value::Array(all)) => {
                 open.push(Box::new(all.iter().enumerate().map(|(at, value)| (at.to_string(), value))));
@@ -182,7 +184,7 @@ fn too_deep(schema: &Value) -> Option<String> {
             _ => drop(names.pop()),
         }
         if open.len() > MAX_SCHEMA_DEPTH {
-            return Some(shortened(&names));
+            return Some(shorten_pointer(&names));
         }
         next = loop {
             match open.last_mut()?.next() {
@@ -200,7 +202,7 @@ fn too_deep(schema: &Value) -> Option<String> {
 }
 
 /// Returns a JSON pointer; a long one keeps only its ends.
-fn shortened(names: &[String]) -> String {
+fn shorten_pointer(names: &[String]) -> String {
     const SHOWN: usize = 4;
     match names.len() > 2 * SHOWN {
         true => format!("#/{}/…/{}", names[..SHOWN].join("/"), names[names.len() - SHOWN..].join("/")),
@@ -240,7 +242,7 @@ mod as_texts {
 }
 
 /// Refuses a text that is too long or too deep.
-fn bounded(text: String) -> Result<String, GrammarError> {
+fn check_bounds(text: String) -> Result<String, GrammarError> {
     if text.len() > MAX_BYTES {
         return Err(GrammarError::TooLong { bytes: text.len() });
     }
@@ -274,10 +276,10 @@ mod tests {
 
     #[test]
     fn deepest_allowed_schema_reaches_the_helper() {
-        let (most, more) = (nested(MAX_SCHEMA_DEPTH), nested(MAX_SCHEMA_DEPTH + 1));
-        assert_eq!(most.to_string().matches(['[', '{']).count(), MAX_SCHEMA_DEPTH);
-        let frame = Frame { schemas: vec![most.clone(), json!(true)], ..Frame::default() };
-        for source in [Source::Schema(most), Source::Framed(frame)] {
+        let (max, more) = (nested(MAX_SCHEMA_DEPTH), nested(MAX_SCHEMA_DEPTH + 1));
+        assert_eq!(max.to_string().matches(['[', '{']).count(), MAX_SCHEMA_DEPTH);
+        let frame = Frame { schemas: vec![max.clone(), json!(true)], ..Frame::default() };
+        for source in [Source::Schema(max), Source::Framed(frame)] {
             assert_eq!(source.check_schemas(), Ok(()));
             let request = serde_json::to_vec(&Request { source: source.clone(), special: Default::default() }).unwrap();
             assert_eq!(serde_json::from_slice::<Request>(&request).unwrap().source, source);

@@ -10,7 +10,7 @@ use llguidance::{ParserFactory, earley::SlicedBiasComputer};
 
 use crate::compile::Compiler;
 use crate::isolate::{Helper, SpecialTokens};
-use crate::keys::{Keys, Words};
+use crate::keys::{Keys, TokenTexts};
 use crate::{GrammarError, Matcher, Source};
 
 /// Max bytes of a token that a grammar may choose; nodes of the token tree count their parents in
@@ -32,7 +32,7 @@ pub struct Vocabulary {
     special: SpecialTokens,
     compiler: Compiler,
     helper: Option<Helper>,
-    words: Arc<Words>,
+    words: Arc<TokenTexts>,
 }
 
 impl std::fmt::Debug for Vocabulary {
@@ -81,7 +81,7 @@ impl Vocabulary {
         let capabilities = InferenceCapabilities::default();
         let mut factory =
             ParserFactory::new(&environment, capabilities, &slices).map_err(|error| wrong(error.to_string()))?;
-        let words = Arc::new(Words::new(&words));
+        let words = Arc::new(TokenTexts::new(&words));
         factory.quiet();
         let limits = factory.limits_mut();
         limits.step_max_items = MAX_STEP_ITEMS;
@@ -108,9 +108,9 @@ impl Vocabulary {
         Vocabulary::of_words(words, special.ends)
     }
 
-    /// Compiles a grammar on the calling thread: see [`compiled`].
+    /// Compiles a grammar on the calling thread: see [`compile_here`].
     pub(crate) fn matcher_here(&self, source: &Source) -> Result<Matcher, GrammarError> {
-        compiled(&self.factory, &self.words, self.special.tokens, source)
+        compile_here(&self.factory, &self.words, self.special.tokens, source)
     }
 
     /// Compiles grammars first in a process of `program`, which contains crashes. The program must
@@ -147,15 +147,15 @@ impl Vocabulary {
         }
         let (factory, words, tokens) = (Arc::clone(&self.factory), Arc::clone(&self.words), self.special.tokens);
         let source = source.clone();
-        self.compiler.compile(move || compiled(&factory, &words, tokens, &source), begun, is_wanted)
+        self.compiler.compile(move || compile_here(&factory, &words, tokens, &source), begun, is_wanted)
     }
 }
 
 /// Compiles a grammar on the calling thread, whose stack must have
 /// [`STACK_BYTES`](crate::compile::STACK_BYTES) bytes.
-pub(crate) fn compiled(
+pub(crate) fn compile_here(
     factory: &ParserFactory,
-    words: &Arc<Words>,
+    words: &Arc<TokenTexts>,
     tokens: usize,
     source: &Source,
 ) -> Result<Matcher, GrammarError> {

@@ -12,7 +12,7 @@
 use std::fmt::Write;
 
 use crate::model::{Constraint, Prompt};
-use ixc_grammar::{Begin, Frame as GrammarFrame, Mark, Source, regex_literal};
+use ixc_grammar::{Frame as GrammarFrame, Mark, ReasoningMarks, Source, regex_literal};
 use ixc_text::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -51,7 +51,7 @@ pub fn of_answer(
         let _ = writeln!(lark, "{name}: {body}");
     };
     let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
-    let (mut schemas, mut named, mut begin) = (Vec::new(), Vec::new(), Begin::default());
+    let (mut schemas, mut named, mut begin) = (Vec::new(), Vec::new(), ReasoningMarks::default());
     let thinking = match (begun.map(|begun| begun.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
         // Reasoning precedes content, so the answer cannot contain any more of it.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
@@ -70,7 +70,8 @@ pub fn of_answer(
                     rule("thinking", "THOUGHTS");
                 }
             }
-            begin = Begin { open: (!begun).then(|| mark(tokenizer, open)), close: Some(mark(tokenizer, close)) };
+            begin =
+                ReasoningMarks { open: (!begun).then(|| mark(tokenizer, open)), close: Some(mark(tokenizer, close)) };
             if begun { format!("thinking {SPACE} ") } else { format!("({} thinking {SPACE})? ", word(tokenizer, open)) }
         }
     };

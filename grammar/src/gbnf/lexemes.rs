@@ -44,33 +44,33 @@ const MAX_LEXEMES: usize = 512;
 
 /// Work done, and the max allowed.
 #[derive(Debug)]
-struct Work {
+struct WorkLimit {
     done: Cell<usize>,
-    most: usize,
+    max: usize,
 }
 
-impl Work {
-    fn of(most: usize) -> Work {
-        Work { done: Cell::new(0), most }
+impl WorkLimit {
+    fn new(max: usize) -> WorkLimit {
+        WorkLimit { done: Cell::new(0), max }
     }
 
     /// Counts work; returns `None` if it exceeds the limit.
     fn add(&self, count: usize) -> Option<()> {
         self.done.set(self.done.get().saturating_add(count));
-        (self.done.get() <= self.most).then_some(())
+        (self.done.get() <= self.max).then_some(())
     }
 }
 
 /// A rule in its written form.
 #[derive(Clone, Debug)]
-enum Form {
+enum RuleForm {
     /// A lexeme, by its number.
     Lexeme(usize),
     Rule(usize),
     Token(String),
-    Sequence(Vec<Form>),
-    Choice(Vec<Form>),
-    Repeat(Box<Form>, u32, Option<u32>),
+    Sequence(Vec<RuleForm>),
+    Choice(Vec<RuleForm>),
+    Repeat(Box<RuleForm>, u32, Option<u32>),
 }
 
 /// Properties of a lexeme.
@@ -78,15 +78,15 @@ enum Form {
 struct Lexeme {
     regex: String,
     first: Characters,
-    goes_on: Characters,
-    single: bool,
+    continuations: Characters,
+    is_single_char: bool,
 }
 
 /// A grammar in lexemes.
 #[derive(Debug, Default)]
 struct Lexemes {
     /// Rules that the root reaches.
-    forms: BTreeMap<usize, Form>,
+    rule_forms: BTreeMap<usize, RuleForm>,
     lexemes: Vec<Lexeme>,
 }
 
@@ -96,27 +96,27 @@ struct Lexemes {
 /// [`GrammarError::TooLarge`] if the Lark is too long even in single characters.
 pub(super) fn lark(rules: &Rules) -> Result<String, GrammarError> {
     let long = || {
-        let work = Work::of(MAX_WORK);
+        let work = WorkLimit::new(MAX_WORK);
         let regular = Regular::of(rules, &work);
-        let lexemes = Lexemes::of(rules, Some((&regular, &work)))?;
+        let lexemes = Lexemes::build(rules, Some((&regular, &work)))?;
         lexemes.are_safe(&work)?.then(|| lexemes.lark()).flatten()
     };
-    let short = || Lexemes::of(rules, None)?.lark();
+    let short = || Lexemes::build(rules, None)?.lark();
     long().or_else(short).ok_or(GrammarError::TooLarge)
 }
 
 impl Lexemes {
     /// Builds lexemes from regular rules, or from single characters if `long` is `None`. Returns
     /// `None` if it takes too much work.
-    fn of(rules: &Rules, long: Option<(&Regular, &Work)>) -> Option<Lexemes> {
-        let automata = Work::of(MAX_AUTOMATA_WORK);
+    fn build(rules: &Rules, long: Option<(&Regular, &WorkLimit)>) -> Option<Lexemes> {
+        let automata = WorkLimit::new(MAX_AUTOMATA_WORK);
         let (mut builder, mut result) =
             (Builder { rules, long, numbers: HashMap::new(), automata }, Lexemes::default());
         let (mut open, mut seen) = (vec![0], HashSet::from([0]));
         while let Some(number) = open.pop() {
             let mut used = Vec::new();
-            let form = builder.form(&rules.0[number], &mut result.lexemes, &mut used)?;
-            result.forms.insert(number, form);
+            let form = builder.rule_form(&rules.0[number], &mut result.lexemes, &mut used)?;
+            result.rule_forms.insert(number, form);
             open.extend(used.into_iter().filter(|number| seen.insert(*number)));
         }
         Some(result)
@@ -125,7 +125,7 @@ impl Lexemes {
     /// Returns the grammar as Lark; `None` if it is too long.
     fn lark(&self) -> Option<String> {
         let mut text = String::new();
-        for (number, form) in &self.forms {
+        for (number, form) in &self.rule_forms {
             text.push_str(&format!("r{number}: "));
             self.write(form, &mut text)?;
             text.push('\n');
@@ -133,8 +133,8 @@ impl Lexemes {
         Some(text)
     }
 
-    fn write(&self, form: &Form, text: &mut String) -> Option<()> {
-        let all = |all: &[Form], between: &str, text: &mut String| {
+    fn write(&self, form: &RuleForm, text: &mut String) -> Option<()> {
+        let all = |all: &[RuleForm], between: &str, text: &mut String| {
             text.push('(');
             for (i, form) in all.iter().enumerate() {
                 text.push_str(if i > 0 { between } else { "" });
@@ -144,26 +144,26 @@ impl Lexemes {
             Some(())
         };
         match form {
-            Form::Lexeme(number) => {
+            RuleForm::Lexeme(number) => {
                 text.push('/');
                 text.push_str(&self.lexemes[*number].regex);
                 text.push('/');
             }
-            Form::Rule(number) => text.push_str(&format!("r{number}")),
-            Form::Token(name) => text.push_str(name),
-            Form::Sequence(parts) if parts.is_empty() => text.push_str("\"\""),
-            Form::Sequence(parts) => all(parts, " ", text)?,
-            Form::Choice(parts) => all(parts, " | ", text)?,
-            Form::Repeat(inner, least, most) => {
+            RuleForm::Rule(number) => text.push_str(&format!("r{number}")),
+            RuleForm::Token(name) => text.push_str(name),
+            RuleForm::Sequence(parts) if parts.is_empty() => text.push_str("\"\""),
+            RuleForm::Sequence(parts) => all(parts, " ", text)?,
+            RuleForm::Choice(parts) => all(parts, " | ", text)?,
+            RuleForm::Repeat(inner, min, max) => {
                 text.push('(');
                 self.write(inner, text)?;
                 text.push(')');
-                match (least, most) {
+                match (min, max) {
                     (0, None) => text.push('*'),
                     (1, None) => text.push('+'),
                     (0, Some(1)) => text.push('?'),
-                    (least, None) => text.push_str(&format!("{{{least},}}")),
-                    (least, Some(most)) => text.push_str(&format!("{{{least},{most}}}")),
+                    (min, None) => text.push_str(&format!("{{{min},}}")),
+                    (min, Some(max)) => text.push_str(&format!("{{{min},{max}}}")),
                 }
             }
         }
@@ -172,31 +172,31 @@ impl Lexemes {
 
     /// Returns whether no lexeme matches too much and none hides another; `None` if the check takes
     /// too much work.
-    fn are_safe(&self, work: &Work) -> Option<bool> {
-        if self.lexemes.iter().all(|lexeme| lexeme.single) {
+    fn are_safe(&self, work: &WorkLimit) -> Option<bool> {
+        if self.lexemes.iter().all(|lexeme| lexeme.is_single_char) {
             return Some(true);
         }
         let follow = Follow::new(self, work)?;
         let meet = |a: &Characters, b: &Characters| {
             work.add(a.0.len() + b.0.len())?;
-            Some(a.meets(b))
+            Some(a.intersects(b))
         };
-        let together = follow.first.get(&0).map(|(first, _)| first).into_iter().chain(&follow.after);
+        let together = follow.first.get(&0).map(|(first, _)| first).into_iter().chain(&follow.lexeme_follow);
         // Many lexemes are followed by the same set.
         let together: HashSet<&BTreeSet<usize>> = together.collect();
         for together in together {
             let all: Vec<&Lexeme> = together.iter().map(|number| &self.lexemes[*number]).collect();
             for (i, a) in all.iter().enumerate() {
-                for b in all[i + 1..].iter().filter(|b| !(a.single && b.single)) {
+                for b in all[i + 1..].iter().filter(|b| !(a.is_single_char && b.is_single_char)) {
                     if meet(&a.first, &b.first)? {
                         return Some(false);
                     }
                 }
             }
         }
-        for (lexeme, next) in self.lexemes.iter().zip(&follow.after) {
+        for (lexeme, next) in self.lexemes.iter().zip(&follow.lexeme_follow) {
             for next in next {
-                if meet(&lexeme.goes_on, &self.lexemes[*next].first)? {
+                if meet(&lexeme.continuations, &self.lexemes[*next].first)? {
                     return Some(false);
                 }
             }
@@ -209,65 +209,71 @@ impl Lexemes {
 struct Builder<'r> {
     rules: &'r Rules,
     /// Regular rules and a work limit, if lexemes may be longer than a character.
-    long: Option<(&'r Regular, &'r Work)>,
+    long: Option<(&'r Regular, &'r WorkLimit)>,
     numbers: HashMap<String, usize>,
     /// Work limit of automata.
-    automata: Work,
+    automata: WorkLimit,
 }
 
 impl Builder<'_> {
     /// Returns a part in lexemes; adds new lexemes and the rules that it names. Returns `None` if
     /// it takes too much work.
-    fn form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Option<Form> {
+    fn rule_form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Option<RuleForm> {
         if let Node::Characters(set) = node {
-            return Some(Form::Lexeme(self.single(set, lexemes)?));
+            return Some(RuleForm::Lexeme(self.char_lexeme(set, lexemes)?));
         }
         if let Some((regular, work)) = self.long {
             work.add(FORM_WORK)?;
             let is_lexeme = !regular.is_recursive(node, work)? && !regular.is_nullable(node, work)?;
             if is_lexeme && let Some(text) = regular.text(node, work) {
-                return Some(Form::Lexeme(self.lexeme(node, text, lexemes, work)?));
+                return Some(RuleForm::Lexeme(self.lexeme(node, text, lexemes, work)?));
             }
             match node {
                 // It can be empty, which no lexeme can.
                 Node::Rule(number) if regular.texts[*number].is_some() => {
-                    return self.form(&self.rules.0[*number], lexemes, used);
+                    return self.rule_form(&self.rules.0[*number], lexemes, used);
                 }
                 // One or more repetitions are a lexeme, even if zero or more are not.
-                Node::Repeat(inner, 0, most)
-                    if !matches!(most, Some(0 | 1)) && !regular.is_nullable(inner, work)? =>
-                {
-                    let once = Node::Repeat(inner.clone(), 1, *most);
+                Node::Repeat(inner, 0, max) if !matches!(max, Some(0 | 1)) && !regular.is_nullable(inner, work)? => {
+                    let once = Node::Repeat(inner.clone(), 1, *max);
                     return Some(match regular.is_recursive(inner, work)? {
-                        true => Form::Repeat(Box::new(self.form(inner, lexemes, used)?), 0, *most),
-                        false => Form::Repeat(Box::new(self.form(&once, lexemes, used)?), 0, Some(1)),
+                        true => RuleForm::Repeat(Box::new(self.rule_form(inner, lexemes, used)?), 0, *max),
+                        false => RuleForm::Repeat(Box::new(self.rule_form(&once, lexemes, used)?), 0, Some(1)),
                     });
                 }
                 _ => {}
             }
         }
-        let mut all = |parts: &[Node]| parts.iter().map(|part| self.form(part, lexemes, used)).collect::<Option<_>>();
+        let mut all =
+            |parts: &[Node]| parts.iter().map(|part| self.rule_form(part, lexemes, used)).collect::<Option<_>>();
         Some(match node {
             Node::Rule(number) => {
                 used.push(*number);
-                Form::Rule(*number)
+                RuleForm::Rule(*number)
             }
-            Node::Token(name) => Form::Token(name.clone()),
+            Node::Token(name) => RuleForm::Token(name.clone()),
             // Characters are always a lexeme, handled above.
-            Node::Characters(_) | Node::Repeat(_, _, Some(0)) => Form::Sequence(Vec::new()),
-            Node::Sequence(parts) => Form::Sequence(all(parts)?),
-            Node::Choice(parts) => Form::Choice(all(parts)?),
-            Node::Repeat(inner, least, most) => Form::Repeat(Box::new(self.form(inner, lexemes, used)?), *least, *most),
+            Node::Characters(_) | Node::Repeat(_, _, Some(0)) => RuleForm::Sequence(Vec::new()),
+            Node::Sequence(parts) => RuleForm::Sequence(all(parts)?),
+            Node::Choice(parts) => RuleForm::Choice(all(parts)?),
+            Node::Repeat(inner, min, max) => {
+                RuleForm::Repeat(Box::new(self.rule_form(inner, lexemes, used)?), *min, *max)
+            }
         })
     }
 
     /// Returns a lexeme of one character.
-    fn single(&mut self, set: &Characters, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
-        let lexeme = Lexeme { regex: set.regex(), first: set.clone(), goes_on: Characters::default(), single: true };
+    fn char_lexeme(&mut self, set: &Characters, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
+        let lexeme = Lexeme {
+            regex: set.regex(),
+            first: set.clone(),
+            continuations: Characters::default(),
+            is_single_char: true,
+        };
         self.add(lexeme, lexemes)
     }
 
-    fn lexeme(&mut self, node: &Node, text: String, lexemes: &mut Vec<Lexeme>, work: &Work) -> Option<usize> {
+    fn lexeme(&mut self, node: &Node, text: String, lexemes: &mut Vec<Lexeme>, work: &WorkLimit) -> Option<usize> {
         if let Some(number) = self.numbers.get(&text) {
             return Some(*number);
         }
@@ -276,18 +282,18 @@ impl Builder<'_> {
             ranges(node, self.rules, &mut all, work)?;
             Some(Characters::new(all))
         };
-        let (first, goes_on) = match Automaton::of(node, self.rules, &self.automata) {
+        let (first, continuations) = match Automaton::build(node, self.rules, &self.automata) {
             None => {
                 let all = anywhere()?;
                 (all.clone(), all)
             }
             Some(automaton) => {
-                let goes_on = automaton.goes_on(&self.automata);
-                (automaton.union(&automaton.first), goes_on.map_or_else(anywhere, Some)?)
+                let continuations = automaton.continuations(&self.automata);
+                (automaton.union(&automaton.first), continuations.map_or_else(anywhere, Some)?)
             }
         };
-        work.add(RANGE_WORK * (first.0.len() + goes_on.0.len()))?;
-        self.add(Lexeme { regex: text, first, goes_on, single: false }, lexemes)
+        work.add(RANGE_WORK * (first.0.len() + continuations.0.len()))?;
+        self.add(Lexeme { regex: text, first, continuations, is_single_char: false }, lexemes)
     }
 
     /// Adds a lexeme, unless one with this text exists.
@@ -303,7 +309,7 @@ impl Builder<'_> {
 }
 
 /// Adds all characters of a regular part; returns `None` if it takes too much work.
-fn ranges(node: &Node, rules: &Rules, all: &mut Vec<(u32, u32)>, work: &Work) -> Option<()> {
+fn ranges(node: &Node, rules: &Rules, all: &mut Vec<(u32, u32)>, work: &WorkLimit) -> Option<()> {
     work.add(1)?;
     match node {
         Node::Characters(set) => {
@@ -328,9 +334,9 @@ mod tests {
 
     /// Returns whether the long lexemes of a grammar are few enough to be checked.
     fn is_looked_at(gbnf: &str) -> bool {
-        let (rules, work) = (read::rules(gbnf).unwrap(), Work::of(MAX_WORK));
+        let (rules, work) = (read::rules(gbnf).unwrap(), WorkLimit::new(MAX_WORK));
         let regular = Regular::of(&rules, &work);
-        let found = Lexemes::of(&rules, Some((&regular, &work)));
+        let found = Lexemes::build(&rules, Some((&regular, &work)));
         assert!(work.done.get() < MAX_WORK + (1 << 20), "no more is done behind the limit");
         found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
     }
@@ -361,8 +367,8 @@ mod tests {
     fn automata_are_bounded() {
         // Every position is followed by every position.
         let all = format!("root ::= ({})+", "\"x\"? ".repeat(1000));
-        let (rules, work) = (read::rules(&all).unwrap(), Work::of(100_000));
-        assert!(Automaton::of(&rules.0[0], &rules, &work).is_none());
+        let (rules, work) = (read::rules(&all).unwrap(), WorkLimit::new(100_000));
+        assert!(Automaton::build(&rules.0[0], &rules, &work).is_none());
         assert!(work.done.get() < 100_000 + MAX_POSITIONS * MAX_POSITIONS + (1 << 20));
     }
 }

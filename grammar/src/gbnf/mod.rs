@@ -38,7 +38,7 @@ impl Characters {
     }
 
     /// Returns all other characters.
-    fn others(&self) -> Characters {
+    fn complement(&self) -> Characters {
         let (mut others, mut next) = (Vec::new(), 0);
         for (first, last) in Characters::new(self.0.iter().copied().chain([SURROGATES]).collect()).0 {
             if next < first {
@@ -53,7 +53,7 @@ impl Characters {
     }
 
     /// Returns whether the sets share a character, in one pass over both.
-    fn meets(&self, other: &Characters) -> bool {
+    fn intersects(&self, other: &Characters) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some((first, last)), Some((begin, end))) = (a.peek(), b.peek()) {
             if first <= end && begin <= last {
@@ -68,7 +68,7 @@ impl Characters {
         false
     }
 
-    fn has(&self, c: u32) -> bool {
+    fn contains(&self, c: u32) -> bool {
         let next = self.0.partition_point(|(first, _)| *first <= c);
         next > 0 && c <= self.0[next - 1].1
     }
@@ -134,17 +134,17 @@ impl Node {
 
     /// Returns its nesting depth; `rules` gives the depths of the rules that it names.
     fn depth(&self, rules: &[usize]) -> usize {
-        let (mut most, mut open) = (0, vec![(self, 1)]);
+        let (mut max, mut open) = (0, vec![(self, 1)]);
         while let Some((node, depth)) = open.pop() {
-            most = most.max(depth);
+            max = max.max(depth);
             match node {
                 Node::Characters(_) | Node::Token(_) => {}
-                Node::Rule(number) => most = most.max(depth + rules.get(*number).copied().unwrap_or(0)),
+                Node::Rule(number) => max = max.max(depth + rules.get(*number).copied().unwrap_or(0)),
                 Node::Sequence(parts) | Node::Choice(parts) => open.extend(parts.iter().map(|part| (part, depth + 1))),
                 Node::Repeat(inner, ..) => open.push((inner, depth + 1)),
             }
         }
-        most
+        max
     }
 }
 
@@ -157,7 +157,7 @@ impl Node {
             Node::Rule(number) => rules[*number],
             Node::Sequence(parts) => parts.iter().all(|part| part.ends(rules)),
             Node::Choice(parts) => parts.iter().any(|part| part.ends(rules)),
-            Node::Repeat(inner, least, _) => *least == 0 || inner.ends(rules),
+            Node::Repeat(inner, min, _) => *min == 0 || inner.ends(rules),
         }
     }
 
@@ -170,8 +170,8 @@ impl Node {
         Some(match self {
             Node::Sequence(parts) => Node::Sequence(all(parts)),
             Node::Choice(parts) => Node::Choice(all(parts)),
-            Node::Repeat(inner, least, most) => match inner.with_ends(rules) {
-                Some(inner) => Node::Repeat(Box::new(inner), least, most),
+            Node::Repeat(inner, min, max) => match inner.with_ends(rules) {
+                Some(inner) => Node::Repeat(Box::new(inner), min, max),
                 None => Node::Sequence(Vec::new()),
             },
             other => other,
@@ -222,12 +222,12 @@ mod tests {
     fn character_sets_merge_and_complement_ranges() {
         let set = |ranges: &[(u32, u32)]| Characters::new(ranges.to_vec());
         assert_eq!(set(&[(5, 9), (1, 2), (3, 3), (8, 12)]).0, [(1, 3), (5, 12)]);
-        assert_eq!(set(&[]).others().0, [(0, 0xd7ff), (0xe000, 0x10ffff)]);
-        assert_eq!(set(&[(0, 0x10ffff)]).others().0, []);
-        assert_eq!(set(&[(10, 20)]).others().others(), set(&[(10, 20)]));
-        assert!(set(&[(1, 3)]).meets(&set(&[(3, 4)])) && !set(&[(1, 3)]).meets(&set(&[(4, 4)])));
-        assert!(set(&[(1, 2), (9, 9)]).meets(&set(&[(4, 5), (7, 20)])) && !set(&[]).meets(&set(&[(4, 4)])));
-        let has = |c| set(&[(2, 3), (7, 7)]).has(c);
+        assert_eq!(set(&[]).complement().0, [(0, 0xd7ff), (0xe000, 0x10ffff)]);
+        assert_eq!(set(&[(0, 0x10ffff)]).complement().0, []);
+        assert_eq!(set(&[(10, 20)]).complement().complement(), set(&[(10, 20)]));
+        assert!(set(&[(1, 3)]).intersects(&set(&[(3, 4)])) && !set(&[(1, 3)]).intersects(&set(&[(4, 4)])));
+        assert!(set(&[(1, 2), (9, 9)]).intersects(&set(&[(4, 5), (7, 20)])) && !set(&[]).intersects(&set(&[(4, 4)])));
+        let has = |c| set(&[(2, 3), (7, 7)]).contains(c);
         assert_eq!((0..9).filter(|c| has(*c)).collect::<Vec<u32>>(), [2, 3, 7]);
         assert_eq!(set(&[(97, 122), (48, 57), (93, 93)]).regex(), "[0-9\\x{5d}a-z]");
     }

@@ -24,7 +24,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
     }
     let missing = |number: usize| reader.names.iter().find(|(_, own)| **own == number).map(|(name, _)| *name);
     if reader.rules.len() > MAX_RULES {
-        return reader.wrong(format!("found {} rules; the limit is {MAX_RULES}", reader.rules.len()));
+        return reader.fail(format!("found {} rules; the limit is {MAX_RULES}", reader.rules.len()));
     }
     for (number, rule) in reader.rules.iter().enumerate() {
         if rule.is_none() {
@@ -51,7 +51,7 @@ struct Reader<'t> {
 }
 
 impl<'t> Reader<'t> {
-    fn wrong<T>(&self, message: impl Into<String>) -> Result<T, GrammarError> {
+    fn fail<T>(&self, message: impl Into<String>) -> Result<T, GrammarError> {
         Err(GrammarError::Gbnf { line: self.line, message: message.into() })
     }
 
@@ -85,7 +85,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn take(&mut self, text: &str) -> bool {
+    fn eat(&mut self, text: &str) -> bool {
         let found = self.rest.strip_prefix(text);
         self.rest = found.unwrap_or(self.rest);
         found.is_some()
@@ -101,20 +101,20 @@ impl<'t> Reader<'t> {
 
     fn rule(&mut self) -> Result<(), GrammarError> {
         let Some(name) = self.name() else {
-            return self.wrong(format!("a rule begins with its name, not with {:?}", shown(self.rest)));
+            return self.fail(format!("a rule begins with its name, not with {:?}", excerpt(self.rest)));
         };
         let number = self.number(name);
         self.space(false);
-        if !self.take("::=") {
-            return self.wrong(format!("::= is missing after {name}"));
+        if !self.eat("::=") {
+            return self.fail(format!("::= is missing after {name}"));
         }
         if self.rules[number].is_some() {
-            return self.wrong(format!("{name} is there twice"));
+            return self.fail(format!("{name} is there twice"));
         }
         self.space(true);
         let node = self.choice(false)?;
         if !self.rest.is_empty() && !self.rest.starts_with('\n') {
-            return self.wrong(format!("{:?} is not expected", shown(self.rest)));
+            return self.fail(format!("{:?} is not expected", excerpt(self.rest)));
         }
         self.rules[number] = Some(node);
         Ok(())
@@ -122,7 +122,7 @@ impl<'t> Reader<'t> {
 
     fn choice(&mut self, nested: bool) -> Result<Node, GrammarError> {
         let mut all = vec![self.sequence(nested)?];
-        while self.take("|") {
+        while self.eat("|") {
             self.space(true);
             all.push(self.sequence(nested)?);
         }
@@ -137,30 +137,30 @@ impl<'t> Reader<'t> {
                 '"' => Node::Sequence(self.text()?),
                 '[' => self.characters()?,
                 '.' => {
-                    self.take(".");
-                    Node::Characters(Characters::default().others())
+                    self.eat(".");
+                    Node::Characters(Characters::default().complement())
                 }
                 '(' => {
-                    self.take("(");
+                    self.eat("(");
                     self.space(true);
                     let inner = self.choice(true)?;
-                    if !self.take(")") {
-                        return self.wrong("a parenthesis has no end");
+                    if !self.eat(")") {
+                        return self.fail("a parenthesis has no end");
                     }
                     inner
                 }
                 '<' => self.token()?,
                 '*' | '+' | '?' | '{' => match all.pop() {
                     Some(_) if signs == MAX_SIGNS => {
-                        return self.wrong(format!("more than {MAX_SIGNS} repetitions of one part"));
+                        return self.fail(format!("more than {MAX_SIGNS} repetitions of one part"));
                     }
                     Some(last) => {
                         signs += 1;
-                        all.push(self.repeated(last)?);
+                        all.push(self.repetition(last)?);
                         self.space(nested);
                         continue;
                     }
-                    None => return self.wrong("nothing is repeated"),
+                    None => return self.fail("nothing is repeated"),
                 },
                 _ => match self.name() {
                     Some(name) => Node::Rule(self.number(name)),
@@ -174,71 +174,71 @@ impl<'t> Reader<'t> {
         Ok(if all.len() == 1 { all.remove(0) } else { Node::Sequence(all) })
     }
 
-    fn repeated(&mut self, node: Node) -> Result<Node, GrammarError> {
-        let (least, most) = match self.rest.as_bytes()[0] {
+    fn repetition(&mut self, node: Node) -> Result<Node, GrammarError> {
+        let (min, max) = match self.rest.as_bytes()[0] {
             b'*' => (0, None),
             b'+' => (1, None),
             b'?' => (0, Some(1)),
             _ => {
                 let Some((inside, _)) = self.rest[1..].split_once('}') else {
-                    return self.wrong("a repetition has no end");
+                    return self.fail("a repetition has no end");
                 };
                 let number = |text: &str| text.trim().parse::<u32>().ok();
                 let found = match inside.split_once(',') {
                     None => number(inside).map(|count| (count, Some(count))),
-                    Some((least, "")) => number(least).map(|least| (least, None)),
-                    Some((least, most)) => number(least).zip(number(most)).map(|(least, most)| (least, Some(most))),
+                    Some((min, "")) => number(min).map(|min| (min, None)),
+                    Some((min, max)) => number(min).zip(number(max)).map(|(min, max)| (min, Some(max))),
                 };
-                let Some((least, most)) = found else {
-                    return self.wrong(format!("{{{}}} is not a repetition", shown(inside)));
+                let Some((min, max)) = found else {
+                    return self.fail(format!("{{{}}} is not a repetition", excerpt(inside)));
                 };
-                if most.is_some_and(|most| most < least) {
-                    return self.wrong(format!("a repetition of {least} to {}", most.unwrap_or_default()));
+                if max.is_some_and(|max| max < min) {
+                    return self.fail(format!("a repetition of {min} to {}", max.unwrap_or_default()));
                 }
-                if least.max(most.unwrap_or(0)) > MAX_REPEAT {
-                    return self.wrong(format!("a repetition of more than {MAX_REPEAT}"));
+                if min.max(max.unwrap_or(0)) > MAX_REPEAT {
+                    return self.fail(format!("a repetition of more than {MAX_REPEAT}"));
                 }
                 self.rest = &self.rest[inside.len() + 1..];
-                (least, most)
+                (min, max)
             }
         };
         self.rest = &self.rest[1..];
-        Ok(Node::Repeat(Box::new(node), least, most))
+        Ok(Node::Repeat(Box::new(node), min, max))
     }
 
     fn text(&mut self) -> Result<Vec<Node>, GrammarError> {
-        self.take("\"");
+        self.eat("\"");
         let mut all = Vec::new();
-        while !self.take("\"") {
-            let Some(c) = self.character()? else { return self.wrong("a text has no end") };
+        while !self.eat("\"") {
+            let Some(c) = self.character()? else { return self.fail("a text has no end") };
             all.push(Node::Characters(Characters(vec![(c, c)])));
         }
         Ok(all)
     }
 
     fn characters(&mut self) -> Result<Node, GrammarError> {
-        self.take("[");
-        let negated = self.take("^");
+        self.eat("[");
+        let negated = self.eat("^");
         let mut ranges = Vec::new();
-        while !self.take("]") {
+        while !self.eat("]") {
             let no_end = "characters in brackets have no end";
-            let Some(first) = self.character()? else { return self.wrong(no_end) };
+            let Some(first) = self.character()? else { return self.fail(no_end) };
             let mut last = first;
             if self.rest.starts_with('-') && !self.rest.starts_with("-]") {
-                self.take("-");
-                let Some(end) = self.character()? else { return self.wrong(no_end) };
+                self.eat("-");
+                let Some(end) = self.character()? else { return self.fail(no_end) };
                 last = end;
             }
             if last < first {
                 let shown = |c| char::from_u32(c).unwrap_or(char::REPLACEMENT_CHARACTER);
-                return self.wrong(format!("{}-{} is not a range", shown(first), shown(last)));
+                return self.fail(format!("{}-{} is not a range", shown(first), shown(last)));
             }
             ranges.push((first, last));
         }
         let set = Characters::new(ranges);
-        let set = if negated { set.others() } else { set };
+        let set = if negated { set.complement() } else { set };
         if set.is_empty() {
-            return self.wrong("no character is in these brackets");
+            return self.fail("no character is in these brackets");
         }
         Ok(Node::Characters(set))
     }
@@ -263,7 +263,7 @@ impl<'t> Reader<'t> {
             'r' => return Ok(Some('\r'.into())),
             't' => return Ok(Some('\t'.into())),
             '\\' | '"' | '[' | ']' | '-' | '^' => return Ok(Some(kind.into())),
-            _ => return self.wrong(format!("\\{kind} is not an escape")),
+            _ => return self.fail(format!("\\{kind} is not an escape")),
         };
         let found = self.rest.get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok());
         match found.filter(|found| char::from_u32(*found).is_some()) {
@@ -271,7 +271,7 @@ impl<'t> Reader<'t> {
                 self.rest = &self.rest[digits..];
                 Ok(Some(found))
             }
-            None => self.wrong(format!("\\{kind} must have {digits} digits that are a character")),
+            None => self.fail(format!("\\{kind} must have {digits} digits that are a character")),
         }
     }
 
@@ -283,12 +283,12 @@ impl<'t> Reader<'t> {
                 self.rest = rest;
                 Ok(Node::Token(format!("{name}>")))
             }
-            _ => self.wrong("a token has no end"),
+            _ => self.fail("a token has no end"),
         }
     }
 }
 
 /// Returns the beginning of a text, for errors.
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take_while(|c| !c.is_whitespace()).take(20).collect()
 }

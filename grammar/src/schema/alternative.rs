@@ -6,20 +6,20 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::decimal::Decimal;
-use super::document::PlaceId;
-use super::number::Numbers;
+use super::document::SubschemaId;
+use super::number::NumberSet;
 use super::text::Pattern;
 
 /// A subschema that holds, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Literal {
-    pub place: PlaceId,
+    pub subschema: SubschemaId,
     pub holds: bool,
 }
 
 impl Literal {
-    pub fn of(place: PlaceId) -> Literal {
-        Literal { place, holds: true }
+    pub fn of(subschema: SubschemaId) -> Literal {
+        Literal { subschema, holds: true }
     }
 
     pub fn negated(self) -> Literal {
@@ -28,7 +28,7 @@ impl Literal {
 }
 
 /// Subschemas that must all hold. An empty set allows any value.
-pub(super) type State = BTreeSet<Literal>;
+pub(super) type Conjunction = BTreeSet<Literal>;
 
 /// Whether a set has values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,38 +45,38 @@ pub(super) enum Content {
 pub(super) enum Alternative {
     Null,
     Boolean,
-    Number(Numbers),
-    Text(Texts),
-    Array(Arrays),
-    Object(Objects),
+    Number(NumberSet),
+    Text(TextSet),
+    Array(ArraySet),
+    Object(ObjectSet),
     /// A list of values of any type.
-    Values(Vec<Exact>),
+    Values(Vec<ExactValue>),
 }
 
 /// A value with its canonical text, which equal values share.
 #[derive(Clone, Debug)]
-pub(super) struct Exact {
+pub(super) struct ExactValue {
     pub value: Rc<Value>,
     pub canonical: String,
 }
 
-impl Exact {
-    pub fn of(value: &Value) -> Exact {
+impl ExactValue {
+    pub fn of(value: &Value) -> ExactValue {
         let mut text = String::new();
         canonical(value, &mut text);
-        Exact { value: Rc::new(value.clone()), canonical: text }
+        ExactValue { value: Rc::new(value.clone()), canonical: text }
     }
 }
 
-impl PartialEq for Exact {
-    fn eq(&self, other: &Exact) -> bool {
+impl PartialEq for ExactValue {
+    fn eq(&self, other: &ExactValue) -> bool {
         self.canonical == other.canonical
     }
 }
 
-impl Eq for Exact {}
+impl Eq for ExactValue {}
 
-impl std::hash::Hash for Exact {
+impl std::hash::Hash for ExactValue {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.canonical.hash(state);
     }
@@ -109,9 +109,9 @@ fn canonical(value: &Value, out: &mut String) {
 
 /// A set of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Texts {
-    pub least: u64,
-    pub most: Option<u64>,
+pub(super) struct TextSet {
+    pub min: u64,
+    pub max: Option<u64>,
     pub patterns: BTreeSet<Pattern>,
     /// The schema's own expressions for those `patterns` that are anchored and match texts short
     /// enough to be listed.
@@ -132,15 +132,15 @@ pub(super) struct Items {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Contains {
     pub item: Literal,
-    pub least: u64,
-    pub most: Option<u64>,
+    pub min: u64,
+    pub max: Option<u64>,
 }
 
 /// A set of arrays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Arrays {
-    pub least: u64,
-    pub most: Option<u64>,
+pub(super) struct ArraySet {
+    pub min: u64,
+    pub max: Option<u64>,
     pub items: Vec<Items>,
     pub contains: Vec<Contains>,
     pub is_unique: bool,
@@ -158,9 +158,9 @@ pub(super) struct Members {
 
 /// A set of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Objects {
-    pub least: u64,
-    pub most: Option<u64>,
+pub(super) struct ObjectSet {
+    pub min: u64,
+    pub max: Option<u64>,
     pub members: Vec<Members>,
     pub required: BTreeSet<String>,
     pub names: Vec<Literal>,
@@ -177,15 +177,15 @@ impl Alternative {
         vec![
             Alternative::Null,
             Alternative::Boolean,
-            Alternative::Number(Numbers::default()),
-            Alternative::Text(Texts::default()),
-            Alternative::Array(Arrays::default()),
-            Alternative::Object(Objects::default()),
+            Alternative::Number(NumberSet::default()),
+            Alternative::Text(TextSet::default()),
+            Alternative::Array(ArraySet::default()),
+            Alternative::Object(ObjectSet::default()),
         ]
     }
 
     /// Returns the values, if the set is a list of values.
-    pub fn values(&self) -> Option<&[Exact]> {
+    pub fn values(&self) -> Option<&[ExactValue]> {
         match self {
             Alternative::Values(values) => Some(values),
             _ => None,
@@ -200,23 +200,23 @@ impl Alternative {
             (Null, Null) => Null,
             (Boolean, Boolean) => Boolean,
             (Number(a), Number(b)) => Number(a.and(b)),
-            (Text(a), Text(b)) => Text(Texts {
-                least: a.least.max(b.least),
-                most: smaller(a.most, b.most),
+            (Text(a), Text(b)) => Text(TextSet {
+                min: a.min.max(b.min),
+                max: smaller(a.max, b.max),
                 patterns: a.patterns.union(&b.patterns).cloned().collect(),
                 sources: a.sources.union(&b.sources).cloned().collect(),
                 excluded: a.excluded.union(&b.excluded).cloned().collect(),
             }),
-            (Array(a), Array(b)) => Array(Arrays {
-                least: a.least.max(b.least),
-                most: smaller(a.most, b.most),
+            (Array(a), Array(b)) => Array(ArraySet {
+                min: a.min.max(b.min),
+                max: smaller(a.max, b.max),
                 items: union(&a.items, &b.items),
                 contains: union(&a.contains, &b.contains),
                 is_unique: a.is_unique || b.is_unique,
             }),
-            (Object(a), Object(b)) => Object(Objects {
-                least: a.least.max(b.least),
-                most: smaller(a.most, b.most),
+            (Object(a), Object(b)) => Object(ObjectSet {
+                min: a.min.max(b.min),
+                max: smaller(a.max, b.max),
                 members: union(&a.members, &b.members),
                 required: a.required.union(&b.required).cloned().collect(),
                 names: union(&a.names, &b.names),
@@ -228,13 +228,13 @@ impl Alternative {
 
     /// Returns whether bounds alone make the set empty.
     pub fn has_no_room(&self) -> bool {
-        let crossed = |least: u64, most: Option<u64>| most.is_some_and(|most| least > most);
+        let crossed = |min: u64, max: Option<u64>| max.is_some_and(|max| min > max);
         match self {
             Alternative::Null | Alternative::Boolean => false,
             Alternative::Number(numbers) => numbers.is_empty(),
-            Alternative::Text(texts) => crossed(texts.least, texts.most),
-            Alternative::Array(arrays) => crossed(arrays.least, arrays.most),
-            Alternative::Object(objects) => crossed(objects.least.max(objects.required.len() as u64), objects.most),
+            Alternative::Text(texts) => crossed(texts.min, texts.max),
+            Alternative::Array(arrays) => crossed(arrays.min, arrays.max),
+            Alternative::Object(objects) => crossed(objects.min.max(objects.required.len() as u64), objects.max),
             Alternative::Values(values) => values.is_empty(),
         }
     }

@@ -14,21 +14,21 @@ use std::fmt::Write;
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub part: String,
-    pub least: u64,
-    pub most: Option<u64>,
+    pub min: u64,
+    pub max: Option<u64>,
 }
 
 /// A place between two parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     /// Whether the list may end here, after the repeated part.
-    pub ends: bool,
+    pub may_end: bool,
     /// Part that repeats before any other part of this node.
     pub repeat: Option<Repeat>,
     /// Parts that may follow, each with its next node.
     pub edges: Vec<(String, usize)>,
     /// Another node whose parts may follow here as well.
-    pub also: Option<usize>,
+    pub alternative_node: Option<usize>,
 }
 
 /// Brackets around a list.
@@ -51,19 +51,20 @@ pub(super) struct Automaton {
 
 impl Automaton {
     /// Returns for each node whether a part may follow and lead to an end of the list.
-    fn going_on(&self) -> Vec<bool> {
-        let mut goes = vec![false; self.nodes.len()];
+    fn reachable_ends(&self) -> Vec<bool> {
+        let mut reaches_end = vec![false; self.nodes.len()];
         loop {
             let mut is_changed = false;
             for at in (0..self.nodes.len()).rev() {
                 let node = &self.nodes[at];
-                let leads = |to: usize| self.nodes[to].ends || goes[to];
-                let now = node.edges.iter().any(|(_, to)| leads(*to)) || node.also.is_some_and(|also| goes[also]);
-                is_changed |= now != goes[at];
-                goes[at] |= now;
+                let leads = |to: usize| self.nodes[to].may_end || reaches_end[to];
+                let now = node.edges.iter().any(|(_, to)| leads(*to))
+                    || node.alternative_node.is_some_and(|alternative_node| reaches_end[alternative_node]);
+                is_changed |= now != reaches_end[at];
+                reaches_end[at] |= now;
             }
             if !is_changed {
-                return goes;
+                return reaches_end;
             }
         }
     }
@@ -72,9 +73,9 @@ impl Automaton {
     /// `None` if no list is possible.
     pub fn write(&self, prefix: &str, brackets: Brackets, lark: &mut String) -> Option<String> {
         let Brackets { open, close } = brackets;
-        let goes = self.going_on();
+        let reaches_end = self.reachable_ends();
         let start = self.nodes.first()?;
-        if !start.ends && !goes[0] {
+        if !start.may_end && !reaches_end[0] {
             return None;
         }
         let (mut todo, mut seen) = (vec![(0, true)], vec![[false; 2]; self.nodes.len()]);
@@ -83,10 +84,10 @@ impl Automaton {
             first.push(format!("{} {prefix}a0", repeat.part));
             todo.push((0, false));
         }
-        if start.ends && start.repeat.as_ref().is_none_or(|repeat| repeat.least == 0) {
+        if start.may_end && start.repeat.as_ref().is_none_or(|repeat| repeat.min == 0) {
             first.push(format!("{close:?}"));
         }
-        if goes[0] {
+        if reaches_end[0] {
             first.push(format!("{prefix}n0"));
         }
         while let Some((at, is_next)) = todo.pop() {
@@ -100,30 +101,32 @@ impl Automaton {
                     let less = u64::from(at == 0);
                     repeated(
                         &format!("\",\" {}", repeat.part),
-                        repeat.least.saturating_sub(less),
-                        repeat.most.map(|most| most.saturating_sub(less)),
+                        repeat.min.saturating_sub(less),
+                        repeat.max.map(|max| max.saturating_sub(less)),
                     )
                 });
                 let mut all = Vec::new();
-                all.extend(node.ends.then(|| format!("{close:?}")));
-                all.extend(goes[at].then(|| format!("\",\" {prefix}n{at}")));
-                todo.extend(goes[at].then_some((at, true)));
+                all.extend(node.may_end.then(|| format!("{close:?}")));
+                all.extend(reaches_end[at].then(|| format!("\",\" {prefix}n{at}")));
+                todo.extend(reaches_end[at].then_some((at, true)));
                 let _ = writeln!(lark, "{prefix}a{at}: {} ({})", repeat.unwrap_or_default(), all.join(" | "));
                 continue;
             }
-            if !goes[at] {
+            if !reaches_end[at] {
                 continue;
             }
             let mut all = Vec::new();
             for (part, to) in &node.edges {
-                if self.nodes[*to].ends || goes[*to] {
+                if self.nodes[*to].may_end || reaches_end[*to] {
                     all.push(format!("{part} {prefix}a{to}"));
                     todo.push((*to, false));
                 }
             }
-            if let Some(also) = node.also.filter(|also| goes[*also]) {
-                all.push(format!("{prefix}n{also}"));
-                todo.push((also, true));
+            if let Some(alternative_node) =
+                node.alternative_node.filter(|alternative_node| reaches_end[*alternative_node])
+            {
+                all.push(format!("{prefix}n{alternative_node}"));
+                todo.push((alternative_node, true));
             }
             let _ = writeln!(lark, "{prefix}n{at}: {}", all.join(" | "));
         }
@@ -131,27 +134,27 @@ impl Automaton {
     }
 }
 
-/// Returns a fragment repeated `least` to `most` times.
-pub(super) fn repeated(fragment: &str, least: u64, most: Option<u64>) -> String {
+/// Returns a fragment repeated `min` to `max` times.
+pub(super) fn repeated(fragment: &str, min: u64, max: Option<u64>) -> String {
     // No answer has more parts than this.
-    let most = most.filter(|most| *most < 1_000_000_000);
-    match (least, most) {
+    let max = max.filter(|max| *max < 1_000_000_000);
+    match (min, max) {
         (_, Some(0)) => String::new(),
         (0, None) => format!("({fragment})*"),
-        (least, None) => format!("({fragment}){{{least}}} ({fragment})*"),
-        (least, Some(most)) if least == most => format!("({fragment}){{{least}}}"),
-        (least, Some(most)) => format!("({fragment}){{{least},{most}}}"),
+        (min, None) => format!("({fragment}){{{min}}} ({fragment})*"),
+        (min, Some(max)) if min == max => format!("({fragment}){{{min}}}"),
+        (min, Some(max)) => format!("({fragment}){{{min},{max}}}"),
     }
 }
 
-/// Returns a list of at least `least` equal parts with commas between them.
-pub(super) fn list(part: &str, least: u64, most: Option<u64>, brackets: Brackets) -> String {
+/// Returns a list of at least `min` equal parts with commas between them.
+pub(super) fn list(part: &str, min: u64, max: Option<u64>, brackets: Brackets) -> String {
     let Brackets { open, close } = brackets;
-    if most == Some(0) {
+    if max == Some(0) {
         return format!("{open:?} {close:?}");
     }
-    let more = repeated(&format!("\",\" {part}"), least.saturating_sub(1), most.map(|most| most - 1));
-    match least {
+    let more = repeated(&format!("\",\" {part}"), min.saturating_sub(1), max.map(|max| max - 1));
+    match min {
         0 => format!("{open:?} ({part} {more})? {close:?}"),
         _ => format!("{open:?} {part} {more} {close:?}"),
     }

@@ -43,7 +43,7 @@ impl Decimal {
     }
 
     /// Returns the magnitude's digits before the point, at least `0`.
-    pub fn whole(&self) -> String {
+    pub fn integer_digits(&self) -> String {
         let Ok(length) = usize::try_from(self.exponent) else { return "0".to_owned() };
         match length {
             0 => "0".to_owned(),
@@ -69,7 +69,7 @@ impl Decimal {
     pub fn canonical(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         if self.is_integer() && self.exponent < 400 {
-            return format!("{sign}{}", self.whole());
+            return format!("{sign}{}", self.integer_digits());
         }
         format!("{sign}0.{}e{}", self.digits, self.exponent)
     }
@@ -125,7 +125,7 @@ impl Decimal {
 
     /// Returns the value if it is an integer of 128 bits.
     pub fn to_i128(&self) -> Option<i128> {
-        let magnitude: i128 = self.is_integer().then(|| self.whole())?.parse().ok()?;
+        let magnitude: i128 = self.is_integer().then(|| self.integer_digits())?.parse().ok()?;
         Some(if self.is_negative { -magnitude } else { magnitude })
     }
 }
@@ -150,7 +150,11 @@ mod tests {
             ("0.0", "0", ""),
             ("1.5e-1", "0", "15"),
         ] {
-            assert_eq!((one(text).whole().as_str(), one(text).fraction().as_str()), (whole, fraction), "{text}");
+            assert_eq!(
+                (one(text).integer_digits().as_str(), one(text).fraction().as_str()),
+                (whole, fraction),
+                "{text}"
+            );
         }
         let ordered = ["-1e300", "-2.5", "-2", "-1e-5", "0", "5e-324", "1", "9007199254740992", "9007199254740993"];
         for (i, a) in ordered.iter().enumerate() {

@@ -11,11 +11,12 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::alternative::{
-    Alternative, Arrays, Contains, Content, Exact, Items, Literal, Members, Objects, State, Texts, smaller,
+    Alternative, ArraySet, Conjunction, Contains, Content, ExactValue, Items, Literal, Members, ObjectSet, TextSet,
+    smaller,
 };
 use super::decimal::Decimal;
-use super::document::{Document, PlaceId};
-use super::keywords::{self, count, wrong};
+use super::document::{Document, SubschemaId};
+use super::keywords::{self, count, schema_error};
 use super::number::Bound;
 use super::text::Pattern;
 use super::{formats, text};
@@ -30,15 +31,15 @@ const MAX_NEST: usize = 400;
 
 /// A set of values.
 #[derive(Clone, Debug)]
-pub(super) struct Set {
+pub(super) struct ValueSet {
     pub alternatives: Rc<Vec<Alternative>>,
     /// Whether the set has all values of its subschema.
     pub is_exact: bool,
 }
 
-impl Set {
-    pub fn new(alternatives: Vec<Alternative>, is_exact: bool) -> Set {
-        Set { alternatives: Rc::new(alternatives), is_exact }
+impl ValueSet {
+    pub fn new(alternatives: Vec<Alternative>, is_exact: bool) -> ValueSet {
+        ValueSet { alternatives: Rc::new(alternatives), is_exact }
     }
 }
 
@@ -46,16 +47,16 @@ impl Set {
 #[derive(Debug)]
 pub(super) struct Sets<'s> {
     pub document: Document<'s>,
-    known: HashMap<Literal, Set>,
+    expanded: HashMap<Literal, ValueSet>,
     /// Subschemas whose sets are being computed.
-    open: HashSet<Literal>,
+    in_progress: HashSet<Literal>,
     /// Whether one of those was met again since this was last cleared.
-    pub(super) met_open: bool,
+    pub(super) met_in_progress: bool,
     work: usize,
-    /// The first place whose complement could not be expressed.
-    pub left_out: Option<(String, String)>,
-    pub(super) contents: HashMap<State, Content>,
-    pub(super) contents_open: HashSet<State>,
+    /// The first subschema whose complement could not be expressed.
+    pub inexpressible: Option<(String, String)>,
+    pub(super) contents: HashMap<Conjunction, Content>,
+    pub(super) contents_open: HashSet<Conjunction>,
     /// Whether one of those was met again since this was last cleared.
     pub(super) met_content: bool,
 }
@@ -64,11 +65,11 @@ impl<'s> Sets<'s> {
     pub fn of(schema: &'s Value) -> Sets<'s> {
         Sets {
             document: Document::of(schema),
-            known: HashMap::new(),
-            open: HashSet::new(),
-            met_open: false,
+            expanded: HashMap::new(),
+            in_progress: HashSet::new(),
+            met_in_progress: false,
             work: 0,
-            left_out: None,
+            inexpressible: None,
             contents: HashMap::new(),
             contents_open: HashSet::new(),
             met_content: false,
@@ -79,7 +80,7 @@ impl<'s> Sets<'s> {
     pub fn work(&mut self, amount: usize) -> Result<(), GrammarError> {
         self.work += amount;
         if self.work > MAX_WORK {
-            return Err(wrong(
+            return Err(schema_error(
                 "#",
                 "its parts have too many combinations; use fewer alternatives (anyOf, oneOf)".to_owned(),
             ));
@@ -88,48 +89,48 @@ impl<'s> Sets<'s> {
     }
 
     /// Refuses a schema that nests too deep for the stack.
-    pub fn deepen(&self, depth: usize) -> Result<(), GrammarError> {
+    pub fn check_depth(&self, depth: usize) -> Result<(), GrammarError> {
         match depth > MAX_NEST {
-            true => Err(wrong("#", format!("its parts and references nest more than {MAX_NEST} deep"))),
+            true => Err(schema_error("#", format!("its parts and references nest more than {MAX_NEST} deep"))),
             false => Ok(()),
         }
     }
 
     /// Returns the values of all subschemas at once.
-    pub fn state(&mut self, state: &State) -> Result<Set, GrammarError> {
-        let mut all = Set::new(Alternative::all(), true);
+    pub fn state(&mut self, state: &Conjunction) -> Result<ValueSet, GrammarError> {
+        let mut all = ValueSet::new(Alternative::all(), true);
         for (i, literal) in state.iter().enumerate() {
             let set = self.literal(*literal)?;
-            all = if i == 0 { set } else { self.both(&all, &set, *literal)? };
+            all = if i == 0 { set } else { self.intersection(&all, &set, *literal)? };
         }
         Ok(all)
     }
 
     /// Returns the values of a subschema.
-    pub fn literal(&mut self, literal: Literal) -> Result<Set, GrammarError> {
-        if let Some(set) = self.known.get(&literal) {
+    pub fn literal(&mut self, literal: Literal) -> Result<ValueSet, GrammarError> {
+        if let Some(set) = self.expanded.get(&literal) {
             return Ok(set.clone());
         }
-        self.deepen(self.open.len())?;
-        if !self.open.insert(literal) {
+        self.check_depth(self.in_progress.len())?;
+        if !self.in_progress.insert(literal) {
             // A schema that refers to itself allows no value by that alone.
-            self.met_open = true;
-            return Ok(Set::new(Vec::new(), literal.holds));
+            self.met_in_progress = true;
+            return Ok(ValueSet::new(Vec::new(), literal.holds));
         }
-        let before = std::mem::replace(&mut self.met_open, false);
-        let set = if literal.holds { self.positive(literal.place) } else { self.negative(literal.place) };
-        self.open.remove(&literal);
+        let before = std::mem::replace(&mut self.met_in_progress, false);
+        let set = if literal.holds { self.positive(literal.subschema) } else { self.negative(literal.subschema) };
+        self.in_progress.remove(&literal);
         let set = set?;
-        if !self.met_open || self.open.is_empty() {
-            self.known.insert(literal, set.clone());
+        if !self.met_in_progress || self.in_progress.is_empty() {
+            self.expanded.insert(literal, set.clone());
         }
-        self.met_open |= before;
+        self.met_in_progress |= before;
         Ok(set)
     }
 
     /// Returns the values in both sets. A listed value is left out where it is not known to be in
     /// the other set, and the set is not exact then.
-    pub fn both(&mut self, a: &Set, b: &Set, at: Literal) -> Result<Set, GrammarError> {
+    pub fn intersection(&mut self, a: &ValueSet, b: &ValueSet, at: Literal) -> Result<ValueSet, GrammarError> {
         let mut is_exact = a.is_exact && b.is_exact;
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         self.work(a.alternatives.len() * b.alternatives.len())?;
@@ -154,17 +155,17 @@ impl<'s> Sets<'s> {
             }
         }
         if all.len() > MAX_ALTERNATIVES {
-            let pointer = self.document.get(at.place).1.to_owned();
-            return Err(wrong(
+            let pointer = self.document.get(at.subschema).1.to_owned();
+            return Err(schema_error(
                 &pointer,
                 format!("it has more than {MAX_ALTERNATIVES} combinations of alternatives; use fewer"),
             ));
         }
-        Ok(Set::new(all, is_exact))
+        Ok(ValueSet::new(all, is_exact))
     }
 
     /// Returns the values in either set.
-    pub fn either(&mut self, sets: Vec<Set>, at: PlaceId) -> Result<Set, GrammarError> {
+    pub fn union_of(&mut self, sets: Vec<ValueSet>, at: SubschemaId) -> Result<ValueSet, GrammarError> {
         let is_exact = sets.iter().all(|set| set.is_exact);
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         for set in sets {
@@ -173,196 +174,207 @@ impl<'s> Sets<'s> {
         }
         if all.len() > MAX_ALTERNATIVES {
             let pointer = self.document.get(at).1.to_owned();
-            return Err(wrong(&pointer, format!("it has more than {MAX_ALTERNATIVES} alternatives; use fewer")));
+            return Err(schema_error(&pointer, format!("it has more than {MAX_ALTERNATIVES} alternatives; use fewer")));
         }
-        Ok(Set::new(all, is_exact))
+        Ok(ValueSet::new(all, is_exact))
     }
 
-    fn positive(&mut self, place: PlaceId) -> Result<Set, GrammarError> {
-        let (value, pointer) = self.document.get(place);
+    fn positive(&mut self, subschema: SubschemaId) -> Result<ValueSet, GrammarError> {
+        let (value, pointer) = self.document.get(subschema);
         let members = match value {
-            Value::Bool(true) => return Ok(Set::new(Alternative::all(), true)),
-            Value::Bool(false) => return Ok(Set::new(Vec::new(), true)),
+            Value::Bool(true) => return Ok(ValueSet::new(Alternative::all(), true)),
+            Value::Bool(false) => return Ok(ValueSet::new(Vec::new(), true)),
             Value::Object(members) => members,
             other => {
-                let message = format!("{} is not a schema: an object, true or false", keywords::shown(other));
-                return Err(wrong(pointer, message));
+                let message = format!("{} is not a schema: an object, true or false", keywords::value_excerpt(other));
+                return Err(schema_error(pointer, message));
             }
         };
         keywords::check(members, pointer)?;
         if !self.document.has_siblings && members.contains_key("$ref") {
-            return self.reference(place, members);
+            return self.reference(subschema, members);
         }
-        let mut alternatives = typed(members);
+        let mut alternatives = type_alternatives(members);
         for alternative in &mut alternatives {
             match alternative {
                 Alternative::Number(numbers) => number_keywords(members, numbers),
-                Alternative::Text(texts) => text_keywords(members, texts, self.document.get(place).1)?,
-                Alternative::Array(arrays) => self.array_keywords(place, members, arrays),
-                Alternative::Object(objects) => self.object_keywords(place, members, objects)?,
+                Alternative::Text(texts) => text_keywords(members, texts, self.document.get(subschema).1)?,
+                Alternative::Array(arrays) => self.array_keywords(subschema, members, arrays),
+                Alternative::Object(objects) => self.object_keywords(subschema, members, objects)?,
                 _ => {}
             }
         }
         alternatives.retain(|alternative| !alternative.has_no_room());
-        let mut set = Set::new(alternatives, true);
-        let values = values(members).map(|values| Set::new(vec![Alternative::Values(values)], true));
-        // A list of values does not say which keywords saw a member: it comes after `unevaluated`.
+        let mut set = ValueSet::new(alternatives, true);
+        let values = values(members).map(|values| ValueSet::new(vec![Alternative::Values(values)], true));
+        // A list of values does not say which keywords saw a member: it comes after
+        // `with_unevaluated`.
         let is_last = members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems");
         if let Some(values) = values.as_ref().filter(|_| !is_last) {
-            set = self.both(values, &set, Literal::of(place))?;
+            set = self.intersection(values, &set, Literal::of(subschema))?;
         }
-        set = self.applied(place, members, set)?;
-        set = self.unevaluated(place, members, set)?;
+        set = self.with_applicators(subschema, members, set)?;
+        set = self.with_unevaluated(subschema, members, set)?;
         match values.filter(|_| is_last) {
-            Some(values) => self.both(&values, &set, Literal::of(place)),
+            Some(values) => self.intersection(&values, &set, Literal::of(subschema)),
             None => Ok(set),
         }
     }
 
     /// Intersects a set with the subschemas that apply to the same value.
-    fn applied(&mut self, place: PlaceId, members: &'s Map<String, Value>, mut set: Set) -> Result<Set, GrammarError> {
-        let at = Literal::of(place);
+    fn with_applicators(
+        &mut self,
+        subschema: SubschemaId,
+        members: &'s Map<String, Value>,
+        mut set: ValueSet,
+    ) -> Result<ValueSet, GrammarError> {
+        let at = Literal::of(subschema);
         if ["$ref", "$dynamicRef", "$recursiveRef"].iter().any(|name| members.contains_key(*name)) {
-            let other = self.reference(place, members)?;
-            set = self.both(&set, &other, at)?;
+            let other = self.reference(subschema, members)?;
+            set = self.intersection(&set, &other, at)?;
         }
         for (i, part) in list(members, "allOf").iter().enumerate() {
-            let part = self.document.inner(place, "allOf", &i.to_string(), part);
+            let part = self.document.nested_id(subschema, "allOf", &i.to_string(), part);
             let other = self.literal(Literal::of(part))?;
-            set = self.both(&set, &other, at)?;
+            set = self.intersection(&set, &other, at)?;
         }
         if members.contains_key("anyOf") {
             let mut sets = Vec::new();
-            for part in self.parts(place, members, "anyOf") {
+            for part in self.parts(subschema, members, "anyOf") {
                 sets.push(self.literal(part)?);
             }
-            let other = self.either(sets, place)?;
-            set = self.both(&set, &other, at)?;
+            let other = self.union_of(sets, subschema)?;
+            set = self.intersection(&set, &other, at)?;
         }
         if members.contains_key("oneOf") {
-            let other = self.one_of(place, members)?;
-            set = self.both(&set, &other, at)?;
+            let other = self.one_of(subschema, members)?;
+            set = self.intersection(&set, &other, at)?;
         }
         if let Some(value) = members.get("not") {
-            let part = self.document.member(place, "not", value);
+            let part = self.document.member(subschema, "not", value);
             let other = self.literal(Literal::of(part).negated())?;
-            set = self.both(&set, &other, at)?;
+            set = self.intersection(&set, &other, at)?;
         }
         if members.contains_key("if") {
-            let other = self.conditional(place, members, true)?;
-            set = self.both(&set, &other, at)?;
+            let other = self.conditional(subschema, members, true)?;
+            set = self.intersection(&set, &other, at)?;
         }
-        for other in self.dependent(place, members, true)? {
-            set = self.both(&set, &other, at)?;
+        for other in self.dependent(subschema, members, true)? {
+            set = self.intersection(&set, &other, at)?;
         }
         Ok(set)
     }
 
     /// Returns the subschemas of a list.
-    pub fn parts(&mut self, place: PlaceId, members: &'s Map<String, Value>, keyword: &str) -> Vec<Literal> {
+    pub fn parts(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>, keyword: &str) -> Vec<Literal> {
         let all = list(members, keyword).iter().enumerate();
-        all.map(|(i, part)| Literal::of(self.document.inner(place, keyword, &i.to_string(), part))).collect()
+        all.map(|(i, part)| Literal::of(self.document.nested_id(subschema, keyword, &i.to_string(), part))).collect()
     }
 
-    /// Returns the place that a schema refers to.
-    pub fn target(&mut self, place: PlaceId, members: &Map<String, Value>) -> Result<PlaceId, GrammarError> {
+    /// Returns the subschema that a schema refers to.
+    pub fn target(
+        &mut self,
+        subschema: SubschemaId,
+        members: &Map<String, Value>,
+    ) -> Result<SubschemaId, GrammarError> {
         for keyword in ["$ref", "$dynamicRef", "$recursiveRef"] {
             let Some(reference) = members.get(keyword).and_then(Value::as_str) else { continue };
             let found = match keyword {
-                "$dynamicRef" => self.document.find_dynamic(place, reference),
-                _ => self.document.find(place, reference),
+                "$dynamicRef" => self.document.find_dynamic(subschema, reference),
+                _ => self.document.find(subschema, reference),
             };
-            return found.map_err(|message| wrong(&format!("{}/{keyword}", self.document.get(place).1), message));
+            return found
+                .map_err(|message| schema_error(&format!("{}/{keyword}", self.document.get(subschema).1), message));
         }
-        Ok(place)
+        Ok(subschema)
     }
 
-    fn reference(&mut self, place: PlaceId, members: &Map<String, Value>) -> Result<Set, GrammarError> {
-        let target = self.target(place, members)?;
+    fn reference(&mut self, subschema: SubschemaId, members: &Map<String, Value>) -> Result<ValueSet, GrammarError> {
+        let target = self.target(subschema, members)?;
         self.literal(Literal::of(target))
     }
 
     /// Returns the values that exactly one part allows.
-    fn one_of(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Result<Set, GrammarError> {
-        let parts = self.parts(place, members, "oneOf");
+    fn one_of(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>) -> Result<ValueSet, GrammarError> {
+        let parts = self.parts(subschema, members, "oneOf");
         let mut sets = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             let mut set = self.literal(*part)?;
             for (j, other) in parts.iter().enumerate() {
-                if i == j || set.alternatives.is_empty() || self.is_empty(&State::from([*part, *other]))? {
+                if i == j || set.alternatives.is_empty() || self.is_empty(&Conjunction::from([*part, *other]))? {
                     continue;
                 }
                 let without = self.literal(other.negated())?;
-                set = self.both(&set, &without, *part)?;
+                set = self.intersection(&set, &without, *part)?;
             }
             sets.push(set);
         }
-        self.either(sets, place)
+        self.union_of(sets, subschema)
     }
 
     /// Returns the values that satisfy `if`, `then` and `else`, or the complement if `holds` is
     /// false.
     pub fn conditional(
         &mut self,
-        place: PlaceId,
+        subschema: SubschemaId,
         members: &'s Map<String, Value>,
         holds: bool,
-    ) -> Result<Set, GrammarError> {
+    ) -> Result<ValueSet, GrammarError> {
         let mut sets = Vec::new();
-        let condition = members.get("if").map(|value| self.document.member(place, "if", value));
+        let condition = members.get("if").map(|value| self.document.member(subschema, "if", value));
         let Some(condition) = condition else {
-            return Ok(Set::new(if holds { Alternative::all() } else { Vec::new() }, true));
+            return Ok(ValueSet::new(if holds { Alternative::all() } else { Vec::new() }, true));
         };
         for (keyword, is_met) in [("then", true), ("else", false)] {
-            let head = Literal { place: condition, holds: is_met };
+            let head = Literal { subschema: condition, holds: is_met };
             match members.get(keyword) {
                 Some(value) => {
-                    let branch = Literal { place: self.document.member(place, keyword, value), holds };
+                    let branch = Literal { subschema: self.document.member(subschema, keyword, value), holds };
                     let (head, branch) = (self.literal(head)?, self.literal(branch)?);
-                    sets.push(self.both(&head, &branch, Literal::of(place))?);
+                    sets.push(self.intersection(&head, &branch, Literal::of(subschema))?);
                 }
                 None if holds => sets.push(self.literal(head)?),
                 None => {}
             }
         }
-        self.either(sets, place)
+        self.union_of(sets, subschema)
     }
 
     /// Returns a set for each dependency: the values that meet it, or those that break it if
     /// `holds` is false.
     pub fn dependent(
         &mut self,
-        place: PlaceId,
+        subschema: SubschemaId,
         members: &'s Map<String, Value>,
         holds: bool,
-    ) -> Result<Vec<Set>, GrammarError> {
+    ) -> Result<Vec<ValueSet>, GrammarError> {
         let mut all = Vec::new();
         for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
             let Some(Value::Object(dependencies)) = members.get(keyword) else { continue };
             for (name, value) in dependencies {
-                let here = Set::new(vec![having(name)], true);
+                let here = ValueSet::new(vec![with_member(name)], true);
                 let consequence = match value {
                     Value::Array(names) => {
                         let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
                         match holds {
                             true => {
                                 let required = names.into_iter().map(str::to_owned).collect();
-                                let object = Alternative::Object(Objects { required, ..Objects::default() });
-                                Set::new(vec![object], true)
+                                let object = Alternative::Object(ObjectSet { required, ..ObjectSet::default() });
+                                ValueSet::new(vec![object], true)
                             }
-                            false => self.lacking_one_of(&names)?,
+                            false => self.without_one_of(&names)?,
                         }
                     }
                     value => {
-                        let part = self.document.inner(place, keyword, name, value);
-                        self.literal(Literal { place: part, holds })?
+                        let part = self.document.nested_id(subschema, keyword, name, value);
+                        self.literal(Literal { subschema: part, holds })?
                     }
                 };
-                let met = self.both(&here, &consequence, Literal::of(place))?;
+                let met = self.intersection(&here, &consequence, Literal::of(subschema))?;
                 let set = match holds {
                     true => {
-                        let absent = self.lacking(name)?;
-                        self.either(vec![met, absent], place)?
+                        let absent = self.without_member(name)?;
+                        self.union_of(vec![met, absent], subschema)?
                     }
                     false => met,
                 };
@@ -373,91 +385,91 @@ impl<'s> Sets<'s> {
     }
 
     /// Returns all values but objects with a member.
-    fn lacking(&mut self, name: &str) -> Result<Set, GrammarError> {
+    fn without_member(&mut self, name: &str) -> Result<ValueSet, GrammarError> {
         let mut all = Alternative::all();
         all.pop();
-        let objects = self.lacking_one_of(&[name])?;
+        let objects = self.without_one_of(&[name])?;
         all.extend(objects.alternatives.iter().cloned());
-        Ok(Set::new(all, true))
+        Ok(ValueSet::new(all, true))
     }
 
     /// Returns the objects that lack at least one of these members.
-    pub fn lacking_one_of(&mut self, names: &[&str]) -> Result<Set, GrammarError> {
-        let never = self.never();
+    pub fn without_one_of(&mut self, names: &[&str]) -> Result<ValueSet, GrammarError> {
+        let never = self.never_literal();
         let lacks = |name: &&str| {
             let named = Rc::new(vec![((*name).to_owned(), never)]);
             let members = Members { named, patterned: Vec::new(), rest: None, evaluates: false };
-            Alternative::Object(Objects { members: vec![members], ..Objects::default() })
+            Alternative::Object(ObjectSet { members: vec![members], ..ObjectSet::default() })
         };
-        Ok(Set::new(names.iter().map(lacks).collect(), true))
+        Ok(ValueSet::new(names.iter().map(lacks).collect(), true))
     }
 
     /// Returns the subschema that allows nothing.
-    pub fn never(&mut self) -> Literal {
+    pub fn never_literal(&mut self) -> Literal {
         static FALSE: Value = Value::Bool(false);
-        Literal::of(self.document.place(&FALSE, "#".to_owned()))
+        Literal::of(self.document.subschema_id(&FALSE, "#".to_owned()))
     }
 
-    fn array_keywords(&mut self, place: PlaceId, members: &'s Map<String, Value>, arrays: &mut Arrays) {
-        arrays.least = number(members, "minItems").unwrap_or(0);
-        arrays.most = number(members, "maxItems");
+    fn array_keywords(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>, arrays: &mut ArraySet) {
+        arrays.min = number(members, "minItems").unwrap_or(0);
+        arrays.max = number(members, "maxItems");
         arrays.is_unique = members.get("uniqueItems") == Some(&Value::Bool(true));
         let (prefix, rest) = match members.get("items") {
-            Some(Value::Array(_)) => (self.parts(place, members, "items"), Some("additionalItems")),
-            _ => (self.parts(place, members, "prefixItems"), Some("items")),
+            Some(Value::Array(_)) => (self.parts(subschema, members, "items"), Some("additionalItems")),
+            _ => (self.parts(subschema, members, "prefixItems"), Some("items")),
         };
         let rest = rest.and_then(|keyword| Some((keyword, members.get(keyword)?)));
-        let rest = rest.map(|(keyword, value)| Literal::of(self.document.member(place, keyword, value)));
+        let rest = rest.map(|(keyword, value)| Literal::of(self.document.member(subschema, keyword, value)));
         if !prefix.is_empty() || rest.is_some() {
             arrays.items.push(Items { prefix, rest, evaluates: true });
         }
         if let Some(value) = members.get("contains") {
-            let item = Literal::of(self.document.member(place, "contains", value));
-            let (least, most) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
-            if least > 0 || most.is_some() {
-                arrays.contains.push(Contains { item, least, most });
+            let item = Literal::of(self.document.member(subschema, "contains", value));
+            let (min, max) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
+            if min > 0 || max.is_some() {
+                arrays.contains.push(Contains { item, min, max });
             }
         }
     }
 
     fn object_keywords(
         &mut self,
-        place: PlaceId,
+        subschema: SubschemaId,
         members: &'s Map<String, Value>,
-        objects: &mut Objects,
+        objects: &mut ObjectSet,
     ) -> Result<(), GrammarError> {
-        objects.least = number(members, "minProperties").unwrap_or(0);
-        objects.most = number(members, "maxProperties");
+        objects.min = number(members, "minProperties").unwrap_or(0);
+        objects.max = number(members, "maxProperties");
         let required = list(members, "required").iter().filter_map(Value::as_str);
         objects.required = required.map(str::to_owned).collect();
         if let Some(value) = members.get("propertyNames") {
-            objects.names.push(Literal::of(self.document.member(place, "propertyNames", value)));
+            objects.names.push(Literal::of(self.document.member(subschema, "propertyNames", value)));
         }
         let mut group = Members { named: Rc::default(), patterned: Vec::new(), rest: None, evaluates: true };
         if let Some(Value::Object(named)) = members.get("properties") {
-            let place = |(name, value): (&'s String, &'s Value)| {
-                (name.clone(), Literal::of(self.document.inner(place, "properties", name, value)))
+            let subschema = |(name, value): (&'s String, &'s Value)| {
+                (name.clone(), Literal::of(self.document.nested_id(subschema, "properties", name, value)))
             };
-            group.named = Rc::new(named.iter().map(place).collect());
+            group.named = Rc::new(named.iter().map(subschema).collect());
         }
         if let Some(Value::Object(patterned)) = members.get("patternProperties") {
             for (source, value) in patterned {
-                let inner = self.document.inner(place, "patternProperties", source, value);
+                let inner = self.document.nested_id(subschema, "patternProperties", source, value);
                 let patterns = Pattern::of(source).map_err(|message| {
-                    wrong(
+                    schema_error(
                         self.document.get(inner).1,
                         format!("the pattern {source:?} of names is not supported: {message}"),
                     )
                 })?;
                 let [pattern] = patterns.as_slice() else {
                     let message = format!("the pattern {source:?} of names is not supported: it has lookaheads");
-                    return Err(wrong(self.document.get(inner).1, message));
+                    return Err(schema_error(self.document.get(inner).1, message));
                 };
                 group.patterned.push((pattern.clone(), source.clone(), Literal::of(inner)));
             }
         }
         if let Some(value) = members.get("additionalProperties") {
-            group.rest = Some(Literal::of(self.document.member(place, "additionalProperties", value)));
+            group.rest = Some(Literal::of(self.document.member(subschema, "additionalProperties", value)));
         }
         if !group.named.is_empty() || !group.patterned.is_empty() || group.rest.is_some() {
             objects.members.push(group);
@@ -467,17 +479,22 @@ impl<'s> Sets<'s> {
 
     /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative. These depend on the
     /// parts that were chosen.
-    fn unevaluated(&mut self, place: PlaceId, members: &'s Map<String, Value>, set: Set) -> Result<Set, GrammarError> {
+    fn with_unevaluated(
+        &mut self,
+        subschema: SubschemaId,
+        members: &'s Map<String, Value>,
+        set: ValueSet,
+    ) -> Result<ValueSet, GrammarError> {
         let mut literal = |keyword: &str| {
             let value = members.get(keyword)?;
-            Some(Literal::of(self.document.member(place, keyword, value)))
+            Some(Literal::of(self.document.member(subschema, keyword, value)))
         };
         let (properties, items) = (literal("unevaluatedProperties"), literal("unevaluatedItems"));
         if properties.is_none() && items.is_none() {
             return Ok(set);
         }
         static TRUE: Value = Value::Bool(true);
-        let any = Literal::of(self.document.place(&TRUE, "#".to_owned()));
+        let any = Literal::of(self.document.subschema_id(&TRUE, "#".to_owned()));
         let mut all = Vec::clone(&set.alternatives);
         for alternative in &mut all {
             match alternative {
@@ -517,7 +534,7 @@ impl<'s> Sets<'s> {
         }
         all.retain(|alternative| !alternative.has_no_room());
         // Parts that were not chosen may hold as well, and `contains` counts items as seen.
-        Ok(Set::new(all, false))
+        Ok(ValueSet::new(all, false))
     }
 
     /// Returns whether a subschema of members allows each member, or one of items each item.
@@ -550,7 +567,7 @@ impl<'s> Sets<'s> {
             (Alternative::Text(texts), Value::String(text)) => texts.has(text),
             (Alternative::Array(arrays), Value::Array(items)) => self.has_items(arrays, items)?,
             (Alternative::Object(objects), Value::Object(members)) => self.has_members(objects, members)?,
-            (Alternative::Values(values), value) => Some(values.contains(&Exact::of(value))),
+            (Alternative::Values(values), value) => Some(values.contains(&ExactValue::of(value))),
             _ => Some(false),
         })
     }
@@ -558,14 +575,14 @@ impl<'s> Sets<'s> {
     /// Returns whether a subschema allows a value; `None` where its set is smaller than the
     /// subschema, or is still being computed.
     pub fn allows(&mut self, literal: Literal, value: &Value) -> Result<Option<bool>, GrammarError> {
-        let before = std::mem::replace(&mut self.met_open, false);
+        let before = std::mem::replace(&mut self.met_in_progress, false);
         let set = self.literal(literal)?;
-        let is_whole = set.is_exact && !self.met_open;
-        self.met_open |= before;
+        let is_whole = set.is_exact && !self.met_in_progress;
+        self.met_in_progress |= before;
         Ok(self.any_has(&set, value)?.filter(|has| *has || is_whole))
     }
 
-    fn any_has(&mut self, set: &Set, value: &Value) -> Result<Option<bool>, GrammarError> {
+    fn any_has(&mut self, set: &ValueSet, value: &Value) -> Result<Option<bool>, GrammarError> {
         let mut any = Some(false);
         for alternative in set.alternatives.iter() {
             match self.has(alternative, value)? {
@@ -577,12 +594,12 @@ impl<'s> Sets<'s> {
         Ok(any)
     }
 
-    fn has_items(&mut self, arrays: &Arrays, items: &[Value]) -> Result<Option<bool>, GrammarError> {
+    fn has_items(&mut self, arrays: &ArraySet, items: &[Value]) -> Result<Option<bool>, GrammarError> {
         let length = items.len() as u64;
-        if length < arrays.least || arrays.most.is_some_and(|most| length > most) {
+        if length < arrays.min || arrays.max.is_some_and(|max| length > max) {
             return Ok(Some(false));
         }
-        let distinct: HashSet<String> = items.iter().map(|item| Exact::of(item).canonical).collect();
+        let distinct: HashSet<String> = items.iter().map(|item| ExactValue::of(item).canonical).collect();
         if arrays.is_unique && distinct.len() < items.len() {
             return Ok(Some(false));
         }
@@ -605,20 +622,20 @@ impl<'s> Sets<'s> {
                 sure += u64::from(allowed == Some(true));
                 possible += u64::from(allowed != Some(false));
             }
-            let is_over = |count: u64| contains.most.is_some_and(|most| count > most);
-            if possible < contains.least || is_over(sure) {
+            let is_over = |count: u64| contains.max.is_some_and(|max| count > max);
+            if possible < contains.min || is_over(sure) {
                 return Ok(Some(false));
             }
-            if sure < contains.least || is_over(possible) {
+            if sure < contains.min || is_over(possible) {
                 all = None;
             }
         }
         Ok(all)
     }
 
-    fn has_members(&mut self, objects: &Objects, members: &Map<String, Value>) -> Result<Option<bool>, GrammarError> {
+    fn has_members(&mut self, objects: &ObjectSet, members: &Map<String, Value>) -> Result<Option<bool>, GrammarError> {
         let count = members.len() as u64;
-        let is_counted = count >= objects.least && objects.most.is_none_or(|most| count <= most);
+        let is_counted = count >= objects.min && objects.max.is_none_or(|max| count <= max);
         if !is_counted || !objects.required.iter().all(|name| members.contains_key(name)) {
             return Ok(Some(false));
         }
@@ -638,8 +655,8 @@ impl<'s> Sets<'s> {
     }
 
     /// Returns the subschemas of a member.
-    pub fn member_literals(&mut self, objects: &Objects, name: &str) -> Result<State, GrammarError> {
-        let mut all = State::new();
+    pub fn member_literals(&mut self, objects: &ObjectSet, name: &str) -> Result<Conjunction, GrammarError> {
+        let mut all = Conjunction::new();
         for group in &objects.members {
             self.work(1 + group.named.len() / 64)?;
             let mut is_seen = false;
@@ -670,16 +687,16 @@ pub(super) fn number(members: &Map<String, Value>, keyword: &str) -> Option<u64>
 }
 
 /// Returns objects that have a member.
-pub(super) fn having(name: &str) -> Alternative {
-    Alternative::Object(Objects { required: [name.to_owned()].into(), ..Objects::default() })
+pub(super) fn with_member(name: &str) -> Alternative {
+    Alternative::Object(ObjectSet { required: [name.to_owned()].into(), ..ObjectSet::default() })
 }
 
 /// Returns the values of `const` and `enum`.
-pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<Exact>> {
+pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<ExactValue>> {
     let mut seen = HashSet::new();
-    let exact = |value: &Value| Exact::of(value);
+    let exact = |value: &Value| ExactValue::of(value);
     let listed = members.get("enum").and_then(Value::as_array);
-    let listed: Option<Vec<Exact>> =
+    let listed: Option<Vec<ExactValue>> =
         listed.map(|all| all.iter().map(exact).filter(|value| seen.insert(value.canonical.clone())).collect());
     match (members.get("const").map(exact), listed) {
         (Some(one), Some(all)) => Some(if all.contains(&one) { vec![one] } else { Vec::new() }),
@@ -689,7 +706,7 @@ pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<Exact>> {
 }
 
 /// Returns the values of `type`.
-pub(super) fn typed(members: &Map<String, Value>) -> Vec<Alternative> {
+pub(super) fn type_alternatives(members: &Map<String, Value>) -> Vec<Alternative> {
     let Some(kind) = members.get("type") else { return Alternative::all() };
     let mut names: Vec<&str> = match kind {
         Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
@@ -725,7 +742,7 @@ pub(super) fn bounds(members: &Map<String, Value>, inclusive: &str, exclusive: &
     inclusive.into_iter().chain(exclusive).collect()
 }
 
-fn number_keywords(members: &Map<String, Value>, numbers: &mut super::number::Numbers) {
+fn number_keywords(members: &Map<String, Value>, numbers: &mut super::number::NumberSet) {
     for bound in bounds(members, "minimum", "exclusiveMinimum") {
         numbers.at_least(bound);
     }
@@ -739,25 +756,25 @@ fn number_keywords(members: &Map<String, Value>, numbers: &mut super::number::Nu
 /// Returns the patterns of `pattern`.
 pub(super) fn patterns(members: &Map<String, Value>, pointer: &str) -> Result<Vec<Pattern>, GrammarError> {
     let Some(source) = members.get("pattern").and_then(Value::as_str) else { return Ok(Vec::new()) };
-    Pattern::of(source).map_err(|message| wrong(&format!("{pointer}/pattern"), format!("{source:?}: {message}")))
+    Pattern::of(source).map_err(|message| schema_error(&format!("{pointer}/pattern"), format!("{source:?}: {message}")))
 }
 
 /// Returns the pattern of `format`.
 fn format_pattern(members: &Map<String, Value>, pointer: &str) -> Result<Option<Pattern>, GrammarError> {
     let regex = members.get("format").and_then(Value::as_str).and_then(formats::regex);
-    let pattern = regex.map(|regex| Pattern::whole(&regex)).transpose();
-    pattern.map_err(|message| wrong(&format!("{pointer}/format"), message))
+    let pattern = regex.map(|regex| Pattern::whole_match(&regex)).transpose();
+    pattern.map_err(|message| schema_error(&format!("{pointer}/format"), message))
 }
 
-fn text_keywords(members: &Map<String, Value>, texts: &mut Texts, pointer: &str) -> Result<(), GrammarError> {
-    texts.least = number(members, "minLength").unwrap_or(0);
-    texts.most = smaller(number(members, "maxLength"), None);
+fn text_keywords(members: &Map<String, Value>, texts: &mut TextSet, pointer: &str) -> Result<(), GrammarError> {
+    texts.min = number(members, "minLength").unwrap_or(0);
+    texts.max = smaller(number(members, "maxLength"), None);
     texts.patterns.extend(patterns(members, pointer)?);
     texts.patterns.extend(format_pattern(members, pointer)?);
     texts.sources.extend(members.get("pattern").and_then(Value::as_str).map(str::to_owned));
-    if texts.least > text::MAX_LENGTH {
-        let message = format!("a minLength of {} is not supported; the largest is {}", texts.least, text::MAX_LENGTH);
-        return Err(wrong(&format!("{pointer}/minLength"), message));
+    if texts.min > text::MAX_LENGTH {
+        let message = format!("a minLength of {} is not supported; the largest is {}", texts.min, text::MAX_LENGTH);
+        return Err(schema_error(&format!("{pointer}/minLength"), message));
     }
     Ok(())
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value};
 
-use super::document::escaped;
+use super::document::escape_pointer;
 use crate::GrammarError;
 
 /// Shape that a keyword's value must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum ValueShape {
     Any,
     /// A schema: an object, `true` or `false`.
     Schema,
@@ -30,7 +30,7 @@ enum Shape {
 
 /// Treatment of a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeywordSupport {
     /// Enforced: answers follow the keyword.
     Enforced,
     /// Ignored: the keyword does not constrain values.
@@ -46,22 +46,22 @@ pub enum Standing {
 pub struct Keyword {
     /// Name in a schema.
     pub name: &'static str,
-    shape: Shape,
+    shape: ValueShape,
     /// Treatment of the keyword.
-    pub standing: Standing,
+    pub support: KeywordSupport,
     /// Note for users in `docs/json-schema.md`.
     pub note: &'static str,
 }
 
-const fn row(name: &'static str, shape: Shape, standing: Standing, note: &'static str) -> Keyword {
-    Keyword { name, shape, standing, note }
+const fn row(name: &'static str, shape: ValueShape, support: KeywordSupport, note: &'static str) -> Keyword {
+    Keyword { name, shape, support, note }
 }
 
-use Shape::{
+use KeywordSupport::{Annotation, Enforced, Refused, Structure};
+use ValueShape::{
     Any, Count, Dependencies, Flag, List, Number, NumberOrFlag, Positive, Schema, SchemaMap, SchemaOrSchemas, Schemas,
     Text, Texts, TextsMap, Types,
 };
-use Standing::{Annotation, Enforced, Refused, Structure};
 
 /// All keywords. Others are annotations.
 pub const KEYWORDS: &[Keyword] = &[
@@ -162,8 +162,8 @@ pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "st
 pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), GrammarError> {
     for (name, value) in members {
         let Some(keyword) = KEYWORDS.iter().find(|keyword| keyword.name == name) else { continue };
-        let at = |message: String| wrong(&format!("{pointer}/{}", escaped(name)), message);
-        if keyword.standing == Refused {
+        let at = |message: String| schema_error(&format!("{pointer}/{}", escape_pointer(name)), message);
+        if keyword.support == Refused {
             return Err(at(format!("{name} is not supported: {}", keyword.note)));
         }
         if let Some(message) = fault(keyword.shape, value) {
@@ -174,12 +174,12 @@ pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), G
 }
 
 /// Returns an error at a place.
-pub(super) fn wrong(pointer: &str, message: String) -> GrammarError {
+pub(super) fn schema_error(pointer: &str, message: String) -> GrammarError {
     GrammarError::Schema { owner: String::new(), place: pointer.to_owned(), message }
 }
 
 /// Returns a value as text, shortened if it is long.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn value_excerpt(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -188,7 +188,7 @@ pub(super) fn shown(value: &Value) -> String {
 }
 
 /// Describes why a value does not have a shape; `None` if it does.
-fn fault(shape: Shape, value: &Value) -> Option<String> {
+fn fault(shape: ValueShape, value: &Value) -> Option<String> {
     let is_schema = |value: &Value| value.is_object() || value.is_boolean();
     let is_text_list = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
     let all =
@@ -226,7 +226,7 @@ fn fault(shape: Shape, value: &Value) -> Option<String> {
         Dependencies => "an object whose values are schemas or lists of names",
         Types => return type_fault(value),
     };
-    Some(format!("{} is not {expected}", shown(value)))
+    Some(format!("{} is not {expected}", value_excerpt(value)))
 }
 
 fn type_fault(value: &Value) -> Option<String> {
@@ -234,7 +234,7 @@ fn type_fault(value: &Value) -> Option<String> {
     let one = |value: &Value| match value.as_str() {
         Some(name) if TYPES.contains(&name) => None,
         Some(name) => Some(format!("unknown type {name:?}; the types are {}", known())),
-        None => Some(format!("{} is not the name of a type; the types are {}", shown(value), known())),
+        None => Some(format!("{} is not the name of a type; the types are {}", value_excerpt(value), known())),
     };
     match value {
         Value::Array(all) if all.is_empty() => Some("the list of types is empty, which allows nothing".to_owned()),

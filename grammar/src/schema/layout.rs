@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::alternative::{Alternative, Arrays, Content, Literal, Objects, State, Texts, smaller};
+use super::alternative::{Alternative, ArraySet, Conjunction, Content, Literal, ObjectSet, TextSet, smaller};
 use super::expand::Sets;
-use super::keywords::wrong;
-use super::number::{NumberForm, Numbers};
+use super::keywords::schema_error;
+use super::number::{NumberForm, NumberSet};
 use super::text::{self, Pattern};
 use crate::GrammarError;
 
@@ -18,19 +18,19 @@ const MAX_NAMES: usize = 256;
 
 /// A member that has a name.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct NamedMember {
     pub name: String,
     pub is_required: bool,
-    pub state: State,
+    pub state: Conjunction,
 }
 
 /// Members whose names are not listed.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
-    pub names: Texts,
+    pub names: TextSet,
     /// Whether every possible end of a begun key might be a duplicate.
     pub is_narrow: bool,
-    pub state: State,
+    pub state: Conjunction,
 }
 
 /// A region, with a list of its names if they are few.
@@ -39,27 +39,27 @@ type NamedRegion = (Region, Option<Vec<String>>);
 /// An object's members.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectLayout {
-    pub named: Vec<Named>,
+    pub named: Vec<NamedMember>,
     /// Names that are excluded from all regions.
-    pub taken: Vec<String>,
+    pub excluded_names: Vec<String>,
     pub regions: Vec<Region>,
-    pub least: u64,
-    pub most: Option<u64>,
+    pub min: u64,
+    pub max: Option<u64>,
 }
 
 /// An array's items.
 #[derive(Clone, Debug)]
 pub(super) struct ArrayLayout {
-    pub prefix: Vec<State>,
-    pub rest: Option<State>,
-    pub least: u64,
-    pub most: Option<u64>,
+    pub prefix: Vec<Conjunction>,
+    pub rest: Option<Conjunction>,
+    pub min: u64,
+    pub max: Option<u64>,
 }
 
 /// Returns whether a number of these can be written.
-fn content_of_numbers(numbers: &Numbers) -> Content {
-    let is_bounded = numbers.is_fraction || numbers.least.is_some() && numbers.most.is_some();
-    match numbers.form() {
+fn content_of_numbers(numbers: &NumberSet) -> Content {
+    let is_bounded = numbers.is_fraction || numbers.min.is_some() && numbers.max.is_some();
+    match numbers.lexeme() {
         Ok(NumberForm::All(all)) if is_bounded => {
             let all: Vec<_> = all.into_iter().map(|regex| (regex, true)).collect();
             match text::is_empty(&all) {
@@ -73,12 +73,12 @@ fn content_of_numbers(numbers: &Numbers) -> Content {
 
 impl Sets<'_> {
     /// Returns whether subschemas certainly have no value in common.
-    pub fn is_empty(&mut self, state: &State) -> Result<bool, GrammarError> {
+    pub fn is_empty(&mut self, state: &Conjunction) -> Result<bool, GrammarError> {
         Ok(self.content(state)? == Content::None { is_exact: true })
     }
 
     /// Returns whether the set has a value that can be written.
-    pub fn content(&mut self, state: &State) -> Result<Content, GrammarError> {
+    pub fn content(&mut self, state: &Conjunction) -> Result<Content, GrammarError> {
         if let Some(content) = self.contents.get(state) {
             return Ok(*content);
         }
@@ -87,14 +87,14 @@ impl Sets<'_> {
             self.met_content = true;
             return Ok(Content::None { is_exact: true });
         }
-        self.deepen(self.contents_open.len())?;
+        self.check_depth(self.contents_open.len())?;
         let before = std::mem::replace(&mut self.met_content, false);
-        let before_open = std::mem::replace(&mut self.met_open, false);
+        let before_open = std::mem::replace(&mut self.met_in_progress, false);
         let content = self.content_of_parts(state);
         self.contents_open.remove(state);
         let mut content = content?;
         // A set that is still being computed is not known to be empty.
-        let is_partial = self.met_open && content != Content::Some;
+        let is_partial = self.met_in_progress && content != Content::Some;
         if is_partial {
             content = Content::None { is_exact: false };
         }
@@ -102,11 +102,11 @@ impl Sets<'_> {
             self.contents.insert(state.clone(), content);
         }
         self.met_content |= before;
-        self.met_open |= before_open;
+        self.met_in_progress |= before_open;
         Ok(content)
     }
 
-    fn content_of_parts(&mut self, state: &State) -> Result<Content, GrammarError> {
+    fn content_of_parts(&mut self, state: &Conjunction) -> Result<Content, GrammarError> {
         let set = self.state(state)?;
         let mut is_exact = set.is_exact;
         for alternative in set.alternatives.iter() {
@@ -159,7 +159,7 @@ impl Sets<'_> {
                 if is_unsure {
                     return Ok(Content::None { is_exact: false });
                 }
-                if objects.least <= objects.required.len() as u64 {
+                if objects.min <= objects.required.len() as u64 {
                     return Ok(Content::Some);
                 }
                 let mut is_exact = true;
@@ -170,11 +170,11 @@ impl Sets<'_> {
     }
 
     /// Returns whether some item can satisfy each `contains`.
-    fn content_of_contains(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Content, GrammarError> {
-        for contains in arrays.contains.iter().filter(|contains| contains.least > 0) {
+    fn content_of_contains(&mut self, arrays: &ArraySet, layout: &ArrayLayout) -> Result<Content, GrammarError> {
+        for contains in arrays.contains.iter().filter(|contains| contains.min > 0) {
             let mut content = Content::None { is_exact: true };
-            for place in layout.prefix.iter().chain(&layout.rest) {
-                let mut state = place.clone();
+            for subschema in layout.prefix.iter().chain(&layout.rest) {
+                let mut state = subschema.clone();
                 state.insert(contains.item);
                 match (self.content(&state)?, &mut content) {
                     (Content::Some, _) => content = Content::Some,
@@ -190,22 +190,26 @@ impl Sets<'_> {
     }
 
     /// Returns the layout of an array; `None` if it cannot be long enough.
-    pub fn array_layout(&mut self, arrays: &Arrays, is_exact: &mut bool) -> Result<Option<ArrayLayout>, GrammarError> {
+    pub fn array_layout(
+        &mut self,
+        arrays: &ArraySet,
+        is_exact: &mut bool,
+    ) -> Result<Option<ArrayLayout>, GrammarError> {
         let length = arrays.items.iter().map(|items| items.prefix.len()).max().unwrap_or(0);
-        let at = |i: usize| -> State {
+        let at = |i: usize| -> Conjunction {
             arrays.items.iter().filter_map(|items| items.prefix.get(i).copied().or(items.rest)).collect()
         };
-        let (mut prefix, mut most) = (Vec::new(), arrays.most);
+        let (mut prefix, mut max) = (Vec::new(), arrays.max);
         let mut rest = Some(at(length));
         for i in 0..=length {
-            if most.is_some_and(|most| i as u64 >= most) {
+            if max.is_some_and(|max| i as u64 >= max) {
                 rest = None;
                 break;
             }
             let state = at(i);
             if let Content::None { is_exact: own } = self.content(&state)? {
                 *is_exact &= own;
-                most = smaller(most, Some(i as u64));
+                max = smaller(max, Some(i as u64));
                 rest = None;
                 break;
             }
@@ -213,14 +217,14 @@ impl Sets<'_> {
                 prefix.push(state);
             }
         }
-        let fits = most.is_none_or(|most| arrays.least <= most);
-        Ok(fits.then_some(ArrayLayout { prefix, rest, least: arrays.least, most }))
+        let fits = max.is_none_or(|max| arrays.min <= max);
+        Ok(fits.then_some(ArrayLayout { prefix, rest, min: arrays.min, max }))
     }
 
     /// Returns the layout of an object; `None` if it cannot have enough members.
     pub fn object_layout(
         &mut self,
-        objects: &Objects,
+        objects: &ObjectSet,
         is_exact: &mut bool,
     ) -> Result<Option<ObjectLayout>, GrammarError> {
         let maps: Vec<HashMap<&str, Literal>> = objects
@@ -230,24 +234,24 @@ impl Sets<'_> {
             .collect();
         let mut regions = self.regions(objects, is_exact)?;
         let mut names: Vec<String> = Vec::new();
-        let mut taken = HashSet::new();
+        let mut excluded_names = HashSet::new();
         let declared = objects.members.iter().flat_map(|group| group.named.iter().map(|(name, _)| name));
         let listed: Vec<String> = regions.iter().flat_map(|(_, listed)| listed.clone().unwrap_or_default()).collect();
         for name in declared.chain(&objects.required).chain(&listed) {
-            if taken.insert(name.clone()) {
+            if excluded_names.insert(name.clone()) {
                 names.push(name.clone());
             }
         }
         regions.retain(|(_, listed)| listed.is_none());
         let mut layout = ObjectLayout {
             named: Vec::new(),
-            taken: names.clone(),
+            excluded_names: names.clone(),
             regions: Vec::new(),
-            least: objects.least,
-            most: objects.most,
+            min: objects.min,
+            max: objects.max,
         };
         for name in names {
-            let mut state = State::new();
+            let mut state = Conjunction::new();
             for (map, group) in maps.iter().zip(&objects.members) {
                 self.work(1)?;
                 let own = map.get(name.as_str());
@@ -270,7 +274,7 @@ impl Sets<'_> {
                 }
             }
             match content {
-                Content::Some => layout.named.push(Named { name, is_required, state }),
+                Content::Some => layout.named.push(NamedMember { name, is_required, state }),
                 Content::None { is_exact: own } if is_required => {
                     *is_exact &= own;
                     return Ok(None);
@@ -285,15 +289,15 @@ impl Sets<'_> {
             }
         }
         let is_open = !layout.regions.is_empty();
-        Ok((is_open || layout.named.len() as u64 >= objects.least).then_some(layout))
+        Ok((is_open || layout.named.len() as u64 >= objects.min).then_some(layout))
     }
 
     /// Returns whether a pattern matches a name.
     pub fn matches(&mut self, pattern: &Pattern, name: &str, at: Literal) -> Result<bool, GrammarError> {
         self.work(10)?;
         pattern.has(name).ok_or_else(|| {
-            wrong(
-                self.document.get(at.place).1,
+            schema_error(
+                self.document.get(at.subschema).1,
                 format!(
                     "it takes too long to check whether the pattern matches the name {name:?}; use a simpler pattern"
                 ),
@@ -303,7 +307,7 @@ impl Sets<'_> {
 
     /// Returns the names that no schema lists, by what is asked of their values; with the names,
     /// where they are few. Clears `is_exact` where names are missing.
-    fn regions(&mut self, objects: &Objects, is_exact: &mut bool) -> Result<Vec<NamedRegion>, GrammarError> {
+    fn regions(&mut self, objects: &ObjectSet, is_exact: &mut bool) -> Result<Vec<NamedRegion>, GrammarError> {
         let mut patterns: Vec<(&Pattern, &str)> = Vec::new();
         for (pattern, source, literal) in objects.members.iter().flat_map(|group| &group.patterned) {
             if !patterns.iter().any(|(own, _)| *own == pattern) {
@@ -311,7 +315,7 @@ impl Sets<'_> {
             }
             if patterns.len() > MAX_PATTERNS {
                 let message = format!("more than {MAX_PATTERNS} patterns of names are not supported for one object");
-                return Err(wrong(self.document.get(literal.place).1, message));
+                return Err(schema_error(self.document.get(literal.subschema).1, message));
             }
         }
         let allowed = self.allowed_names(objects, is_exact)?;
@@ -320,7 +324,7 @@ impl Sets<'_> {
             let is_in = |pattern: &Pattern| {
                 patterns.iter().position(|(own, _)| *own == pattern).is_some_and(|at| choice >> at & 1 == 1)
             };
-            let mut state = State::new();
+            let mut state = Conjunction::new();
             for group in &objects.members {
                 let own: Vec<Literal> = group
                     .patterned
@@ -357,31 +361,31 @@ impl Sets<'_> {
                     has == Some(true)
                 };
                 let listed = listed.map(|all| all.into_iter().filter(|name| has(name)).collect());
-                let is_narrow = names.most.is_some() || names.patterns.iter().any(|pattern| pattern.holds);
+                let is_narrow = names.max.is_some() || names.patterns.iter().any(|pattern| pattern.holds);
                 all.push((Region { names, is_narrow, state: state.clone() }, listed));
             }
         }
         // Names that `propertyNames` lists one by one.
         for name in self.listed_names(objects)? {
-            let region = Region { names: Texts::default(), is_narrow: false, state: State::new() };
+            let region = Region { names: TextSet::default(), is_narrow: false, state: Conjunction::new() };
             all.push((region, Some(vec![name])));
         }
         Ok(all)
     }
 
-    fn too_complex(&self, objects: &Objects) -> GrammarError {
-        let place =
-            objects.members.iter().flat_map(|group| &group.patterned).map(|(_, _, literal)| literal.place).next();
-        let place = place.or(objects.names.first().map(|literal| literal.place)).unwrap_or(0);
-        wrong(
-            self.document.get(place).1,
+    fn too_complex(&self, objects: &ObjectSet) -> GrammarError {
+        let subschema =
+            objects.members.iter().flat_map(|group| &group.patterned).map(|(_, _, literal)| literal.subschema).next();
+        let subschema = subschema.or(objects.names.first().map(|literal| literal.subschema)).unwrap_or(0);
+        schema_error(
+            self.document.get(subschema).1,
             "it takes too long to check which names its patterns allow; use simpler patterns".to_owned(),
         )
     }
 
     /// Returns the texts that `propertyNames` allows, but those that it lists.
-    fn allowed_names(&mut self, objects: &Objects, is_exact: &mut bool) -> Result<Vec<Texts>, GrammarError> {
-        let state: State = objects.names.iter().copied().collect();
+    fn allowed_names(&mut self, objects: &ObjectSet, is_exact: &mut bool) -> Result<Vec<TextSet>, GrammarError> {
+        let state: Conjunction = objects.names.iter().copied().collect();
         let set = self.state(&state)?;
         *is_exact &= set.is_exact;
         Ok(set
@@ -391,8 +395,8 @@ impl Sets<'_> {
             .collect())
     }
 
-    fn listed_names(&mut self, objects: &Objects) -> Result<Vec<String>, GrammarError> {
-        let state: State = objects.names.iter().copied().collect();
+    fn listed_names(&mut self, objects: &ObjectSet) -> Result<Vec<String>, GrammarError> {
+        let state: Conjunction = objects.names.iter().copied().collect();
         let set = self.state(&state)?;
         let values = set
             .alternatives
@@ -402,11 +406,11 @@ impl Sets<'_> {
     }
 }
 
-impl Texts {
+impl TextSet {
     /// Returns whether the set has a text; `None` if that takes too long to find out.
     pub fn has(&self, text: &str) -> Option<bool> {
         let length = text.chars().count() as u64;
-        if length < self.least || self.most.is_some_and(|most| length > most) || self.excluded.contains(text) {
+        if length < self.min || self.max.is_some_and(|max| length > max) || self.excluded.contains(text) {
             return Some(false);
         }
         let mut all = Some(true);
@@ -422,10 +426,10 @@ impl Texts {
 
     /// Returns whether the set is empty; `None` if that takes too long to find out.
     pub fn is_empty(&self) -> Option<bool> {
-        if self.patterns.is_empty() && (self.excluded.is_empty() || self.most.is_none()) {
+        if self.patterns.is_empty() && (self.excluded.is_empty() || self.max.is_none()) {
             return Some(false);
         }
-        let mut all = vec![(text::of_length(self.least, self.most, false), true)];
+        let mut all = vec![(text::length_regex(self.min, self.max, false), true)];
         all.extend(self.patterns.iter().map(|pattern| (pattern.plain.clone(), pattern.holds)));
         all.extend(self.excluded.iter().map(|text| (text::literal(text, false), false)));
         text::is_empty(&all)

@@ -42,8 +42,8 @@ use serde_json::Value;
 
 use crate::GrammarError;
 
-pub(crate) use document::escaped;
-pub use keywords::{KEYWORDS, Keyword, Standing};
+pub(crate) use document::escape_pointer;
+pub use keywords::{KEYWORDS, Keyword, KeywordSupport};
 
 /// A schema's grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,83 +8,83 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
-use super::alternative::{Alternative, Arrays, Contains, Items, Literal, Members, Objects, Texts};
+use super::alternative::{Alternative, ArraySet, Contains, Items, Literal, Members, ObjectSet, TextSet};
 use super::decimal::Decimal;
-use super::document::PlaceId;
-use super::expand::{Set, Sets, bounds, list, number, patterns, typed, values};
-use super::number::{Bound, Numbers};
+use super::document::SubschemaId;
+use super::expand::{Sets, ValueSet, bounds, list, number, patterns, type_alternatives, values};
+use super::number::{Bound, NumberSet};
 use super::{formats, keywords};
 use crate::GrammarError;
 
 impl<'s> Sets<'s> {
-    pub(super) fn negative(&mut self, place: PlaceId) -> Result<Set, GrammarError> {
-        let (value, pointer) = self.document.get(place);
+    pub(super) fn negative(&mut self, subschema: SubschemaId) -> Result<ValueSet, GrammarError> {
+        let (value, pointer) = self.document.get(subschema);
         let members = match value {
-            Value::Bool(true) => return Ok(Set::new(Vec::new(), true)),
-            Value::Bool(false) => return Ok(Set::new(Alternative::all(), true)),
+            Value::Bool(true) => return Ok(ValueSet::new(Vec::new(), true)),
+            Value::Bool(false) => return Ok(ValueSet::new(Alternative::all(), true)),
             Value::Object(members) => members,
             // The malformed subschema is refused when it is expanded.
-            _ => return Ok(Set::new(Vec::new(), false)),
+            _ => return Ok(ValueSet::new(Vec::new(), false)),
         };
         keywords::check(members, pointer)?;
         let refers = ["$ref", "$dynamicRef", "$recursiveRef"].iter().any(|name| members.contains_key(*name));
         let mut sets = Vec::new();
         if refers {
-            let target = self.target(place, members)?;
+            let target = self.target(subschema, members)?;
             sets.push(self.literal(Literal::of(target).negated())?);
             if !self.document.has_siblings {
-                return self.either(sets, place);
+                return self.union_of(sets, subschema);
             }
         }
-        sets.push(Set::new(other_types(members), true));
-        sets.extend(self.other_values(place, members));
-        sets.push(Set::new(other_numbers(members), true));
+        sets.push(ValueSet::new(other_types(members), true));
+        sets.extend(self.other_values(subschema, members));
+        sets.push(ValueSet::new(other_numbers(members), true));
         if members.contains_key("multipleOf") {
-            sets.push(self.leave_out(place, "multipleOf"));
+            sets.push(self.leave_out(subschema, "multipleOf"));
         }
-        sets.push(Set::new(self.other_texts(place, members)?, true));
+        sets.push(ValueSet::new(self.other_texts(subschema, members)?, true));
         // Some validators treat formats as annotations, so a text of another format may be valid.
         if members.get("format").and_then(Value::as_str).is_some_and(|name| formats::regex(name).is_some()) {
-            sets.push(self.leave_out(place, "format"));
+            sets.push(self.leave_out(subschema, "format"));
         }
-        sets.push(self.other_arrays(place, members));
-        sets.push(self.other_objects(place, members)?);
-        for part in self.parts(place, members, "allOf") {
+        sets.push(self.other_arrays(subschema, members));
+        sets.push(self.other_objects(subschema, members)?);
+        for part in self.parts(subschema, members, "allOf") {
             sets.push(self.literal(part.negated())?);
         }
         if members.contains_key("anyOf") {
-            let mut none = Set::new(Alternative::all(), true);
-            for part in self.parts(place, members, "anyOf") {
+            let mut none = ValueSet::new(Alternative::all(), true);
+            for part in self.parts(subschema, members, "anyOf") {
                 let other = self.literal(part.negated())?;
-                none = self.both(&none, &other, part)?;
+                none = self.intersection(&none, &other, part)?;
             }
             sets.push(none);
         }
         if members.contains_key("oneOf") {
-            sets.push(self.none_or_two(place, members)?);
+            sets.push(self.none_or_two(subschema, members)?);
         }
         if let Some(value) = members.get("not") {
-            let part = self.document.member(place, "not", value);
+            let part = self.document.member(subschema, "not", value);
             sets.push(self.literal(Literal::of(part))?);
         }
-        sets.push(self.conditional(place, members, false)?);
-        sets.extend(self.dependent(place, members, false)?);
+        sets.push(self.conditional(subschema, members, false)?);
+        sets.extend(self.dependent(subschema, members, false)?);
         if ["unevaluatedProperties", "unevaluatedItems"].iter().any(|name| members.contains_key(*name)) {
-            sets.push(self.leave_out(place, "unevaluatedProperties"));
+            sets.push(self.leave_out(subschema, "unevaluatedProperties"));
         }
-        let set = self.either(sets, place)?;
-        Ok(Set::new(unevaluating(&set), set.is_exact))
+        let set = self.union_of(sets, subschema)?;
+        Ok(ValueSet::new(without_evaluation(&set), set.is_exact))
     }
 
     /// Returns an inexact empty set, and records the keyword for the error text.
-    fn leave_out(&mut self, place: PlaceId, keyword: &str) -> Set {
-        let pointer = self.document.get(place).1.to_owned();
-        self.left_out.get_or_insert((pointer, keyword.to_owned()));
-        Set::new(Vec::new(), false)
+    fn leave_out(&mut self, subschema: SubschemaId, keyword: &str) -> ValueSet {
+        let pointer = self.document.get(subschema).1.to_owned();
+        self.inexpressible.get_or_insert((pointer, keyword.to_owned()));
+        ValueSet::new(Vec::new(), false)
     }
 
     /// Returns the values that `const` and `enum` do not list.
-    fn other_values(&mut self, place: PlaceId, members: &Map<String, Value>) -> Option<Set> {
+    fn other_values(&mut self, subschema: SubschemaId, members: &Map<String, Value>) -> Option<ValueSet> {
         let listed = values(members)?;
         let mut all = Vec::new();
         let mut is_exact = true;
@@ -95,7 +95,7 @@ impl<'s> Sets<'s> {
         let flags: Vec<_> = [Value::Bool(true), Value::Bool(false)]
             .iter()
             .filter(|value| !has(value))
-            .map(super::alternative::Exact::of)
+            .map(super::alternative::ExactValue::of)
             .collect();
         if !flags.is_empty() {
             all.push(Alternative::Values(flags));
@@ -107,112 +107,122 @@ impl<'s> Sets<'s> {
         let mut bound: Option<Bound> = None;
         for point in points {
             let end = Bound { value: point, is_exclusive: true };
-            all.push(Alternative::Number(Numbers {
-                least: bound.replace(end.clone()),
-                most: Some(end),
-                ..Numbers::default()
+            all.push(Alternative::Number(NumberSet {
+                min: bound.replace(end.clone()),
+                max: Some(end),
+                ..NumberSet::default()
             }));
         }
-        all.push(Alternative::Number(Numbers { least: bound, ..Numbers::default() }));
+        all.push(Alternative::Number(NumberSet { min: bound, ..NumberSet::default() }));
         let excluded = listed.iter().filter_map(|value| value.value.as_str().map(str::to_owned)).collect();
-        all.push(Alternative::Text(Texts { excluded, ..Texts::default() }));
+        all.push(Alternative::Text(TextSet { excluded, ..TextSet::default() }));
         for (is_type, other) in [
-            (listed.iter().any(|value| value.value.is_array()), Alternative::Array(Arrays::default())),
-            (listed.iter().any(|value| value.value.is_object()), Alternative::Object(Objects::default())),
+            (listed.iter().any(|value| value.value.is_array()), Alternative::Array(ArraySet::default())),
+            (listed.iter().any(|value| value.value.is_object()), Alternative::Object(ObjectSet::default())),
         ] {
             match is_type {
                 false => all.push(other),
                 true => {
                     is_exact = false;
-                    self.leave_out(place, "enum");
+                    self.leave_out(subschema, "enum");
                 }
             }
         }
         all.retain(|alternative| !alternative.has_no_room());
-        Some(Set::new(all, is_exact))
+        Some(ValueSet::new(all, is_exact))
     }
 
-    fn other_texts(&mut self, place: PlaceId, members: &Map<String, Value>) -> Result<Vec<Alternative>, GrammarError> {
+    fn other_texts(
+        &mut self,
+        subschema: SubschemaId,
+        members: &Map<String, Value>,
+    ) -> Result<Vec<Alternative>, GrammarError> {
         let mut all = Vec::new();
-        let mut add = |texts: Texts| all.push(Alternative::Text(texts));
-        if let Some(least) = number(members, "minLength").filter(|least| *least > 0) {
-            add(Texts { most: Some(least - 1), ..Texts::default() });
+        let mut add = |texts: TextSet| all.push(Alternative::Text(texts));
+        if let Some(min) = number(members, "minLength").filter(|min| *min > 0) {
+            add(TextSet { max: Some(min - 1), ..TextSet::default() });
         }
-        if let Some(most) = number(members, "maxLength") {
-            add(Texts { least: most.saturating_add(1), ..Texts::default() });
+        if let Some(max) = number(members, "maxLength") {
+            add(TextSet { min: max.saturating_add(1), ..TextSet::default() });
         }
-        for pattern in patterns(members, self.document.get(place).1)? {
-            add(Texts { patterns: [pattern.negated()].into(), ..Texts::default() });
+        for pattern in patterns(members, self.document.get(subschema).1)? {
+            add(TextSet { patterns: [pattern.negated()].into(), ..TextSet::default() });
         }
         Ok(all)
     }
 
-    fn other_arrays(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Set {
+    fn other_arrays(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>) -> ValueSet {
         let (mut all, mut is_exact) = (Vec::new(), true);
-        let mut add = |arrays: Arrays| all.push(Alternative::Array(arrays));
-        if let Some(least) = number(members, "minItems").filter(|least| *least > 0) {
-            add(Arrays { most: Some(least - 1), ..Arrays::default() });
+        let mut add = |arrays: ArraySet| all.push(Alternative::Array(arrays));
+        if let Some(min) = number(members, "minItems").filter(|min| *min > 0) {
+            add(ArraySet { max: Some(min - 1), ..ArraySet::default() });
         }
-        if let Some(most) = number(members, "maxItems") {
-            add(Arrays { least: most.saturating_add(1), ..Arrays::default() });
+        if let Some(max) = number(members, "maxItems") {
+            add(ArraySet { min: max.saturating_add(1), ..ArraySet::default() });
         }
         let is_list = matches!(members.get("items"), Some(Value::Array(_)));
-        let prefix = self.parts(place, members, if is_list { "items" } else { "prefixItems" });
+        let prefix = self.parts(subschema, members, if is_list { "items" } else { "prefixItems" });
         static TRUE: Value = Value::Bool(true);
-        let any = Literal::of(self.document.place(&TRUE, "#".to_owned()));
+        let any = Literal::of(self.document.subschema_id(&TRUE, "#".to_owned()));
         for (i, item) in prefix.iter().enumerate() {
             let prefix = [vec![any; i], vec![item.negated()]].concat();
             let items = vec![Items { prefix, rest: None, evaluates: false }];
-            add(Arrays { least: i as u64 + 1, items, ..Arrays::default() });
+            add(ArraySet { min: i as u64 + 1, items, ..ArraySet::default() });
         }
         let rest = if is_list { "additionalItems" } else { "items" };
         if let Some(value) = members.get(rest).filter(|value| !value.is_array()) {
-            let item = Literal::of(self.document.member(place, rest, value));
+            let item = Literal::of(self.document.member(subschema, rest, value));
             match prefix.len() {
-                0 => add(Arrays {
-                    contains: vec![Contains { item: item.negated(), least: 1, most: None }],
-                    ..Arrays::default()
+                0 => add(ArraySet {
+                    contains: vec![Contains { item: item.negated(), min: 1, max: None }],
+                    ..ArraySet::default()
                 }),
-                length if *value == Value::Bool(false) => add(Arrays { least: length as u64 + 1, ..Arrays::default() }),
+                length if *value == Value::Bool(false) => {
+                    add(ArraySet { min: length as u64 + 1, ..ArraySet::default() })
+                }
                 _ => {
                     is_exact = false;
-                    self.leave_out(place, rest);
+                    self.leave_out(subschema, rest);
                 }
             }
         }
         if let Some(value) = members.get("contains") {
-            let item = Literal::of(self.document.member(place, "contains", value));
-            let (least, most) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
-            let mut counted = |least: u64, most: Option<u64>| {
-                add(Arrays { contains: vec![Contains { item, least, most }], ..Arrays::default() });
+            let item = Literal::of(self.document.member(subschema, "contains", value));
+            let (min, max) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
+            let mut counted = |min: u64, max: Option<u64>| {
+                add(ArraySet { contains: vec![Contains { item, min, max }], ..ArraySet::default() });
             };
-            if least > 0 {
-                counted(0, Some(least - 1));
+            if min > 0 {
+                counted(0, Some(min - 1));
             }
-            if let Some(most) = most {
-                counted(most.saturating_add(1), None);
+            if let Some(max) = max {
+                counted(max.saturating_add(1), None);
             }
         }
         if members.get("uniqueItems") == Some(&Value::Bool(true)) {
             is_exact = false;
-            self.leave_out(place, "uniqueItems");
+            self.leave_out(subschema, "uniqueItems");
         }
-        Set::new(all, is_exact)
+        ValueSet::new(all, is_exact)
     }
 
-    fn other_objects(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Result<Set, GrammarError> {
+    fn other_objects(
+        &mut self,
+        subschema: SubschemaId,
+        members: &'s Map<String, Value>,
+    ) -> Result<ValueSet, GrammarError> {
         let (mut all, mut is_exact) = (Vec::new(), true);
-        if let Some(least) = number(members, "minProperties").filter(|least| *least > 0) {
-            all.push(Alternative::Object(Objects { most: Some(least - 1), ..Objects::default() }));
+        if let Some(min) = number(members, "minProperties").filter(|min| *min > 0) {
+            all.push(Alternative::Object(ObjectSet { max: Some(min - 1), ..ObjectSet::default() }));
         }
-        if let Some(most) = number(members, "maxProperties") {
-            all.push(Alternative::Object(Objects { least: most.saturating_add(1), ..Objects::default() }));
+        if let Some(max) = number(members, "maxProperties") {
+            all.push(Alternative::Object(ObjectSet { min: max.saturating_add(1), ..ObjectSet::default() }));
         }
         let required: Vec<&str> = list(members, "required").iter().filter_map(Value::as_str).collect();
-        all.extend(self.lacking_one_of(&required)?.alternatives.iter().cloned());
+        all.extend(self.without_one_of(&required)?.alternatives.iter().cloned());
         if let Some(Value::Object(named)) = members.get("properties") {
             for (name, value) in named {
-                let part = Literal::of(self.document.inner(place, "properties", name, value)).negated();
+                let part = Literal::of(self.document.nested_id(subschema, "properties", name, value)).negated();
                 let group = Members {
                     named: Rc::new(vec![(name.clone(), part)]),
                     patterned: Vec::new(),
@@ -220,7 +230,7 @@ impl<'s> Sets<'s> {
                     evaluates: false,
                 };
                 let required = [name.clone()].into();
-                all.push(Alternative::Object(Objects { required, members: vec![group], ..Objects::default() }));
+                all.push(Alternative::Object(ObjectSet { required, members: vec![group], ..ObjectSet::default() }));
             }
         }
         for keyword in ["patternProperties", "additionalProperties", "propertyNames"] {
@@ -229,28 +239,32 @@ impl<'s> Sets<'s> {
                 .is_none_or(|value| *value == Value::Bool(true) || value.as_object().is_some_and(Map::is_empty));
             if !is_trivial {
                 is_exact = false;
-                self.leave_out(place, keyword);
+                self.leave_out(subschema, keyword);
             }
         }
-        Ok(Set::new(all, is_exact))
+        Ok(ValueSet::new(all, is_exact))
     }
 
     /// Returns the complement of `oneOf`: values that no part allows, or that two parts allow.
-    fn none_or_two(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Result<Set, GrammarError> {
-        let parts = self.parts(place, members, "oneOf");
-        let mut none = Set::new(Alternative::all(), true);
+    fn none_or_two(
+        &mut self,
+        subschema: SubschemaId,
+        members: &'s Map<String, Value>,
+    ) -> Result<ValueSet, GrammarError> {
+        let parts = self.parts(subschema, members, "oneOf");
+        let mut none = ValueSet::new(Alternative::all(), true);
         for part in &parts {
             let other = self.literal(part.negated())?;
-            none = self.both(&none, &other, *part)?;
+            none = self.intersection(&none, &other, *part)?;
         }
         let mut sets = vec![none];
         for (i, part) in parts.iter().enumerate() {
             for other in &parts[i + 1..] {
                 let (one, other) = (self.literal(*part)?, self.literal(*other)?);
-                sets.push(self.both(&one, &other, *part)?);
+                sets.push(self.intersection(&one, &other, *part)?);
             }
         }
-        self.either(sets, place)
+        self.union_of(sets, subschema)
     }
 }
 
@@ -259,7 +273,7 @@ fn other_types(members: &Map<String, Value>) -> Vec<Alternative> {
     if !members.contains_key("type") {
         return Vec::new();
     }
-    let own = typed(members);
+    let own = type_alternatives(members);
     let mut all = Alternative::all();
     all.retain_mut(|alternative| match alternative {
         Alternative::Number(numbers) => {
@@ -279,14 +293,14 @@ fn other_types(members: &Map<String, Value>) -> Vec<Alternative> {
 fn other_numbers(members: &Map<String, Value>) -> Vec<Alternative> {
     let opposite = |bound: Bound| Bound { is_exclusive: !bound.is_exclusive, ..bound };
     let below = bounds(members, "minimum", "exclusiveMinimum").into_iter();
-    let below = below.map(|bound| Numbers { most: Some(opposite(bound)), ..Numbers::default() });
+    let below = below.map(|bound| NumberSet { max: Some(opposite(bound)), ..NumberSet::default() });
     let above = bounds(members, "maximum", "exclusiveMaximum").into_iter();
-    let above = above.map(|bound| Numbers { least: Some(opposite(bound)), ..Numbers::default() });
+    let above = above.map(|bound| NumberSet { min: Some(opposite(bound)), ..NumberSet::default() });
     below.chain(above).map(Alternative::Number).collect()
 }
 
 /// Returns alternatives whose parts do not count as evaluated.
-fn unevaluating(set: &Set) -> Vec<Alternative> {
+fn without_evaluation(set: &ValueSet) -> Vec<Alternative> {
     let mut all = Vec::clone(&set.alternatives);
     for alternative in &mut all {
         match alternative {

@@ -19,12 +19,12 @@ pub(super) struct Bound {
 
 /// A set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Numbers {
+pub(super) struct NumberSet {
     pub is_integer: bool,
     /// Whether integers are excluded.
     pub is_fraction: bool,
-    pub least: Option<Bound>,
-    pub most: Option<Bound>,
+    pub min: Option<Bound>,
+    pub max: Option<Bound>,
     /// Steps: each number is a multiple of every step.
     pub steps: Vec<Decimal>,
 }
@@ -38,14 +38,14 @@ pub(super) enum NumberForm {
     Steps(serde_json::Value),
 }
 
-impl Numbers {
+impl NumberSet {
     /// Returns the numbers in both sets.
-    pub fn and(&self, other: &Numbers) -> Numbers {
+    pub fn and(&self, other: &NumberSet) -> NumberSet {
         let mut both = self.clone();
         both.is_integer |= other.is_integer;
         both.is_fraction |= other.is_fraction;
-        other.least.iter().for_each(|bound| both.at_least(bound.clone()));
-        other.most.iter().for_each(|bound| both.at_most(bound.clone()));
+        other.min.iter().for_each(|bound| both.at_least(bound.clone()));
+        other.max.iter().for_each(|bound| both.at_most(bound.clone()));
         both.steps.extend(other.steps.iter().cloned());
         both.steps.sort();
         both.steps.dedup();
@@ -55,22 +55,22 @@ impl Numbers {
     /// Adds a lower bound.
     pub fn at_least(&mut self, bound: Bound) {
         let is_weaker = self
-            .least
+            .min
             .as_ref()
             .is_some_and(|own| own.value.compare(&bound.value).then(own.is_exclusive.cmp(&bound.is_exclusive)).is_ge());
         if !is_weaker {
-            self.least = Some(bound);
+            self.min = Some(bound);
         }
     }
 
     /// Adds an upper bound.
     pub fn at_most(&mut self, bound: Bound) {
         let is_weaker = self
-            .most
+            .max
             .as_ref()
             .is_some_and(|own| own.value.compare(&bound.value).then(bound.is_exclusive.cmp(&own.is_exclusive)).is_le());
         if !is_weaker {
-            self.most = Some(bound);
+            self.max = Some(bound);
         }
     }
 
@@ -82,7 +82,7 @@ impl Numbers {
                 order == inside || order.is_eq() && !bound.is_exclusive
             })
         };
-        if !is_in(&self.least, std::cmp::Ordering::Greater) || !is_in(&self.most, std::cmp::Ordering::Less) {
+        if !is_in(&self.min, std::cmp::Ordering::Greater) || !is_in(&self.max, std::cmp::Ordering::Less) {
             return Some(false);
         }
         let integer = number.is_integer();
@@ -105,9 +105,9 @@ impl Numbers {
         if self.is_integer && self.is_fraction {
             return true;
         }
-        let (Some(least), Some(most)) = (&self.least, &self.most) else { return false };
-        let order = least.value.compare(&most.value);
-        if order.is_gt() || order.is_eq() && (least.is_exclusive || most.is_exclusive) {
+        let (Some(min), Some(max)) = (&self.min, &self.max) else { return false };
+        let order = min.value.compare(&max.value);
+        if order.is_gt() || order.is_eq() && (min.is_exclusive || max.is_exclusive) {
             return true;
         }
         match (self.is_integer, self.integer_bounds()) {
@@ -121,25 +121,25 @@ impl Numbers {
 
     /// Returns the first and the last integer, if both bounds fit into 100 bits.
     fn integer_bounds(&self) -> Option<(i128, i128)> {
-        let (least, most) = (self.least.as_ref()?, self.most.as_ref()?);
+        let (min, max) = (self.min.as_ref()?, self.max.as_ref()?);
         let whole = |bound: &Bound| -> Option<i128> {
-            let magnitude: i128 = bound.value.whole().parse().ok().filter(|whole| *whole < 1 << 100)?;
+            let magnitude: i128 = bound.value.integer_digits().parse().ok().filter(|whole| *whole < 1 << 100)?;
             Some(if bound.value.is_negative { -magnitude } else { magnitude })
         };
-        let (first, last) = (whole(least)?, whole(most)?);
-        let first = match least.value.is_integer() {
-            true => first + i128::from(least.is_exclusive),
-            false => first + i128::from(!least.value.is_negative),
+        let (first, last) = (whole(min)?, whole(max)?);
+        let first = match min.value.is_integer() {
+            true => first + i128::from(min.is_exclusive),
+            false => first + i128::from(!min.value.is_negative),
         };
-        let last = match most.value.is_integer() {
-            true => last - i128::from(most.is_exclusive),
-            false => last - i128::from(most.value.is_negative),
+        let last = match max.value.is_integer() {
+            true => last - i128::from(max.is_exclusive),
+            false => last - i128::from(max.value.is_negative),
         };
         Some((first, last))
     }
 
     /// Replaces the steps of integers by integer steps with the same multiples.
-    fn with_integer_steps(&self) -> Numbers {
+    fn with_integer_steps(&self) -> NumberSet {
         let mut own = self.clone();
         if self.is_integer {
             own.steps.iter_mut().for_each(|step| *step = step.integer_multiple().unwrap_or_else(|| step.clone()));
@@ -161,13 +161,13 @@ impl Numbers {
     ///
     /// # Errors
     /// When a `multipleOf` cannot be enforced.
-    pub fn form(&self) -> Result<NumberForm, String> {
+    pub fn lexeme(&self) -> Result<NumberForm, String> {
         self.with_integer_steps().form_of_steps()
     }
 
     fn form_of_steps(&self) -> Result<NumberForm, String> {
         let steps: Vec<&Decimal> = self.steps.iter().filter(|step| !step.is_zero()).collect();
-        let is_bounded = self.least.is_some() || self.most.is_some() || self.is_fraction || !steps.is_empty();
+        let is_bounded = self.min.is_some() || self.max.is_some() || self.is_fraction || !steps.is_empty();
         let mut all = vec![match (self.is_integer, is_bounded) {
             (true, _) => format!("-?(?:0|[1-9][0-9]{{0,{}}})", self.longest()),
             (false, true) => format!("-?(?:0|[1-9][0-9]{{0,{}}})(?:\\.[0-9]{{1,{}}})?", self.longest(), self.finest()),
@@ -177,17 +177,17 @@ impl Numbers {
                 )
             }
         }];
-        all.extend(self.least.as_ref().map(at_least));
-        all.extend(self.most.as_ref().map(at_most));
+        all.extend(self.min.as_ref().map(at_least));
+        all.extend(self.max.as_ref().map(at_most));
         if self.is_fraction {
             all.push("-?[0-9]{1,6}\\.[0-9]{0,7}[1-9]".to_owned());
         }
         let (tens, others): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.power_of_ten().is_some());
-        all.extend(tens.iter().filter_map(|step| step.power_of_ten()).map(of_tens));
+        all.extend(tens.iter().filter_map(|step| step.power_of_ten()).map(multiples_of_power));
         if others.is_empty() {
             return Ok(NumberForm::All(all));
         }
-        if let Some(list) = self.listed().filter(|_| !self.is_fraction) {
+        if let Some(list) = self.enumeration().filter(|_| !self.is_fraction) {
             return Ok(NumberForm::All(vec![list]));
         }
         self.with_steps()
@@ -195,8 +195,8 @@ impl Numbers {
 
     /// Returns the max number of digits after an integer's first digit.
     fn longest(&self) -> usize {
-        let of = |bound: &Option<Bound>| bound.as_ref().map_or(0, |bound| bound.value.whole().len());
-        MORE_DIGITS.max(of(&self.least)).max(of(&self.most))
+        let of = |bound: &Option<Bound>| bound.as_ref().map_or(0, |bound| bound.value.integer_digits().len());
+        MORE_DIGITS.max(of(&self.min)).max(of(&self.max))
     }
 
     /// Returns the max number of digits after the point.
@@ -204,14 +204,14 @@ impl Numbers {
     /// Doubles hold 15 digits. So a JSON parser that uses doubles compares a number with its bounds
     /// like one that keeps every digit.
     fn finest(&self) -> usize {
-        let bounds = || self.least.iter().chain(&self.most).map(|bound| &bound.value);
-        let whole = bounds().map(|value| value.whole().len()).max().unwrap_or(0);
+        let bounds = || self.min.iter().chain(&self.max).map(|bound| &bound.value);
+        let whole = bounds().map(|value| value.integer_digits().len()).max().unwrap_or(0);
         let fraction = bounds().map(|value| value.fraction().len()).max().unwrap_or(0);
         fraction.max(15usize.checked_sub(whole).filter(|left| *left > 0).unwrap_or(15))
     }
 
     /// Returns all integers of a small set.
-    fn listed(&self) -> Option<String> {
+    fn enumeration(&self) -> Option<String> {
         let ((first, last), step) = (self.integer_bounds()?, self.integer_step()?);
         let begin = first.div_euclid(step) + i128::from(first.rem_euclid(step) > 0);
         let end = last.div_euclid(step);
@@ -227,7 +227,7 @@ impl Numbers {
     fn with_steps(&self) -> Result<NumberForm, String> {
         let step = match (self.steps.as_slice(), self.integer_step()) {
             (_, Some(step)) => step.to_string(),
-            ([step], None) => format!("{}.{}", step.whole(), step.fraction()),
+            ([step], None) => format!("{}.{}", step.integer_digits(), step.fraction()),
             _ => return Err("multipleOf with several fractions at once cannot be enforced".to_owned()),
         };
         let digits = step.chars().filter(char::is_ascii_digit).collect::<String>();
@@ -236,7 +236,7 @@ impl Numbers {
             bound.as_ref().is_none_or(|bound| bound.value.to_i128().is_some_and(|value| value.unsigned_abs() < 1 << 53))
         };
         let is_mixed = self.is_integer && self.integer_step().is_none();
-        if is_mixed || !is_small || !is_exact(&self.least) || !is_exact(&self.most) {
+        if is_mixed || !is_small || !is_exact(&self.min) || !is_exact(&self.max) {
             return Err(format!(
                 "multipleOf {step} cannot be enforced here; steps of at most 9 digits between integers below 2^53 can"
             ));
@@ -246,7 +246,7 @@ impl Numbers {
         let kind = if self.is_integer { "integer" } else { "number" };
         let mut schema = serde_json::json!({"type": kind, "multipleOf": step});
         for (bound, inclusive, exclusive) in
-            [(&self.least, "minimum", "exclusiveMinimum"), (&self.most, "maximum", "exclusiveMaximum")]
+            [(&self.min, "minimum", "exclusiveMinimum"), (&self.max, "maximum", "exclusiveMaximum")]
         {
             if let Some((bound, value)) = bound.as_ref().and_then(|bound| Some((bound, bound.value.to_i128()? as i64)))
             {
@@ -261,7 +261,7 @@ impl Numbers {
 }
 
 /// Returns the multiples of 10^power.
-fn of_tens(power: i64) -> String {
+fn multiples_of_power(power: i64) -> String {
     match usize::try_from(power) {
         Ok(0) => "-?[0-9]+(?:\\.0+)?".to_owned(),
         Ok(zeros) => format!("-?(?:0|[0-9]+0{{{zeros}}})(?:\\.0+)?"),
@@ -289,7 +289,7 @@ fn at_most(bound: &Bound) -> String {
 
 /// Returns the decimals without sign whose size is at or above the bound's.
 fn magnitude_at_least(bound: &Bound) -> String {
-    let (whole, fraction) = (bound.value.whole(), bound.value.fraction());
+    let (whole, fraction) = (bound.value.integer_digits(), bound.value.fraction());
     let more = match (fraction.as_str(), bound.is_exclusive) {
         ("", false) => "(?:\\.[0-9]+)?".to_owned(),
         ("", true) => "\\.[0-9]*[1-9][0-9]*".to_owned(),
@@ -301,12 +301,12 @@ fn magnitude_at_least(bound: &Bound) -> String {
             format!("\\.(?:{})", all.join("|"))
         }
     };
-    format!("(?:{whole}{more}|(?:{})(?:\\.[0-9]+)?)", above(&whole))
+    format!("(?:{whole}{more}|(?:{})(?:\\.[0-9]+)?)", greater_naturals(&whole))
 }
 
 /// Returns the decimals without sign whose size is at or below the bound's.
 fn magnitude_at_most(bound: &Bound) -> String {
-    let (whole, fraction) = (bound.value.whole(), bound.value.fraction());
+    let (whole, fraction) = (bound.value.integer_digits(), bound.value.fraction());
     let less = match (fraction.as_str(), bound.is_exclusive) {
         ("", false) => Some("(?:\\.0+)?".to_owned()),
         ("", true) => None,
@@ -329,12 +329,12 @@ fn magnitude_at_most(bound: &Bound) -> String {
     };
     let mut all = Vec::new();
     all.extend(less.map(|less| format!("{whole}{less}")));
-    all.extend(below(&whole).map(|below| format!("(?:{below})(?:\\.[0-9]+)?")));
+    all.extend(smaller_naturals(&whole).map(|below| format!("(?:{below})(?:\\.[0-9]+)?")));
     format!("(?:{})", all.join("|"))
 }
 
 /// Returns the natural numbers above one.
-fn above(number: &str) -> String {
+fn greater_naturals(number: &str) -> String {
     let mut all = vec![format!("[1-9][0-9]{{{},}}", number.len())];
     for (at, digit) in number.bytes().enumerate().filter(|(_, digit)| *digit < b'9') {
         let rest = number.len() - at - 1;
@@ -344,17 +344,17 @@ fn above(number: &str) -> String {
 }
 
 /// Returns the natural numbers below one, if there are any.
-fn below(number: &str) -> Option<String> {
+fn smaller_naturals(number: &str) -> Option<String> {
     let mut all = Vec::new();
     if number.len() > 1 {
         all.push("0".to_owned());
         all.push(format!("[1-9][0-9]{{0,{}}}", number.len() - 2));
     }
     for (at, digit) in number.bytes().enumerate() {
-        let least = if at == 0 && number.len() > 1 { b'1' } else { b'0' };
-        if digit > least {
+        let min = if at == 0 && number.len() > 1 { b'1' } else { b'0' };
+        if digit > min {
             let rest = number.len() - at - 1;
-            let range = format!("[{}-{}]", char::from(least), char::from(digit - 1));
+            let range = format!("[{}-{}]", char::from(min), char::from(digit - 1));
             all.push(format!("{}{range}[0-9]{{{rest}}}", &number[..at]));
         }
     }
@@ -366,8 +366,8 @@ mod tests {
     use super::*;
 
     /// Returns whether all expressions of a form match a text.
-    fn matches(numbers: &Numbers, text: &str) -> bool {
-        let Ok(NumberForm::All(all)) = numbers.form() else { panic!("steps") };
+    fn matches(numbers: &NumberSet, text: &str) -> bool {
+        let Ok(NumberForm::All(all)) = numbers.lexeme() else { panic!("steps") };
         all.iter().all(|regex| super::super::text::is_whole_match(regex, text))
     }
 
@@ -383,12 +383,12 @@ mod tests {
         for bound in bounds {
             for is_exclusive in [false, true] {
                 let bound = Bound { value: Decimal::parse(bound), is_exclusive };
-                let least = Numbers { least: Some(bound.clone()), ..Numbers::default() };
-                let most = Numbers { most: Some(bound.clone()), ..Numbers::default() };
+                let min = NumberSet { min: Some(bound.clone()), ..NumberSet::default() };
+                let max = NumberSet { max: Some(bound.clone()), ..NumberSet::default() };
                 for text in tried {
                     let number = Decimal::parse(text);
-                    assert_eq!(matches(&least, text), least.has(&number).unwrap(), "{text} >= {bound:?}");
-                    assert_eq!(matches(&most, text), most.has(&number).unwrap(), "{text} <= {bound:?}");
+                    assert_eq!(matches(&min, text), min.has(&number).unwrap(), "{text} >= {bound:?}");
+                    assert_eq!(matches(&max, text), max.has(&number).unwrap(), "{text} <= {bound:?}");
                 }
             }
         }

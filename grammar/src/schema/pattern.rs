@@ -142,9 +142,9 @@ fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String
 /// Returns whether a repetition follows `{`.
 fn is_count(chars: &Peekable<Chars<'_>>) -> bool {
     let inner: String = chars.clone().take_while(|c| *c != '}').collect();
-    let (least, most) = inner.split_once(',').unwrap_or((&inner, ""));
+    let (min, max) = inner.split_once(',').unwrap_or((&inner, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    !least.is_empty() && is_number(least) && is_number(most) && chars.clone().nth(inner.chars().count()) == Some('}')
+    !min.is_empty() && is_number(min) && is_number(max) && chars.clone().nth(inner.chars().count()) == Some('}')
 }
 
 /// White space of ECMA-262's `\s`: white space and line terminators.

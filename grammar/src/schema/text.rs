@@ -18,7 +18,7 @@ pub(super) const MAX_LENGTH: u64 = 1_000_000;
 /// One character of a text, quoted.
 pub(super) const CHARACTER: &str = r#"(?:[^\x22\x5c\x00-\x1f]|\x5c(?:[\x22\x5cbfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"#;
 /// One character of a text as it is.
-const ANY: &str = r"[\x{0}-\x{10ffff}]";
+const ANY_CHARACTER: &str = r"[\x{0}-\x{10ffff}]";
 /// Max variants of a pattern after its anchors are moved to the ends.
 const MAX_VARIANTS: usize = 64;
 /// Max work to find out whether a text matches, or whether any text does.
@@ -49,7 +49,7 @@ impl Pattern {
     }
 
     /// Reads an expression that whole texts match, in Rust's syntax.
-    pub fn whole(regex: &str) -> Result<Pattern, String> {
+    pub fn whole_match(regex: &str) -> Result<Pattern, String> {
         Pattern::parse(&format!("^(?:{regex})$"), true)
     }
 
@@ -117,21 +117,21 @@ pub(super) fn literal(text: &str, quoted: bool) -> String {
     out
 }
 
-/// Returns an expression for any text of `least` to `most` characters.
-pub(super) fn of_length(least: u64, most: Option<u64>, quoted: bool) -> String {
-    let one = if quoted { CHARACTER } else { ANY };
+/// Returns an expression for any text of `min` to `max` characters.
+pub(super) fn length_regex(min: u64, max: Option<u64>, quoted: bool) -> String {
+    let one = if quoted { CHARACTER } else { ANY_CHARACTER };
     // No answer has more characters than this.
-    let most = most.filter(|most| *most <= MAX_LENGTH);
-    match (least, most) {
+    let max = max.filter(|max| *max <= MAX_LENGTH);
+    match (min, max) {
         (0, None) => format!("{one}*"),
-        (least, None) => format!("{one}{{{least},}}"),
-        (least, Some(most)) => format!("{one}{{{least},{most}}}"),
+        (min, None) => format!("{one}{{{min},}}"),
+        (min, Some(max)) => format!("{one}{{{min},{max}}}"),
     }
 }
 
 /// Lists the texts that a pattern matches, if they are few; `None` if they are many, or may be
 /// many.
-pub(super) fn texts(pattern: &str, most: usize) -> Option<Vec<String>> {
+pub(super) fn texts(pattern: &str, max: usize) -> Option<Vec<String>> {
     let conditions = pattern::conditions(pattern).ok()?;
     let [condition] = conditions.as_slice() else { return None };
     let hir = ParserBuilder::new().crlf(true).nest_limit(MAX_NEST).build().parse(&condition.regex).ok()?;
@@ -142,17 +142,17 @@ pub(super) fn texts(pattern: &str, most: usize) -> Option<Vec<String>> {
         }
         let mut texts = vec![String::new()];
         for part in &variant.parts {
-            texts = joined(&texts, &listed(part, most)?, most)?;
+            texts = concatenations(&texts, &matched_texts(part, max)?, max)?;
         }
         all.extend(texts);
     }
     all.sort();
     all.dedup();
-    (all.len() <= most).then_some(all)
+    (all.len() <= max).then_some(all)
 }
 
-fn joined(heads: &[String], tails: &[String], most: usize) -> Option<Vec<String>> {
-    let count = heads.len().checked_mul(tails.len()).filter(|count| *count <= 4 * most)?;
+fn concatenations(heads: &[String], tails: &[String], max: usize) -> Option<Vec<String>> {
+    let count = heads.len().checked_mul(tails.len()).filter(|count| *count <= 4 * max)?;
     let mut all = Vec::with_capacity(count);
     for head in heads {
         all.extend(tails.iter().map(|tail| format!("{head}{tail}")));
@@ -161,14 +161,14 @@ fn joined(heads: &[String], tails: &[String], most: usize) -> Option<Vec<String>
 }
 
 /// Lists the texts of an expression without anchors.
-fn listed(hir: &Hir, most: usize) -> Option<Vec<String>> {
+fn matched_texts(hir: &Hir, max: usize) -> Option<Vec<String>> {
     let all = match hir.kind() {
         HirKind::Empty => vec![String::new()],
         HirKind::Literal(literal) => vec![String::from_utf8(literal.0.to_vec()).ok()?],
         HirKind::Class(class) => {
             let class = unicode(class)?;
             let count: u64 = class.iter().map(|range| u64::from(range.end() as u32 - range.start() as u32) + 1).sum();
-            if count > most as u64 {
+            if count > max as u64 {
                 return None;
             }
             class.iter().flat_map(|range| range.start()..=range.end()).map(String::from).collect()
@@ -176,32 +176,32 @@ fn listed(hir: &Hir, most: usize) -> Option<Vec<String>> {
         HirKind::Look(_) => return None,
         HirKind::Repetition(repetition) => {
             let last = repetition.max.filter(|max| *max <= 64)?;
-            let one = listed(&repetition.sub, most)?;
+            let one = matched_texts(&repetition.sub, max)?;
             let (mut all, mut texts) = (Vec::new(), vec![String::new()]);
             for count in 0..=last {
                 if count >= repetition.min {
                     all.extend(texts.iter().cloned());
                 }
                 if count < last {
-                    texts = joined(&texts, &one, most)?;
+                    texts = concatenations(&texts, &one, max)?;
                 }
             }
             all
         }
-        HirKind::Capture(capture) => listed(&capture.sub, most)?,
+        HirKind::Capture(capture) => matched_texts(&capture.sub, max)?,
         HirKind::Concat(parts) => {
             let mut texts = vec![String::new()];
             for part in parts {
-                texts = joined(&texts, &listed(part, most)?, most)?;
+                texts = concatenations(&texts, &matched_texts(part, max)?, max)?;
             }
             texts
         }
         HirKind::Alternation(parts) => {
-            let all: Option<Vec<_>> = parts.iter().map(|part| listed(part, most)).collect();
+            let all: Option<Vec<_>> = parts.iter().map(|part| matched_texts(part, max)).collect();
             all?.into_iter().flatten().collect()
         }
     };
-    (all.len() <= 4 * most).then_some(all)
+    (all.len() <= 4 * max).then_some(all)
 }
 
 /// A variant of a pattern that has anchors only at its ends.
@@ -214,7 +214,7 @@ struct Variant {
 
 /// Writes an expression that matches whole texts that contain a match of a pattern.
 fn search(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
-    let any = of_length(0, None, quoted);
+    let any = length_regex(0, None, quoted);
     for (i, variant) in variants(hir)?.into_iter().enumerate() {
         out.push_str(if i > 0 { "|" } else { "" });
         out.push_str(if variant.starts { "" } else { &any });
@@ -245,21 +245,21 @@ fn variants(hir: &Hir) -> Result<Vec<Variant>, String> {
             let mut all = vec![Variant::default()];
             for part in parts {
                 let tails = variants(part)?;
-                let mut joined = Vec::new();
+                let mut concatenations = Vec::new();
                 for head in &all {
                     for tail in &tails {
                         let inside = tail.starts && !head.parts.is_empty() || head.ends && !tail.parts.is_empty();
                         if inside {
                             return Err(unsupported());
                         }
-                        joined.push(Variant {
+                        concatenations.push(Variant {
                             starts: head.starts || tail.starts,
                             ends: head.ends || tail.ends,
                             parts: [head.parts.as_slice(), &tail.parts].concat(),
                         });
                     }
                 }
-                all = joined;
+                all = concatenations;
                 if all.len() > MAX_VARIANTS {
                     return Err(unsupported());
                 }
@@ -295,8 +295,8 @@ fn write(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
         HirKind::Repetition(repetition) => {
             out.push_str("(?:");
             write(&repetition.sub, quoted, out)?;
-            let most = repetition.max.map(|max| max.to_string()).unwrap_or_default();
-            let _ = write!(out, "){{{},{most}}}", repetition.min);
+            let max = repetition.max.map(|max| max.to_string()).unwrap_or_default();
+            let _ = write!(out, "){{{},{max}}}", repetition.min);
         }
         HirKind::Capture(capture) => write(&capture.sub, quoted, out)?,
         HirKind::Concat(parts) => parts.iter().try_for_each(|part| write(part, quoted, out))?,

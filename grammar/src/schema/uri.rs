@@ -53,7 +53,7 @@ fn without_dots(path: &str) -> String {
 }
 
 /// Decodes percent escapes. Keeps a `%` without two digits.
-pub(super) fn decoded(text: &str) -> String {
+pub(super) fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -85,6 +85,6 @@ mod tests {
             assert_eq!(resolve(base, reference), expected);
         }
         assert_eq!(resolve("http://localhost:1234", "root.json"), "http://localhost:1234/root.json");
-        assert_eq!(decoded("Box%3Cstring%3E%25%2"), "Box<string>%%2");
+        assert_eq!(percent_decode("Box%3Cstring%3E%25%2"), "Box<string>%%2");
     }
 }

@@ -5,12 +5,12 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::alternative::{Alternative, Arrays, Content, Exact, Literal, Objects, State, Texts};
+use super::alternative::{Alternative, ArraySet, Conjunction, Content, ExactValue, Literal, ObjectSet, TextSet};
 use super::automaton::{Automaton, Brackets, Node, Repeat, list};
 use super::expand::Sets;
-use super::keywords::wrong;
-use super::layout::{ArrayLayout, Named, ObjectLayout};
-use super::number::{NumberForm, Numbers};
+use super::keywords::schema_error;
+use super::layout::{ArrayLayout, NamedMember, ObjectLayout};
+use super::number::{NumberForm, NumberSet};
 use super::text;
 use crate::GrammarError;
 
@@ -35,8 +35,8 @@ const MAX_CONTAINS: usize = 4;
 pub(super) struct Writer<'s> {
     pub sets: Sets<'s>,
     pub lark: String,
-    names: HashMap<State, usize>,
-    todo: Vec<(State, usize)>,
+    names: HashMap<Conjunction, usize>,
+    todo: Vec<(Conjunction, usize)>,
     terminals: HashMap<String, usize>,
     automata: usize,
     /// Whether every possible end of a begun key may be a duplicate.
@@ -58,18 +58,18 @@ impl<'s> Writer<'s> {
 
     /// Writes the rules of all values of a schema, `start` first.
     pub fn write(&mut self) -> Result<(), GrammarError> {
-        let root = State::from([Literal::of(0)]);
+        let root = Conjunction::from([Literal::of(0)]);
         if let Content::None { .. } = self.sets.content(&root)? {
-            return Err(self.nothing(root)?);
+            return Err(self.unsatisfiable_error(root)?);
         }
         let start = self.rule(&root);
         let _ = writeln!(self.lark, "start: {start}");
         while let Some((state, number)) = self.todo.pop() {
             if self.names.len() > MAX_RULES {
-                return Err(wrong("#", format!("it has more than {MAX_RULES} different parts")));
+                return Err(schema_error("#", format!("it has more than {MAX_RULES} different parts")));
             }
             let set = self.sets.state(&state)?;
-            let at = state.iter().next().map_or(0, |literal| literal.place);
+            let at = state.iter().next().map_or(0, |literal| literal.subschema);
             let mut all = Vec::new();
             let (mut values, mut others) = (Vec::new(), Vec::new());
             for alternative in set.alternatives.iter() {
@@ -83,7 +83,7 @@ impl<'s> Writer<'s> {
                 all.extend(self.alternative(&alternative, at)?);
             }
             if all.is_empty() {
-                return Err(self.nothing(state)?);
+                return Err(self.unsatisfiable_error(state)?);
             }
             all.dedup();
             let _ = writeln!(self.lark, "s{number}: {}", all.join(" | "));
@@ -92,14 +92,14 @@ impl<'s> Writer<'s> {
     }
 
     /// Returns why no value can be written of subschemas that hold together.
-    fn nothing(&mut self, state: State) -> Result<GrammarError, GrammarError> {
-        if let Some((pointer, keyword)) = &self.sets.left_out {
+    fn unsatisfiable_error(&mut self, state: Conjunction) -> Result<GrammarError, GrammarError> {
+        if let Some((pointer, keyword)) = &self.sets.inexpressible {
             let message = format!("not, if or oneOf needs the opposite of {keyword} here, which cannot be enforced");
-            return Ok(wrong(pointer, message));
+            return Ok(schema_error(pointer, message));
         }
         let mut pointers: Vec<&str> = Vec::new();
         for literal in self.required_part(state)? {
-            pointers.push(self.sets.document.get(literal.place).1);
+            pointers.push(self.sets.document.get(literal.subschema).1);
         }
         let together = match pointers.get(1) {
             Some(other) => format!(" together with {other}"),
@@ -108,12 +108,12 @@ impl<'s> Writer<'s> {
         let message = format!(
             "no JSON value satisfies it{together}: it allows nothing, contradicts itself, or refers to itself without end"
         );
-        Ok(wrong(pointers.first().unwrap_or(&"#"), message))
+        Ok(schema_error(pointers.first().unwrap_or(&"#"), message))
     }
 
     /// Returns the innermost subschemas without a value that a value of these must have as a
     /// member.
-    fn required_part(&mut self, state: State) -> Result<State, GrammarError> {
+    fn required_part(&mut self, state: Conjunction) -> Result<Conjunction, GrammarError> {
         let mut seen = vec![state];
         while let Some(state) = seen.last() {
             let set = self.sets.state(state)?;
@@ -137,7 +137,7 @@ impl<'s> Writer<'s> {
     }
 
     /// Returns the name of a set's rule. The rule itself is written later.
-    fn rule(&mut self, state: &State) -> String {
+    fn rule(&mut self, state: &Conjunction) -> String {
         let next = self.names.len();
         let number = *self.names.entry(state.clone()).or_insert(next);
         if number == next {
@@ -160,7 +160,7 @@ impl<'s> Writer<'s> {
     }
 
     /// Returns fragments for listed values.
-    fn values(&mut self, values: &[Exact]) -> Vec<String> {
+    fn values(&mut self, values: &[ExactValue]) -> Vec<String> {
         let (mut scalars, mut all) = (Vec::new(), Vec::new());
         for value in values {
             match &*value.value {
@@ -204,8 +204,8 @@ impl<'s> Writer<'s> {
         })
     }
 
-    fn number(&mut self, numbers: &Numbers, at: usize) -> Result<String, GrammarError> {
-        match numbers.form().map_err(|message| wrong(self.sets.document.get(at).1, message))? {
+    fn number(&mut self, numbers: &NumberSet, at: usize) -> Result<String, GrammarError> {
+        match numbers.lexeme().map_err(|message| schema_error(self.sets.document.get(at).1, message))? {
             NumberForm::All(all) => Ok(self.terminal(&all.into_iter().map(|regex| (regex, true)).collect::<Vec<_>>())),
             NumberForm::Steps(mut schema) => {
                 schema["x-guidance"] = serde_json::json!({"whitespace_pattern": JSON_SPACE});
@@ -215,14 +215,14 @@ impl<'s> Writer<'s> {
     }
 
     /// Returns a terminal for texts, except those in `but`; `None` if no text is left.
-    fn text(&mut self, texts: &Texts, but: &[String], at: usize) -> Result<Option<String>, GrammarError> {
+    fn text(&mut self, texts: &TextSet, but: &[String], at: usize) -> Result<Option<String>, GrammarError> {
         match texts.is_empty() {
             Some(true) => return Ok(None),
             Some(false) => {}
             None => {
                 let message =
                     "it takes too long to check whether any text satisfies its patterns; use a simpler pattern";
-                return Err(wrong(self.sets.document.get(at).1, message.to_owned()));
+                return Err(schema_error(self.sets.document.get(at).1, message.to_owned()));
             }
         }
         let quoted = |regex: &str| format!("\\x22(?:{regex})\\x22");
@@ -230,8 +230,8 @@ impl<'s> Writer<'s> {
         for pattern in texts.patterns.iter().filter(|pattern| pattern.holds) {
             all.push((quoted(&pattern.quoted), true));
         }
-        if all.is_empty() || texts.least > 0 || texts.most.is_some() {
-            all.push((quoted(&text::of_length(texts.least, texts.most, true)), true));
+        if all.is_empty() || texts.min > 0 || texts.max.is_some() {
+            all.push((quoted(&text::length_regex(texts.min, texts.max, true)), true));
         }
         for pattern in texts.patterns.iter().filter(|pattern| !pattern.holds) {
             all.push((quoted(&pattern.quoted), false));
@@ -243,18 +243,18 @@ impl<'s> Writer<'s> {
         Ok(Some(self.terminal(&all)))
     }
 
-    fn array(&mut self, arrays: &Arrays, at: usize) -> Result<Option<String>, GrammarError> {
+    fn array(&mut self, arrays: &ArraySet, at: usize) -> Result<Option<String>, GrammarError> {
         let Some(layout) = self.sets.array_layout(arrays, &mut true)? else { return Ok(None) };
         let refuse = |writer: &Writer<'_>, keyword: &str, message: String| {
-            Err(wrong(&format!("{}/{keyword}", writer.sets.document.get(at).1), message))
+            Err(schema_error(&format!("{}/{keyword}", writer.sets.document.get(at).1), message))
         };
-        if layout.least > MAX_ITEMS {
-            let message = format!("a minItems of {} is not supported; the largest is {MAX_ITEMS}", layout.least);
+        if layout.min > MAX_ITEMS {
+            let message = format!("a minItems of {} is not supported; the largest is {MAX_ITEMS}", layout.min);
             return refuse(self, "minItems", message);
         }
         let brackets = Brackets::ARRAY;
-        if arrays.is_unique && layout.most.is_none_or(|most| most > 1) {
-            return match self.unique(arrays, &layout)? {
+        if arrays.is_unique && layout.max.is_none_or(|max| max > 1) {
+            return match self.unique_automaton(arrays, &layout)? {
                 Some(automaton) => Ok(self.automaton(&automaton, brackets)),
                 None => refuse(
                     self,
@@ -264,7 +264,7 @@ impl<'s> Writer<'s> {
             };
         }
         if !arrays.contains.is_empty() {
-            return match self.containing(arrays, &layout)? {
+            return match self.contains_automaton(arrays, &layout)? {
                 Some(automaton) => Ok(self.automaton(&automaton, brackets)),
                 None => refuse(
                     self,
@@ -277,7 +277,7 @@ impl<'s> Writer<'s> {
         if layout.prefix.is_empty() {
             let Some(rest) = &layout.rest else { return Ok(Some("\"[\" \"]\"".to_owned())) };
             let part = self.rule(rest);
-            return Ok(Some(list(&part, layout.least, layout.most, brackets)));
+            return Ok(Some(list(&part, layout.min, layout.max, brackets)));
         }
         if layout.prefix.len() > MAX_NODES {
             return refuse(
@@ -290,11 +290,11 @@ impl<'s> Writer<'s> {
         let mut automaton = Automaton::default();
         for (i, state) in layout.prefix.iter().enumerate() {
             let edges = vec![(self.rule(state), i + 1)];
-            automaton.nodes.push(Node { ends: i as u64 >= layout.least, edges, ..Node::default() });
+            automaton.nodes.push(Node { may_end: i as u64 >= layout.min, edges, ..Node::default() });
         }
-        let (least, most) = (layout.least.saturating_sub(length), layout.most.map(|most| most.saturating_sub(length)));
-        let repeat = layout.rest.as_ref().map(|rest| Repeat { part: self.rule(rest), least, most });
-        automaton.nodes.push(Node { ends: true, repeat, ..Node::default() });
+        let (min, max) = (layout.min.saturating_sub(length), layout.max.map(|max| max.saturating_sub(length)));
+        let repeat = layout.rest.as_ref().map(|rest| Repeat { part: self.rule(rest), min, max });
+        automaton.nodes.push(Node { may_end: true, repeat, ..Node::default() });
         Ok(self.automaton(&automaton, brackets))
     }
 
@@ -306,7 +306,7 @@ impl<'s> Writer<'s> {
 
     /// Returns arrays of different values from a list, in its order or, for short lists, in any
     /// order. Returns `None` if the values are not listed.
-    fn unique(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
+    fn unique_automaton(&mut self, arrays: &ArraySet, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
         let Some(rest) = layout.rest.as_ref().filter(|_| layout.prefix.is_empty() && arrays.contains.is_empty()) else {
             return Ok(None);
         };
@@ -315,8 +315,8 @@ impl<'s> Writer<'s> {
         for alternative in set.alternatives.iter() {
             match alternative {
                 Alternative::Values(own) => values.extend(own.iter().cloned()),
-                Alternative::Null => values.push(Exact::of(&Value::Null)),
-                Alternative::Boolean => values.extend([true, false].map(|flag| Exact::of(&Value::Bool(flag)))),
+                Alternative::Null => values.push(ExactValue::of(&Value::Null)),
+                Alternative::Boolean => values.extend([true, false].map(|flag| ExactValue::of(&Value::Bool(flag)))),
                 _ => return Ok(None),
             }
         }
@@ -325,8 +325,8 @@ impl<'s> Writer<'s> {
         if values.len() <= MAX_PERMUTED {
             return Ok(Some(self.permutations(&values, layout)));
         }
-        let most = layout.most.unwrap_or(u64::MAX).min(values.len() as u64);
-        let counted = if layout.least > 0 || most < values.len() as u64 { most as usize } else { 0 };
+        let max = layout.max.unwrap_or(u64::MAX).min(values.len() as u64);
+        let counted = if layout.min > 0 || max < values.len() as u64 { max as usize } else { 0 };
         let width = counted + 1;
         if (values.len() + 1) * width > MAX_NODES {
             return Ok(None);
@@ -334,13 +334,13 @@ impl<'s> Writer<'s> {
         let mut automaton = Automaton::default();
         for at in 0..=values.len() {
             for count in 0..width {
-                let mut node = Node { ends: counted == 0 || count as u64 >= layout.least, ..Node::default() };
+                let mut node = Node { may_end: counted == 0 || count as u64 >= layout.min, ..Node::default() };
                 if let Some(value) = values.get(at) {
                     let next = (count + 1).min(counted);
                     if counted == 0 || count < counted {
                         node.edges.push((self.value(&value.value), (at + 1) * width + next));
                     }
-                    node.also = Some((at + 1) * width + count);
+                    node.alternative_node = Some((at + 1) * width + count);
                 }
                 automaton.nodes.push(node);
             }
@@ -350,13 +350,13 @@ impl<'s> Writer<'s> {
 
     /// Returns arrays of different values in any order. The automaton has a node for each subset of
     /// the values: those written so far.
-    fn permutations(&mut self, values: &[Exact], layout: &ArrayLayout) -> Automaton {
+    fn permutations(&mut self, values: &[ExactValue], layout: &ArrayLayout) -> Automaton {
         let parts: Vec<String> = values.iter().map(|value| self.value(&value.value)).collect();
         let mut automaton = Automaton::default();
         for written in 0usize..1 << parts.len() {
             let count = u64::from(written.count_ones());
-            let mut node = Node { ends: count >= layout.least, ..Node::default() };
-            if layout.most.is_none_or(|most| count < most) {
+            let mut node = Node { may_end: count >= layout.min, ..Node::default() };
+            if layout.max.is_none_or(|max| count < max) {
                 let left = parts.iter().enumerate().filter(|(at, _)| written >> at & 1 == 0);
                 node.edges.extend(left.map(|(at, part)| (part.clone(), written | 1 << at)));
             }
@@ -367,13 +367,14 @@ impl<'s> Writer<'s> {
 
     /// Returns arrays with enough items that satisfy each `contains`; `None` if the counts need too
     /// many nodes.
-    fn containing(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
-        let length = layout.prefix.len().max(layout.least as usize).max(layout.most.unwrap_or(0).min(1 << 20) as usize);
-        let caps: Vec<usize> = arrays
-            .contains
-            .iter()
-            .map(|contains| contains.most.unwrap_or(contains.least).min(1 << 20) as usize)
-            .collect();
+    fn contains_automaton(
+        &mut self,
+        arrays: &ArraySet,
+        layout: &ArrayLayout,
+    ) -> Result<Option<Automaton>, GrammarError> {
+        let length = layout.prefix.len().max(layout.min as usize).max(layout.max.unwrap_or(0).min(1 << 20) as usize);
+        let caps: Vec<usize> =
+            arrays.contains.iter().map(|contains| contains.max.unwrap_or(contains.min).min(1 << 20) as usize).collect();
         let count: Option<usize> =
             caps.iter().try_fold(length + 1, |all, cap| all.checked_mul(cap + 1).filter(|all| *all <= MAX_NODES));
         let Some(count) = count.filter(|_| caps.len() <= MAX_CONTAINS) else { return Ok(None) };
@@ -388,19 +389,19 @@ impl<'s> Writer<'s> {
                     own
                 })
                 .collect();
-            let is_met = arrays.contains.iter().zip(&counts).all(|(contains, count)| *count as u64 >= contains.least);
-            let mut node = Node { ends: is_met && at as u64 >= layout.least, ..Node::default() };
+            let is_met = arrays.contains.iter().zip(&counts).all(|(contains, count)| *count as u64 >= contains.min);
+            let mut node = Node { may_end: is_met && at as u64 >= layout.min, ..Node::default() };
             let state = layout.prefix.get(at).or(layout.rest.as_ref());
-            let may_follow = layout.most.is_none_or(|most| (at as u64) < most);
+            let may_follow = layout.max.is_none_or(|max| (at as u64) < max);
             if let Some(state) = state.filter(|_| may_follow) {
                 let next = (at + 1).min(length);
                 for choice in 0..1u32 << caps.len() {
-                    if let Some((part, counts)) = self.chosen(arrays, state, &counts, &caps, choice)? {
+                    if let Some((part, counts)) = self.item_with_choice(arrays, state, &counts, &caps, choice)? {
                         let to = counts.iter().zip(&caps).rev().fold(0, |all, (count, cap)| all * (cap + 1) + count);
                         let to = to * (length + 1) + next;
                         match to == number {
                             // An edge to its own node is a repetition.
-                            true => node.repeat = Some(Repeat { part, least: 0, most: None }),
+                            true => node.repeat = Some(Repeat { part, min: 0, max: None }),
                             false => node.edges.push((part, to)),
                         }
                     }
@@ -412,10 +413,10 @@ impl<'s> Writer<'s> {
     }
 
     /// Returns an item that satisfies the chosen `contains`, with the new counts of all `contains`.
-    fn chosen(
+    fn item_with_choice(
         &mut self,
-        arrays: &Arrays,
-        state: &State,
+        arrays: &ArraySet,
+        state: &Conjunction,
         counts: &[usize],
         caps: &[usize],
         choice: u32,
@@ -428,7 +429,7 @@ impl<'s> Writer<'s> {
                 }
                 counts[i] += 1;
                 state.insert(contains.item);
-            } else if contains.most.is_some() {
+            } else if contains.max.is_some() {
                 state.insert(contains.item.negated());
             }
         }
@@ -438,30 +439,30 @@ impl<'s> Writer<'s> {
         })
     }
 
-    fn object(&mut self, objects: &Objects) -> Result<Option<String>, GrammarError> {
+    fn object(&mut self, objects: &ObjectSet) -> Result<Option<String>, GrammarError> {
         let Some(layout) = self.sets.object_layout(objects, &mut true)? else { return Ok(None) };
         let extra = self.extra(&layout)?;
         let required = layout.named.iter().filter(|named| named.is_required).count();
-        let is_counted = layout.least > required as u64
-            || layout.most.is_some_and(|most| !extra.is_empty() || most < layout.named.len() as u64);
-        let width = match (is_counted, layout.most) {
+        let is_counted = layout.min > required as u64
+            || layout.max.is_some_and(|max| !extra.is_empty() || max < layout.named.len() as u64);
+        let width = match (is_counted, layout.max) {
             (false, _) => 1,
-            (true, Some(most)) => most.saturating_add(1),
-            (true, None) => layout.least + 1,
+            (true, Some(max)) => max.saturating_add(1),
+            (true, None) => layout.min + 1,
         };
         let optional = layout.named.len() - required;
         let nodes = (layout.named.len() as u64 + 1).saturating_mul(width);
         if optional == 0 && required > 0 && !is_counted || optional > MAX_ORDERED || nodes > MAX_NODES as u64 {
-            return self.unordered(&layout, &extra);
+            return self.unordered_members(&layout, &extra);
         }
         if layout.named.is_empty() {
             return Ok(match extra.as_str() {
-                "" if layout.least > 0 => None,
+                "" if layout.min > 0 => None,
                 "" => Some("\"{\" \"}\"".to_owned()),
-                extra => Some(list(extra, layout.least, layout.most, Brackets::OBJECT)),
+                extra => Some(list(extra, layout.min, layout.max, Brackets::OBJECT)),
             });
         }
-        let automaton = self.ordered(&layout, &extra, is_counted, width as usize);
+        let automaton = self.ordered_members(&layout, &extra, is_counted, width as usize);
         Ok(self.automaton(&automaton, Brackets::OBJECT))
     }
 
@@ -470,9 +471,9 @@ impl<'s> Writer<'s> {
     fn extra(&mut self, layout: &ObjectLayout) -> Result<String, GrammarError> {
         let mut all = Vec::new();
         for region in &layout.regions {
-            let at = region.state.iter().next().map_or(0, |literal| literal.place);
+            let at = region.state.iter().next().map_or(0, |literal| literal.subschema);
             let but: Vec<String> =
-                layout.taken.iter().filter(|name| region.names.has(name) != Some(false)).cloned().collect();
+                layout.excluded_names.iter().filter(|name| region.names.has(name) != Some(false)).cloned().collect();
             if let Some(key) = self.text(&region.names, &but, at)? {
                 all.push(format!("{key} \":\" {}", self.rule(&region.state)));
                 self.is_narrow |= region.is_narrow;
@@ -497,20 +498,25 @@ impl<'s> Writer<'s> {
     /// The nodes form a grid with a column for each count of members. Each named member has a row.
     /// The row `length` follows the named members if the last one was skipped. The row `length + 1`
     /// is the end of the object, where further members repeat.
-    fn ordered(&mut self, layout: &ObjectLayout, extra: &str, is_counted: bool, width: usize) -> Automaton {
+    fn ordered_members(&mut self, layout: &ObjectLayout, extra: &str, is_counted: bool, width: usize) -> Automaton {
         let mut automaton = Automaton::default();
         let length = layout.named.len();
-        let is_enough = |count: usize| !is_counted || count as u64 >= layout.least;
-        let is_full = |count: usize| is_counted && layout.most.is_some_and(|most| count as u64 >= most);
+        let is_enough = |count: usize| !is_counted || count as u64 >= layout.min;
+        let is_full = |count: usize| is_counted && layout.max.is_some_and(|max| count as u64 >= max);
         let next = |count: usize| (count + 1).min(width - 1);
-        for (at, Named { name, state, is_required }) in layout.named.iter().enumerate() {
+        for (at, NamedMember { name, state, is_required }) in layout.named.iter().enumerate() {
             let part = format!("{} \":\" {}", key(name), self.rule(state));
             let is_over = !layout.named[at..].iter().any(|named| named.is_required);
             let row = if at + 1 == length { length + 1 } else { at + 1 };
             for count in 0..width {
                 let edges = if is_full(count) { Vec::new() } else { vec![(part.clone(), row * width + next(count))] };
-                let also = (!is_required).then_some((at + 1) * width + count);
-                automaton.nodes.push(Node { ends: is_over && is_enough(count), edges, also, ..Node::default() });
+                let alternative_node = (!is_required).then_some((at + 1) * width + count);
+                automaton.nodes.push(Node {
+                    may_end: is_over && is_enough(count),
+                    edges,
+                    alternative_node,
+                    ..Node::default()
+                });
             }
         }
         for count in 0..width {
@@ -519,21 +525,20 @@ impl<'s> Writer<'s> {
             automaton.nodes.push(Node { edges, ..Node::default() });
         }
         for count in 0..width {
-            let (least, most) = match is_counted {
-                true => (
-                    layout.least.saturating_sub(count as u64),
-                    layout.most.map(|most| most.saturating_sub(count as u64)),
-                ),
+            let (min, max) = match is_counted {
+                true => {
+                    (layout.min.saturating_sub(count as u64), layout.max.map(|max| max.saturating_sub(count as u64)))
+                }
                 false => (0, None),
             };
-            let repeat = (!extra.is_empty()).then(|| Repeat { part: extra.to_owned(), least, most });
-            automaton.nodes.push(Node { ends: repeat.is_some() || is_enough(count), repeat, ..Node::default() });
+            let repeat = (!extra.is_empty()).then(|| Repeat { part: extra.to_owned(), min, max });
+            automaton.nodes.push(Node { may_end: repeat.is_some() || is_enough(count), repeat, ..Node::default() });
         }
         automaton
     }
 
     /// Returns required members in the schema's order, then all others in any order.
-    fn unordered(&mut self, layout: &ObjectLayout, extra: &str) -> Result<Option<String>, GrammarError> {
+    fn unordered_members(&mut self, layout: &ObjectLayout, extra: &str) -> Result<Option<String>, GrammarError> {
         let mut begin = Vec::new();
         let mut classes: Vec<(String, Vec<String>)> = Vec::new();
         let mut numbers: HashMap<String, usize> = HashMap::new();
@@ -557,21 +562,20 @@ impl<'s> Writer<'s> {
         self.is_narrow |= !any.is_empty();
         any.extend((!extra.is_empty()).then(|| extra.to_owned()));
         let count = begin.len() as u64;
-        let (least, mut most) =
-            (layout.least.saturating_sub(count), layout.most.map(|most| most.saturating_sub(count)));
+        let (min, mut max) = (layout.min.saturating_sub(count), layout.max.map(|max| max.saturating_sub(count)));
         if extra.is_empty() {
             // Without extra members, the listed names bound the count.
             let named = (layout.named.len() as u64).saturating_sub(count);
-            most = Some(most.unwrap_or(named).min(named));
+            max = Some(max.unwrap_or(named).min(named));
         }
         if any.is_empty() {
-            return Ok((least == 0).then(|| format!("\"{{\" {} \"}}\"", begin.join(" \",\" "))));
+            return Ok((min == 0).then(|| format!("\"{{\" {} \"}}\"", begin.join(" \",\" "))));
         }
         let any = self.helper(&any);
         if begin.is_empty() {
-            return Ok(Some(list(&any, least, most, Brackets::OBJECT)));
+            return Ok(Some(list(&any, min, max, Brackets::OBJECT)));
         }
-        let more = super::automaton::repeated(&format!("\",\" {any}"), least, most);
+        let more = super::automaton::repeated(&format!("\",\" {any}"), min, max);
         Ok(Some(format!("\"{{\" {} {more} \"}}\"", begin.join(" \",\" "))))
     }
 }

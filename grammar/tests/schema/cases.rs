@@ -1,6 +1,6 @@
 //! Schemas of reports, and their neighbours.
 
-use ixc_grammar::{Begin, Frame, GrammarError, Mark, Source, Vocabulary};
+use ixc_grammar::{Frame, GrammarError, Mark, ReasoningMarks, Source, Vocabulary};
 use serde_json::{Value, json};
 
 use crate::support::{BYTES, follows, masks_allow, matcher};
@@ -133,7 +133,7 @@ fn keys_are_tracked_after_reasoning_ends() {
     let frame = Frame {
         lark: format!("thinking: (/(?s:.+)/)? <[{END}]>\nstart: thinking schema0\n"),
         schemas: vec![json!({"type": "object"})],
-        begin: Begin { open: None, close: Some(Mark::Token(END)) },
+        begin: ReasoningMarks { open: None, close: Some(Mark::Token(END)) },
         ..Frame::default()
     };
     for reasoning in ["", " say \"", "{\"a\": {"] {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use ixc_grammar::{KEYWORDS, Standing};
+use ixc_grammar::{KEYWORDS, KeywordSupport};
 use serde_json::{Map, Value, json};
 
 use crate::support::{follows, matcher};
@@ -111,13 +111,13 @@ fn check_validator(group: &Value, schema: &Value) {
 fn tables(rows: &BTreeMap<String, Row>) -> String {
     let mut text = String::from("| keyword | treatment | details |\n| --- | --- | --- |\n");
     for keyword in KEYWORDS {
-        let standing = match keyword.standing {
-            Standing::Enforced => "enforced",
-            Standing::Annotation => "annotation",
-            Standing::Structure => "structure",
-            Standing::Refused => "refused",
+        let support = match keyword.support {
+            KeywordSupport::Enforced => "enforced",
+            KeywordSupport::Annotation => "annotation",
+            KeywordSupport::Structure => "structure",
+            KeywordSupport::Refused => "refused",
         };
-        let _ = writeln!(text, "| `{}` | {standing} | {} |", keyword.name, keyword.note);
+        let _ = writeln!(text, "| `{}` | {support} | {} |", keyword.name, keyword.note);
     }
     text.push_str("\n| tests of | schemas followed | valid instances allowed | invalid instances not allowed |\n| --- | --- | --- | --- |\n");
     let mut sum = Row::default();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::Work;
+use super::WorkLimit;
 use crate::gbnf::{Characters, Node, Rules};
 
 /// Max positions of a lexeme's automaton, and max states; beyond these limits any of its characters
@@ -28,14 +28,14 @@ struct Fragment {
 
 impl Automaton {
     /// Builds the automaton; returns `None` if it would be too large or take too much work.
-    pub(super) fn of(node: &Node, rules: &Rules, work: &Work) -> Option<Automaton> {
+    pub(super) fn build(node: &Node, rules: &Rules, work: &WorkLimit) -> Option<Automaton> {
         let mut automaton = Automaton::default();
         let Fragment { first, last, .. } = automaton.add(node, rules, work)?;
         (automaton.first, automaton.last) = (first, last.into_iter().collect());
         Some(automaton)
     }
 
-    fn add(&mut self, node: &Node, rules: &Rules, work: &Work) -> Option<Fragment> {
+    fn add(&mut self, node: &Node, rules: &Rules, work: &WorkLimit) -> Option<Fragment> {
         work.add(1)?;
         Some(match node {
             Node::Characters(set) => {
@@ -68,10 +68,10 @@ impl Automaton {
                 }
                 whole
             }
-            Node::Repeat(inner, least, most) => {
+            Node::Repeat(inner, min, max) => {
                 let (mut whole, before) =
                     (Fragment { first: Vec::new(), last: Vec::new(), nullable: true }, self.classes.len());
-                for _ in 0..*least {
+                for _ in 0..*min {
                     let next = self.add(inner, rules, work)?;
                     whole = self.join(whole, next, work)?;
                     // The part is empty, however often it repeats.
@@ -79,15 +79,15 @@ impl Automaton {
                         return Some(whole);
                     }
                 }
-                match most {
+                match max {
                     None => {
                         let mut next = self.add(inner, rules, work)?;
                         self.link(&next.last, &next.first, work)?;
                         next.nullable = true;
                         self.join(whole, next, work)?
                     }
-                    Some(most) => {
-                        for _ in *least..*most {
+                    Some(max) => {
+                        for _ in *min..*max {
                             let mut next = self.add(inner, rules, work)?;
                             next.nullable = true;
                             whole = self.join(whole, next, work)?;
@@ -102,7 +102,7 @@ impl Automaton {
         })
     }
 
-    fn link(&mut self, from: &[usize], to: &[usize], work: &Work) -> Option<()> {
+    fn link(&mut self, from: &[usize], to: &[usize], work: &WorkLimit) -> Option<()> {
         work.add(from.len().saturating_mul(to.len()))?;
         for position in from {
             self.follow[*position].extend(to);
@@ -110,7 +110,7 @@ impl Automaton {
         Some(())
     }
 
-    fn join(&mut self, a: Fragment, b: Fragment, work: &Work) -> Option<Fragment> {
+    fn join(&mut self, a: Fragment, b: Fragment, work: &WorkLimit) -> Option<Fragment> {
         self.link(&a.last, &b.first, work)?;
         work.add(a.last.len() + b.first.len())?;
         let mut first = a.first;
@@ -130,7 +130,7 @@ impl Automaton {
 
     /// Returns the characters that can continue a matched text. Returns `None` if the deterministic
     /// automaton is too large or takes too much work.
-    pub(super) fn goes_on(&self, work: &Work) -> Option<Characters> {
+    pub(super) fn continuations(&self, work: &WorkLimit) -> Option<Characters> {
         let mut found: BTreeSet<usize> = BTreeSet::new();
         let mut seen: HashSet<Vec<usize>> = HashSet::new();
         let mut open: Vec<BTreeSet<usize>> = vec![self.first.iter().copied().collect()];
@@ -144,7 +144,7 @@ impl Automaton {
             work.add(bounds.len().saturating_mul(next.len()))?;
             for c in bounds {
                 let read: Vec<usize> =
-                    next.iter().filter(|position| self.classes[**position].has(c)).copied().collect();
+                    next.iter().filter(|position| self.classes[**position].contains(c)).copied().collect();
                 if read.is_empty() || seen.contains(&read) {
                     continue;
                 }

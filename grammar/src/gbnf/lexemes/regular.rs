@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Work;
+use super::WorkLimit;
 use crate::error::MAX_DEPTH;
 use crate::gbnf::{Node, Rules};
 
@@ -22,7 +22,7 @@ pub(super) struct Regular {
 impl Regular {
     /// Finds the regular rules. Rules that take too much work, or nest too deep when written out,
     /// count as not regular.
-    pub(super) fn of(rules: &Rules, work: &Work) -> Regular {
+    pub(super) fn of(rules: &Rules, work: &WorkLimit) -> Regular {
         let count = rules.0.len();
         let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
         // Each rule comes after all rules that it names; recursive rules never become ready.
@@ -54,7 +54,7 @@ impl Regular {
     }
 
     /// Returns a part's expression, if the part is regular and neither too long nor too much work.
-    pub(super) fn text(&self, node: &Node, work: &Work) -> Option<String> {
+    pub(super) fn text(&self, node: &Node, work: &WorkLimit) -> Option<String> {
         let text = match node {
             Node::Characters(set) => set.regex(),
             Node::Rule(number) => self.texts[*number].clone()?,
@@ -85,9 +85,9 @@ impl Regular {
                 }
                 whole + ")"
             }
-            Node::Repeat(inner, least, most) => {
-                let most = most.map_or(String::new(), |most| most.to_string());
-                format!("(?:{}){{{least},{most}}}", self.text(inner, work)?)
+            Node::Repeat(inner, min, max) => {
+                let max = max.map_or(String::new(), |max| max.to_string());
+                format!("(?:{}){{{min},{max}}}", self.text(inner, work)?)
             }
         };
         work.add(1 + TEXT_WORK * text.len())?;
@@ -95,7 +95,7 @@ impl Regular {
     }
 
     /// Returns whether a regular part can be empty.
-    pub(super) fn is_nullable(&self, node: &Node, work: &Work) -> Option<bool> {
+    pub(super) fn is_nullable(&self, node: &Node, work: &WorkLimit) -> Option<bool> {
         work.add(1)?;
         Some(match node {
             Node::Characters(_) | Node::Token(_) => false,
@@ -116,12 +116,12 @@ impl Regular {
                 }
                 false
             }
-            Node::Repeat(inner, least, _) => *least == 0 || self.is_nullable(inner, work)?,
+            Node::Repeat(inner, min, _) => *min == 0 || self.is_nullable(inner, work)?,
         })
     }
 
     /// Returns whether a part names a rule that is not regular, or a token.
-    pub(super) fn is_recursive(&self, node: &Node, work: &Work) -> Option<bool> {
+    pub(super) fn is_recursive(&self, node: &Node, work: &WorkLimit) -> Option<bool> {
         work.add(1)?;
         Some(match node {
             Node::Characters(_) => false,
