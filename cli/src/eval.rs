@@ -12,7 +12,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_measure::eval::record::{self, Header, Record, Source};
 use ixc_measure::eval::{self, Comparison, Piece, Summary, Text, summary};
 use ixc_passes::observe;
-use ixc_quantise::importance::{self, Observed};
+use ixc_quantise::importance::{self, ActivationSums};
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 use serde::Serialize;
@@ -196,7 +196,7 @@ impl Args {
             }
             reads(imatrix, model.files().iter().map(PathBuf::as_path))?;
         }
-        let mut observed = Observed::default();
+        let mut observed = ActivationSums::default();
         let mut found: Vec<Piece> = Vec::new();
         let mut record = None;
         if let Some(output) = &mut output {

@@ -74,7 +74,7 @@ pub struct Args {
 
 fn read_mix(name: &str) -> Result<&'static Mix, String> {
     let names = || MIXES.iter().map(|mix| mix.name).collect::<Vec<_>>().join(", ");
-    Mix::named(name).ok_or_else(|| format!("expected one of {}", names()))
+    Mix::find(name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 fn read_override(text: &str) -> Result<(String, Format), String> {
@@ -106,7 +106,7 @@ struct Row<'f> {
 }
 
 fn rows<'p>(plan: &'p Plan<'_>) -> Vec<Row<'p>> {
-    let row = |planned: &'p ixc_quantise::Planned<'_>| Row {
+    let row = |planned: &'p ixc_quantise::TensorPlan<'_>| Row {
         name: planned.tensor.name(),
         dims: planned.tensor.dims(),
         from: planned.tensor.tensor_type().to_string(),

@@ -46,14 +46,14 @@ fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
 /// Sums of squares of the activations that a model's matrices were multiplied with, added piece by
 /// piece of a text.
 #[derive(Clone, Debug, Default)]
-pub struct Observed {
+pub struct ActivationSums {
     /// By tensor: its number of columns plus one; for each expert, the sums of its columns and its
     /// number of rows.
     sums: BTreeMap<String, (usize, Vec<f64>)>,
     pieces: u32,
 }
 
-impl Observed {
+impl ActivationSums {
     /// Adds the states of an engine after a sequence: names, widths and values. The engine's plan
     /// was made with [`observe::Options::inputs`].
     pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
@@ -167,8 +167,8 @@ impl Importance {
         let bytes = read_bytes(path, MAX_BYTES)?;
         let malformed = |problem: String| ImportanceError::Malformed { path: path.into(), problem };
         let means = match bytes.starts_with(MAGIC) {
-            true => of_gguf(&Gguf::from_bytes(path, bytes)?).map_err(malformed)?,
-            false => of_binary(&bytes).map_err(malformed)?,
+            true => read_gguf(&Gguf::from_bytes(path, bytes)?).map_err(malformed)?,
+            false => read_binary(&bytes).map_err(malformed)?,
         };
         Ok(Importance { path: path.into(), means })
     }
@@ -210,14 +210,14 @@ impl Importance {
 }
 
 /// Checks that means are numbers and not negative.
-fn checked(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
+fn check_means(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
     match means.iter().find(|mean| !(mean.is_finite() && **mean >= 0.0)) {
         Some(mean) => Err(format!("{name} has {mean}; expected a mean square")),
         None => Ok((name.to_owned(), means)),
     }
 }
 
-fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
+fn read_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
     if let Some(expected) = gguf.metadata().read_optional::<u32>(CHECKSUM).map_err(|error| error.to_string())? {
         let mut crc = crc32fast::Hasher::new();
         for tensor in gguf.tensors() {
@@ -255,7 +255,7 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
             // An expert without tokens has no values: all columns get the same importance.
             sums.iter().map(move |sum| if count > 0.0 { sum / count } else { 1.0 })
         });
-        let (name, found) = checked(name, all.collect())?;
+        let (name, found) = check_means(name, all.collect())?;
         means.insert(name, found);
     }
     match means.is_empty() {
@@ -265,12 +265,12 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
 }
 
 /// Reader of integers and texts in a binary file, in order.
-struct Words<'b> {
+struct BinaryReader<'b> {
     bytes: &'b [u8],
     at: usize,
 }
 
-impl<'b> Words<'b> {
+impl<'b> BinaryReader<'b> {
     fn take(&mut self, count: usize) -> Result<&'b [u8], String> {
         let part = self.bytes.get(self.at..).and_then(|rest| rest.get(..count));
         let part = part.ok_or_else(|| format!("it ends within the value at byte {:#x}", self.at))?;
@@ -287,20 +287,20 @@ impl<'b> Words<'b> {
     }
 }
 
-fn of_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
-    let mut words = Words { bytes, at: 0 };
-    let entries = words.count("the number of matrices")?;
+fn read_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
+    let mut reader = BinaryReader { bytes, at: 0 };
+    let entries = reader.count("the number of matrices")?;
     let mut means = HashMap::new();
     for _ in 0..entries {
-        let length = words.count("a name's length")?;
-        let name = std::str::from_utf8(words.take(length)?).map_err(|_| "a name is not UTF-8".to_owned())?;
-        let calls = words.count("a number of calls")?;
-        let values = words.count("a number of columns")?;
+        let length = reader.count("a name's length")?;
+        let name = std::str::from_utf8(reader.take(length)?).map_err(|_| "a name is not UTF-8".to_owned())?;
+        let calls = reader.count("a number of calls")?;
+        let values = reader.count("a number of columns")?;
         // The file stores the mean times the number of calls.
         let calls = if calls == 0 { 1.0 } else { calls as f32 };
-        let bytes = words.take(values.saturating_mul(4))?.chunks_exact(4);
+        let bytes = reader.take(values.saturating_mul(4))?.chunks_exact(4);
         let values = bytes.map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) / calls).collect();
-        let (name, found) = checked(name, values)?;
+        let (name, found) = check_means(name, values)?;
         means.insert(name, found);
     }
     if means.is_empty() { Err("it has no matrices".into()) } else { Ok(means) }
@@ -323,14 +323,14 @@ mod tests {
 
     #[test]
     fn imatrix_files_of_both_kinds_give_mean_squares() {
-        let found = of_binary(&binary(1, "a.weight", 4, &[8.0, 2.0])).unwrap();
+        let found = read_binary(&binary(1, "a.weight", 4, &[8.0, 2.0])).unwrap();
         assert_eq!(found["a.weight"], [2.0, 0.5]);
         let file = GgufWriter::new()
             .key("general.type", "imatrix")
             .f32_tensor("a.weight.in_sum2", &[2, 2], &[8.0, 2.0, 5.0, 5.0])
             .f32_tensor("a.weight.counts", &[1, 2], &[4.0, 0.0])
             .finish();
-        let found = of_gguf(&Gguf::from_bytes(Path::new("i.gguf"), file).unwrap()).unwrap();
+        let found = read_gguf(&Gguf::from_bytes(Path::new("i.gguf"), file).unwrap()).unwrap();
         assert_eq!(found["a.weight"], [2.0, 0.5, 1.0, 1.0]);
     }
 
@@ -340,7 +340,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("i.gguf");
         let sums = BTreeMap::from([("a.weight".to_owned(), (3, vec![8.0, 2.0, 4.0]))]);
-        let observed = Observed { sums, pieces: 1 };
+        let observed = ActivationSums { sums, pieces: 1 };
         let output = Output::open(&path, &ixc_files::Guard::replacing(&KIND)).unwrap();
         observed.write(output, "text", 64).unwrap();
         assert_eq!(Importance::read(&path).unwrap().of("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
@@ -358,19 +358,19 @@ mod tests {
     fn invalid_importance_files_are_refused() {
         let whole = binary(1, "a.weight", 1, &[1.0, 2.0]);
         for end in 0..whole.len() {
-            assert!(of_binary(&whole[..end]).is_err(), "{end}");
+            assert!(read_binary(&whole[..end]).is_err(), "{end}");
         }
-        assert!(of_binary(&binary(-1, "a", 1, &[1.0])).unwrap_err().contains("-1"));
-        assert!(of_binary(&binary(0, "a", 1, &[1.0])).unwrap_err().contains("no matrices"));
-        assert!(of_binary(&binary(1, "a", 1, &[f32::NAN])).unwrap_err().contains("NaN"));
-        assert!(of_binary(&binary(2, "a", 1, &[1.0])).is_err());
+        assert!(read_binary(&binary(-1, "a", 1, &[1.0])).unwrap_err().contains("-1"));
+        assert!(read_binary(&binary(0, "a", 1, &[1.0])).unwrap_err().contains("no matrices"));
+        assert!(read_binary(&binary(1, "a", 1, &[f32::NAN])).unwrap_err().contains("NaN"));
+        assert!(read_binary(&binary(2, "a", 1, &[1.0])).is_err());
         // A huge length must not allocate memory.
         let mut long = binary(1, "a", 1, &[1.0]);
         long[13..17].copy_from_slice(&i32::MAX.to_le_bytes());
-        assert!(of_binary(&long).unwrap_err().contains("ends within"));
+        assert!(read_binary(&long).unwrap_err().contains("ends within"));
         let without = GgufWriter::new().f32_tensor("a.in_sum2", &[2], &[1.0, 1.0]).finish();
         let without = Gguf::from_bytes(Path::new("i.gguf"), without).unwrap();
-        assert!(of_gguf(&without).unwrap_err().contains("a.counts is missing"));
+        assert!(read_gguf(&without).unwrap_err().contains("a.counts is missing"));
     }
 
     #[test]

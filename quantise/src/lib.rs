@@ -24,4 +24,4 @@ pub mod importance;
 pub mod mix;
 mod model_file;
 
-pub use model_file::{Options, Plan, Planned, Progress, QuantiseError, plan};
+pub use model_file::{Options, Plan, Progress, QuantiseError, TensorPlan, plan};

@@ -16,7 +16,7 @@ use ixc_ir::format::Format;
 
 /// Role of a matrix in the model, from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum MatrixRole {
     /// Embedding of tokens.
     Embedding,
     /// Output matrix, or the embedding if it is also the output matrix.
@@ -40,16 +40,16 @@ pub enum Part {
 }
 
 /// Names that identify the part, in the order of the search.
-const NAMES: [(&str, Part); 9] = [
-    ("attn_qkv.weight", Part::Value),
-    ("attn_kv_b.weight", Part::Value),
-    ("attn_v.weight", Part::Value),
-    ("attn_k.weight", Part::Key),
-    ("attn_q.weight", Part::Query),
-    ("attn_output.weight", Part::Output),
-    ("ffn_up", Part::Up),
-    ("ffn_gate", Part::Gate),
-    ("ffn_down", Part::Down),
+const NAMES: [(&str, MatrixRole); 9] = [
+    ("attn_qkv.weight", MatrixRole::Value),
+    ("attn_kv_b.weight", MatrixRole::Value),
+    ("attn_v.weight", MatrixRole::Value),
+    ("attn_k.weight", MatrixRole::Key),
+    ("attn_q.weight", MatrixRole::Query),
+    ("attn_output.weight", MatrixRole::Output),
+    ("ffn_up", MatrixRole::Up),
+    ("ffn_gate", MatrixRole::Gate),
+    ("ffn_down", MatrixRole::Down),
 ];
 
 /// The last product.
@@ -59,7 +59,7 @@ const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight
 
 /// Parts of names of matrices that stay unchanged: routers, convolutions, tables, and matrices that
 /// are too small to matter.
-const KEPT: [&str; 13] = [
+const UNCHANGED: [&str; 13] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
     "ffn_gate_tid2eid.weight",
@@ -75,23 +75,23 @@ const KEPT: [&str; 13] = [
     "attn_rel_b.weight",
 ];
 
-impl Part {
-    /// Returns the part of a tensor; `tied` means that the embedding is also the output matrix.
-    pub fn of(name: &str, tied: bool) -> Part {
-        if name == HEAD || (tied && EMBEDDINGS.contains(&name)) {
-            return Part::Head;
+impl MatrixRole {
+    /// Returns the part of a tensor; `is_tied` means that the embedding is also the output matrix.
+    pub fn of_tensor(name: &str, is_tied: bool) -> MatrixRole {
+        if name == HEAD || (is_tied && EMBEDDINGS.contains(&name)) {
+            return MatrixRole::Head;
         }
         if EMBEDDINGS.contains(&name) {
-            return Part::Embedding;
+            return MatrixRole::Embedding;
         }
-        NAMES.iter().find(|(part, _)| name.contains(part)).map_or(Part::Other, |(_, part)| *part)
+        NAMES.iter().find(|(role, _)| name.contains(role)).map_or(MatrixRole::Other, |(_, role)| *role)
     }
 }
 
 /// Whether mixes change a tensor with these dimensions. Trailing dimensions of 1 do not count.
 pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
     let has_rows = dims.iter().skip(1).any(|dim| *dim > 1);
-    has_rows && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
+    has_rows && name.ends_with("weight") && !UNCHANGED.iter().any(|role| name.contains(role))
 }
 
 /// Counts the tensors of a part in llama-quantize's order: first those without a layer, then by
@@ -108,11 +108,11 @@ impl<'m> Counter<'m> {
     pub fn new(tensors: impl Iterator<Item = (&'m str, bool)>) -> Counter<'m> {
         let mut tensors: Vec<_> = tensors.map(|(name, is_changed)| (layer(name), name, is_changed)).collect();
         tensors.sort_unstable();
-        let (mut counts, mut numbers, mut values) = ([0; COUNTED.len()], HashMap::new(), 0);
+        let (mut counts, mut numbers, mut values) = ([0; COUNTED_ROLES.len()], HashMap::new(), 0);
         for (_, name, is_changed) in tensors {
-            let part = Part::of(name, false);
-            values += usize::from(part == Part::Value);
-            if let Some(at) = COUNTED.iter().position(|counted| *counted == part).filter(|_| is_changed) {
+            let role = MatrixRole::of_tensor(name, false);
+            values += usize::from(role == MatrixRole::Value);
+            if let Some(at) = COUNTED_ROLES.iter().position(|counted| *counted == role).filter(|_| is_changed) {
                 numbers.insert(name, counts[at]);
                 counts[at] += 1;
             }
@@ -124,18 +124,20 @@ impl<'m> Counter<'m> {
     pub fn number(&self, mix: &Mix, name: &str, experts: u64, layers: usize) -> (usize, usize) {
         let own_layer = layer(name).unwrap_or(0);
         let number = self.numbers.get(name).copied().unwrap_or(own_layer);
-        match Part::of(name, false) {
-            Part::Value => (number, self.values),
+        match MatrixRole::of_tensor(name, false) {
+            MatrixRole::Value => (number, self.values),
             // Layers with experts have several such tensors. There the layer counts, except for
             // mixes without rules about experts.
-            Part::Down | Part::Gate | Part::Up if experts <= 1 || !mix.more_for_keys => (number, layers),
+            MatrixRole::Down | MatrixRole::Gate | MatrixRole::Up if experts <= 1 || !mix.more_for_keys => {
+                (number, layers)
+            }
             _ => (own_layer, layers),
         }
     }
 }
 
 /// Parts whose tensors are counted.
-const COUNTED: [Part; 4] = [Part::Value, Part::Down, Part::Gate, Part::Up];
+const COUNTED_ROLES: [MatrixRole; 4] = [MatrixRole::Value, MatrixRole::Down, MatrixRole::Gate, MatrixRole::Up];
 
 /// Returns the layer in a tensor's name.
 fn layer(name: &str) -> Option<usize> {
@@ -144,7 +146,7 @@ fn layer(name: &str) -> Option<usize> {
 
 /// When a rule holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum RuleCondition {
     /// Always.
     Always,
     /// In the first and the last eighth of the layers, and in every third layer between.
@@ -176,7 +178,7 @@ pub enum When {
 
 /// Place of a tensor in the model.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct TensorPosition {
     /// Number among the tensors of its part; usually the layer.
     pub layer: usize,
     /// Number of tensors of its part.
@@ -184,36 +186,39 @@ pub struct Place {
     /// The model's layers.
     pub depth: usize,
     /// Query heads of a key head.
-    pub heads_of_key: u64,
+    pub query_heads_per_key: u64,
     /// Experts of a layer.
     pub experts: u64,
     /// Whether an importance matrix is given.
     pub importance: bool,
     /// Whether it is a matrix for each expert.
-    pub of_experts: bool,
+    pub is_per_expert: bool,
     /// Elements of its rows.
     pub columns: u64,
 }
 
-impl When {
-    fn holds(self, place: &Place) -> bool {
-        let &Place { layer, layers, .. } = place;
+impl RuleCondition {
+    fn holds(self, position: &TensorPosition) -> bool {
+        let &TensorPosition { layer, layers, .. } = position;
         match self {
-            When::Always => true,
-            When::MoreBits => !When::Inner.holds(place) || (layer - layers / 8) % 3 == 2,
-            When::Inner => layer >= layers / 8 && layer < 7 * layers / 8,
-            When::First(parts) => layer < layers / parts,
-            When::FirstWithout(parts) => layer < layers / parts && !place.importance,
-            When::FirstWith(parts) => layer < layers / parts && place.importance,
-            When::Layers(count) => layer < count,
-            When::Grouped => place.heads_of_key >= 4,
-            When::Experts => place.of_experts,
-            When::FewExperts => place.experts == FEW_EXPERTS,
-            When::FirstOrFewExperts(parts) => {
-                When::First(parts).holds(place) || When::FewExperts.holds(place) && When::MoreBits.holds(place)
+            RuleCondition::Always => true,
+            RuleCondition::MoreBits => !RuleCondition::Inner.holds(position) || (layer - layers / 8) % 3 == 2,
+            RuleCondition::Inner => layer >= layers / 8 && layer < 7 * layers / 8,
+            RuleCondition::First(parts) => layer < layers / parts,
+            RuleCondition::FirstWithout(parts) => layer < layers / parts && !position.importance,
+            RuleCondition::FirstWith(parts) => layer < layers / parts && position.importance,
+            RuleCondition::Layers(count) => layer < count,
+            RuleCondition::Grouped => position.query_heads_per_key >= 4,
+            RuleCondition::Experts => position.is_per_expert,
+            RuleCondition::FewExperts => position.experts == FEW_EXPERTS,
+            RuleCondition::FirstOrFewExperts(parts) => {
+                RuleCondition::First(parts).holds(position)
+                    || RuleCondition::FewExperts.holds(position) && RuleCondition::MoreBits.holds(position)
             }
-            When::GroupedOrExperts => When::Grouped.holds(place) || place.experts >= SOME_EXPERTS,
-            When::Without => !place.importance,
+            RuleCondition::GroupedOrExperts => {
+                RuleCondition::Grouped.holds(position) || position.experts >= SOME_EXPERTS
+            }
+            RuleCondition::Without => !position.importance,
         }
     }
 }
@@ -221,9 +226,9 @@ impl When {
 /// A rule of a mix.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    part: Part,
-    when: When,
-    to: Format,
+    role: MatrixRole,
+    condition: RuleCondition,
+    format: Format,
 }
 
 /// A mix.
@@ -254,20 +259,20 @@ const fn low(name: &'static str, file_type: u32, format: Format, rules: &'static
 }
 
 /// Returns a mix of one format, except for the output matrix.
-const fn plain(name: &'static str, file_type: u32, format: Format, head: Format) -> Mix {
+const fn single_format(name: &'static str, file_type: u32, format: Format, head: Format) -> Mix {
     mix(name, file_type, format, head, &[])
 }
 
-const fn rule(part: Part, when: When, to: Format) -> Rule {
-    Rule { part, when, to }
+const fn rule(role: MatrixRole, condition: RuleCondition, format: Format) -> Rule {
+    Rule { role, condition, format }
 }
 
 use Format::{
     Bf16, F16, F32, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Q1_0, Q2_0, Q2K, Q3K, Q4_0,
     Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Tq1_0, Tq2_0,
 };
-use Part::{Down, Embedding, Gate, Key, Output, Query, Up, Value};
-use When::{
+use MatrixRole::{Down, Embedding, Gate, Key, Output, Query, Up, Value};
+use RuleCondition::{
     Always, Experts, FewExperts, First, FirstOrFewExperts, FirstWith, FirstWithout, Grouped, GroupedOrExperts, Inner,
     Layers, MoreBits, Without,
 };
@@ -290,14 +295,14 @@ macro_rules! low_rules {
 
 /// All mixes.
 pub static MIXES: &[Mix] = &[
-    plain("F32", 0, F32, F32),
-    plain("F16", 1, F16, F16),
-    plain("BF16", 32, Bf16, Bf16),
-    plain("Q8_0", 7, Q8_0, Q8_0),
-    plain("Q6_K", 18, Q6K, Q6K),
+    single_format("F32", 0, F32, F32),
+    single_format("F16", 1, F16, F16),
+    single_format("BF16", 32, Bf16, Bf16),
+    single_format("Q8_0", 7, Q8_0, Q8_0),
+    single_format("Q6_K", 18, Q6K, Q6K),
     mix("Q5_K_M", 17, Q5K, Q6K, &[rule(Value, MoreBits, Q6K), rule(Down, MoreBits, Q6K)]),
-    plain("Q5_K_S", 16, Q5K, Q6K),
-    plain("Q5_1", 9, Q5_1, Q6K),
+    single_format("Q5_K_S", 16, Q5K, Q6K),
+    single_format("Q5_1", 9, Q5_1, Q6K),
     mix("Q5_0", 8, Q5_0, Q6K, &[rule(Down, FirstWith(8), Q5_1)]),
     mix(
         "Q4_K_M",
@@ -327,7 +332,7 @@ pub static MIXES: &[Mix] = &[
         Q6K,
         &[rule(Value, Grouped, Q5K), rule(Down, FirstWithout(8), Q5K), rule(Output, FewExperts, Q5K)],
     ),
-    plain("Q4_1", 3, Q4_1, Q6K),
+    single_format("Q4_1", 3, Q4_1, Q6K),
     mix("Q4_0", 2, Q4_0, Q6K, &[rule(Down, FirstWith(8), Q4_1)]),
     mix(
         "MXFP4_MOE",
@@ -339,7 +344,7 @@ pub static MIXES: &[Mix] = &[
             rule(Gate, Experts, Mxfp4),
             rule(Up, Experts, Mxfp4),
             rule(Down, Experts, Mxfp4),
-            rule(Part::Other, Experts, Mxfp4),
+            rule(MatrixRole::Other, Experts, Mxfp4),
         ],
     ),
     mix(
@@ -429,7 +434,7 @@ pub static MIXES: &[Mix] = &[
     low("IQ1_M", 31, Iq1M, low_rules!(Q2K, Q2K, Iq2Xxs)),
     low("IQ1_S", 24, Iq1S, low_rules!(Q2K, Q2K, Iq2Xxs)),
     mix("Q2_0", 41, Q2_0, Q6K, &[rule(Embedding, Always, Q4K)]),
-    plain("Q1_0", 40, Q1_0, Q6K),
+    single_format("Q1_0", 40, Q1_0, Q6K),
     mix("TQ2_0", 37, Tq2_0, Q6K, &[rule(Embedding, Always, Q4K)]),
     mix("TQ1_0", 36, Tq1_0, Q6K, &[rule(Embedding, Always, Q4K)]),
 ];
@@ -445,27 +450,27 @@ const LARGE_LAYERS: usize = 80;
 
 impl Mix {
     /// Returns the mix with this name, in any case.
-    pub fn named(name: &str) -> Option<&'static Mix> {
+    pub fn find(name: &str) -> Option<&'static Mix> {
         MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
     }
 
     /// Returns the format of a tensor.
-    pub fn format_of(&self, part: Part, place: &Place) -> Format {
-        if part == Part::Head {
+    pub fn format_of(&self, role: MatrixRole, position: &TensorPosition) -> Format {
+        if role == MatrixRole::Head {
             // If rows do not consist of whole blocks of the mix's format, the output matrix gets
             // Q8_0.
-            let fits = self.format.row_bytes(place.columns).is_some();
+            let fits = self.format.row_bytes(position.columns).is_some();
             return if fits || !self.format.is_quantised() { self.head } else { Q8_0 };
         }
         if !self.format.is_quantised() {
             return self.format;
         }
-        if self.more_for_keys && place.experts == FEW_EXPERTS && matches!(part, Key | Value) {
+        if self.more_for_keys && position.experts == FEW_EXPERTS && matches!(role, Key | Value) {
             return Q8_0;
         }
-        let rule = self.rules.iter().find(|rule| rule.part == part && rule.when.holds(place));
-        let format = rule.map_or(self.format, |rule| rule.to);
-        let large = part == Value && place.depth == LARGE_LAYERS && place.heads_of_key > 1;
+        let rule = self.rules.iter().find(|rule| rule.role == role && rule.condition.holds(position));
+        let format = rule.map_or(self.format, |rule| rule.format);
+        let large = role == Value && position.depth == LARGE_LAYERS && position.query_heads_per_key > 1;
         if large && self.more_for_keys && [Q3K, Q4K].contains(&format) { Q5K } else { format }
     }
 }
@@ -520,13 +525,13 @@ mod tests {
     #[test]
     fn tensors_are_counted_within_their_kind() {
         let names = ["blk.1.attn_v.weight", "blk.3.attn_qkv.weight", "blk.10.attn_v.weight", "output.weight"];
-        let of_experts = ["blk.3.ffn_down_shexp.weight", "blk.3.ffn_down_exps.weight", "blk.2.ffn_down.weight"];
-        let tensors = names.iter().chain(&of_experts).map(|name| (*name, true));
+        let is_per_expert = ["blk.3.ffn_down_shexp.weight", "blk.3.ffn_down_exps.weight", "blk.2.ffn_down.weight"];
+        let tensors = names.iter().chain(&is_per_expert).map(|name| (*name, true));
         let counter = Counter::new(tensors.chain([("blk.2.attn_v.weight", false)]));
-        let (usual, low) = (Mix::named("Q4_K_M").unwrap(), Mix::named("IQ2_M").unwrap());
+        let (usual, low) = (Mix::find("Q4_K_M").unwrap(), Mix::find("IQ2_M").unwrap());
         let numbers = names.map(|name| counter.number(usual, name, 0, 12));
         assert_eq!(numbers, [(0, 4), (1, 4), (2, 4), (0, 12)]);
-        let down = |mix, experts| of_experts.map(|name| counter.number(mix, name, experts, 12).0);
+        let down = |mix, experts| is_per_expert.map(|name| counter.number(mix, name, experts, 12).0);
         assert_eq!((down(usual, 0), down(usual, 8), down(low, 8)), ([2, 1, 0], [3, 3, 2], [2, 1, 0]));
         assert!(is_quantised("a.weight", &[4, 1, 2]) && is_quantised("a.weight", &[1, 2]));
         assert!(
@@ -537,22 +542,22 @@ mod tests {
     /// Checks the rules of llama-quantize's low-bit mixes for models unlike the demo model.
     #[test]
     fn tensor_formats_depend_on_layer_position() {
-        let dense = Place {
+        let dense = TensorPosition {
             layer: 9,
             layers: 32,
             depth: 32,
-            heads_of_key: 1,
+            query_heads_per_key: 1,
             experts: 0,
             importance: true,
-            of_experts: false,
+            is_per_expert: false,
             columns: 4096,
         };
-        let grouped = Place { heads_of_key: 8, ..dense };
-        let first = Place { layer: 3, ..dense };
-        let blind = Place { importance: false, ..dense };
-        let eight = Place { experts: 8, of_experts: true, ..dense };
-        let large = Place { layers: 80, depth: 80, layer: 20, ..grouped };
-        for (name, part, place, format) in [
+        let grouped = TensorPosition { query_heads_per_key: 8, ..dense };
+        let first = TensorPosition { layer: 3, ..dense };
+        let blind = TensorPosition { importance: false, ..dense };
+        let eight = TensorPosition { experts: 8, is_per_expert: true, ..dense };
+        let large = TensorPosition { layers: 80, depth: 80, layer: 20, ..grouped };
+        for (name, role, position, format) in [
             ("IQ2_XXS", Value, dense, Q2K),
             ("IQ2_M", Value, dense, Iq3S),
             ("IQ2_S", Value, grouped, Q4K),
@@ -570,26 +575,26 @@ mod tests {
             ("IQ3_XXS", Value, eight, Q8_0),
             ("IQ3_XXS", Down, dense, Iq3Xxs),
             ("IQ3_XXS", Down, blind, Q3K),
-            ("IQ3_XXS", Down, Place { layer: 3, ..blind }, Q4K),
+            ("IQ3_XXS", Down, TensorPosition { layer: 3, ..blind }, Q4K),
             ("IQ3_XXS", Key, dense, Iq2S),
             ("IQ3_XXS", Output, eight, Q5K),
             ("IQ3_XS", Gate, first, Iq3S),
             ("IQ3_XS", Gate, dense, Iq3Xxs),
-            ("IQ3_XS", Up, Place { layer: 28, ..dense }, Iq3S),
+            ("IQ3_XS", Up, TensorPosition { layer: 28, ..dense }, Iq3S),
             ("IQ3_XS", Key, dense, Iq3Xxs),
             ("IQ3_XS", Key, eight, Q8_0),
             ("IQ3_M", Down, first, Q4K),
             ("IQ3_M", Down, dense, Iq3S),
             ("IQ3_M", Down, eight, Q4K),
-            ("IQ3_M", Down, Place { layer: 8, ..eight }, Iq3S),
-            ("MXFP4_MOE", Part::Other, eight, Mxfp4),
-            ("MXFP4_MOE", Part::Other, dense, Q8_0),
-            ("IQ1_S", Part::Head, dense, Q5K),
-            ("IQ1_S", Part::Head, Place { columns: 96, ..dense }, Q8_0),
-            ("Q4_K_M", Part::Head, Place { columns: 96, ..dense }, Q8_0),
+            ("IQ3_M", Down, TensorPosition { layer: 8, ..eight }, Iq3S),
+            ("MXFP4_MOE", MatrixRole::Other, eight, Mxfp4),
+            ("MXFP4_MOE", MatrixRole::Other, dense, Q8_0),
+            ("IQ1_S", MatrixRole::Head, dense, Q5K),
+            ("IQ1_S", MatrixRole::Head, TensorPosition { columns: 96, ..dense }, Q8_0),
+            ("Q4_K_M", MatrixRole::Head, TensorPosition { columns: 96, ..dense }, Q8_0),
         ] {
-            let mix = Mix::named(name).unwrap();
-            assert_eq!(mix.format_of(part, &place), format, "{name}: {part:?} {place:?}");
+            let mix = Mix::find(name).unwrap();
+            assert_eq!(mix.format_of(role, &position), format, "{name}: {role:?} {position:?}");
         }
     }
 }

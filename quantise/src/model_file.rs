@@ -20,12 +20,12 @@ use ixc_model_files::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
 use ixc_passes::options::matches;
 
 use crate::importance::{Importance, ImportanceError};
-use crate::mix::{Counter, Mix, Part, Place, for_rows, is_quantised, needs_importance};
+use crate::mix::{Counter, MatrixRole, Mix, TensorPosition, for_rows, is_quantised, needs_importance};
 
 /// Numbers in a part, which one thread encodes in some milliseconds.
 const NUMBERS: usize = 1 << 19;
 /// Parts of each thread that are encoded ahead of writing: the current one and the next.
-const AHEAD: usize = 2;
+const PARTS_AHEAD: usize = 2;
 /// `general.quantization_version`, the version of the block formats.
 const QUANTISATION_VERSION: u32 = 2;
 
@@ -113,7 +113,7 @@ fn list(formats: impl Iterator<Item = Format>) -> String {
 
 /// Treatment of a tensor.
 #[derive(Clone, Debug)]
-pub struct Planned<'m> {
+pub struct TensorPlan<'m> {
     /// The tensor in the source.
     pub tensor: &'m Tensor,
     /// New format; `None` if the bytes stay.
@@ -130,14 +130,14 @@ pub struct Plan<'m> {
     file_type: u32,
     importance: Option<&'m Importance>,
     /// Tensors in the order of the source.
-    pub tensors: Vec<Planned<'m>>,
+    pub tensors: Vec<TensorPlan<'m>>,
 }
 
-impl Planned<'_> {
+impl TensorPlan<'_> {
     /// Returns the type in the output.
     pub fn tensor_type(&self) -> TensorType {
-        let made = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
-        made.unwrap_or(self.tensor.tensor_type())
+        let encoded = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
+        encoded.unwrap_or(self.tensor.tensor_type())
     }
 
     /// Returns the bytes in the output.
@@ -162,13 +162,13 @@ impl Plan<'_> {
     /// Returns the number of tensors that need an importance matrix and have none.
     pub fn without_importance(&self) -> usize {
         let known = |name: &str| self.importance.is_some_and(|importance| importance.knows(name));
-        let made = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
-        made.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
+        let encoded = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
+        encoded.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
     }
 
     /// Returns the bytes of all tensors in the output.
     pub fn bytes(&self) -> u64 {
-        self.tensors.iter().map(Planned::bytes).sum()
+        self.tensors.iter().map(TensorPlan::bytes).sum()
     }
 }
 
@@ -193,7 +193,7 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
     let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
     // The value of the first layer, which may have no such key.
     let heads = number(model, "attention.head_count").unwrap_or(1);
-    let heads_of_key = heads.checked_div(number(model, "attention.head_count_kv").unwrap_or(heads)).unwrap_or(0);
+    let query_heads_per_key = heads.checked_div(number(model, "attention.head_count_kv").unwrap_or(heads)).unwrap_or(0);
     let experts = number(model, "expert_count").unwrap_or(0);
     let mut tensors = Vec::with_capacity(model.own_tensors().len());
     let override_of = |name: &str| options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, name));
@@ -207,32 +207,32 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
     // Readers derive a graph's substitute tensors again, so only the file's own tensors are
     // written.
     for tensor in model.own_tensors() {
-        let mut planned = Planned { tensor, to: None, shorter: false };
+        let mut planned = TensorPlan { tensor, to: None, shorter: false };
         let [columns, _, matrices] = planned.shape();
-        let said = override_of(tensor.name());
+        let override_format = override_of(tensor.name());
         if is_quantised(tensor.name(), tensor.dims()) {
             let (number, count) = counter.number(options.mix, tensor.name(), experts, layers);
-            let place = Place {
+            let place = TensorPosition {
                 layer: number,
                 layers: count,
                 depth: layers,
-                heads_of_key,
+                query_heads_per_key,
                 experts,
                 importance: options.importance.is_some(),
-                of_experts: matrices > 1,
+                is_per_expert: matrices > 1,
                 columns,
             };
-            let wanted = match said {
+            let requested = match override_format {
                 Some((_, format)) => *format,
                 None if options.pure => options.mix.format,
-                None => match options.mix.format_of(Part::of(tensor.name(), tied), &place) {
+                None => match options.mix.format_of(MatrixRole::of_tensor(tensor.name(), tied), &place) {
                     few if few.is_quantised() && is_one_of(tensor.name(), precise.in_bytes) => Format::Q8_0,
                     format => format,
                 },
             };
-            let to = for_rows(wanted, columns);
+            let to = for_rows(requested, columns);
             let from = model.require_format(tensor)?;
-            planned.shorter = to != wanted;
+            planned.shorter = to != requested;
             if to != from {
                 if !to.encodes() {
                     return Err(QuantiseError::NotMade { tensor: tensor.name().to_owned(), to });
@@ -263,7 +263,7 @@ pub struct Progress<'p> {
 }
 
 impl Plan<'_> {
-    /// Writes the file. Calls `told` before each tensor, and after each part of its rows.
+    /// Writes the file. Calls `report` before each tensor, and after each part of its rows.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -271,7 +271,7 @@ impl Plan<'_> {
         &self,
         output: Output,
         threads: usize,
-        mut told: impl FnMut(Progress<'_>),
+        mut report: impl FnMut(Progress<'_>),
     ) -> Result<u64, QuantiseError> {
         let mut writer = GgufWriter::new();
         let metadata = self.source.metadata();
@@ -301,16 +301,16 @@ impl Plan<'_> {
         let (files, mut changed) = (WatchedFiles::open(self.source)?, None);
         let written = output.write(|out| {
             thread::scope(|scope| {
-                let mut works = Works::new(self, scope, threads)?;
+                let mut jobs = EncoderThreads::new(self, scope, threads)?;
                 writer.write_with(out, |index, out| {
                     let planned = &self.tensors[index];
                     let mut part = |bytes: &[u8]| {
-                        told(Progress { tensor: planned.tensor.name(), done, total });
+                        report(Progress { tensor: planned.tensor.name(), done, total });
                         done += bytes.len() as u64;
                         out.write_all(bytes)
                     };
                     match planned.to {
-                        Some(_) => works.tensor(index, &mut part),
+                        Some(_) => jobs.tensor(index, &mut part),
                         None => self.copy(planned.tensor, &mut part),
                     }
                 })
@@ -330,10 +330,10 @@ impl Plan<'_> {
 
     /// Copies a tensor's bytes to `out`, part by part.
     fn copy(&self, tensor: &Tensor, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let most = (NUMBERS as u64).next_multiple_of(tensor.tensor_type().block_bytes.into());
+        let max_rows = (NUMBERS as u64).next_multiple_of(tensor.tensor_type().block_bytes.into());
         let mut at = 0;
         while at < tensor.bytes() {
-            let count = most.min(tensor.bytes() - at);
+            let count = max_rows.min(tensor.bytes() - at);
             out(&self.source.tensor_part(tensor, at, count))?;
             at += count;
         }
@@ -356,7 +356,7 @@ impl Plan<'_> {
             };
             // Both fit: the tensor's bytes are in memory, and the shape was checked.
             let bytes = |format: Format| format.row_bytes(columns).unwrap_or(0) as usize;
-            let most = (NUMBERS / columns as usize).max(1);
+            let max_rows = (NUMBERS / columns as usize).max(1);
             all.push(TensorParts {
                 index,
                 tensor: planned.tensor,
@@ -366,7 +366,7 @@ impl Plan<'_> {
                 rows: (rows as usize).max(1),
                 from_bytes: bytes(from),
                 to_bytes: bytes(to),
-                most,
+                max_rows,
                 importance,
             });
         }
@@ -419,7 +419,7 @@ struct TensorParts<'p> {
     from_bytes: usize,
     to_bytes: usize,
     /// Max rows of a part.
-    most: usize,
+    max_rows: usize,
     /// Importance of each column: one row for all matrices, or one for each.
     importance: Option<&'p [f32]>,
 }
@@ -427,55 +427,55 @@ struct TensorParts<'p> {
 impl TensorParts<'_> {
     /// Returns the number of parts.
     fn count(&self) -> usize {
-        self.tensor.bytes().div_ceil((self.most * self.from_bytes) as u64) as usize
+        self.tensor.bytes().div_ceil((self.max_rows * self.from_bytes) as u64) as usize
     }
 
     /// Encodes a part; `numbers` is scratch space for one row.
-    fn make(&self, source: &Gguf, part: usize, numbers: &mut Vec<f32>, made: &mut Vec<u8>) {
-        let first = part * self.most;
+    fn make(&self, source: &Gguf, part: usize, numbers: &mut Vec<f32>, encoded: &mut Vec<u8>) {
+        let first = part * self.max_rows;
         let at = (first * self.from_bytes) as u64;
-        let count = (self.tensor.bytes() - at).min((self.most * self.from_bytes) as u64);
+        let count = (self.tensor.bytes() - at).min((self.max_rows * self.from_bytes) as u64);
         let bytes = source.tensor_part(self.tensor, at, count);
         numbers.resize(self.columns, 0.0);
-        made.resize(bytes.len() / self.from_bytes * self.to_bytes, 0);
-        let rows = bytes.chunks_exact(self.from_bytes).zip(made.chunks_exact_mut(self.to_bytes));
-        for (row, (bytes, made)) in rows.enumerate() {
+        encoded.resize(bytes.len() / self.from_bytes * self.to_bytes, 0);
+        let rows = bytes.chunks_exact(self.from_bytes).zip(encoded.chunks_exact_mut(self.to_bytes));
+        for (row, (bytes, encoded)) in rows.enumerate() {
             let importance = self.importance.map(|all| {
                 let matrix = if all.len() == self.columns { 0 } else { (first + row) / self.rows };
                 &all[matrix * self.columns..][..self.columns]
             });
             self.from.dequantise(bytes, numbers);
-            self.to.encode_row(numbers, importance, made);
+            self.to.encode_row(numbers, importance, encoded);
         }
     }
 }
 
 /// Part for a thread to encode: its position, a buffer for its bytes, and the receiver of these.
-struct Work {
+struct EncodeJob {
     tensor: usize,
     part: usize,
-    made: Vec<u8>,
+    encoded: Vec<u8>,
     done: SyncSender<Vec<u8>>,
 }
 
 /// Threads that encode parts of all tensors, ahead of the writer, which takes them in order.
-struct Works<'p> {
+struct EncoderThreads<'p> {
     tensors: Arc<Vec<TensorParts<'p>>>,
     /// Next part to encode: tensor and part.
     next: (usize, usize),
     /// Parts in progress or done, in order.
-    ahead: VecDeque<Receiver<Vec<u8>>>,
-    most_ahead: usize,
+    in_progress: VecDeque<Receiver<Vec<u8>>>,
+    max_in_progress: usize,
     /// Buffers of written parts, for reuse.
-    free: Vec<Vec<u8>>,
+    spare_buffers: Vec<Vec<u8>>,
     /// Sender to the threads; they end when it is dropped.
-    works: Sender<Work>,
+    jobs: Sender<EncodeJob>,
 }
 
-impl<'p> Works<'p> {
-    fn new<'s>(plan: &'p Plan<'p>, scope: &'s Scope<'s, 'p>, threads: usize) -> io::Result<Works<'p>> {
+impl<'p> EncoderThreads<'p> {
+    fn new<'s>(plan: &'p Plan<'p>, scope: &'s Scope<'s, 'p>, threads: usize) -> io::Result<EncoderThreads<'p>> {
         let tensors = Arc::new(plan.parts()?);
-        let (works, taken) = mpsc::channel::<Work>();
+        let (jobs, taken) = mpsc::channel::<EncodeJob>();
         let taken = Arc::new(Mutex::new(taken));
         let threads = threads.max(1);
         for _ in 0..threads {
@@ -486,21 +486,28 @@ impl<'p> Works<'p> {
                 loop {
                     // A thread that panicked did so with a part, and not with the queue.
                     let next = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(Work { tensor, part, mut made, done }) = next else { break };
-                    tensors[tensor].make(source, part, &mut numbers, &mut made);
+                    let Ok(EncodeJob { tensor, part, mut encoded, done }) = next else { break };
+                    tensors[tensor].make(source, part, &mut numbers, &mut encoded);
                     // The receiver is gone if the output failed.
-                    let _ = done.send(made);
+                    let _ = done.send(encoded);
                 }
             };
             thread::Builder::new().spawn_scoped(scope, work)?;
         }
-        let most_ahead = threads * AHEAD;
-        Ok(Works { tensors, next: (0, 0), ahead: VecDeque::new(), most_ahead, free: Vec::new(), works })
+        let max_in_progress = threads * PARTS_AHEAD;
+        Ok(EncoderThreads {
+            tensors,
+            next: (0, 0),
+            in_progress: VecDeque::new(),
+            max_in_progress,
+            spare_buffers: Vec::new(),
+            jobs,
+        })
     }
 
     /// Queues parts for encoding, as far ahead as allowed.
     fn fill(&mut self) {
-        while self.ahead.len() < self.most_ahead {
+        while self.in_progress.len() < self.max_in_progress {
             let (tensor, part) = self.next;
             let Some(parts) = self.tensors.get(tensor) else { break };
             if part == parts.count() {
@@ -509,10 +516,10 @@ impl<'p> Works<'p> {
             }
             self.next = (tensor, part + 1);
             let (done, receiver) = mpsc::sync_channel(1);
-            let work = Work { tensor, part, made: self.free.pop().unwrap_or_default(), done };
+            let work = EncodeJob { tensor, part, encoded: self.spare_buffers.pop().unwrap_or_default(), done };
             // If all threads ended, the receiver below reports the missing part.
-            let _ = self.works.send(work);
-            self.ahead.push_back(receiver);
+            let _ = self.jobs.send(work);
+            self.in_progress.push_back(receiver);
         }
     }
 
@@ -521,12 +528,12 @@ impl<'p> Works<'p> {
         let count = self.tensors.iter().find(|parts| parts.index == index).map_or(0, TensorParts::count);
         for _ in 0..count {
             self.fill();
-            let part = self.ahead.pop_front().and_then(|part| part.recv().ok());
+            let part = self.in_progress.pop_front().and_then(|part| part.recv().ok());
             let Some(part) = part else { return Err(io::Error::other("a thread that encodes ended before its time")) };
             // The next parts are encoded while this one is written.
             self.fill();
             out(&part)?;
-            self.free.push(part);
+            self.spare_buffers.push(part);
         }
         Ok(())
     }

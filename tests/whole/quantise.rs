@@ -12,7 +12,7 @@ use ixc::model_files::gguf::Gguf;
 use ixc::model_files::gguf::write::GgufWriter;
 use ixc::passes::observe;
 use ixc::passes::options::OptionSet;
-use ixc::quantise::importance::{self, Importance, Observed};
+use ixc::quantise::importance::{self, ActivationSums, Importance};
 use ixc::targets::Target;
 use ixc_files::{Guard, Output};
 use serde_json::Value as Json;
@@ -316,7 +316,7 @@ fn importance_covers_every_multiplied_matrix() {
         for id in 0..3 {
             engine.step(&[id], &[0]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
-        let mut observed = Observed::default();
+        let mut observed = ActivationSums::default();
         observed.add(engine.state_values());
         let written = folder.join("imatrix.gguf");
         let output = Output::open(&written, &Guard::replacing(&importance::KIND)).unwrap();
@@ -387,7 +387,7 @@ fn a_model_that_changes_while_it_is_quantised_is_an_error() {
         // distinguishes a change now.
         file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
         let model = Gguf::open(&path).unwrap();
-        let options = Options { requantise: true, ..Options::new(Mix::named("Q8_0").unwrap()) };
+        let options = Options { requantise: true, ..Options::new(Mix::find("Q8_0").unwrap()) };
         let plan = quantise::plan(&model, &options).unwrap();
         let output = Output::open(&to, &Guard::replacing(&importance::KIND)).unwrap();
         let change = || std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 4096], 1 << 20).unwrap();
