@@ -17,7 +17,7 @@ use ixc_compile::model::Model;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel, UnloadedModel};
 use ixc_generate::timing::{Phase, Streamed};
 use ixc_measure::bench::Bench;
-use ixc_measure::forecast::Remembered;
+use ixc_measure::forecast::StoredForecast;
 use ixc_passes::{cache, manager};
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
@@ -312,7 +312,7 @@ impl Row {
         self.prefetch = streaming::facts(model.engine());
         // The forecast is for an empty context.
         let known =
-            path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, model.threads(), model.target()));
+            path.filter(|_| self.depth == 0).and_then(|path| StoredForecast::of(path, model.threads(), model.target()));
         let observed = streaming::PhaseMeasurement {
             phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
             own: median_of(rounds.owns),

@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::Context;
 use ixc_compile::compile;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
-use ixc_measure::eval::record::{self, Header, Record, Source};
-use ixc_measure::eval::{self, Comparison, Piece, Summary, Text, summary};
+use ixc_measure::eval::record::{self, Header, InputFile, Record};
+use ixc_measure::eval::{self, Comparison, PieceScores, Summary, Text, summary};
 use ixc_passes::observe;
 use ixc_quantise::importance::{self, ActivationSums};
 use ixc_runtime::engine;
@@ -89,8 +89,8 @@ pub struct Args {
 }
 
 fn read_context(text: &str) -> Result<usize, String> {
-    let found = text.parse().ok().filter(|context| *context >= eval::LEAST_CONTEXT);
-    found.ok_or_else(|| format!("expected a number of at least {}", eval::LEAST_CONTEXT))
+    let found = text.parse().ok().filter(|context| *context >= eval::MIN_CONTEXT);
+    found.ok_or_else(|| format!("expected a number of at least {}", eval::MIN_CONTEXT))
 }
 
 /// Output as JSON.
@@ -145,9 +145,9 @@ impl Args {
             // The built-in model is not a file.
             files.retain(|file| *file != Path::new(ixc_compile::demo::NAME));
             // The path of a model is also one of its own files.
-            let mut sources: Vec<Source> = Vec::new();
+            let mut sources: Vec<InputFile> = Vec::new();
             for file in files {
-                let source = Source::of(file).map_err(ixc_error::Error::io(file, "read"))?;
+                let source = InputFile::of(file).map_err(ixc_error::Error::io(file, "read"))?;
                 if !sources.contains(&source) {
                     sources.push(source);
                 }
@@ -197,7 +197,7 @@ impl Args {
             reads(imatrix, model.files().iter().map(PathBuf::as_path))?;
         }
         let mut observed = ActivationSums::default();
-        let mut found: Vec<Piece> = Vec::new();
+        let mut found: Vec<PieceScores> = Vec::new();
         let mut record = None;
         if let Some(output) = &mut output {
             for model in [Some(&model), right.as_ref()].into_iter().flatten() {
@@ -207,7 +207,7 @@ impl Args {
         if let Some(output) = output {
             let place = output.into_place().map_err(ixc_error::Error::from)?;
             let header = self.header(&text, &model, right.as_ref(), &options.compile)?;
-            let scored = text.scored();
+            let scored = text.scored_positions();
             let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.is_set())
                 .map_err(ixc_error::Error::from)?;
             if !there.is_empty() {

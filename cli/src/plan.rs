@@ -10,7 +10,7 @@ use ixc_generate::budget::compile_within;
 use ixc_generate::drive;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_generate::plan_file::locate;
-use ixc_measure::forecast::{self, Costs, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
+use ixc_measure::forecast::{self, Costs, Forecast, Limit, PROMPT, Routing, Shape, StoredForecast, forecast};
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine;
 use ixc_runtime::file::{PlanFile, of_file};
@@ -123,14 +123,14 @@ impl Args {
         let costs = forecast::measure(model, &session, &drive, &shape)?;
         drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        if let Err(why) = Remembered::keep(&path, threads, target, shape, costs) {
+        if let Err(why) = StoredForecast::keep(&path, threads, target, shape, costs) {
             note!("ixc: the measurements are not remembered: {why}");
         }
-        let measured = Remembered::routing(&path);
+        let measured = StoredForecast::routing(&path);
         let routing = |slots: u64| match self.hit_rate {
             Some(hits) => {
                 let in_memory = slots as f64 / shape.all().max(1) as f64;
-                Routing { evenness: Routing::evenness_of(in_memory, 1.0 - hits), ..measured }
+                Routing { evenness: Routing::evenness_from_reads(in_memory, 1.0 - hits), ..measured }
             }
             None if self.uniform => Routing::default(),
             None => measured,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ixc_compile::machine::system;
 use ixc_generate::drive::{Choice, Origin};
 use ixc_generate::timing::{Overlap, Phase};
-use ixc_measure::forecast::{PROMPT, Remembered, Routing, forecast};
+use ixc_measure::forecast::{PROMPT, Routing, StoredForecast, forecast};
 use ixc_runtime::engine::Engine;
 use ixc_runtime::page_cache_hints::AdviceCounts;
 use ixc_runtime::stream::counters::Counters;
@@ -262,7 +262,7 @@ pub struct PhaseMeasurement {
 
 /// Compares a token's time with computing alone, with reading alone, and with the forecast of `ixc
 /// plan`, as lines of text.
-pub fn compare(observed: &PhaseMeasurement, store: &ExpertCache, remembered: Option<&Remembered>) -> Vec<String> {
+pub fn compare(observed: &PhaseMeasurement, store: &ExpertCache, remembered: Option<&StoredForecast>) -> Vec<String> {
     let mut lines = Vec::new();
     let Phase { tokens, seconds, streamed, .. } = observed.phase;
     let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };
@@ -296,7 +296,7 @@ pub fn compare(observed: &PhaseMeasurement, store: &ExpertCache, remembered: Opt
     let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
     // Do not use bytes: reads for wrong predictions are not misses.
     if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.defers) {
-        known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
+        known.learn(Routing::evenness_from_reads(slots as f64 / known.shape.all().max(1) as f64, missed), None);
     }
     let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
     lines.push(forecast_error(predicted, measured));

@@ -14,7 +14,7 @@ use ixc_generate::session::{Generation, Session};
 use ixc_generate::speculate::Tally;
 use ixc_generate::timing::Phase;
 use ixc_grammar::Matcher;
-use ixc_measure::forecast::Remembered;
+use ixc_measure::forecast::StoredForecast;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::pages::PageUse;
 use ixc_runtime::processors::PinRefusal;
@@ -352,7 +352,7 @@ impl Writer<'_> {
                 };
                 let path = self.params.model.path();
                 let known = path.and_then(|path| {
-                    Remembered::of(path, self.session.model().threads(), self.session.model().target())
+                    StoredForecast::of(path, self.session.model().threads(), self.session.model().target())
                 });
                 for line in streaming::compare(&observed, store, known.as_ref()) {
                     stat!(Forecast, "{line}");

@@ -172,12 +172,12 @@ pub struct Routing {
 
 /// Max plausible evenness: hits worse than with uniform routing mean that the cache was not yet
 /// full.
-const MOST_EVENNESS: f64 = 4.0;
+const MAX_EVENNESS: f64 = 4.0;
 
 impl Routing {
     /// Returns the evenness from a run with the share `in_memory` of experts in memory that read
     /// the share `read` of the needed bytes, both 0 to 1.
-    pub fn evenness_of(in_memory: f64, read: f64) -> Option<f64> {
+    pub fn evenness_from_reads(in_memory: f64, read: f64) -> Option<f64> {
         let inside = |part: f64| part > 0.0 && part < 1.0;
         let hits = (1.0 - read).clamp(1e-6, 1.0);
         // A run with all experts in memory says nothing about smaller budgets.
@@ -239,8 +239,8 @@ pub fn measure(model: Model, options: &LoadOptions, drive: &Choice, shape: &Shap
     let few = usize::try_from(free.min(LAYER_BYTES) / layer_bytes).unwrap_or(LAYERS).clamp(2, LAYERS).min(layers);
     // Several layers first: they bring the file's first layer into memory, so that the measurement
     // of one layer packs it and reads nothing.
-    let (several, model) = Parts::measure(model, options, few)?;
-    let (one, _) = Parts::measure(model, options, 1)?;
+    let (several, model) = LayerTimes::measure(model, options, few)?;
+    let (one, _) = LayerTimes::measure(model, options, 1)?;
     let more = (layers - 1) as f64;
     // Noise can make the difference too small: a layer takes at least as long as its experts.
     let per_layer = |several: f64, one: f64, least: f64| {
@@ -269,17 +269,17 @@ pub fn measure(model: Model, options: &LoadOptions, drive: &Choice, shape: &Shap
 }
 
 /// Measured times of a model's first layers.
-struct Parts {
+struct LayerTimes {
     token: f64,
     experts: f64,
     prompt: f64,
     packing: f64,
 }
 
-impl Parts {
+impl LayerTimes {
     /// Measures the first layers of a model. Returns these layers, whose files are open for another
     /// measurement.
-    fn measure(model: Model, options: &LoadOptions, layers: usize) -> Result<(Parts, Model), Error> {
+    fn measure(model: Model, options: &LoadOptions, layers: usize) -> Result<(LayerTimes, Model), Error> {
         let parts = ixc_architectures::Parts { layers, ..ixc_architectures::Parts::ALL };
         let model = Model::of_parts(model.gguf, parts)?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
@@ -305,7 +305,7 @@ impl Parts {
         let prompts: Result<Vec<f64>, Error> =
             (0..2).map(|_| Ok(bench.prefill(0, length)?.seconds * PROMPT as f64 / length as f64)).collect();
         let prompt = prompts?.into_iter().fold(f64::INFINITY, f64::min);
-        Ok((Parts { token, experts: token * part, prompt, packing }, model))
+        Ok((LayerTimes { token, experts: token * part, prompt, packing }, model))
     }
 }
 
@@ -322,7 +322,7 @@ fn lower_quartile(mut all: Vec<f64>) -> f64 {
 
 /// Stored measurements of a model; later runs compare themselves with the forecast.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct StoredForecast {
     version: u32,
     measured: u64,
     model: String,
@@ -338,7 +338,7 @@ pub struct Remembered {
     pub routing: Routing,
 }
 
-impl Remembered {
+impl StoredForecast {
     /// Stores the measurements.
     ///
     /// # Errors
@@ -348,18 +348,18 @@ impl Remembered {
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
         let (measured, target) = (cache_file::seconds(SystemTime::now()), target.name().to_owned());
         // The routing belongs to the model, and not to this measurement.
-        let routing = Remembered::routing(path);
-        let what = Remembered { version: VERSION, measured, model, threads, target, shape, costs, routing };
+        let routing = StoredForecast::routing(path);
+        let what = StoredForecast { version: VERSION, measured, model, threads, target, shape, costs, routing };
         cache_file::write(&file, &what).map(|()| file.clone()).map_err(|error| format!("{}: {error}", file.display()))
     }
 
     /// Returns the routing in earlier runs of a model, with any threads and target.
     pub fn routing(path: &Path) -> Routing {
-        let found = || -> Option<Remembered> {
+        let found = || -> Option<StoredForecast> {
             let model = name(path)?;
-            let found: Remembered = cache_file::read(&file(&model)?).ok()??;
+            let found: StoredForecast = cache_file::read(&file(&model)?).ok()??;
             let Routing { evenness, prompt } = found.routing;
-            let is_right = evenness.is_none_or(|evenness| (0.0..=MOST_EVENNESS).contains(&evenness))
+            let is_right = evenness.is_none_or(|evenness| (0.0..=MAX_EVENNESS).contains(&evenness))
                 && prompt.is_none_or(|part| (0.0..=64.0).contains(&part));
             (is_right && found.version == VERSION && found.model == model).then_some(found)
         };
@@ -369,11 +369,11 @@ impl Remembered {
     /// Stores a run's routing for the next `ixc plan`. Errors of writing are ignored.
     pub fn learn(&self, evenness: Option<f64>, prompt: Option<f64>) {
         let routing = Routing {
-            evenness: evenness.map(|found| found.min(MOST_EVENNESS)).or(self.routing.evenness),
+            evenness: evenness.map(|found| found.min(MAX_EVENNESS)).or(self.routing.evenness),
             prompt: prompt.or(self.routing.prompt),
         };
         if let Some(file) = file(&self.model).filter(|_| routing != self.routing)
-            && let Err(error) = cache_file::write(&file, &Remembered { routing, ..self.clone() })
+            && let Err(error) = cache_file::write(&file, &StoredForecast { routing, ..self.clone() })
         {
             tracing::debug!(%error, "routing is not remembered");
         }
@@ -381,9 +381,9 @@ impl Remembered {
 
     /// Returns the stored measurements of a model for this number of threads and this target, if
     /// there are any.
-    pub fn of(path: &Path, threads: usize, target: Target) -> Option<Remembered> {
+    pub fn of(path: &Path, threads: usize, target: Target) -> Option<StoredForecast> {
         let model = name(path)?;
-        let found: Remembered = cache_file::read(&file(&model)?).ok()??;
+        let found: StoredForecast = cache_file::read(&file(&model)?).ok()??;
         let costs = [
             found.costs.dense,
             found.costs.experts,
@@ -400,8 +400,8 @@ impl Remembered {
             && found.threads == threads
             && found.target == target.name()
             && cache_file::is_recent(found.measured, SystemTime::now());
-        let routing = Remembered::routing(path);
-        (is_right && fits).then_some(Remembered { routing, ..found })
+        let routing = StoredForecast::routing(path);
+        (is_right && fits).then_some(StoredForecast { routing, ..found })
     }
 }
 
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn forecast_uses_measured_hits_and_packing_costs() {
         // A quarter of the experts is in memory, and a tenth of the needed experts is read.
-        let evenness = Routing::evenness_of(0.25, 0.1);
+        let evenness = Routing::evenness_from_reads(0.25, 0.1);
         let routing = Routing { evenness, prompt: Some(0.5) };
         let known = forecast(&SHAPE, &COSTS, SHAPE.all() / 4, &routing);
         assert!((known.bytes - 38.4 * 2.6e6).abs() < 1.0 && (known.hits - 0.9).abs() < 1e-9);
@@ -458,9 +458,9 @@ mod tests {
         // With an infinitely fast drive, only the last expert of a layer has no overlap.
         let fast = forecast(&SHAPE, &Costs { drive: 1e15, alone: 0.0, ..COSTS }, 0, &Routing::default());
         assert_eq!((fast.limit, fast.token), (Limit::Cores, 0.05 + 0.03 / 8.0));
-        assert!(Routing::evenness_of(0.25, 0.75).is_some_and(|uniform| (uniform - 1.0).abs() < 1e-9));
-        assert_eq!((Routing::evenness_of(1.0, 0.0), Routing::evenness_of(0.5, 0.0)), (None, Some(0.0)));
+        assert!(Routing::evenness_from_reads(0.25, 0.75).is_some_and(|uniform| (uniform - 1.0).abs() < 1e-9));
+        assert_eq!((Routing::evenness_from_reads(1.0, 0.0), Routing::evenness_from_reads(0.5, 0.0)), (None, Some(0.0)));
         // More bytes read than needed: the cache was still filling.
-        assert!(Routing::evenness_of(0.5, 2.0).is_some_and(|found| found > MOST_EVENNESS));
+        assert!(Routing::evenness_from_reads(0.5, 2.0).is_some_and(|found| found > MAX_EVENNESS));
     }
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 /// Confidence of an interval with enough measurements.
 pub const CONFIDENCE: f64 = 0.95;
 /// Max measurements of one side; the rest is ignored, because all pairs are compared.
-pub const MOST: usize = 500;
+pub const MAX_MEASUREMENTS: usize = 500;
 
 /// Ratio of the second of two sets of measurements to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -43,7 +43,7 @@ impl Ratio {
         if !sound(a) || !sound(b) {
             return None;
         }
-        let (a, b) = (&a[..a.len().min(MOST)], &b[..b.len().min(MOST)]);
+        let (a, b) = (&a[..a.len().min(MAX_MEASUREMENTS)], &b[..b.len().min(MAX_MEASUREMENTS)]);
         let mut ratios: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b / a)).collect();
         ratios.sort_by(f64::total_cmp);
         let middle = ratios.len() / 2;
@@ -56,12 +56,12 @@ impl Ratio {
     }
 
     /// Returns whether the second set is larger or smaller, beyond noise; `None` if either is
-    /// possible. Changes of less than `least` do not count.
-    pub fn changed(&self, least: f64) -> Option<std::cmp::Ordering> {
-        if self.low > 1.0 && self.median >= 1.0 + least {
+    /// possible. Changes of less than `min_change` do not count.
+    pub fn significant_change(&self, min_change: f64) -> Option<std::cmp::Ordering> {
+        if self.low > 1.0 && self.median >= 1.0 + min_change {
             return Some(std::cmp::Ordering::Greater);
         }
-        (self.high < 1.0 && self.median <= 1.0 / (1.0 + least)).then_some(std::cmp::Ordering::Less)
+        (self.high < 1.0 && self.median <= 1.0 / (1.0 + min_change)).then_some(std::cmp::Ordering::Less)
     }
 }
 
@@ -89,9 +89,9 @@ fn left_out(n: usize, m: usize) -> (usize, f64) {
 fn mann_whitney(n: usize, m: usize) -> Vec<f64> {
     /// Max number of orders of all measurements that are counted exactly; they are whole numbers in
     /// f64.
-    const COUNTED: f64 = (1u64 << 51) as f64;
+    const MAX_EXACT_ORDERS: f64 = (1u64 << 51) as f64;
     let orders = (1..=n.min(m)).fold(1.0, |orders, i| orders * (n.max(m) + i) as f64 / i as f64);
-    if orders > COUNTED {
+    if orders > MAX_EXACT_ORDERS {
         let (mean, pairs) = ((n * m) as f64 / 2.0, n * m);
         let variance = (n * m * (n + m + 1)) as f64 / 12.0;
         let density = |count: usize| (-(count as f64 - mean).powi(2) / (2.0 * variance)).exp();
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn change_is_reported_only_beyond_noise() {
-        let changed = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().changed(0.01);
+        let changed = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().significant_change(0.01);
         let base = [100.0, 103.0, 98.0, 101.0, 99.0];
         assert_eq!(changed(&base, &base), None);
         assert_eq!(changed(&base, &base.map(|x| x * 1.1)), Some(Ordering::Greater));

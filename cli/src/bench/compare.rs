@@ -257,7 +257,7 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
             deferred: deferred_experts(row),
             a: row["median"].as_f64().unwrap_or(0.0),
             b: other["median"].as_f64().unwrap_or(0.0),
-            verdict: match ratio.as_ref().map(|ratio| ratio.changed(MIN_CHANGE)) {
+            verdict: match ratio.as_ref().map(|ratio| ratio.significant_change(MIN_CHANGE)) {
                 None => TOO_FEW,
                 // With three rounds on each side, all of one side above the other has a chance of
                 // one in twenty, in either direction. The interval then has only 90 %.

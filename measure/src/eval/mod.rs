@@ -35,7 +35,7 @@ use ixc_generate::loaded_model::{LoadedModel, with_bos};
 pub const DEFAULT_CONTEXT: usize = 512;
 /// Min number of tokens in a piece: with three tokens, the second half has one whose successor is
 /// known.
-pub const LEAST_CONTEXT: usize = 3;
+pub const MIN_CONTEXT: usize = 3;
 
 /// A text as tokens, cut into pieces.
 #[derive(Clone, Debug)]
@@ -55,11 +55,16 @@ impl Text {
     pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
         let tokenizer = model.tokenizer()?;
         let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);
-        Text::of_tokens(model, tokens, tokenizer, context)
+        Text::from_tokens(model, tokens, tokenizer, context)
     }
 
-    fn of_tokens(model: &LoadedModel, tokens: Vec<u32>, tokenizer: &Tokenizer, context: usize) -> Result<Text, Error> {
-        let context = context.max(LEAST_CONTEXT);
+    fn from_tokens(
+        model: &LoadedModel,
+        tokens: Vec<u32>,
+        tokenizer: &Tokenizer,
+        context: usize,
+    ) -> Result<Text, Error> {
+        let context = context.max(MIN_CONTEXT);
         if context > model.context() {
             let (tokens, trained) = (context, model.facts().context);
             return Err(CompileError::Context { tokens, context: model.context(), model: trained }.into());
@@ -86,7 +91,7 @@ impl Text {
     }
 
     /// Returns the number of scored positions in a piece; the last position has no known successor.
-    pub fn scored(&self) -> usize {
+    pub fn scored_positions(&self) -> usize {
         self.context - 1 - self.first_scored()
     }
 
@@ -112,7 +117,7 @@ impl Text {
         piece: usize,
         model: &mut LoadedModel,
         mut right: Option<&mut LoadedModel>,
-    ) -> Result<Piece, Error> {
+    ) -> Result<PieceScores, Error> {
         let (tokens, first) = (self.piece(piece), self.first_scored());
         let mut step = model.max_tokens().min(MAX_OUTPUTS as usize);
         model.begin(&tokens)?;
@@ -125,11 +130,12 @@ impl Text {
             step = step.min(right.max_tokens());
         }
         let row = model.vocabulary();
-        let mut found = Piece::default();
-        let mut compared = right.is_some().then(Compared::default);
+        let mut found = PieceScores::default();
+        let mut compared = right.is_some().then(ReferenceScores::default);
         for begin in (0..tokens.len()).step_by(step) {
             let part = begin..tokens.len().min(begin + step);
-            let scored: Vec<usize> = part.clone().filter(|at| (first..first + self.scored()).contains(at)).collect();
+            let scored: Vec<usize> =
+                part.clone().filter(|at| (first..first + self.scored_positions()).contains(at)).collect();
             let rows: Vec<u32> = scored.iter().map(|at| (at - begin) as u32).collect();
             let logits = model.step(&tokens[part.clone()], &rows)?;
             let right = match &mut right {
@@ -157,18 +163,18 @@ impl Text {
 /// Scores of a piece at its scored positions, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Piece {
+pub struct PieceScores {
     /// Negative logarithm of the probability that the model gave to the next token, in nats.
     pub surprise: Vec<f32>,
     /// The comparison with another model's predictions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub against: Option<Compared>,
+    pub against: Option<ReferenceScores>,
 }
 
 /// Comparison with the predictions of a reference model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Compared {
+pub struct ReferenceScores {
     /// The other model's surprise.
     pub surprise: Vec<f32>,
     /// Kullback-Leibler divergence of the other model's distribution from this one's, in nats.
@@ -177,15 +183,16 @@ pub struct Compared {
     pub same: Vec<bool>,
 }
 
-impl Piece {
+impl PieceScores {
     /// Whether it has one number for each position, with or without a comparison. All numbers must
     /// be finite and not negative, because they are negative logarithms of probabilities, and
     /// divergences.
-    pub fn is_whole(&self, positions: usize, compared: bool) -> bool {
+    pub fn is_complete(&self, positions: usize, compared: bool) -> bool {
         let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
         let numbers = |list: &[f32]| list.len() == positions && list.iter().all(is_right);
-        let against =
-            |other: &Compared| numbers(&other.surprise) && numbers(&other.divergence) && other.same.len() == positions;
+        let against = |other: &ReferenceScores| {
+            numbers(&other.surprise) && numbers(&other.divergence) && other.same.len() == positions
+        };
         numbers(&self.surprise) && self.against.is_some() == compared && self.against.as_ref().is_none_or(against)
     }
 }
@@ -251,7 +258,7 @@ pub struct Comparison {
 }
 
 /// Summarises the scores of pieces; `None` if they have no positions.
-pub fn summary(pieces: &[Piece]) -> Option<Summary> {
+pub fn summary(pieces: &[PieceScores]) -> Option<Summary> {
     let surprise = pieces.iter().flat_map(|piece| &piece.surprise).map(|&nats| f64::from(nats));
     let positions = surprise.clone().count();
     if positions == 0 {
@@ -259,7 +266,7 @@ pub fn summary(pieces: &[Piece]) -> Option<Summary> {
     }
     let perplexity = |mean: Mean| (mean.mean.exp(), mean.error * mean.mean.exp());
     let (own, error) = perplexity(Mean::of(surprise.clone()));
-    let compared: Vec<&Compared> = pieces.iter().filter_map(|piece| piece.against.as_ref()).collect();
+    let compared: Vec<&ReferenceScores> = pieces.iter().filter_map(|piece| piece.against.as_ref()).collect();
     let against = (compared.len() == pieces.len()).then(|| {
         let right = compared.iter().flat_map(|piece| &piece.surprise).map(|&nats| f64::from(nats));
         let both = surprise.zip(right.clone());
@@ -298,9 +305,10 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn piece(surprise: &[f32], right: &[f32], divergence: &[f32], same: &[bool]) -> Piece {
-        let against = Compared { surprise: right.to_vec(), divergence: divergence.to_vec(), same: same.to_vec() };
-        Piece { surprise: surprise.to_vec(), against: Some(against) }
+    fn piece(surprise: &[f32], right: &[f32], divergence: &[f32], same: &[bool]) -> PieceScores {
+        let against =
+            ReferenceScores { surprise: right.to_vec(), divergence: divergence.to_vec(), same: same.to_vec() };
+        PieceScores { surprise: surprise.to_vec(), against: Some(against) }
     }
 
     #[test]
@@ -336,13 +344,13 @@ mod tests {
     #[test]
     fn whole_pieces_have_all_values_and_no_invalid_ones() {
         let whole = piece(&[1.0, 2.0], &[1.0, 2.0], &[0.0, 0.0], &[true, false]);
-        assert!(whole.is_whole(2, true) && !whole.is_whole(2, false) && !whole.is_whole(3, true));
+        assert!(whole.is_complete(2, true) && !whole.is_complete(2, false) && !whole.is_complete(3, true));
         let mut short = whole.clone();
         short.against.as_mut().unwrap().same.pop();
-        assert!(!short.is_whole(2, true));
+        assert!(!short.is_complete(2, true));
         for wrong in [f32::NAN, f32::INFINITY, -0.5] {
-            assert!(!Piece { surprise: vec![wrong, 1.0], against: None }.is_whole(2, false));
-            assert!(!piece(&[1.0], &[1.0], &[wrong], &[true]).is_whole(1, true));
+            assert!(!PieceScores { surprise: vec![wrong, 1.0], against: None }.is_complete(2, false));
+            assert!(!piece(&[1.0], &[1.0], &[wrong], &[true]).is_complete(1, true));
         }
     }
 }

@@ -26,7 +26,7 @@ use ixc_files::open::open_append;
 use ixc_files::{Kind, Place, open_regular};
 use serde::{Deserialize, Serialize};
 
-use super::Piece;
+use super::PieceScores;
 pub use crate::error::record::RecordError;
 use ixc_compile::checksum::{sealed, unsealed};
 
@@ -47,25 +47,25 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Input file of an evaluation, identified by its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct InputFile {
     /// Length in bytes.
     pub bytes: u64,
     /// CRC-32 of the whole file.
     pub crc32: String,
 }
 
-impl Source {
+impl InputFile {
     /// Reads a whole file.
     ///
     /// # Errors
     /// The system's error.
-    pub fn of(path: &Path) -> io::Result<Source> {
+    pub fn of(path: &Path) -> io::Result<InputFile> {
         let mut file = open_regular(path)?;
         let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; READ_BYTES]);
         loop {
             let read = file.read(&mut buffer)?;
             if read == 0 {
-                return Ok(Source { bytes, crc32: format!("{:08x}", crc.finalize()) });
+                return Ok(InputFile { bytes, crc32: format!("{:08x}", crc.finalize()) });
             }
             crc.update(&buffer[..read]);
             bytes += read as u64;
@@ -78,9 +78,9 @@ impl Source {
 pub struct Header {
     schema: String,
     /// Files of the model; empty for the built-in model.
-    pub model: Vec<Source>,
+    pub model: Vec<InputFile>,
     /// Files of the reference model.
-    pub against: Option<Vec<Source>>,
+    pub against: Option<Vec<InputFile>>,
     /// Target of the code.
     pub target: String,
     /// Compile options of the models.
@@ -124,7 +124,7 @@ pub struct Record {
 }
 
 /// Returns the place that the checksum of a piece's line covers.
-fn place_of(header: &str, piece: usize) -> Vec<u8> {
+fn checksum_prefix(header: &str, piece: usize) -> Vec<u8> {
     [header.as_bytes(), &(piece as u64).to_le_bytes()].concat()
 }
 
@@ -139,7 +139,7 @@ impl Record {
         pieces: usize,
         positions: usize,
         anew: bool,
-    ) -> Result<(Record, Vec<Piece>), RecordError> {
+    ) -> Result<(Record, Vec<PieceScores>), RecordError> {
         let path = place.named().to_owned();
         let io = |action| {
             let path = path.clone();
@@ -169,7 +169,7 @@ impl Record {
         let mut lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n');
         let header_text = serde_json::to_string(header).map_err(io::Error::from).map_err(io("write"))?;
         match lines.next() {
-            Some(line) => same(&path, line, header)?,
+            Some(line) => check_header(&path, line, header)?,
             None => {
                 file.set_len(0).map_err(io("write"))?;
                 write_line(&mut file, &sealed(&[], &header_text)).map_err(io("write"))?;
@@ -180,9 +180,10 @@ impl Record {
             let malformed = |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
             let none = |problem: &dyn Display| malformed(format!("not a piece of a text: {problem}"));
             let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
-            let text = unsealed(&place_of(&header_text, index), text).map_err(|error| none(&format!("it {error}")))?;
-            let piece: Piece = serde_json::from_str(&text).map_err(|error| none(&error))?;
-            if index >= pieces || !piece.is_whole(positions, header.against.is_some()) {
+            let text =
+                unsealed(&checksum_prefix(&header_text, index), text).map_err(|error| none(&format!("it {error}")))?;
+            let piece: PieceScores = serde_json::from_str(&text).map_err(|error| none(&error))?;
+            if index >= pieces || !piece.is_complete(positions, header.against.is_some()) {
                 return Err(malformed(format!("not one of {pieces} pieces of {positions} positions each")));
             }
             found.push(piece);
@@ -195,9 +196,9 @@ impl Record {
     ///
     /// # Errors
     /// The system's error.
-    pub fn add(&mut self, piece: &Piece) -> Result<(), RecordError> {
+    pub fn add(&mut self, piece: &PieceScores) -> Result<(), RecordError> {
         let failed = |source| RecordError::Io { path: self.path.clone(), action: "write", source };
-        let place = place_of(&self.header, self.pieces);
+        let place = checksum_prefix(&self.header, self.pieces);
         let text = serde_json::to_string(piece).map_err(io::Error::from);
         text.and_then(|text| write_line(&mut self.file, &sealed(&place, &text))).map_err(failed)?;
         self.pieces += 1;
@@ -217,7 +218,7 @@ struct Version {
 }
 
 /// Checks that a first line has the same header, and reports the first difference.
-fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
+fn check_header(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
     let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
     let none = |problem: &dyn Display| malformed(format!("not a header: {problem}"));
     let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
@@ -253,11 +254,11 @@ mod tests {
 
     const PIECES: usize = 4;
 
-    fn piece(nats: f32) -> Piece {
-        Piece { surprise: vec![nats, 2.0], against: None }
+    fn piece(nats: f32) -> PieceScores {
+        PieceScores { surprise: vec![nats, 2.0], against: None }
     }
 
-    fn opened(path: &Path) -> Result<(Record, Vec<Piece>), RecordError> {
+    fn opened(path: &Path) -> Result<(Record, Vec<PieceScores>), RecordError> {
         let place =
             Output::open(path, &Guard { kind: Some(&KIND), force: true, inputs: &[] }).unwrap().into_place().unwrap();
         Record::open(&place, &Header::new(&[1, 2, 3], 6), PIECES, 2, false)
@@ -309,9 +310,9 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let of = |name: &str, text: &str| {
             std::fs::write(folder.join(name), text).unwrap();
-            Source::of(&folder.join(name)).unwrap()
+            InputFile::of(&folder.join(name)).unwrap()
         };
-        assert_eq!(of("a", "one"), Source { bytes: 3, crc32: "7a6c86f1".into() });
+        assert_eq!(of("a", "one"), InputFile { bytes: 3, crc32: "7a6c86f1".into() });
         assert!(of("a", "one") == of("b", "one") && of("a", "two") != of("b", "one"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
