@@ -120,9 +120,9 @@ impl Op {
         let most = kinds.into_iter().max_by_key(|(_, count)| *count);
         let most = most.filter(|(_, count)| seconds > 0.0 && *count > 0 && *count >= work.bytes / 4);
         let operations_per_second = most.map(|(_, count)| rate(2.0 * count as f64));
-        let peak = |kind| limits.and_then(|limits| limits.products_of(kind));
+        let peak = |kind| limits.and_then(|limits| limits.product_rate(kind));
         let measured = limits.filter(|limits| limits.bytes_per_second.is_some() && bytes_per_second > 0.0);
-        let feeding = measured.map(|limits| limits.feeding(bytes_per_second));
+        let feeding = measured.map(|limits| limits.feeding_level(bytes_per_second));
         Op {
             op: op.to_owned(),
             seconds: own,

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use ixc_compile::machine::bandwidth;
-use ixc_workbench::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
+use ixc_workbench::kernels::bench::{Measurement, MemoryLevel, Peak, measure, peak, call_work};
 use serde_json::json;
 
 use super::super::output::{self, Bytes, Count, counted};
@@ -46,7 +46,7 @@ pub struct Args {
 
 /// Measurements with one number of threads.
 struct Row {
-    measured: Vec<Measured>,
+    measured: Vec<Measurement>,
     /// Bytes per second that the threads read from memory.
     bandwidth: f64,
     peak: Option<Peak>,
@@ -57,7 +57,7 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         self.perf.enable()?;
         let case = self.inputs.case(self.kernel.choose()?)?;
-        let work = work_of(&case);
+        let work = call_work(&case);
         let (kernel, target) = (&case.chosen.kernel, case.chosen.target);
         let mut rows = Vec::new();
         for &threads in &self.threads {
@@ -66,7 +66,7 @@ impl Args {
             // would make the kernel look better.
             let before = bandwidth::measure(threads, bandwidth::BUFFER_BYTES);
             let mut measured = Vec::new();
-            for place in [Place::Caches, Place::Memory] {
+            for place in [MemoryLevel::Caches, MemoryLevel::Memory] {
                 measured.push(measure(&case, place, threads, self.repetitions)?);
             }
             let peak = match work.multiply_adds {
@@ -119,7 +119,7 @@ impl Args {
 /// Min columns of a terminal for the whole table.
 const WIDE: usize = 102;
 
-fn share(measured: &Measured, row: &Row) -> Option<f64> {
+fn share(measured: &Measurement, row: &Row) -> Option<f64> {
     Some(measured.operations_per_second? / row.peak.as_ref()?.operations_per_second)
 }
 
@@ -145,7 +145,7 @@ fn write_table(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
     for row in rows {
         for measured in &row.measured {
             let seconds = &measured.seconds;
-            let place = if measured.place == Place::Caches { "caches" } else { "memory" };
+            let place = if measured.place == MemoryLevel::Caches { "caches" } else { "memory" };
             let operations = measured.operations_per_second.map_or("-".into(), |rate| format!("{:.1}", rate / 1e9));
             let share = share(measured, row).map_or("-".into(), |share| format!("{:.1} %", 100.0 * share));
             writeln!(

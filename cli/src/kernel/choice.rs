@@ -3,7 +3,7 @@
 use ixc_compile::compile::TargetName;
 use ixc_compile::select::Selection;
 use ixc_ir::kernel::Kernel;
-use ixc_workbench::kernels::choose::{self, Chosen};
+use ixc_workbench::kernels::choose::{self, TargetKernel};
 use ixc_workbench::kernels::run::{self, Case, Sizes};
 
 use super::super::select::SelectChoice;
@@ -38,7 +38,7 @@ impl KernelChoice {
     }
 
     /// Returns the kernel.
-    pub fn choose(&self) -> anyhow::Result<Chosen> {
+    pub fn choose(&self) -> anyhow::Result<TargetKernel> {
         // A spec may be given without quotes.
         Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection())?)
     }
@@ -60,12 +60,12 @@ pub struct InputChoice {
 
 impl InputChoice {
     /// Returns the kernel with its inputs.
-    pub fn case(&self, chosen: Chosen) -> anyhow::Result<Case> {
+    pub fn case(&self, chosen: TargetKernel) -> anyhow::Result<Case> {
         Ok(Case::new(chosen, self.sizes(), self.seed)?)
     }
 
     /// Returns the values of the kernel's dims.
-    pub fn dims(&self, chosen: &Chosen) -> anyhow::Result<Vec<i64>> {
+    pub fn dims(&self, chosen: &TargetKernel) -> anyhow::Result<Vec<i64>> {
         Ok(run::dims(chosen, self.sizes()).map_err(ixc_error::Error::from)?)
     }
 

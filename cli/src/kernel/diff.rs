@@ -4,9 +4,9 @@ use std::io::Write;
 
 use ixc_compile::compile::TargetName;
 use ixc_workbench::kernels::KernelError;
-use ixc_workbench::kernels::bench::Place;
-use ixc_workbench::kernels::choose::{Chosen, choose};
-use ixc_workbench::kernels::diff::{self, BufferDiff, Cost, Pair, Speed};
+use ixc_workbench::kernels::bench::MemoryLevel;
+use ixc_workbench::kernels::choose::{TargetKernel, choose};
+use ixc_workbench::kernels::diff::{self, BufferDiff, Cost, Pair, SpeedRatio};
 use ixc_workbench::kernels::run::Engine;
 use serde_json::json;
 
@@ -65,15 +65,15 @@ impl Args {
         let equal_ir = a.kernel == b.kernel;
         diff::called_alike(&a, &b)?;
         // Both kernels get the inputs of the first one.
-        let b = Chosen { spec: a.spec.clone(), rows: a.rows, ..b };
+        let b = TargetKernel { spec: a.spec.clone(), rows: a.rows, ..b };
         let (a, b) = (self.inputs.case(a)?, self.inputs.case(b)?);
         let engine =
             if self.emulate || !a.chosen.target.missing().is_empty() { Engine::Emulator } else { Engine::Native };
         let results = diff::results(&a, &b, engine)?;
         let costs = [Cost::of(&a)?, Cost::of(&b)?];
         let timed = engine == Engine::Native && self.repetitions > 0;
-        let places: &[Place] = if timed { &[Place::Caches, Place::Memory] } else { &[] };
-        let speeds: Vec<Speed> =
+        let places: &[MemoryLevel] = if timed { &[MemoryLevel::Caches, MemoryLevel::Memory] } else { &[] };
+        let speeds: Vec<SpeedRatio> =
             places.iter().map(|&place| diff::speed(&a, &b, place, self.repetitions)).collect::<Result<_, _>>()?;
         let (first, second) = (&a.chosen, &b.chosen);
         if self.json {
@@ -130,8 +130,8 @@ impl Args {
                 count(spills, "spills")
             )?;
         }
-        for Speed { place, seconds: [a, b], ratio: [median, least, most] } in &speeds {
-            let place = if *place == Place::Caches { "caches" } else { "memory" };
+        for SpeedRatio { place, seconds: [a, b], ratio: [median, least, most] } in &speeds {
+            let place = if *place == MemoryLevel::Caches { "caches" } else { "memory" };
             writeln!(
                 out,
                 "speed    {place}: a {:.3} us, b {:.3} us; b is {median:.3} times as fast as a ({least:.3} to {most:.3})",
@@ -146,7 +146,7 @@ impl Args {
     }
 
     /// Fails if results differ and `--exit-code` is given.
-    fn status(&self, results: &[BufferDiff], a: &Chosen, b: &Chosen) -> anyhow::Result<()> {
+    fn status(&self, results: &[BufferDiff], a: &TargetKernel, b: &TargetKernel) -> anyhow::Result<()> {
         if !self.exit_code || results.iter().all(|buffer| buffer.first.is_none()) {
             return Ok(());
         }
@@ -155,11 +155,11 @@ impl Args {
     }
 
     /// Returns the two kernels.
-    fn kernels(&self) -> anyhow::Result<(Chosen, Chosen)> {
+    fn kernels(&self) -> anyhow::Result<(TargetKernel, TargetKernel)> {
         let first = choose(&self.a, self.target.target)?;
         Ok(match &self.b {
             Some(b) => (first, choose(b, self.target.target)?),
-            None => (diff::unedited(&first)?, first),
+            None => (diff::generate_unedited(&first)?, first),
         })
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use ixc_compile::replacements::{SPEC, signature_difference};
 use ixc_files::{Kind, atomic_write};
 use ixc_workbench::kernels::KernelError;
-use ixc_workbench::kernels::reduce::{Counts, Failing, Failure, failure, reduce};
+use ixc_workbench::kernels::reduce::{Counts, FailingKernel, Failure, failure, reduce};
 use ixc_workbench::kernels::run::Engine;
 use serde_json::json;
 
@@ -66,12 +66,12 @@ impl Args {
         let result = self.force.open(&self.output, &KIND, &[])?;
         let chosen = self.kernel.choose()?;
         let case = self.inputs.case(chosen.clone())?;
-        let first = Failing { kernel: chosen.kernel.clone(), dims: case.dims.clone() };
+        let first = FailingKernel { kernel: chosen.kernel.clone(), dims: case.dims.clone() };
         let engine = if self.native { Engine::Native } else { Engine::Emulator };
         // The folder is removed at the end, with all of its contents.
         let folder = tempfile::tempdir().map_err(ixc_error::Error::io(&std::env::temp_dir(), "make a folder in"))?;
         let tried = folder.path().join("tried.ix");
-        let manner = |failing: &Failing| -> anyhow::Result<Option<Failure>> {
+        let manner = |failing: &FailingKernel| -> anyhow::Result<Option<Failure>> {
             match &self.command {
                 None => Ok(failure(&chosen, failing, self.inputs.seed(), engine)),
                 Some(command) => {

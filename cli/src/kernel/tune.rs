@@ -11,10 +11,10 @@ use ixc_compile::{compile, demo};
 use ixc_passes::tuned::Choice;
 use ixc_runtime::engine;
 use ixc_targets::{CoreCaches, Target};
-use ixc_workbench::kernels::bench::Place;
-use ixc_workbench::kernels::choose::{self, Named, OpenModel};
-use ixc_workbench::kernels::tune::model::{Event, FoundModel, Kernel, Options, Together, tune_model};
-use ixc_workbench::kernels::tune::{self, Found, Row, tune};
+use ixc_workbench::kernels::bench::MemoryLevel;
+use ixc_workbench::kernels::choose::{self, ModelName, OpenModel};
+use ixc_workbench::kernels::tune::model::{Event, Kernel, ModelTuning, StepComparison, TuneOptions, tune_model};
+use ixc_workbench::kernels::tune::{self, Candidate, TunedKernel, tune};
 use ixc_workbench::kernels::{KernelError, KernelSpec};
 use serde_json::{Value as Json, json};
 
@@ -53,7 +53,7 @@ pub struct Args {
     kernel: KernelChoice,
     /// Location of a spec's weights: memory, as in a model, or caches.
     #[arg(long, value_name = "PLACE", default_value = "memory", value_parser = place)]
-    place: Place,
+    place: MemoryLevel,
     /// Rounds of each measurement.
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     repetitions: u32,
@@ -87,10 +87,10 @@ fn part(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(|| "expected a part, 0 to 1".to_owned())
 }
 
-fn place(text: &str) -> Result<Place, String> {
+fn place(text: &str) -> Result<MemoryLevel, String> {
     match text {
-        "memory" => Ok(Place::Memory),
-        "caches" => Ok(Place::Caches),
+        "memory" => Ok(MemoryLevel::Memory),
+        "caches" => Ok(MemoryLevel::Caches),
         _ => Err("expected memory or caches".to_owned()),
     }
 }
@@ -123,22 +123,22 @@ impl Output<'_> {
         ));
     }
 
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &Candidate) {
         let Speedup { median: ratio, low, high } = row.ratio;
         let rates = format!("{:>12.3} {ratio:>7.3}  {low:>7.3} {high:>7.3}", row.cost * self.unit.1);
         self.line(&format!("{:<WIDTH$} {rates}", row.what));
     }
 
-    fn default(&mut self, found: &Found) {
+    fn default(&mut self, found: &TunedKernel) {
         self.line(&format!("by the caches: {}, {:.3} {}", found.own, found.default.cost * self.unit.1, self.unit.0));
     }
 
-    fn times(row: &Row) -> String {
+    fn times(row: &Candidate) -> String {
         let Speedup { median: ratio, low, high } = row.ratio;
         format!("{} is {ratio:.3} times as fast ({low:.3} to {high:.3})", row.what)
     }
 
-    fn not_faster(&mut self, found: &Found) {
+    fn not_faster(&mut self, found: &TunedKernel) {
         match &found.close {
             Some(row) => {
                 self.line(&format!("nothing is faster beyond the spread of rounds: {}", Output::times(row)));
@@ -163,15 +163,15 @@ impl Output<'_> {
                 self.line(&format!("\n{spec}\n{:.1} % of {of}", share * 100.0));
                 self.head();
             }
-            Event::Row(row) => self.row(row),
-            Event::Found(found) => {
+            Event::Candidate(row) => self.row(row),
+            Event::TunedKernel(found) => {
                 self.default(found);
                 match &found.winner {
                     Some((row, _)) => self.line(&format!("fastest, measured again: {}", Output::times(row))),
                     None => self.not_faster(found),
                 }
             }
-            Event::Together(Together { choices, rows, is_faster }) => {
+            Event::StepComparison(StepComparison { choices, rows, is_faster }) => {
                 self.line(&format!("\nwhole steps with {}", choices.join("; ")));
                 rows.iter().for_each(|row| self.line(&Output::times(row)));
                 if !is_faster {
@@ -200,7 +200,7 @@ impl Args {
         let (text, is_selected) = self.kernel.text();
         let target = self.kernel.target().target;
         let runs = target.missing().is_empty();
-        let model = choose::model_of(&text);
+        let model = choose::model_name(&text);
         // A selected kernel is tuned alone if this machine cannot run it, or with --choose.
         let is_one = is_selected && (!runs || self.choose.is_some());
         let is_whole = model.is_some_and(|model| model.is_whole && !is_one);
@@ -217,7 +217,7 @@ impl Args {
         }
         let opened = model.map(|model| Ok::<_, ixc_error::Error>((model, model.open()?))).transpose()?;
         // A plan is already tiled, but its kernels have specs.
-        if let (Some((Named { path: Some(path), .. }, OpenModel::Plan(_))), true) = (&opened, is_whole) {
+        if let (Some((ModelName { path: Some(path), .. }, OpenModel::Plan(_))), true) = (&opened, is_whole) {
             return Err(ixc_compile::Error::IsPlan { path: path.to_path_buf() }.into());
         }
         let spec = match is_whole {
@@ -274,7 +274,7 @@ impl Args {
     }
 
     /// Stores the winner of a kernel, or removes the stored one if there is no winner.
-    fn keep(setting: &Setting, found: &Found, kept: Option<(&Row, &Choice)>) -> anyhow::Result<()> {
+    fn keep(setting: &Setting, found: &TunedKernel, kept: Option<(&Candidate, &Choice)>) -> anyhow::Result<()> {
         let Some(place) = &setting.place else { return Ok(()) };
         let stored = kept.map(|(row, choice)| tuned::Row {
             choice: choice.to_string(),
@@ -301,9 +301,9 @@ impl Args {
             true => {
                 let (place, rounds, rows, run) =
                     (self.place, self.repetitions, self.rows, Box::new(self.engine_options()));
-                tune::By::Time { place, rounds, rows, run }
+                tune::Comparison::Time { place, rounds, rows, run }
             }
-            false => tune::By::Model { place: self.place },
+            false => tune::Comparison::Model { place: self.place },
         };
         // A kernel that cannot be tuned gets no table.
         let mut is_begun = false;
@@ -364,12 +364,12 @@ impl Args {
             ..compile::Options::default()
         };
         let is_one = spec.is_some();
-        let options = Options {
+        let options = TuneOptions {
             compile,
             run: self.engine_options(),
             rounds: self.repetitions,
             prompt: self.rows,
-            least: self.least,
+            min_share: self.least,
             kernel: spec,
             selection: self.kernel.selection(),
         };
@@ -412,13 +412,13 @@ impl Args {
 
 /// Results of tuning a model, and the candidate that the user chose for its only kernel.
 struct TunedModel {
-    model: FoundModel,
-    chosen: Option<(Row, Choice)>,
+    model: ModelTuning,
+    chosen: Option<(Candidate, Choice)>,
 }
 
 impl TunedModel {
     /// Returns the stored candidate of a kernel, if there is one.
-    fn winner(&self, number: usize) -> Option<(&Row, &Choice)> {
+    fn winner(&self, number: usize) -> Option<(&Candidate, &Choice)> {
         let winner = match &self.chosen {
             Some(chosen) => Some(chosen),
             None if self.model.kept.contains(&number) => self.model.kernels[number].1.winner.as_ref(),
@@ -435,8 +435,8 @@ impl TunedModel {
 
     /// Returns the results as JSON.
     fn facts(&self, path: Option<&Path>, setting: &Setting, unit: &str) -> Json {
-        let FoundModel { threads, prompt, kernels, together, .. } = &self.model;
-        let kernel = |(number, (kernel, found)): (usize, &(Kernel, Found))| {
+        let ModelTuning { threads, prompt, kernels, together, .. } = &self.model;
+        let kernel = |(number, (kernel, found)): (usize, &(Kernel, TunedKernel))| {
             json!({
                 "spec": kernel.spec,
                 "rows": kernel.rows,

@@ -33,7 +33,7 @@ const MOST_BYTES: usize = 1 << 30;
 /// Memory level of a kernel's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum MemoryLevel {
     /// The caches, as long as the buffers fit.
     Caches,
     /// In memory.
@@ -76,9 +76,9 @@ impl Seconds {
 
 /// Measurement of a kernel at one memory level with one number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub struct Measurement {
     /// Memory level of its buffers.
-    pub place: Place,
+    pub place: MemoryLevel,
     /// Threads.
     pub threads: usize,
     /// Seconds of a call.
@@ -90,7 +90,7 @@ pub struct Measured {
 }
 
 /// Returns the bytes and multiply-adds of a call.
-pub fn work_of(case: &Case) -> Work {
+pub fn call_work(case: &Case) -> Work {
     work(&case.chosen.kernel, case.chosen.spec.as_ref(), &case.dims)
 }
 
@@ -98,23 +98,23 @@ pub fn work_of(case: &Case) -> Work {
 ///
 /// # Errors
 /// If this machine cannot run the case.
-pub fn measure(case: &Case, place: Place, threads: usize, rounds: u32) -> Result<Measured, Error> {
+pub fn measure(case: &Case, place: MemoryLevel, threads: usize, rounds: u32) -> Result<Measurement, Error> {
     let threads = threads.max(1);
     let module = Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target)?;
-    let (work, sets) = (work_of(case), sets_of(case, place, threads));
-    let seconds = rounds_of(&module, &case.dims, &case.before, sets, threads, rounds);
+    let (work, sets) = (call_work(case), buffer_sets(case, place, threads));
+    let seconds = time_rounds(&module, &case.dims, &case.before, sets, threads, rounds);
     let rate = |units: u64| units as f64 * threads as f64 / seconds.median;
     let operations_per_second = (work.multiply_adds > 0).then(|| rate(2 * work.multiply_adds));
-    Ok(Measured { place, threads, bytes_per_second: rate(work.bytes), operations_per_second, seconds })
+    Ok(Measurement { place, threads, bytes_per_second: rate(work.bytes), operations_per_second, seconds })
 }
 
 /// Returns the number of alternating sets of buffers for each thread.
-fn sets_of(case: &Case, place: Place, threads: usize) -> usize {
+fn buffer_sets(case: &Case, place: MemoryLevel, threads: usize) -> usize {
     match place {
-        Place::Caches => 1,
-        Place::Memory => {
+        MemoryLevel::Caches => 1,
+        MemoryLevel::Memory => {
             let all: usize = case.before.iter().map(Vec::len).sum::<usize>().max(1);
-            let weights = usize::try_from(work_of(case).bytes).unwrap_or(all).max(1);
+            let weights = usize::try_from(call_work(case).bytes).unwrap_or(all).max(1);
             let wanted = (bandwidth::BUFFER_BYTES / threads).div_ceil(weights);
             wanted.min((MOST_BYTES / threads / all).max(1)).max(2)
         }
@@ -126,12 +126,12 @@ fn sets_of(case: &Case, place: Place, threads: usize) -> usize {
 ///
 /// # Errors
 /// If this machine cannot run the kernels.
-pub fn in_turn(cases: [&Case; 2], place: Place, rounds: u32) -> Result<Vec<[f64; 2]>, Error> {
+pub fn in_turn(cases: [&Case; 2], place: MemoryLevel, rounds: u32) -> Result<Vec<[f64; 2]>, Error> {
     let compile = |case: &Case| -> Result<Module, Error> {
         Ok(Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target)?)
     };
     let modules = [compile(cases[0])?, compile(cases[1])?];
-    let mut buffers = cases.map(|case| vec![case.before.clone(); sets_of(case, place, 2)]);
+    let mut buffers = cases.map(|case| vec![case.before.clone(); buffer_sets(case, place, 2)]);
     let [first, second] = &mut buffers;
     let mut bound = [bind(&modules[0], cases[0], first), bind(&modules[1], cases[1], second)];
     let mut turns = [0; 2];
@@ -163,7 +163,7 @@ fn bind<'a>(module: &'a Module, case: &Case, sets: &'a mut [Vec<Vec<u8>>]) -> Ve
     bound.map(|bound| bound.unwrap_or_else(|error| unreachable!("inputs of this kernel: {error}"))).collect()
 }
 
-fn rounds_of(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, threads: usize, rounds: u32) -> Seconds {
+fn time_rounds(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, threads: usize, rounds: u32) -> Seconds {
     let (start, finish) = (Barrier::new(threads), Barrier::new(threads));
     let calls = AtomicU64::new(1);
     let work = |leader: bool| {
@@ -242,7 +242,7 @@ pub fn peak(arithmetic: Arithmetic, target: Target, threads: usize, rounds: u32)
         // Zeros, since denormal numbers would slow a loop down.
         let sizes = inputs::sizes(&kernel, &[]).map_err(KernelError::from)?;
         let before: Vec<Vec<u8>> = sizes.into_iter().map(|size| vec![0; size]).collect();
-        let seconds = rounds_of(&module, &[], &before, 1, threads.max(1), rounds);
+        let seconds = time_rounds(&module, &[], &before, 1, threads.max(1), rounds);
         let operations_per_second = (2 * multiply_adds) as f64 * threads.max(1) as f64 / seconds.median;
         if best.as_ref().is_none_or(|best| best.operations_per_second < operations_per_second) {
             best = Some(Peak { threads: threads.max(1), operations_per_second, seconds });
@@ -355,7 +355,7 @@ mod tests {
     fn rates_follow_from_the_median() {
         let chosen = choose("linear format=q4_k k=256 tile=8 n=8 shape=gemv", Target::native()).unwrap();
         let case = Case::new(chosen, Some(Sizes::Rows(1)), 0).unwrap();
-        for place in [Place::Caches, Place::Memory] {
+        for place in [MemoryLevel::Caches, MemoryLevel::Memory] {
             let measured = measure(&case, place, 2, 3).unwrap();
             let seconds = &measured.seconds;
             assert!(seconds.min <= seconds.median && seconds.median <= seconds.max && seconds.rounds == 3);

@@ -33,7 +33,7 @@ const DEFAULT_ROWS: u32 = 8;
 
 /// Kernel for a target, with its origin.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct TargetKernel {
     /// Name: that of the row, or the kernel's own.
     pub name: String,
     /// Spec, if there is one.
@@ -50,28 +50,28 @@ pub struct Chosen {
 ///
 /// # Errors
 /// If it names no kernel, or the target has none for its spec.
-pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
+pub fn choose(text: &str, target: Target) -> Result<TargetKernel, Error> {
     let text = text.trim();
     if let Some(row) = catalogue::find(text) {
-        return Ok(Chosen {
+        return Ok(TargetKernel {
             name: row.name.to_owned(),
-            ..of_spec(row.spec().map_err(KernelError::from)?, row.rows, target)?
+            ..from_spec(row.spec().map_err(KernelError::from)?, row.rows, target)?
         });
     }
     let first = text.split_whitespace().next().unwrap_or_default();
     if text.contains('=') || KINDS.iter().any(|kind| kind.word == first) {
-        return of_spec(text.parse().map_err(KernelError::from)?, DEFAULT_ROWS, target);
+        return from_spec(text.parse().map_err(KernelError::from)?, DEFAULT_ROWS, target);
     }
     if text.ends_with(".ix") {
-        return of_file(Path::new(text), target);
+        return from_file(Path::new(text), target);
     }
     if let Some((model, name)) = text.rsplit_once(':') {
-        return of_named(model, name, target, &Selection::default());
+        return from_model(model, name, target, &Selection::default());
     }
     // A kernel's generated name, as in profiles and dumps.
     let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
-    match named.into_iter().find(|(_, spec)| is_name_of(spec, text)) {
-        Some((row, spec)) => of_spec(spec, row.rows, target),
+    match named.into_iter().find(|(_, spec)| matches_name(spec, text)) {
+        Some((row, spec)) => from_spec(spec, row.rows, target),
         None => {
             let plain = |name: &str| name.replace(['_', '-'], "");
             let text_plain = plain(text);
@@ -89,7 +89,7 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
 ///
 /// # Errors
 /// See [`choose`]; also if nothing is selected, or if several kernels match.
-pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
+pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result<TargetKernel, Error> {
     if selection.is_all() {
         return choose(text, target);
     }
@@ -99,12 +99,12 @@ pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result
         return Err(KernelError::InNoModel { name: text.to_owned() }.into());
     }
     let (model, name) = text.rsplit_once(':').unwrap_or((text, ""));
-    of_named(model, name, target, selection)
+    from_model(model, name, target, selection)
 }
 
 /// Model in a kernel's text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<'t> {
+pub struct ModelName<'t> {
     /// Name of the model.
     model: &'t str,
     /// Name of the kernel; empty if the text names the whole model.
@@ -115,7 +115,7 @@ pub struct Named<'t> {
     pub is_whole: bool,
 }
 
-impl Named<'_> {
+impl ModelName<'_> {
     /// Opens the model or plan.
     ///
     /// # Errors
@@ -128,14 +128,14 @@ impl Named<'_> {
     ///
     /// # Errors
     /// See [`choose_among`].
-    pub fn choose(&self, opened: &OpenModel, target: Target, selection: &Selection) -> Result<Chosen, Error> {
-        of_model(opened, self.model, self.kernel, target, selection)
+    pub fn choose(&self, opened: &OpenModel, target: Target, selection: &Selection) -> Result<TargetKernel, Error> {
+        from_open_model(opened, self.model, self.kernel, target, selection)
     }
 }
 
 /// Returns the model that `text` names, alone or before a kernel's name; `None` if the text names
 /// no model.
-pub fn model_of(text: &str) -> Option<Named<'_>> {
+pub fn model_name(text: &str) -> Option<ModelName<'_>> {
     let text = text.trim();
     if catalogue::find(text).is_some() || text.contains('=') || text.ends_with(".ix") {
         return None;
@@ -144,23 +144,23 @@ pub fn model_of(text: &str) -> Option<Named<'_>> {
     let parts = [Some((text, "", true)), text.rsplit_once(':').map(|(model, kernel)| (model, kernel, false))];
     let is_model = |(model, ..): &(&str, &str, bool)| *model == DEMO || Path::new(model).exists();
     let (model, kernel, is_whole) = parts.into_iter().flatten().find(is_model)?;
-    Some(Named { model, kernel, path: path_of(model), is_whole })
+    Some(ModelName { model, kernel, path: path_of(model), is_whole })
 }
 
 /// Whether a kernel of this spec is called so, for any target or without one.
-fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
+fn matches_name(spec: &KernelSpec, name: &str) -> bool {
     let rest = name.strip_prefix(&spec.name());
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
 }
 
-fn of_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<Chosen, Error> {
+fn from_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<TargetKernel, Error> {
     spec.check().map_err(KernelError::from)?;
-    let kernel = verified(generate(&spec, target)?)?;
+    let kernel = check_kernel(generate(&spec, target)?)?;
     let rows = rows.min(spec.max_rows());
-    Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target, kernel })
+    Ok(TargetKernel { name: kernel.name.clone(), spec: Some(spec), rows, target, kernel })
 }
 
-fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
+fn check_kernel(kernel: Kernel) -> Result<Kernel, KernelError> {
     match verify(&kernel) {
         Ok(()) => Ok(kernel),
         Err(source) => Err(KernelError::Verify { kernel: kernel.name, source }),
@@ -168,7 +168,7 @@ fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
 }
 
 /// Returns the kernel of a file, and the spec in a comment there.
-fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
+fn from_file(path: &Path, target: Target) -> Result<TargetKernel, Error> {
     let file = KernelFile::read(path)?;
     if let Some(spec) = &file.spec {
         // The spec determines the inputs, so the signature must be that of its kernel.
@@ -176,7 +176,7 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     }
     let KernelFile { kernel, spec, .. } = file;
     let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.max_rows()));
-    Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
+    Ok(TargetKernel { name: kernel.name.clone(), spec, rows, target, kernel })
 }
 
 /// Returns the selected kernels of a model or a plan, with their uses. No path means the demo
@@ -241,39 +241,39 @@ fn path_of(model: &str) -> Option<&Path> {
     (model != DEMO).then(|| Path::new(model))
 }
 
-/// Opens a model, and returns its kernel like [`of_model`].
-fn of_named(model: &str, name: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
-    of_model(&OpenModel::open(path_of(model))?, model, name, target, selection)
+/// Opens a model, and returns its kernel like [`from_open_model`].
+fn from_model(model: &str, name: &str, target: Target, selection: &Selection) -> Result<TargetKernel, Error> {
+    from_open_model(&OpenModel::open(path_of(model))?, model, name, target, selection)
 }
 
 /// Returns the kernel whose name contains `name`, among the selected ones of an open model. `model`
 /// is the name of the model.
-fn of_model(
+fn from_open_model(
     opened: &OpenModel,
     model: &str,
     name: &str,
     target: Target,
     selection: &Selection,
-) -> Result<Chosen, Error> {
+) -> Result<TargetKernel, Error> {
     match opened {
         OpenModel::Plan(plan) => {
             let names = select::kernels(plan, &|kernel: &Kernel| kernel.name.clone(), selection)?;
             let names: Vec<(usize, String)> =
                 names.into_iter().map(|(at, _)| (at, plan.kernels[at].name.clone())).collect();
-            let kernel = verified(plan.kernels[one(model, name, &names)?].clone())?;
-            Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
+            let kernel = check_kernel(plan.kernels[find_kernel(model, name, &names)?].clone())?;
+            Ok(TargetKernel { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
         }
         OpenModel::Model(opened) => {
             let (_, plan) = specs(opened, &Options { target: Some(target), ..Options::default() })?;
             let names = select::kernels(&plan, &KernelSpec::name, selection)?;
             let names: Vec<(usize, String)> = names.into_iter().map(|(at, _)| (at, plan.kernels[at].name())).collect();
-            of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
+            from_spec(plan.kernels[find_kernel(model, name, &names)?].clone(), DEFAULT_ROWS, target)
         }
     }
 }
 
 /// Returns the kernel with this name, or the only one whose name contains it.
-fn one(model: &str, name: &str, names: &[(usize, String)]) -> Result<usize, KernelError> {
+fn find_kernel(model: &str, name: &str, names: &[(usize, String)]) -> Result<usize, KernelError> {
     if let Some((exact, _)) = names.iter().find(|(_, other)| other == name) {
         return Ok(*exact);
     }

@@ -17,8 +17,8 @@ use ixc_kernels::generate;
 use serde::Serialize;
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 
-use super::bench::{Place, in_turn};
-use super::choose::Chosen;
+use super::bench::{MemoryLevel, in_turn};
+use super::choose::TargetKernel;
 use super::run::{Case, Engine};
 use super::{KernelError, show};
 use crate::Error;
@@ -28,21 +28,21 @@ use ixc_compile::replacements::signature_difference;
 ///
 /// # Errors
 /// If the file names no spec, or the target has no kernel for it.
-pub fn unedited(edited: &Chosen) -> Result<Chosen, Error> {
+pub fn generate_unedited(edited: &TargetKernel) -> Result<TargetKernel, Error> {
     let spec = edited.spec.as_ref().ok_or_else(|| KernelError::NoSpec { name: edited.name.clone() })?;
     let kernel = generate(spec, edited.target)?;
-    Ok(Chosen { name: kernel.name.clone(), kernel, ..edited.clone() })
+    Ok(TargetKernel { name: kernel.name.clone(), kernel, ..edited.clone() })
 }
 
 /// Checks that two kernels can have the same inputs: their dims and buffers are equal.
 ///
 /// # Errors
 /// [`KernelError::CalledOtherwise`], with the differences.
-pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
+pub fn called_alike(a: &TargetKernel, b: &TargetKernel) -> Result<(), Error> {
     if signature_difference(&a.kernel, &b.kernel).is_none() {
         return Ok(());
     }
-    let (first, second) = (called(&a.kernel), called(&b.kernel));
+    let (first, second) = (signature_lines(&a.kernel), signature_lines(&b.kernel));
     let only = |own: &[String], other: &[String]| -> Vec<String> {
         own.iter().filter(|each| !other.contains(each)).cloned().collect()
     };
@@ -56,7 +56,7 @@ pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
 }
 
 /// Returns the signature of a kernel as lines: its dims, then its buffers.
-fn called(kernel: &Kernel) -> Vec<String> {
+fn signature_lines(kernel: &Kernel) -> Vec<String> {
     let dims = kernel.dims.iter().map(|dim| format!("dim %{} in {}..={}", dim.name, dim.lo, dim.hi));
     let buffers = kernel.buffers.iter().map(|buffer| {
         let below = match &buffer.kind {
@@ -134,9 +134,9 @@ impl Cost {
 
 /// Speed of the second kernel relative to the first, on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Speed {
+pub struct SpeedRatio {
     /// Memory level of the buffers.
-    pub place: Place,
+    pub place: MemoryLevel,
     /// Median seconds per call of the first kernel and of the second.
     pub seconds: [f64; 2],
     /// Time of the first kernel over that of the second, measured in turn: median, smallest,
@@ -148,7 +148,7 @@ pub struct Speed {
 ///
 /// # Errors
 /// If this machine cannot run them.
-pub fn speed(a: &Case, b: &Case, place: Place, rounds: u32) -> Result<Speed, Error> {
+pub fn speed(a: &Case, b: &Case, place: MemoryLevel, rounds: u32) -> Result<SpeedRatio, Error> {
     let mut pairs = in_turn([a, b], place, rounds)?;
     let mut ratios: Vec<f64> = pairs.iter().map(|[a, b]| a / b).collect();
     ratios.sort_by(f64::total_cmp);
@@ -157,7 +157,7 @@ pub fn speed(a: &Case, b: &Case, place: Place, rounds: u32) -> Result<Speed, Err
         pairs[pairs.len() / 2][side]
     };
     let seconds = [median(0), median(1)];
-    Ok(Speed { place, seconds, ratio: [ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1]] })
+    Ok(SpeedRatio { place, seconds, ratio: [ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1]] })
 }
 
 /// Row of two listings side by side: a line of each, and each line may be missing, and whether
@@ -168,18 +168,18 @@ pub type Pair = (Option<String>, Option<String>, bool);
 ///
 /// # Errors
 /// For `portable`, whose code comes from cranelift, and if the target has no code.
-pub fn instructions(a: &Chosen, b: &Chosen) -> Result<Vec<Pair>, Error> {
-    let list = |chosen: &Chosen| -> Result<Vec<String>, Error> {
+pub fn instructions(a: &TargetKernel, b: &TargetKernel) -> Result<Vec<Pair>, Error> {
+    let list = |chosen: &TargetKernel| -> Result<Vec<String>, Error> {
         let compiled = show::compile_x64(chosen, "a comparison of instructions")?;
         Ok(compiled.listing().into_iter().map(without_places).collect())
     };
-    Ok(beside(&list(a)?, &list(b)?))
+    Ok(align_lines(&list(a)?, &list(b)?))
 }
 
 /// Returns the IR of both kernels side by side.
 pub fn statements(a: &Kernel, b: &Kernel) -> Vec<Pair> {
     let list = |kernel: &Kernel| kernel.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
-    beside(&list(a), &list(b))
+    align_lines(&list(a), &list(b))
 }
 
 /// Returns an instruction without the labels of jumps and constants, which one more instruction
@@ -190,7 +190,7 @@ fn without_places(line: ListedInstruction) -> String {
     format!("{before}.L{}", &label[end..])
 }
 
-fn beside(left: &[String], right: &[String]) -> Vec<Pair> {
+fn align_lines(left: &[String], right: &[String]) -> Vec<Pair> {
     let mut rows = Vec::new();
     for op in capture_diff_slices(Algorithm::Myers, left, right) {
         let (old, new) = (&left[op.old_range()], &right[op.new_range()]);
@@ -208,7 +208,7 @@ mod tests {
     use crate::kernels::run::Sizes;
     use ixc_targets::Target;
 
-    fn case(chosen: Chosen) -> Case {
+    fn case(chosen: TargetKernel) -> Case {
         Case::new(chosen, Some(Sizes::Rows(2)), 7).unwrap()
     }
 
@@ -216,20 +216,20 @@ mod tests {
     fn edited_kernel_is_compared_with_its_original() {
         for target in [Target::PORTABLE, Target::native()] {
             let edited = choose("map function=add n=64", target).unwrap();
-            let own = unedited(&edited).unwrap();
+            let own = generate_unedited(&edited).unwrap();
             assert_eq!(own.kernel, edited.kernel);
             let same = results(&case(own.clone()), &case(edited.clone()), Engine::Native).unwrap();
             assert!(same.iter().all(|buffer| buffer.first.is_none() && buffer.nmse == Some(0.0)), "{same:?}");
             // The edit subtracts instead of adding.
             let text = edited.kernel.to_string().replacen(" add ", " sub ", 1);
             let kernel = ixc_ir::kernel::parse::parse(&text).unwrap();
-            let edited = Chosen { kernel, ..edited };
+            let edited = TargetKernel { kernel, ..edited };
             let other = results(&case(own.clone()), &case(edited.clone()), Engine::Native).unwrap();
             assert!(other.iter().any(|buffer| buffer.first.is_some() && buffer.nmse > Some(0.1)), "{other:?}");
             let changed = statements(&own.kernel, &edited.kernel).into_iter().filter(|(.., equal)| !equal).count();
             assert_eq!(changed, 1);
             assert!(Cost::of(&case(edited)).unwrap().bytes > 0);
-            let speed = speed(&case(own.clone()), &case(own), Place::Caches, 3).unwrap();
+            let speed = speed(&case(own.clone()), &case(own), MemoryLevel::Caches, 3).unwrap();
             assert!(speed.ratio[1] <= speed.ratio[0] && speed.ratio[0] <= speed.ratio[2], "{speed:?}");
         }
         let (a, b) = (choose("map function=add n=64", Target::AVX2), choose("map function=add n=96", Target::AVX2));
@@ -245,7 +245,7 @@ mod tests {
         let stored = text[at..].lines().next().unwrap();
         // The edit stores the same value twice.
         let twice = text.replacen(stored, &format!("{stored}\n{stored}"), 1);
-        let more = Chosen { kernel: ixc_ir::kernel::parse::parse(&twice).unwrap(), ..edited.clone() };
+        let more = TargetKernel { kernel: ixc_ir::kernel::parse::parse(&twice).unwrap(), ..edited.clone() };
         let rows = instructions(&edited, &more).unwrap();
         let other = rows.iter().filter(|(.., equal)| !equal).count();
         assert!((1..=4).contains(&other) && rows.len() > 5, "{rows:?}");

@@ -23,9 +23,11 @@ use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{Affine, Atom, For, Inst, Kernel, Op, Stmt};
 use serde::Serialize;
 
-use edits::{Stand, edited, unwrapped, visit, without, without_buffer, without_carry, without_dim};
+use edits::{
+    Replacement, edit_loop, loop_to_body, remove_statements, visit, without_buffer, without_carry, without_dim,
+};
 
-use super::choose::Chosen;
+use super::choose::TargetKernel;
 use super::run::{Case, Engine, Sizes};
 use ixc_compile::replacements::signature_difference;
 
@@ -86,7 +88,7 @@ impl Counts {
 
 /// Kernel with the values of its dims.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failing {
+pub struct FailingKernel {
     /// The kernel.
     pub kernel: Kernel,
     /// Values of its dims.
@@ -95,9 +97,9 @@ pub struct Failing {
 
 /// Result of a reduction.
 #[derive(Clone, Debug)]
-pub struct Reduced {
+pub struct Reduction {
     /// The smallest failing kernel.
-    pub smallest: Failing,
+    pub smallest: FailingKernel,
     /// Number of kernels that were tried.
     pub tried: usize,
     /// Whether all possible steps were tried.
@@ -107,9 +109,10 @@ pub struct Reduced {
 /// Returns the failure of a kernel, if it fails, for inputs from a seed. The kernel is compiled,
 /// run by an engine and compared with the interpreter. Inputs follow the spec of `chosen` as long
 /// as the kernel keeps the spec's signature.
-pub fn failure(chosen: &Chosen, failing: &Failing, seed: u64, engine: Engine) -> Option<Failure> {
+pub fn failure(chosen: &TargetKernel, failing: &FailingKernel, seed: u64, engine: Engine) -> Option<Failure> {
     let own = signature_difference(&chosen.kernel, &failing.kernel).is_none();
-    let tried = Chosen { kernel: failing.kernel.clone(), spec: chosen.spec.clone().filter(|_| own), ..chosen.clone() };
+    let tried =
+        TargetKernel { kernel: failing.kernel.clone(), spec: chosen.spec.clone().filter(|_| own), ..chosen.clone() };
     let run = AssertUnwindSafe(|| {
         let case = Case::new(tried, Some(Sizes::Dims(failing.dims.clone())), seed)?;
         case.check(engine)
@@ -141,10 +144,15 @@ fn without_numbers(text: &str) -> String {
 }
 
 /// Reduces a failing kernel. `fails` says whether another kernel fails in the same way, and is
-/// called at most `most` times. With `keeps_dims`, dims keep their values, for
+/// called at most `max_tried` times. With `keeps_dims`, dims keep their values, for
 /// functions that do not see these.
-pub fn reduce(failing: &Failing, keeps_dims: bool, most: usize, fails: &mut dyn FnMut(&Failing) -> bool) -> Reduced {
-    let mut search = Search { smallest: failing.clone(), keeps_dims, tried: 0, most, fails };
+pub fn reduce(
+    failing: &FailingKernel,
+    keeps_dims: bool,
+    max_tried: usize,
+    fails: &mut dyn FnMut(&FailingKernel) -> bool,
+) -> Reduction {
+    let mut search = Search { smallest: failing.clone(), keeps_dims, tried: 0, max_tried, fails };
     loop {
         let before = search.smallest.clone();
         search.statements();
@@ -157,28 +165,28 @@ pub fn reduce(failing: &Failing, keeps_dims: bool, most: usize, fails: &mut dyn 
         }
     }
     let complete = !search.is_over();
-    Reduced { tried: search.tried, complete, smallest: search.smallest }
+    Reduction { tried: search.tried, complete, smallest: search.smallest }
 }
 
 struct Search<'f> {
-    smallest: Failing,
+    smallest: FailingKernel,
     keeps_dims: bool,
     tried: usize,
-    most: usize,
-    fails: &'f mut dyn FnMut(&Failing) -> bool,
+    max_tried: usize,
+    fails: &'f mut dyn FnMut(&FailingKernel) -> bool,
 }
 
 impl Search<'_> {
     fn is_over(&self) -> bool {
-        self.tried >= self.most
+        self.tried >= self.max_tried
     }
 
     /// Accepts a kernel if it is different, verifies and fails.
-    fn take(&mut self, kernel: Kernel, dims: Vec<i64>) -> bool {
+    fn accept(&mut self, kernel: Kernel, dims: Vec<i64>) -> bool {
         if self.is_over() || verify(&kernel).is_err() {
             return false;
         }
-        let next = Failing { kernel: canonical(&kernel), dims };
+        let next = FailingKernel { kernel: canonical(&kernel), dims };
         if next == self.smallest {
             return false;
         }
@@ -191,7 +199,7 @@ impl Search<'_> {
     }
 
     fn take_kernel(&mut self, kernel: Kernel) -> bool {
-        self.take(kernel, self.smallest.dims.clone())
+        self.accept(kernel, self.smallest.dims.clone())
     }
 
     /// Removes runs of statements, from half of all to single ones.
@@ -201,8 +209,8 @@ impl Search<'_> {
             let mut from = 0;
             while from < Counts::of(&self.smallest.kernel).statements && !self.is_over() {
                 let chosen = from..from + run;
-                let taken = [Stand::Like, Stand::Last, Stand::Zero].into_iter().any(|stand| {
-                    let kernel = without(&self.smallest.kernel, &|at| chosen.contains(&at), stand);
+                let taken = [Replacement::Like, Replacement::Last, Replacement::Zero].into_iter().any(|stand| {
+                    let kernel = remove_statements(&self.smallest.kernel, &|at| chosen.contains(&at), stand);
                     weight(&kernel) < weight(&self.smallest.kernel) && self.take_kernel(kernel)
                 });
                 if !taken {
@@ -229,12 +237,12 @@ impl Search<'_> {
                 },
             ];
             for edit in edits {
-                let kernel = edited(&self.smallest.kernel, at, edit);
+                let kernel = edit_loop(&self.smallest.kernel, at, edit);
                 if trips(&kernel) < trips(&self.smallest.kernel) {
                     self.take_kernel(kernel);
                 }
             }
-            let kernel = unwrapped(&self.smallest.kernel, at);
+            let kernel = loop_to_body(&self.smallest.kernel, at);
             if !kernel.is_some_and(|kernel| self.take_kernel(kernel)) {
                 at += 1;
             }
@@ -314,14 +322,14 @@ impl Search<'_> {
             if at < dims.len() {
                 dims.remove(at);
             }
-            let taken = without_dim(&self.smallest.kernel, at).is_some_and(|kernel| self.take(kernel, dims));
+            let taken = without_dim(&self.smallest.kernel, at).is_some_and(|kernel| self.accept(kernel, dims));
             if !taken {
                 let (lo, own) = (self.smallest.kernel.dims[at].lo, self.smallest.dims.get(at).copied().unwrap_or(0));
                 for value in [lo, lo.max(1), own / 2] {
                     let mut dims = self.smallest.dims.clone();
                     if (lo..own).contains(&value) && at < dims.len() {
                         dims[at] = value;
-                        self.take(self.smallest.kernel.clone(), dims);
+                        self.accept(self.smallest.kernel.clone(), dims);
                     }
                 }
                 at += 1;
@@ -366,10 +374,10 @@ mod tests {
     use crate::kernels::run::dims;
     use ixc_targets::Target;
 
-    fn failing(text: &str) -> (Chosen, Failing) {
+    fn failing(text: &str) -> (TargetKernel, FailingKernel) {
         let chosen = choose(text, Target::AVX2).unwrap();
         let dims = dims(&chosen, Some(Sizes::Rows(5))).unwrap();
-        let failing = Failing { kernel: chosen.kernel.clone(), dims };
+        let failing = FailingKernel { kernel: chosen.kernel.clone(), dims };
         (chosen, failing)
     }
 
@@ -378,7 +386,7 @@ mod tests {
     fn reduction_removes_statements_irrelevant_to_the_fault() {
         let (_, failing) = failing("linear format=q4_k_r16 k=256 tile=16 n=16 residual shape=gemm");
         let before = Counts::of(&failing.kernel);
-        let mut fault = |failing: &Failing| {
+        let mut fault = |failing: &FailingKernel| {
             verify(&failing.kernel).unwrap();
             let text = failing.kernel.to_string();
             text.find(" mul f32x8 ").is_some_and(|at| text[at..].contains("store f32x8"))
@@ -400,7 +408,7 @@ mod tests {
     fn differing_results_are_reduced_with_their_inputs() {
         let (chosen, failing) = failing("map function=silu n=64");
         assert_eq!(super::failure(&chosen, &failing, 0, Engine::Emulator), None);
-        let differs = |failing: &Failing| {
+        let differs = |failing: &FailingKernel| {
             // The fault: `sub` becomes `add`.
             let wrong = failing.kernel.to_string().replace(" sub ", " add ");
             let Ok(wrong) = ixc_ir::kernel::parse::parse(&wrong) else { return false };
@@ -425,7 +433,7 @@ mod tests {
     fn refusals_are_distinguished_by_their_message() {
         let (chosen, own) = failing("map function=add n=64");
         let wide = choose("map function=add n=64", Target::AVX512).unwrap();
-        let failing = Failing { kernel: wide.kernel, dims: own.dims };
+        let failing = FailingKernel { kernel: wide.kernel, dims: own.dims };
         let Some(Failure::Refused(says)) = super::failure(&chosen, &failing, 0, Engine::Emulator) else {
             panic!("512-bit vectors are compiled for avx2")
         };

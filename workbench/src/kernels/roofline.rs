@@ -78,7 +78,7 @@ impl Roofline {
     /// Returns the level of memory that feeds reads at this rate, and the share of the level's own
     /// rate. That level is memory, or the largest cache that is as fast. Faster reads come from the
     /// first cache level, which was not measured.
-    pub fn feeding(&self, bytes_per_second: f64) -> Option<(&'static str, f64)> {
+    pub fn feeding_level(&self, bytes_per_second: f64) -> Option<(&'static str, f64)> {
         /// Rates of one machine vary by this factor over time.
         const NOISE: f64 = 1.05;
         let memory = self.bytes_per_second.map(|rate| ("memory", rate));
@@ -89,7 +89,7 @@ impl Roofline {
     }
 
     /// Returns the rate of a kind of products.
-    pub fn products_of(&self, of: &str) -> Option<f64> {
+    pub fn product_rate(&self, of: &str) -> Option<f64> {
         self.products.iter().find(|rate| rate.of == of).map(|rate| rate.operations_per_second)
     }
 }
@@ -129,9 +129,9 @@ fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
 /// megabytes.
 fn cache_rates(threads: usize, budget: Option<u64>, sizes: &Caches) -> Vec<CacheRate> {
     /// Max bytes for one cache. A part of a large cache is enough.
-    const MOST: u64 = 8 << 20;
+    const MAX_CACHE_BYTES: u64 = 8 << 20;
     // Only a quarter of the last level is read, since other processes may use the rest.
-    let shared = sizes.l3.map(|bytes| ("L3", (bytes / 4).min(MOST)));
+    let shared = sizes.l3.map(|bytes| ("L3", (bytes / 4).min(MAX_CACHE_BYTES)));
     let own = sizes.l2.map(|bytes| ("L2", bytes / 2 * threads.max(1) as u64));
     let larger = own.map_or(0, |(_, bytes)| 2 * bytes);
     let levels = shared.filter(|(_, bytes)| *bytes > larger).into_iter().chain(own);
@@ -165,11 +165,11 @@ mod tests {
             products: Vec::new(),
             refused: None,
         };
-        assert_eq!(roofline.feeding(10e9), Some(("memory", 0.5)));
-        assert_eq!(roofline.feeding(25e9), Some(("L3", 0.5)));
-        assert_eq!(roofline.feeding(80e9), Some(("L2", 0.8)));
-        assert_eq!(roofline.feeding(200e9), None);
+        assert_eq!(roofline.feeding_level(10e9), Some(("memory", 0.5)));
+        assert_eq!(roofline.feeding_level(25e9), Some(("L3", 0.5)));
+        assert_eq!(roofline.feeding_level(80e9), Some(("L2", 0.8)));
+        assert_eq!(roofline.feeding_level(200e9), None);
         let unmeasured = Roofline { bytes_per_second: None, caches: Vec::new(), ..roofline };
-        assert_eq!(unmeasured.feeding(10e9), None);
+        assert_eq!(unmeasured.feeding_level(10e9), None);
     }
 }

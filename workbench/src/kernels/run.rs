@@ -9,8 +9,8 @@ use ixc_kernels::catalogue::compare::{Difference, first_difference};
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::generate;
 
-use super::bundle::index::Kind;
-use super::choose::Chosen;
+use super::bundle::index::BufferAccess;
+use super::choose::TargetKernel;
 use super::{KernelError, show};
 use crate::Error;
 use ixc_compile::kernel_check::{Call, Departure, Standing, judge};
@@ -49,7 +49,7 @@ pub enum Sizes {
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The kernel.
-    pub chosen: Chosen,
+    pub chosen: TargetKernel,
     /// Values of its dims.
     pub dims: Vec<i64>,
     /// Buffers before the run.
@@ -82,7 +82,7 @@ impl Case {
     ///
     /// # Errors
     /// If the kernel has no dims for the rows, or no inputs can be created.
-    pub fn new(chosen: Chosen, sizes: Option<Sizes>, seed: u64) -> Result<Case, Error> {
+    pub fn new(chosen: TargetKernel, sizes: Option<Sizes>, seed: u64) -> Result<Case, Error> {
         let dims = dims(&chosen, sizes)?;
         let before = inputs::fill(&chosen.kernel, chosen.spec.as_ref(), &dims, seed).map_err(KernelError::from)?;
         Ok(Case { chosen, dims, before })
@@ -130,20 +130,24 @@ impl Case {
         let expected = self.expected()?;
         let interpreter_seconds = begin.elapsed().as_secs_f64();
         let difference = first_difference(&self.chosen.kernel, &expected, &found);
-        let standing = self.standing(engine, &found)?;
+        let standing = self.judge_edit(engine, &found)?;
         Ok(Outcome { expected, found, difference, standing, interpreter_seconds, seconds, instructions })
     }
 
     /// Compares the results of an edited kernel with those of the generated kernel of its spec. The
     /// same engine runs both.
-    fn standing(&self, engine: Engine, edited: &[Vec<u8>]) -> Result<Option<Result<Standing, Box<Departure>>>, Error> {
-        let Chosen { spec, target, kernel, .. } = &self.chosen;
+    fn judge_edit(
+        &self,
+        engine: Engine,
+        edited: &[Vec<u8>],
+    ) -> Result<Option<Result<Standing, Box<Departure>>>, Error> {
+        let TargetKernel { spec, target, kernel, .. } = &self.chosen;
         let Some(spec) = spec else { return Ok(None) };
         let own = generate(spec, *target)?;
         if own == *kernel {
             return Ok(None);
         }
-        let case = Case { chosen: Chosen { kernel: own, ..self.chosen.clone() }, ..self.clone() };
+        let case = Case { chosen: TargetKernel { kernel: own, ..self.chosen.clone() }, ..self.clone() };
         let call = Call { dims: &self.dims, before: &self.before, edited, own: &case.run(engine)? };
         Ok(Some(judge(&case.chosen.kernel, Some(spec), &call)))
     }
@@ -160,13 +164,14 @@ impl Case {
 
     /// Runs the kernel in the emulator, and returns its seconds and instructions.
     fn emulate(&self, buffers: &mut [Vec<u8>]) -> Result<(f64, u64), Error> {
-        let Chosen { kernel, target, .. } = &self.chosen;
+        let TargetKernel { kernel, target, .. } = &self.chosen;
         let compiled = show::compile_x64(&self.chosen, "the emulator")?;
         let code = [compiled.code.as_slice(), compiled.constants.as_slice()].concat();
         let stopped = |fault| KernelError::Fault { kernel: kernel.name.clone(), fault };
         let program = Program::new(&code, compiled.code_bytes, target.features()).map_err(stopped)?;
         let begin = Instant::now();
-        let names = kernel.buffers.iter().map(|buffer| (buffer.name.as_str(), Kind::of(&buffer.kind).is_written()));
+        let names =
+            kernel.buffers.iter().map(|buffer| (buffer.name.as_str(), BufferAccess::of(&buffer.kind).is_written()));
         let stats = program.call(&slices(names, buffers), &self.dims).map_err(stopped)?;
         Ok((begin.elapsed().as_secs_f64(), stats.instructions))
     }
@@ -185,7 +190,7 @@ pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut
 ///
 /// # Errors
 /// If the rows have no meaning for the kernel, or are more than it takes.
-pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
+pub fn dims(chosen: &TargetKernel, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
         (Sizes::Dims(dims), _) => Ok(dims),

@@ -8,7 +8,7 @@ use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
 use ixc_ir::kernel::Kernel;
 
 use super::KernelError;
-use super::choose::Chosen;
+use super::choose::TargetKernel;
 use crate::Error;
 use ixc_compile::replacements::SPEC;
 
@@ -29,11 +29,11 @@ pub enum Stage {
 ///
 /// # Errors
 /// If the target has no code for it.
-pub fn compile(chosen: &Chosen) -> Result<Artifact, Error> {
+pub fn compile(chosen: &TargetKernel) -> Result<Artifact, Error> {
     Ok(Artifact::of(&chosen.kernel, chosen.target, true)?)
 }
 
-fn refused(chosen: &Chosen, source: X64Error) -> Error {
+fn compile_error(chosen: &TargetKernel, source: X64Error) -> Error {
     CodegenError::X64 { kernel: chosen.kernel.name.clone(), source }.into()
 }
 
@@ -42,7 +42,7 @@ fn refused(chosen: &Chosen, source: X64Error) -> Error {
 ///
 /// # Errors
 /// If the target has no code for it.
-pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
+pub fn text(chosen: &TargetKernel, stage: Stage) -> Result<String, Error> {
     let kernel = &chosen.kernel;
     let code = compile(chosen)?;
     let comment = if stage == Stage::Asm { '#' } else { ';' };
@@ -54,7 +54,8 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
     match (stage, &code) {
         (Stage::Ir, _) => out += &kernel.to_string(),
         (Stage::Lowered, Artifact::X64(_)) => {
-            let (function, allocation) = x64::lower(kernel, chosen.target).map_err(|error| refused(chosen, error))?;
+            let (function, allocation) =
+                x64::lower(kernel, chosen.target).map_err(|error| compile_error(chosen, error))?;
             out += &x64::print::text(kernel, &function, &allocation);
         }
         (Stage::Lowered, Artifact::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.clif),
@@ -111,7 +112,7 @@ fn hex(bytes: &[u8], start: usize) -> String {
 ///
 /// # Errors
 /// [`KernelError::NotOurs`] for `portable`; also see [`compile`].
-pub fn compile_x64(chosen: &Chosen, what: &'static str) -> Result<Compiled, Error> {
+pub fn compile_x64(chosen: &TargetKernel, what: &'static str) -> Result<Compiled, Error> {
     match compile(chosen)? {
         Artifact::X64(compiled) => Ok(compiled),
         Artifact::Portable(_) => Err(KernelError::NotOurs { what, target: chosen.target.name() }.into()),

@@ -13,7 +13,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `steps` | time of a product in steps of an engine |
-//! | `made` | synthetic model of one product |
+//! | `synthetic_model` | synthetic model of one product |
 //! | [`model`] | slow products of a model, and the gain of the whole model |
 //!
 //! The search goes parameter by parameter, each time with the best values so far. It first tries
@@ -37,22 +37,22 @@ use ixc_passes::tuned::Choice;
 use ixc_targets::{CoreCaches, Target};
 use serde::Serialize;
 
-use super::bench::Place;
-use super::choose::Chosen;
+use super::bench::MemoryLevel;
+use super::choose::TargetKernel;
 use super::run::{Case, Engine, Sizes};
 use super::{KernelError, show};
 use crate::Error;
 
-mod made;
 pub mod model;
 mod steps;
+mod synthetic_model;
 
 use steps::Steps;
 
 /// Prefetch distances to try, in bytes.
-const AHEAD: [u32; 5] = [0, 1024, 2048, 4096, 8192];
+const PREFETCH_DISTANCES: [u32; 5] = [0, 1024, 2048, 4096, 8192];
 /// Unroll factors to try.
-const UNROLLED: [u32; 2] = [2, 4];
+const UNROLL_FACTORS: [u32; 2] = [2, 4];
 /// Min gain by a cost model, which is no more exact than this.
 const MODEL_SPREAD: f64 = 0.01;
 
@@ -61,13 +61,13 @@ const PROMPT_ROWS: u32 = 512;
 
 /// Method of comparison between candidates.
 #[derive(Clone, Debug)]
-pub enum By {
-    /// By time on this machine, in rounds taken in turn, in steps of a model that consists of this
+pub enum Comparison {
+    /// Comparison time on this machine, in rounds taken in turn, in steps of a model that consists of this
     /// product.
     Time {
         /// Memory level of the weights: memory, with more weights than any cache holds, or the
         /// caches, with few weights.
-        place: Place,
+        place: MemoryLevel,
         /// Rounds.
         rounds: u32,
         /// Rows of activations of a step. The default is 512 for the kernel for most rows, and 1
@@ -76,16 +76,16 @@ pub enum By {
         /// Threads and their binding to cores.
         run: Box<ixc_runtime::engine::Options>,
     },
-    /// By the cycles of the target's cost model.
+    /// Comparison the cycles of the target's cost model.
     Model {
         /// Memory level of the weights before a call.
-        place: Place,
+        place: MemoryLevel,
     },
 }
 
 /// Candidate and its speed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct Candidate {
     /// Candidate in the form of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
     pub what: String,
     /// Spec.
@@ -97,7 +97,7 @@ pub struct Row {
     pub ratio: Speedup,
 }
 
-impl Row {
+impl Candidate {
     /// Returns half of the distance between the quartiles.
     pub fn spread(&self) -> f64 {
         (self.ratio.high - self.ratio.low) / 2.0
@@ -111,32 +111,32 @@ impl Row {
 
 /// Result of tuning a kernel.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct TunedKernel {
     /// The kernel that was tuned.
     pub kernel: ixc_compile::tuned::Kernel,
     /// Cut of the weight by cache sizes.
     pub own: String,
     /// The reference kernel and its cost.
-    pub default: Row,
+    pub default: Candidate,
     /// All candidates, in the order in which they were tried.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Candidate>,
     /// Choice for the weight that each candidate stands for.
     choices: Vec<Choice>,
     /// The fastest candidate, measured again, and its choice for the weight; `None` if no candidate
     /// is faster.
-    pub winner: Option<(Row, Choice)>,
+    pub winner: Option<(Candidate, Choice)>,
     /// The fastest candidate, measured again, if it is not faster by enough.
-    pub close: Option<Row>,
+    pub close: Option<Candidate>,
     /// Threads and rows of activations of a step, if times were measured instead of modelled.
     pub measured: Option<(usize, u32)>,
 }
 
-impl Found {
+impl TunedKernel {
     /// Returns the candidate of this name and its choice for the weight.
     ///
     /// # Errors
     /// If no candidate has this name.
-    pub fn candidate(&self, what: &str) -> Result<(Row, Choice), Error> {
+    pub fn candidate(&self, what: &str) -> Result<(Candidate, Choice), Error> {
         let found = self.rows.iter().zip(&self.choices).find(|(row, _)| row.what == what);
         let found = found.map(|(row, choice)| (row.clone(), choice.clone()));
         Ok(found.ok_or_else(|| {
@@ -178,13 +178,13 @@ enum Compare<'a, 'm> {
     /// Timed steps with this many rows.
     Steps { steps: &'a mut Steps<'m>, rows: u32, rounds: u32 },
     /// The target's cost model.
-    Model { place: Place },
+    Model { place: MemoryLevel },
 }
 
 impl Compare<'_, '_> {
     /// Returns the cost of the reference and a row for each candidate. The last comparison takes
     /// more rounds.
-    fn rows(&mut self, search: &Search<'_>, tries: &[Try], is_last: bool) -> Result<(f64, Vec<Row>), Error> {
+    fn rows(&mut self, search: &Search<'_>, tries: &[Try], is_last: bool) -> Result<(f64, Vec<Candidate>), Error> {
         match self {
             Compare::Steps { steps, rows, rounds } => {
                 steps.compare(search, tries, *rows, if is_last { 2 * *rounds } else { *rounds })
@@ -216,18 +216,18 @@ pub fn tune(
     spec: &KernelSpec,
     target: Target,
     caches: &CoreCaches,
-    by: By,
-    watch: &mut dyn FnMut(&Row),
-) -> Result<Found, Error> {
+    by: Comparison,
+    watch: &mut dyn FnMut(&Candidate),
+) -> Result<TunedKernel, Error> {
     let search = Search::new(spec, target, caches)?;
     match by {
-        By::Time { place, rounds, rows, run } => {
+        Comparison::Time { place, rounds, rows, run } => {
             let rows = rows.unwrap_or_else(|| search.rows_of_step(PROMPT_ROWS));
-            let mut steps = made::steps(spec, target, caches, place, rows, &run)?;
+            let mut steps = synthetic_model::steps(spec, target, caches, place, rows, &run)?;
             let rows = rows.min(steps.max_rows());
             search.run(caches, &mut Compare::Steps { steps: &mut steps, rows, rounds }, watch)
         }
-        By::Model { place } => search.run(caches, &mut Compare::Model { place }, watch),
+        Comparison::Model { place } => search.run(caches, &mut Compare::Model { place }, watch),
     }
 }
 
@@ -263,9 +263,9 @@ impl<'s> Search<'s> {
         self,
         caches: &CoreCaches,
         compare: &mut Compare<'_, '_>,
-        watch: &mut dyn FnMut(&Row),
-    ) -> Result<Found, Error> {
-        let (mut rows, mut choices): (Vec<Row>, Vec<Choice>) = Default::default();
+        watch: &mut dyn FnMut(&Candidate),
+    ) -> Result<TunedKernel, Error> {
+        let (mut rows, mut choices): (Vec<Candidate>, Vec<Choice>) = Default::default();
         let mut best = (1.0, self.default);
         let mut default_cost = None;
         let mut stage = |tries: Vec<Try>, best: &mut (f64, Try), compare: &mut Compare<'_, '_>| -> Result<(), Error> {
@@ -293,11 +293,12 @@ impl<'s> Search<'s> {
         stage(self.shapes(caches), &mut best, compare)?;
         if compare.knows_prefetches() {
             let pace = |ahead| Pace { ahead, ..best.1.pace };
-            let paces = AHEAD.into_iter().filter(|ahead| *ahead != best.1.pace.ahead).map(pace);
+            let paces = PREFETCH_DISTANCES.into_iter().filter(|ahead| *ahead != best.1.pace.ahead).map(pace);
             let tries = paces.map(|pace| Try { pace, ..best.1 }).collect();
             stage(tries, &mut best, compare)?;
         }
-        let tries = UNROLLED.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
+        let tries =
+            UNROLL_FACTORS.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
         stage(tries, &mut best, compare)?;
         let cost = match default_cost {
             Some(cost) => cost,
@@ -322,7 +323,7 @@ impl<'s> Search<'s> {
             Compare::Steps { steps, rows, .. } => Some((steps.threads(), *rows)),
             Compare::Model { .. } => None,
         };
-        Ok(Found { kernel, own: self.own, default, rows, choices, winner, close, measured })
+        Ok(TunedKernel { kernel, own: self.own, default, rows, choices, winner, close, measured })
     }
 
     /// Returns widths and chunks, without those that the caches choose.
@@ -393,21 +394,21 @@ impl<'s> Search<'s> {
     fn case(&self, each: &Try) -> Result<Case, Error> {
         let (spec, rows) = (self.spec_of(each)?, self.rows_of(each));
         let kernel = generate(&spec, self.target)?;
-        let chosen = Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target: self.target, kernel };
+        let chosen = TargetKernel { name: kernel.name.clone(), spec: Some(spec), rows, target: self.target, kernel };
         Case::new(chosen, Some(Sizes::Rows(rows)), 0)
     }
 
     /// Returns cycles for the whole weight and one row.
-    fn cycles(&self, each: &Try, place: Place) -> Result<f64, Error> {
+    fn cycles(&self, each: &Try, place: MemoryLevel) -> Result<f64, Error> {
         let calls = self.cut.weight.n as f64 / f64::from(each.tile.max(1)) / f64::from(self.rows_of(each).max(1));
         Ok(cycles(&self.case(each)?, place)? * calls)
     }
 
-    fn row(&self, each: &Try, cost: f64, ratio: Speedup) -> Row {
+    fn row(&self, each: &Try, cost: f64, ratio: Speedup) -> Candidate {
         let what = self.choice(each).to_string();
         let what = what.split_once(": ").map_or(what.clone(), |(_, said)| said.to_owned());
         let spec = self.spec_of(each).map_or(String::new(), |spec| spec.to_string());
-        Row { what, spec, cost, ratio }
+        Candidate { what, spec, cost, ratio }
     }
 
     fn choice(&self, each: &Try) -> Choice {
@@ -420,7 +421,7 @@ impl<'s> Search<'s> {
 }
 
 /// Returns the cycles of a call by the target's cost model.
-fn cycles(case: &Case, place: Place) -> Result<f64, Error> {
+fn cycles(case: &Case, place: MemoryLevel) -> Result<f64, Error> {
     let (target, kernel) = (case.chosen.target, &case.chosen.kernel);
     let compiled = show::compile_x64(&case.chosen, "the cost model")?;
     let model = cost::model(target).ok_or_else(|| {
@@ -431,8 +432,8 @@ fn cycles(case: &Case, place: Place) -> Result<f64, Error> {
     let weights =
         ["w", "gate", "up"].into_iter().filter(|name| kernel.buffers.iter().any(|buffer| buffer.name == *name));
     let level = match place {
-        Place::Caches => "l2",
-        Place::Memory => "memory",
+        MemoryLevel::Caches => "l2",
+        MemoryLevel::Memory => "memory",
     };
     let starts: Vec<Start> = weights.filter_map(|name| format!("{name}={level}").parse().ok()).collect();
     match memory::levels(&report, kernel, target.row().memory(), &case.dims, &starts) {
@@ -450,7 +451,7 @@ mod tests {
     use super::*;
     use ixc_kernels::MatmulStrategy;
 
-    fn found(text: &str, target: Target, by: By) -> Result<Found, Error> {
+    fn found(text: &str, target: Target, by: Comparison) -> Result<TunedKernel, Error> {
         let spec: KernelSpec = text.parse().unwrap();
         tune(&spec, target, &target.row().caches(), by, &mut |_| ())
     }
@@ -458,7 +459,7 @@ mod tests {
     #[test]
     fn tuning_times_candidates_against_the_default() {
         let run = Box::new(ixc_runtime::engine::Options { threads: Some(2), ..Default::default() });
-        let by = By::Time { place: Place::Caches, rounds: 2, rows: None, run };
+        let by = Comparison::Time { place: MemoryLevel::Caches, rounds: 2, rows: None, run };
         let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
         assert!(few.own.contains("gemv<=5/5"), "{}", few.own);
         // There are candidates with prefetching, and with unrolled loops if there are loops.
@@ -475,7 +476,7 @@ mod tests {
 
     #[test]
     fn tuning_uses_the_cost_model_for_foreign_targets() {
-        let by = By::Model { place: Place::Memory };
+        let by = Comparison::Model { place: MemoryLevel::Memory };
         let zen4 = Target::from_name("zen4").unwrap();
         let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();
         assert!(many.rows.iter().any(|row| row.what.starts_with("rows=16 gemm/")), "{:?}", many.rows);

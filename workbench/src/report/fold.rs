@@ -57,33 +57,33 @@ pub fn without_number(name: &str) -> String {
 
 /// Layer information in the names of a list's item.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said {
+pub struct ItemLayers {
     /// Layer that one of the names contains.
     pub layer: Option<u32>,
     /// Whether the item has a name.
     pub named: bool,
 }
 
-impl Said {
+impl ItemLayers {
     /// Collects the information from an item's names.
-    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Said {
-        let mut said = Said::default();
+    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> ItemLayers {
+        let mut layers = ItemLayers::default();
         for name in names {
-            said.named = true;
-            said.layer = said.layer.or_else(|| layer_of(name));
+            layers.named = true;
+            layers.layer = layers.layer.or_else(|| layer_of(name));
         }
-        said
+        layers
     }
 }
 
 /// Returns the sections of items, which are in the order of the model's ops. An item without a
 /// layer belongs to the section of the item before it. Items before the first layer belong to
 /// [`Section::In`]; named items after the last layer belong to [`Section::Out`].
-pub fn sections(items: &[Said]) -> Vec<Section> {
+pub fn sections(items: &[ItemLayers]) -> Vec<Section> {
     let first = items.iter().position(|item| item.layer.is_some()).unwrap_or(items.len());
     let last = items.iter().rposition(|item| item.layer.is_some()).unwrap_or(0);
     let mut current = Section::In;
-    let section = |(at, item): (usize, &Said)| {
+    let section = |(at, item): (usize, &ItemLayers)| {
         if let Some(number) = item.layer {
             current = Section::Layer(number);
         } else if at > last && first < items.len() && item.named {
@@ -96,18 +96,18 @@ pub fn sections(items: &[Said]) -> Vec<Section> {
 
 /// Bodies of sections, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Folded<T> {
+pub struct FoldedSections<T> {
     /// The bodies.
     pub bodies: Vec<Vec<T>>,
     /// Sections in order, each with the number of its body.
     pub places: Vec<(Section, usize)>,
 }
 
-impl<T: Clone + Eq + Hash> Folded<T> {
+impl<T: Clone + Eq + Hash> FoldedSections<T> {
     /// Folds the items of all sections.
-    pub fn of(sections: BTreeMap<Section, Vec<T>>) -> Folded<T> {
+    pub fn of(sections: BTreeMap<Section, Vec<T>>) -> FoldedSections<T> {
         let mut known: HashMap<Vec<T>, usize> = HashMap::new();
-        let mut folded = Folded { bodies: Vec::new(), places: Vec::new() };
+        let mut folded = FoldedSections { bodies: Vec::new(), places: Vec::new() };
         for (section, body) in sections {
             let number = known.get(&body).copied().unwrap_or_else(|| {
                 known.insert(body.clone(), folded.bodies.len());
@@ -127,7 +127,7 @@ impl<T: Clone + Eq + Hash> Folded<T> {
 }
 
 /// Returns sections as text: `layers 0 to 5, 8 and 11`.
-pub fn said(sections: &[Section]) -> String {
+pub fn section_names(sections: &[Section]) -> String {
     let mut numbers: Vec<u32> = sections.iter().filter_map(|section| section.layer()).collect();
     numbers.sort_unstable();
     let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -158,27 +158,27 @@ mod tests {
     fn items_without_a_layer_join_neighbouring_sections() {
         let items =
             [Some("embed"), None, Some("blk.0.q"), None, Some("rope"), Some("blk.1.q"), None, Some("head"), None];
-        let said: Vec<Said> = items.iter().map(|name| Said::of(*name)).collect();
+        let layers: Vec<ItemLayers> = items.iter().map(|name| ItemLayers::of(*name)).collect();
         let (first, second) = (Section::Layer(0), Section::Layer(1));
         let expected =
             [Section::In, Section::In, first, first, first, second, second, Section::Out, Section::Out].to_vec();
-        assert_eq!(sections(&said), expected);
-        assert_eq!(sections(&said[..2]), [Section::In; 2]);
+        assert_eq!(sections(&layers), expected);
+        assert_eq!(sections(&layers[..2]), [Section::In; 2]);
     }
 
     #[test]
     fn equal_layers_are_one_body() {
         let layer = |number: u32, text: &str| (Section::Layer(number), vec![text.to_owned()]);
-        let folded = Folded::of(BTreeMap::from([layer(0, "a"), layer(1, "b"), layer(2, "a"), layer(3, "a")]));
+        let folded = FoldedSections::of(BTreeMap::from([layer(0, "a"), layer(1, "b"), layer(2, "a"), layer(3, "a")]));
         assert_eq!(
             (folded.bodies.len(), folded.body_of(Section::Layer(3)), folded.body_of(Section::In)),
             (2, Some(0), None)
         );
         assert_eq!(
-            said(&[Section::Layer(0), Section::Layer(2), Section::Layer(3), Section::Layer(4)]),
+            section_names(&[Section::Layer(0), Section::Layer(2), Section::Layer(3), Section::Layer(4)]),
             "layers 0, 2 to 4"
         );
-        assert_eq!(said(&[Section::Layer(7)]), "layer 7");
-        assert_eq!(said(&[Section::In, Section::Layer(7)]), "before the layers, layer 7");
+        assert_eq!(section_names(&[Section::Layer(7)]), "layer 7");
+        assert_eq!(section_names(&[Section::In, Section::Layer(7)]), "before the layers, layer 7");
     }
 }

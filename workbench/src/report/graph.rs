@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ixc_ir::graph::{Attr, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
 use serde::Serialize;
 
-use super::fold::{Folded, NUMBER, Said, Section, layer_of, sections, without_number};
+use super::fold::{FoldedSections, ItemLayers, NUMBER, Section, layer_of, sections, without_number};
 
 /// Op of a body. Names in it have no layer numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -25,7 +25,7 @@ pub struct OpLine {
 }
 
 /// Definition of a value from another section: section and position there; `None` for a parameter.
-type Defined = Option<(Section, usize)>;
+type Definition = Option<(Section, usize)>;
 
 /// A graph.
 #[derive(Clone, Debug, Serialize)]
@@ -33,9 +33,9 @@ pub struct Graph {
     /// Pass that produced the graph; `None` for the graph from the frontend.
     after: Option<&'static str>,
     /// Ops.
-    folded: Folded<OpLine>,
+    folded: FoldedSections<OpLine>,
     /// For each section, the definitions of values that it takes from elsewhere.
-    from: Vec<Vec<Defined>>,
+    from: Vec<Vec<Definition>>,
     /// Parameters and their types.
     parameters: Vec<(String, String)>,
     /// Ops in all.
@@ -160,12 +160,12 @@ fn line(module: &Module, function: &Function, op: &Op, section: Section, at: usi
 
 /// Returns the section of each op.
 fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
-    let said: Vec<Said> = function.ops.iter().map(|op| Said::of(names(module, op))).collect();
-    sections(&said)
+    let layers: Vec<ItemLayers> = function.ops.iter().map(|op| ItemLayers::of(names(module, op))).collect();
+    sections(&layers)
 }
 
 /// Returns the lines of each section's ops, and the definitions of its values from elsewhere.
-fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, Vec<Defined>>) {
+fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, Vec<Definition>>) {
     let (mut lines, mut from) = (BTreeMap::<Section, Vec<OpLine>>::new(), BTreeMap::new());
     let Some(function) = function(module) else { return (lines, from) };
     let mut values: BTreeMap<Section, Values> = BTreeMap::new();
@@ -194,7 +194,7 @@ impl Graph {
             function.params.iter().filter_map(parameter).collect()
         });
         let ops = lines.values().map(Vec::len).sum();
-        Graph { after, folded: Folded::of(lines), from: from.into_values().collect(), parameters, ops }
+        Graph { after, folded: FoldedSections::of(lines), from: from.into_values().collect(), parameters, ops }
     }
 }
 

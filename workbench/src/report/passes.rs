@@ -23,11 +23,11 @@ use ixc_passes::pass::Pass;
 use serde::Serialize;
 use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 
-use super::fold::{Folded, Said, Section, layer_of, said, sections, without_number};
+use super::fold::{FoldedSections, ItemLayers, Section, layer_of, section_names, sections, without_number};
 use super::graph;
 
 /// Number of equal lines around changes.
-const AROUND: usize = 2;
+const CONTEXT_LINES: usize = 2;
 /// Max lines of a diff, and max diffs of a pass.
 const MOST_LINES: usize = 1500;
 const MOST_DIFFS: usize = 16;
@@ -64,7 +64,7 @@ struct Diff {
 struct Lines {
     kind: &'static str,
     count: usize,
-    folded: Folded<String>,
+    folded: FoldedSections<String>,
 }
 
 impl Lines {
@@ -74,7 +74,7 @@ impl Lines {
             Ir::Draft(draft) => (draft.work.len(), draft_text(draft)),
             Ir::Plan(plan) => (tasks(plan), plan_text(plan)),
         };
-        Lines { kind: ir.kind(), count, folded: Folded::of(text) }
+        Lines { kind: ir.kind(), count, folded: FoldedSections::of(text) }
     }
 
     /// Whether both can be compared line by line.
@@ -106,7 +106,7 @@ impl Watch {
             return self.ran.push(Ran { name, doc, changed, kind, counts, diffs: Vec::new(), more: 0 });
         }
         let now = Lines::of(ir);
-        let nothing = Folded::default();
+        let nothing = FoldedSections::default();
         let before = if self.last.is_like(&now) { &self.last.folded } else { &nothing };
         let (diffs, more) = diffs(before, &now.folded);
         let counts = [count, now.count];
@@ -116,7 +116,7 @@ impl Watch {
 }
 
 /// Returns the diffs between two folded texts, and the number of omitted ones.
-fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) {
+fn diffs(before: &FoldedSections<String>, after: &FoldedSections<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
     /// Bodies before and after.
     type Pair = (Option<usize>, Option<usize>);
@@ -128,12 +128,12 @@ fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) 
             None => pairs.push((pair, vec![section])),
         }
     }
-    let body = |folded: &Folded<String>, number: Option<usize>| -> Vec<String> {
+    let body = |folded: &FoldedSections<String>, number: Option<usize>| -> Vec<String> {
         number.and_then(|number| folded.bodies.get(number).cloned()).unwrap_or_default()
     };
     let mut all = pairs.into_iter().filter_map(|((old, new), sections)| {
         let (lines, more) = diff(&body(before, old), &body(after, new));
-        (!lines.is_empty()).then(|| Diff { sections: said(&sections), lines, more })
+        (!lines.is_empty()).then(|| Diff { sections: section_names(&sections), lines, more })
     });
     let shown: Vec<Diff> = all.by_ref().take(MOST_DIFFS).collect();
     (shown, all.count())
@@ -144,7 +144,7 @@ fn diff(before: &[String], after: &[String]) -> (Vec<String>, usize) {
     let deadline = Instant::now() + PATIENCE;
     let ops = capture_diff_slices_deadline(Algorithm::Myers, before, after, Some(deadline));
     let mut lines = Vec::new();
-    for (number, group) in group_diff_ops(ops, AROUND).into_iter().enumerate() {
+    for (number, group) in group_diff_ops(ops, CONTEXT_LINES).into_iter().enumerate() {
         if number > 0 {
             lines.push("@".to_owned());
         }
@@ -227,9 +227,9 @@ fn resource(plan: &Plan<KernelSpec>, resource: Resource) -> String {
 
 /// Lines of a section's buffers and work.
 #[derive(Default)]
-struct Texts(BTreeMap<Section, Vec<String>>);
+struct SectionLines(BTreeMap<Section, Vec<String>>);
 
-impl Texts {
+impl SectionLines {
     fn buffers(&mut self, plan: &Plan<KernelSpec>, placed: bool) {
         for one in &plan.buffers {
             let section = layer_of(&one.name).map_or(Section::In, Section::Layer);
@@ -238,8 +238,8 @@ impl Texts {
     }
 
     /// Adds lines of work in the model's order; a step's line precedes those of its tasks.
-    fn work(&mut self, said: &[Said], lines: Vec<Vec<String>>) {
-        for (section, lines) in sections(said).into_iter().zip(lines) {
+    fn work(&mut self, layers: &[ItemLayers], lines: Vec<Vec<String>>) {
+        for (section, lines) in sections(layers).into_iter().zip(lines) {
             self.0.entry(section).or_default().extend(lines);
         }
     }
@@ -264,7 +264,7 @@ fn step_head(alone: u32) -> String {
 
 fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
     let plan = &draft.plan;
-    let mut texts = Texts::default();
+    let mut texts = SectionLines::default();
     texts.buffers(plan, false);
     let of_work = |work: &Work| match &work.what {
         What::Task(one) => task(plan, one),
@@ -276,14 +276,14 @@ fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
                 let work = step.work.iter().filter_map(|&at| draft.work.get(at));
                 [step_head(step.alone)].into_iter().chain(work.map(|work| format!("  {}", of_work(work)))).collect()
             };
-            let said = steps.iter().map(|step| {
+            let layers = steps.iter().map(|step| {
                 let work = step.work.iter().filter_map(|&at| draft.work.get(at));
-                Said::of(work.filter_map(|work| label(&work.what)).flat_map(names))
+                ItemLayers::of(work.filter_map(|work| label(&work.what)).flat_map(names))
             });
-            texts.work(&said.collect::<Vec<_>>(), steps.iter().map(of_step).collect());
+            texts.work(&layers.collect::<Vec<_>>(), steps.iter().map(of_step).collect());
         }
         None => {
-            let said = draft.work.iter().map(|work| Said::of(label(&work.what).into_iter().flat_map(names)));
+            let layers = draft.work.iter().map(|work| ItemLayers::of(label(&work.what).into_iter().flat_map(names)));
             let list = |resources: &[Resource]| -> String {
                 let names: Vec<String> = resources.iter().map(|&one| resource(plan, one)).collect();
                 names.join(", ")
@@ -291,18 +291,20 @@ fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
             let lines = draft.work.iter().map(|work| {
                 vec![of_work(work), format!("  reads {}; writes {}", list(&work.reads), list(&work.writes))]
             });
-            texts.work(&said.collect::<Vec<_>>(), lines.collect());
+            texts.work(&layers.collect::<Vec<_>>(), lines.collect());
         }
     }
     texts.0
 }
 
 fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
-    let mut texts = Texts::default();
+    let mut texts = SectionLines::default();
     texts.buffers(plan, true);
-    let said = plan.steps.iter().map(|step| match step {
-        Step::Run { tasks, .. } => Said::of(tasks.iter().flat_map(|task| names(&task.label))),
-        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => Said::default(),
+    let layers = plan.steps.iter().map(|step| match step {
+        Step::Run { tasks, .. } => ItemLayers::of(tasks.iter().flat_map(|task| names(&task.label))),
+        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
+            ItemLayers::default()
+        }
     });
     let lines = plan.steps.iter().map(|step| match step {
         Step::Run { tasks, alone } => {
@@ -311,7 +313,7 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
         }
         other => vec![step_head(0), format!("  {}", step_text(other))],
     });
-    texts.work(&said.collect::<Vec<_>>(), lines.collect());
+    texts.work(&layers.collect::<Vec<_>>(), lines.collect());
     texts.0
 }
 
@@ -319,9 +321,9 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
 mod tests {
     use super::*;
 
-    fn folded(layers: &[&[&str]]) -> Folded<String> {
+    fn folded(layers: &[&[&str]]) -> FoldedSections<String> {
         let layers = (0..).zip(layers);
-        Folded::of(
+        FoldedSections::of(
             layers
                 .map(|(at, lines)| (Section::Layer(at), lines.iter().map(|line| (*line).to_owned()).collect()))
                 .collect(),
@@ -339,7 +341,7 @@ mod tests {
         let many: Vec<[String; 1]> = (0..MOST_DIFFS + 3).map(|i| [i.to_string()]).collect();
         let many: Vec<Vec<&str>> = many.iter().map(|line| line.iter().map(String::as_str).collect()).collect();
         let many: Vec<&[&str]> = many.iter().map(Vec::as_slice).collect();
-        let (found, more) = diffs(&Folded::default(), &folded(&many));
+        let (found, more) = diffs(&FoldedSections::default(), &folded(&many));
         assert_eq!((found.len(), more), (MOST_DIFFS, 3));
     }
 

@@ -13,7 +13,7 @@ use ixc_ir::plan::{
 use ixc_kernels::catalogue::inputs::evaluate;
 use serde::Serialize;
 
-use super::fold::{Said, Section, sections, without_number};
+use super::fold::{ItemLayers, Section, sections, without_number};
 use super::passes::step_text;
 
 /// Schedule of a plan, and its buffers, states and weights.
@@ -171,7 +171,7 @@ pub fn dims(variant: &Variant, rows: u32) -> Option<Vec<i64>> {
 }
 
 /// Returns a task's work for one token: bytes of weights, and multiply-adds.
-fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Option<(u64, [u64; 3])> {
+fn token_work(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Option<(u64, [u64; 3])> {
     let variant = task.variants.first()?;
     let kernel = plan.kernels.get(variant.kernel.0 as usize)?;
     let dims = dims(variant, 1)?;
@@ -188,7 +188,7 @@ fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Op
         let table = matches!(arg.source, Source::Weight(_)) && arg.column_stride == 0 && task.columns == 1;
         let looked_up =
             kernel.buffers.iter().any(|buffer| matches!(buffer.kind, ixc_ir::kernel::BufferKind::Index { .. }));
-        if table && looked_up { row_of(plan, arg).unwrap_or(size) } else { size.saturating_mul(items) }
+        if table && looked_up { row_bytes(plan, arg).unwrap_or(size) } else { size.saturating_mul(items) }
     };
     let bytes = weights.map(bytes).fold(0, u64::saturating_add);
     let products = ixc_ir::kernel::products::Counter::of(kernel).count(&dims);
@@ -196,7 +196,7 @@ fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Op
 }
 
 /// Returns the bytes of a row of an argument's weight.
-fn row_of(plan: &Plan<Kernel>, arg: &ixc_ir::plan::Arg) -> Option<u64> {
+fn row_bytes(plan: &Plan<Kernel>, arg: &ixc_ir::plan::Arg) -> Option<u64> {
     let Source::Weight(weight) = arg.source else { return None };
     let weight = plan.weights.get(weight as usize)?;
     weight.format.row_bytes(*weight.shape.last()?)
@@ -230,7 +230,7 @@ fn task(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> T
         columns: task.columns,
         variants: task.variants.iter().map(variant).collect(),
         buffers: arena(task).collect(),
-        one: one(plan, task, routed),
+        one: token_work(plan, task, routed),
     }
 }
 
@@ -324,11 +324,11 @@ impl PlanView {
                 Step::Run { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
             })
             .collect();
-        let said: Vec<Said> = (plan.steps.iter())
+        let layers: Vec<ItemLayers> = (plan.steps.iter())
             .map(|step| match step {
-                Step::Run { tasks, .. } => Said::of(tasks.iter().flat_map(|task| Label::of(&task.label).names())),
+                Step::Run { tasks, .. } => ItemLayers::of(tasks.iter().flat_map(|task| Label::of(&task.label).names())),
                 Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
-                    Said::default()
+                    ItemLayers::default()
                 }
             })
             .collect();
@@ -359,7 +359,7 @@ impl PlanView {
             max_tokens: plan.max_tokens,
             context: plan.context_length,
             arena_bytes: plan.arena_bytes,
-            steps: plan.steps.iter().zip(sections(&said)).map(step).collect(),
+            steps: plan.steps.iter().zip(sections(&layers)).map(step).collect(),
             buffers: buffers.collect(),
             states: states.collect(),
             groups,

@@ -155,7 +155,7 @@ struct Args<'t> {
 
 /// All events, in sums.
 #[derive(Default)]
-struct Gathered {
+struct EventSums {
     lanes: BTreeMap<u64, Lane>,
     threads: BTreeMap<u64, ()>,
     steps: Vec<(f64, f64, u64)>,
@@ -169,7 +169,7 @@ struct Gathered {
     last: f64,
 }
 
-impl Gathered {
+impl EventSums {
     fn take(&mut self, event: Event<'_>) {
         if event.ph == "M" {
             let named = event.args.name.as_deref().filter(|_| event.name == "process_name");
@@ -279,18 +279,18 @@ impl Gathered {
     }
 }
 
-impl<'de> Deserialize<'de> for Gathered {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Gathered, D::Error> {
+impl<'de> Deserialize<'de> for EventSums {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<EventSums, D::Error> {
         struct Events;
         impl<'de> Visitor<'de> for Events {
-            type Value = Gathered;
+            type Value = EventSums;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of events")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<Gathered, A::Error> {
-                let mut gathered = Gathered::default();
+            fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<EventSums, A::Error> {
+                let mut gathered = EventSums::default();
                 while let Some(event) = events.next_element::<Event<'de>>()? {
                     gathered.take(event);
                 }
@@ -305,16 +305,16 @@ impl<'de> Deserialize<'de> for Gathered {
 #[derive(Deserialize)]
 struct File {
     #[serde(rename = "traceEvents")]
-    events: Gathered,
+    events: EventSums,
     #[serde(rename = "otherData", default)]
-    other: Other,
+    other: OtherData,
     #[serde(rename = "displayTimeUnit", default)]
     _unit: IgnoredAny,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Other {
+struct OtherData {
     made_by: String,
     #[serde(deserialize_with = "number_in_text")]
     dropped_events: u64,

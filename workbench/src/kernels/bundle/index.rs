@@ -101,7 +101,7 @@ pub struct Buffer {
     /// Name.
     pub name: String,
     /// Access of the kernel to the buffer.
-    pub kind: Kind,
+    pub kind: BufferAccess,
     /// Size in bytes.
     pub bytes: u64,
     /// Type of the elements, for reports; bytes if types are mixed.
@@ -121,7 +121,7 @@ pub struct Buffer {
 /// Access of a kernel to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum BufferAccess {
     /// Read it.
     Read,
     /// Write it.
@@ -134,23 +134,23 @@ pub enum Kind {
     Index,
 }
 
-impl Kind {
+impl BufferAccess {
     /// Returns the access to a buffer of kernel IR.
-    pub fn of(kind: &BufferKind) -> Kind {
+    pub fn of(kind: &BufferKind) -> BufferAccess {
         match kind {
-            BufferKind::Read => Kind::Read,
-            BufferKind::Write => Kind::Write,
-            BufferKind::ReadWrite => Kind::ReadWrite,
-            BufferKind::Scratch => Kind::Scratch,
-            BufferKind::Index { .. } => Kind::Index,
+            BufferKind::Read => BufferAccess::Read,
+            BufferKind::Write => BufferAccess::Write,
+            BufferKind::ReadWrite => BufferAccess::ReadWrite,
+            BufferKind::Scratch => BufferAccess::Scratch,
+            BufferKind::Index { .. } => BufferAccess::Index,
         }
     }
 
     /// Whether the kernel may write it.
     pub fn is_written(self) -> bool {
         match self {
-            Kind::Write | Kind::ReadWrite | Kind::Scratch => true,
-            Kind::Read | Kind::Index => false,
+            BufferAccess::Write | BufferAccess::ReadWrite | BufferAccess::Scratch => true,
+            BufferAccess::Read | BufferAccess::Index => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use ixc_targets::{Feature, Features};
 use serde::Deserialize;
 
 use super::BundleError;
-use super::index::{self, File, Index, Kind};
+use super::index::{self, BufferAccess, File, Index};
 use crate::Error;
 
 /// A folder in memory.
@@ -63,7 +63,7 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
             // The size was checked against the limit.
             None => vec![buffer.fill; buffer.bytes as usize],
         };
-        if let (Kind::Index, Some(below)) = (buffer.kind, buffer.below) {
+        if let (BufferAccess::Index, Some(below)) = (buffer.kind, buffer.below) {
             for word in start.chunks_exact(4) {
                 let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
                 check_value(
@@ -76,8 +76,8 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
         }
         expected.push(match (&buffer.expected, buffer.kind) {
             (Some(expected), _) => Some(file(folder, expected, "bytes of a buffer", index::MOST_BUFFERS)?),
-            (None, Kind::Read | Kind::Index) => Some(start.clone()),
-            (None, Kind::Write | Kind::ReadWrite | Kind::Scratch) => None,
+            (None, BufferAccess::Read | BufferAccess::Index) => Some(start.clone()),
+            (None, BufferAccess::Write | BufferAccess::ReadWrite | BufferAccess::Scratch) => None,
         });
         before.push(start);
     }
@@ -107,10 +107,15 @@ fn check(index: &Index) -> Result<Features, BundleError> {
         || format!("at most code.bytes, {}", code.file.bytes),
     )?;
     let convention = &index.call.convention;
-    check_value(|| "call.convention".into(), shown(convention), convention == "sysv64", || "sysv64".into())?;
+    check_value(|| "call.convention".into(), excerpt(convention), convention == "sysv64", || "sysv64".into())?;
     for dim in &index.dims {
         let right = (dim.lo..=dim.hi).contains(&dim.value);
-        check_value(|| format!("dim {}", shown(&dim.name)), dim.value, right, || format!("{} to {}", dim.lo, dim.hi))?;
+        check_value(
+            || format!("dim {}", excerpt(&dim.name)),
+            dim.value,
+            right,
+            || format!("{} to {}", dim.lo, dim.hi),
+        )?;
     }
     let mut left = index::MOST_BUFFERS;
     for buffer in &index.buffers {
@@ -120,18 +125,18 @@ fn check(index: &Index) -> Result<Features, BundleError> {
         for file in [&buffer.input, &buffer.expected].into_iter().flatten() {
             let right = file.bytes == buffer.bytes;
             check_value(
-                || format!("length of {}", shown(&file.file)),
+                || format!("length of {}", excerpt(&file.file)),
                 file.bytes,
                 right,
                 || format!("the buffer's, {}", buffer.bytes),
             )?;
         }
-        let name = || format!("kind of buffer {}", shown(&buffer.name));
+        let name = || format!("kind of buffer {}", excerpt(&buffer.name));
         let open = buffer.kind.is_written() || buffer.expected.is_none();
         check_value(name, format!("{:?}", buffer.kind), open, || {
             "one that is written, as it has an expected file".into()
         })?;
-        let bound = buffer.kind != Kind::Index || buffer.below.is_some();
+        let bound = buffer.kind != BufferAccess::Index || buffer.below.is_some();
         check_value(name, "index", bound, || "with `below`".into())?;
     }
     let mut features = Features::default();
@@ -141,7 +146,7 @@ fn check(index: &Index) -> Result<Features, BundleError> {
             let names: Vec<_> = Feature::ALL.iter().map(|feature| feature.name()).collect();
             names.join(", ")
         };
-        check_value(|| "a feature".into(), shown(name), feature.is_some(), || format!("one of {}", known()))?;
+        check_value(|| "a feature".into(), excerpt(name), feature.is_some(), || format!("one of {}", known()))?;
         features = features.with(feature.map(std::slice::from_ref).unwrap_or_default());
     }
     Ok(features)
@@ -157,7 +162,7 @@ fn check_value(
 }
 
 /// Shortens a text of the index for an error message.
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
@@ -166,13 +171,13 @@ fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &file.file;
     if name.is_empty() || name.len() > index::MOST_NAME || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(BundleError::Name { name: shown(name), most: index::MOST_NAME }.into());
+        return Err(BundleError::Name { name: excerpt(name), most: index::MOST_NAME }.into());
     }
     let path = folder.join(name);
     let bytes = bytes(&path, Some(file.bytes), what, most)?;
     let found = format!("{:08x}", crc32fast::hash(&bytes));
     if found != file.crc32 {
-        return Err(BundleError::Checksum { path, found, expected: shown(&file.crc32) }.into());
+        return Err(BundleError::Checksum { path, found, expected: excerpt(&file.crc32) }.into());
     }
     Ok(bytes)
 }

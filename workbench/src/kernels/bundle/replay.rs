@@ -16,7 +16,7 @@ pub const MOST_STEPS: u64 = 1 << 32;
 
 /// Result of a replay.
 #[derive(Clone, Debug)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// Buffers after the call.
     pub found: Vec<Vec<u8>>,
     /// The first element that differs.
@@ -29,13 +29,13 @@ pub struct Replayed {
 ///
 /// # Errors
 /// [`BundleError::Fault`] if the code does something forbidden.
-pub fn emulate(bundle: &Bundle, steps: u64) -> Result<Replayed, Error> {
+pub fn emulate(bundle: &Bundle, steps: u64) -> Result<ReplayResult, Error> {
     let program = Program::new(&bundle.code, bundle.instruction_bytes, bundle.features).map_err(BundleError::from)?;
     let program = program.with_step_limit(steps);
     let mut found = bundle.before.clone();
     let names = bundle.index.buffers.iter().map(|buffer| (buffer.name.as_str(), buffer.kind.is_written()));
     let stats = program.call(&slices(names, &mut found), &bundle.dims).map_err(BundleError::from)?;
-    Ok(compared(bundle, found, Some(stats.instructions)))
+    Ok(compare(bundle, found, Some(stats.instructions)))
 }
 
 /// Runs the folder's code on this machine.
@@ -47,7 +47,7 @@ pub fn emulate(bundle: &Bundle, steps: u64) -> Result<Replayed, Error> {
 /// # Safety
 /// The code runs unchecked in this process, with all of its rights. The caller trusts the author of
 /// the folder.
-pub unsafe fn native(bundle: &Bundle) -> Result<Replayed, Error> {
+pub unsafe fn native(bundle: &Bundle) -> Result<ReplayResult, Error> {
     let mut missing = cpu::missing(bundle.features);
     // The index may not list all features that the code needs.
     let silent = ixc_codegen::foreign::features(&bundle.code[..bundle.instruction_bytes]);
@@ -59,7 +59,7 @@ pub unsafe fn native(bundle: &Bundle) -> Result<Replayed, Error> {
     let mut found = bundle.before.clone();
     // SAFETY: the caller trusts the code; the machine has its features, as was just checked.
     unsafe { code.call(&mut found, &bundle.dims) }.map_err(BundleError::from)?;
-    Ok(compared(bundle, found, None))
+    Ok(compare(bundle, found, None))
 }
 
 /// Returns the [`Engine`] that was used.
@@ -67,11 +67,11 @@ pub fn engine(native: bool) -> Engine {
     if native { Engine::Native } else { Engine::Emulator }
 }
 
-fn compared(bundle: &Bundle, found: Vec<Vec<u8>>, instructions: Option<u64>) -> Replayed {
+fn compare(bundle: &Bundle, found: Vec<Vec<u8>>, instructions: Option<u64>) -> ReplayResult {
     let pairs = bundle.index.buffers.iter().zip(bundle.expected.iter().zip(&found));
     let difference = pairs.filter_map(|(buffer, (expected, found))| {
         difference(&buffer.name, Some(buffer.elements.elem()), expected.as_ref()?, found)
     });
     let difference = difference.into_iter().next();
-    Replayed { difference, found, instructions }
+    ReplayResult { difference, found, instructions }
 }

@@ -6,7 +6,7 @@ use ixc_ir::kernel::BufferKind;
 use ixc_kernels::catalogue::compare::elements;
 use ixc_kernels::catalogue::inputs::{POISON, evaluate};
 
-use super::index::{self, Buffer, Call, Code, Dim, Elements, File, Index, Kind};
+use super::index::{self, Buffer, BufferAccess, Call, Code, Dim, Elements, File, Index};
 use crate::Error;
 use crate::kernels::run::Case;
 use crate::kernels::show;
@@ -37,11 +37,11 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     let mut buffers = Vec::new();
     let contents = case.before.iter().zip(&expected).zip(elements(kernel));
     for (i, (buffer, ((before, after), elem))) in kernel.buffers.iter().zip(contents).enumerate() {
-        let kind = Kind::of(&buffer.kind);
-        let file = |lead: &str| format!("{lead}_{i}_{}.bin", plain(&buffer.name));
+        let kind = BufferAccess::of(&buffer.kind);
+        let file = |lead: &str| format!("{lead}_{i}_{}.bin", file_name_part(&buffer.name));
         // Output buffers start poisoned, which needs no file.
         let filled = before.iter().all(|byte| *byte == POISON);
-        let compared = kind.is_written() && kind != Kind::Scratch;
+        let compared = kind.is_written() && kind != BufferAccess::Scratch;
         buffers.push(Buffer {
             name: buffer.name.clone(),
             kind,
@@ -90,6 +90,6 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
 }
 
 /// Converts a buffer's name to a part of a file's name.
-fn plain(name: &str) -> String {
+fn file_name_part(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(32).collect()
 }

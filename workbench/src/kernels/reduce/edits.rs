@@ -20,7 +20,7 @@ pub(super) fn visit(body: &mut [Stmt], each: &mut dyn FnMut(&mut Stmt)) {
 }
 
 /// Edits the loop with this number.
-pub(super) fn edited(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> Kernel {
+pub(super) fn edit_loop(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> Kernel {
     let (mut kernel, mut at) = (kernel.clone(), 0);
     visit(&mut kernel.body, &mut |statement| {
         if let Stmt::For(inner) = statement {
@@ -35,7 +35,7 @@ pub(super) fn edited(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> Kern
 
 /// Replacement of a removed statement's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
+pub(super) enum Replacement {
     /// The statement's first operand of the same type, or else the last earlier value of that type,
     /// or else zeros.
     Like,
@@ -48,10 +48,10 @@ pub(super) enum Stand {
 /// A kernel from which some statements are removed.
 struct Removal<'k> {
     kernel: &'k Kernel,
-    chosen: &'k dyn Fn(usize) -> bool,
-    stand: Stand,
+    is_removed: &'k dyn Fn(usize) -> bool,
+    replacement: Replacement,
     next: usize,
-    stands: HashMap<ValueId, ValueId>,
+    replacements: HashMap<ValueId, ValueId>,
     /// Variables of removed loops; 0 takes their place.
     gone: HashSet<VarId>,
     /// Values that may be used here.
@@ -59,9 +59,13 @@ struct Removal<'k> {
 }
 
 /// Returns the kernel without the chosen statements, and without those that become unused.
-pub(super) fn without(kernel: &Kernel, chosen: &dyn Fn(usize) -> bool, stand: Stand) -> Kernel {
-    let (stands, gone, visible) = Default::default();
-    let mut removal = Removal { kernel, chosen, stand, next: 0, stands, gone, visible };
+pub(super) fn remove_statements(
+    kernel: &Kernel,
+    is_removed: &dyn Fn(usize) -> bool,
+    replacement: Replacement,
+) -> Kernel {
+    let (replacements, gone, visible) = Default::default();
+    let mut removal = Removal { kernel, is_removed, replacement, next: 0, replacements, gone, visible };
     let body = removal.block(&kernel.body);
     let mut kernel = Kernel { body, ..kernel.clone() };
     while remove_unused(&mut kernel) {}
@@ -70,7 +74,7 @@ pub(super) fn without(kernel: &Kernel, chosen: &dyn Fn(usize) -> bool, stand: St
 
 impl Removal<'_> {
     fn value(&self, value: ValueId) -> ValueId {
-        self.stands.get(&value).copied().unwrap_or(value)
+        self.replacements.get(&value).copied().unwrap_or(value)
     }
 
     fn affine(&self, affine: &Affine) -> Affine {
@@ -87,7 +91,7 @@ impl Removal<'_> {
         let seen = self.visible.len();
         let mut out = Vec::new();
         for statement in body {
-            let is_chosen = (self.chosen)(self.next);
+            let is_chosen = (self.is_removed)(self.next);
             self.next += 1;
             match statement {
                 Stmt::Inst(inst) => {
@@ -103,14 +107,16 @@ impl Removal<'_> {
                         (true, Some(result)) => {
                             let ty = self.kernel.ty(result);
                             let alike = |value: &&ValueId| self.kernel.ty(**value) == ty;
-                            let stand = match self.stand {
-                                Stand::Like => operands.iter().find(alike).or(self.visible.iter().rev().find(alike)),
-                                Stand::Last => operands.iter().rev().find(alike),
-                                Stand::Zero => None,
+                            let replacement = match self.replacement {
+                                Replacement::Like => {
+                                    operands.iter().find(alike).or(self.visible.iter().rev().find(alike))
+                                }
+                                Replacement::Last => operands.iter().rev().find(alike),
+                                Replacement::Zero => None,
                             };
-                            match stand.copied() {
-                                Some(stand) => {
-                                    self.stands.insert(result, stand);
+                            match replacement.copied() {
+                                Some(replacement) => {
+                                    self.replacements.insert(result, replacement);
                                 }
                                 None => {
                                     out.push(Stmt::Inst(zeros(result, ty)));
@@ -130,7 +136,7 @@ impl Removal<'_> {
                     self.next += Counts::of(&Kernel { body: inner.body.clone(), ..empty() }).statements;
                     for carry in &inner.carries {
                         let init = self.value(carry.init);
-                        self.stands.insert(carry.result, init);
+                        self.replacements.insert(carry.result, init);
                     }
                 }
                 Stmt::For(inner) => {
@@ -168,7 +174,7 @@ fn zeros(result: ValueId, ty: Type) -> Inst {
 
 /// Removes statements whose results are unused, and returns whether there were any.
 fn remove_unused(kernel: &mut Kernel) -> bool {
-    fn used(body: &[Stmt], values: &mut HashSet<ValueId>, vars: &mut HashSet<VarId>) {
+    fn collect_uses(body: &[Stmt], values: &mut HashSet<ValueId>, vars: &mut HashSet<VarId>) {
         let mut affine = |affine: &Affine| {
             vars.extend(affine.terms.iter().filter_map(|(atom, _)| match atom {
                 Atom::Var(var) => Some(*var),
@@ -190,7 +196,7 @@ fn remove_unused(kernel: &mut Kernel) -> bool {
                 }
             }
         }
-        nested.into_iter().for_each(|body| used(body, values, vars));
+        nested.into_iter().for_each(|body| collect_uses(body, values, vars));
     }
     fn sweep(body: &mut Vec<Stmt>, values: &HashSet<ValueId>, vars: &HashSet<VarId>) -> bool {
         let before = body.len();
@@ -208,12 +214,12 @@ fn remove_unused(kernel: &mut Kernel) -> bool {
         changed || body.len() < before
     }
     let (mut values, mut vars) = (HashSet::new(), HashSet::new());
-    used(&kernel.body, &mut values, &mut vars);
+    collect_uses(&kernel.body, &mut values, &mut vars);
     sweep(&mut kernel.body, &values, &vars)
 }
 
 /// Replaces a loop by its body in the first iteration.
-pub(super) fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
+pub(super) fn loop_to_body(kernel: &Kernel, number: usize) -> Option<Kernel> {
     fn block(removal: &mut Removal<'_>, body: &[Stmt], number: usize, at: &mut usize, found: &mut bool) -> Vec<Stmt> {
         let mut out = Vec::new();
         for statement in body {
@@ -229,12 +235,12 @@ pub(super) fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
                 removal.gone.insert(inner.var);
                 for carry in &inner.carries {
                     let init = removal.value(carry.init);
-                    removal.stands.insert(carry.inner, init);
+                    removal.replacements.insert(carry.inner, init);
                 }
                 out.extend(block(removal, &inner.body, number, at, found));
                 for carry in &inner.carries {
                     let next = removal.value(carry.next);
-                    removal.stands.insert(carry.result, next);
+                    removal.replacements.insert(carry.result, next);
                 }
                 continue;
             }
@@ -248,9 +254,10 @@ pub(super) fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
         }
         out
     }
-    let (stands, gone, visible) = Default::default();
+    let (replacements, gone, visible) = Default::default();
     let none = |_| false;
-    let mut removal = Removal { kernel, chosen: &none, stand: Stand::Zero, next: 0, stands, gone, visible };
+    let mut removal =
+        Removal { kernel, is_removed: &none, replacement: Replacement::Zero, next: 0, replacements, gone, visible };
     let (mut at, mut found) = (0, false);
     let body = block(&mut removal, &kernel.body, number, &mut at, &mut found);
     found.then(|| Kernel { body, ..kernel.clone() })
@@ -258,20 +265,20 @@ pub(super) fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
 
 /// Removes a carried value from a loop: in every iteration it has its initial value.
 pub(super) fn without_carry(kernel: &Kernel, number: usize, carry: usize) -> Option<Kernel> {
-    let mut stands: Vec<(ValueId, ValueId)> = Vec::new();
+    let mut replacements: Vec<(ValueId, ValueId)> = Vec::new();
     let (mut kernel, mut at) = (kernel.clone(), 0);
     visit(&mut kernel.body, &mut |statement| {
         if let Stmt::For(inner) = statement {
             if at == number && carry < inner.carries.len() {
                 let Carry { inner, init, result, .. } = inner.carries.remove(carry);
-                stands = vec![(inner, init), (result, init)];
+                replacements = vec![(inner, init), (result, init)];
             }
             at += 1;
         }
     });
     let renamed = |value: &mut ValueId| {
-        if let Some((_, stand)) = stands.iter().find(|(from, _)| from == value) {
-            *value = *stand;
+        if let Some((_, replacement)) = replacements.iter().find(|(from, _)| from == value) {
+            *value = *replacement;
         }
     };
     visit(&mut kernel.body, &mut |statement| match statement {
@@ -282,7 +289,7 @@ pub(super) fn without_carry(kernel: &Kernel, number: usize, carry: usize) -> Opt
             renamed(&mut carry.next);
         }),
     });
-    if stands.is_empty() {
+    if replacements.is_empty() {
         return None;
     }
     while remove_unused(&mut kernel) {}

@@ -11,8 +11,8 @@ use ixc_targets::CoreCaches;
 use serde::Serialize;
 use std::sync::Arc;
 
-use super::steps::{self, Hot, Steps, changed};
-use super::{Compare, Found, PROMPT_ROWS, Row, Search};
+use super::steps::{self, Hot, Steps, verdict};
+use super::{Candidate, Compare, PROMPT_ROWS, Search, TunedKernel};
 use crate::Error;
 use crate::kernels::KernelError;
 use ixc_compile::compile::{self, specs};
@@ -22,7 +22,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 
 /// Options for tuning a model.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TuneOptions {
     /// Compile options.
     pub compile: compile::Options,
     /// Threads and their binding to cores.
@@ -32,7 +32,7 @@ pub struct Options {
     /// Tokens of a prefill step. The default is 512, or the model's max if that is smaller.
     pub prompt: Option<u32>,
     /// Min share of a step's time for a product to be tuned.
-    pub least: f64,
+    pub min_share: f64,
     /// The only kernel to tune, if one was named.
     pub kernel: Option<KernelSpec>,
     /// Otherwise, the selection of products to tune.
@@ -45,11 +45,11 @@ pub enum Event<'e> {
     /// Tuning of a product begins.
     Kernel(&'e Kernel),
     /// A candidate for it was measured.
-    Row(&'e Row),
+    Candidate(&'e Candidate),
     /// Tuning of the product has ended.
-    Found(&'e Found),
+    TunedKernel(&'e TunedKernel),
     /// Whole steps were measured.
-    Together(&'e Together),
+    StepComparison(&'e StepComparison),
 }
 
 /// Product of the model.
@@ -65,28 +65,28 @@ pub struct Kernel {
 
 /// Measurement of whole steps with some choices.
 #[derive(Clone, Debug, Serialize)]
-pub struct Together {
+pub struct StepComparison {
     /// The choices.
     pub choices: Vec<String>,
     /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without
     /// the choices, with the bounds of that ([`ixc_measure::ratio`]).
-    pub rows: Vec<Row>,
+    pub rows: Vec<Candidate>,
     /// Whether some steps are faster and none is slower, beyond the spread.
     pub is_faster: bool,
 }
 
 /// Result of tuning a model.
 #[derive(Debug)]
-pub struct FoundModel {
+pub struct ModelTuning {
     /// Threads.
     pub threads: usize,
     /// Tokens of a prefill step.
     pub prompt: u32,
     /// Products with their results.
-    pub kernels: Vec<(Kernel, Found)>,
+    pub kernels: Vec<(Kernel, TunedKernel)>,
     /// Whole steps, if there are winners.
-    pub together: Vec<Together>,
-    /// Winners that are worth keeping: positions in [`FoundModel::kernels`].
+    pub together: Vec<StepComparison>,
+    /// Winners that are worth keeping: positions in [`ModelTuning::kernels`].
     pub kept: Vec<usize>,
 }
 
@@ -95,7 +95,11 @@ pub struct FoundModel {
 /// # Errors
 /// When the model cannot be compiled or run, when not all of its experts fit in memory, or when it
 /// has no product to tune.
-pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<'_>)) -> Result<FoundModel, Error> {
+pub fn tune_model(
+    model: &Model,
+    options: &TuneOptions,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<ModelTuning, Error> {
     let refused = |why: &str| -> Error {
         KernelError::NotTuned { spec: model.arch.hyper.architecture.clone(), why: why.to_owned() }.into()
     };
@@ -138,8 +142,8 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
             hot.push((rows, steps.share(spec, rows)?));
         }
         None => {
-            for rows in of_steps(prompt) {
-                hot.extend(steps.hot(rows, options.least)?.into_iter().map(|hot| (rows, hot)));
+            for rows in timed_rows(prompt) {
+                hot.extend(steps.hot(rows, options.min_share)?.into_iter().map(|hot| (rows, hot)));
             }
         }
     }
@@ -152,34 +156,34 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     if hot.is_empty() {
         return Err(refused("none of its products takes enough time to be worth tuning"));
     }
-    let mut kernels: Vec<(Kernel, Found)> = Vec::new();
+    let mut kernels: Vec<(Kernel, TunedKernel)> = Vec::new();
     for (rows, Hot { spec, share }) in &hot {
         let search = Search::new(spec, target, &caches)?;
         let kernel = Kernel { spec: spec.to_string(), rows: *rows, share: *share };
         watch(Event::Kernel(&kernel));
         let mut compare = Compare::Steps { steps: &mut steps, rows: *rows, rounds: options.rounds };
-        let found = search.run(&caches, &mut compare, &mut |row| watch(Event::Row(row)))?;
-        watch(Event::Found(&found));
+        let found = search.run(&caches, &mut compare, &mut |row| watch(Event::Candidate(row)))?;
+        watch(Event::TunedKernel(&found));
         kernels.push((kernel, found));
     }
-    let (together, kept) = together(&mut steps, &kernels, prompt, options.rounds, watch)?;
-    Ok(FoundModel { threads: steps.threads(), prompt, kernels, together, kept })
+    let (together, kept) = compare_steps(&mut steps, &kernels, prompt, options.rounds, watch)?;
+    Ok(ModelTuning { threads: steps.threads(), prompt, kernels, together, kept })
 }
 
 /// Returns the rows of timed steps: those of a prompt, and of a single token, which may be equal.
-fn of_steps(prompt: u32) -> Vec<u32> {
+fn timed_rows(prompt: u32) -> Vec<u32> {
     if prompt == 1 { vec![1] } else { vec![prompt, 1] }
 }
 
 /// Measures whole steps with all winners. If they gain nothing, measures the winners for prefill
 /// alone, or for decode alone.
-fn together(
+fn compare_steps(
     steps: &mut Steps<'_>,
-    kernels: &[(Kernel, Found)],
+    kernels: &[(Kernel, TunedKernel)],
     prompt: u32,
     rounds: u32,
     watch: &mut dyn FnMut(Event<'_>),
-) -> Result<(Vec<Together>, Vec<usize>), Error> {
+) -> Result<(Vec<StepComparison>, Vec<usize>), Error> {
     let won = |of: &dyn Fn(u32) -> bool| -> Vec<usize> {
         let won = kernels.iter().enumerate().filter(|(_, (kernel, found))| found.winner.is_some() && of(kernel.rows));
         won.map(|(number, _)| number).collect()
@@ -194,11 +198,11 @@ fn together(
     for set in sets.into_iter().filter(|set| !set.is_empty()) {
         let winners = set.iter().filter_map(|number| kernels[*number].1.winner.as_ref());
         let choices: Vec<Choice> = winners.map(|(_, choice)| choice.clone()).collect();
-        let rows = steps.together(&choices, &of_steps(prompt), 2 * rounds)?;
+        let rows = steps.compare_steps(&choices, &timed_rows(prompt), 2 * rounds)?;
         let is_faster = is_better(&rows);
         let choices = choices.iter().map(Choice::to_string).collect();
-        let found = Together { choices, rows, is_faster };
-        watch(Event::Together(&found));
+        let found = StepComparison { choices, rows, is_faster };
+        watch(Event::StepComparison(&found));
         all.push(found);
         if is_faster {
             return Ok((all, set));
@@ -207,8 +211,8 @@ fn together(
     Ok((all, Vec::new()))
 }
 
-fn is_better(rows: &[Row]) -> bool {
-    let changes: Vec<[bool; 2]> = rows.iter().map(changed).collect();
+fn is_better(rows: &[Candidate]) -> bool {
+    let changes: Vec<[bool; 2]> = rows.iter().map(verdict).collect();
     changes.iter().any(|[faster, _]| *faster) && !changes.iter().any(|[_, slower]| *slower)
 }
 
@@ -220,7 +224,7 @@ mod tests {
 
     #[test]
     fn tuning_gain_needs_one_faster_and_no_slower_part() {
-        let row = |low: f64, ratio: f64, high: f64| Row {
+        let row = |low: f64, ratio: f64, high: f64| Candidate {
             what: String::new(),
             spec: String::new(),
             cost: 1.0,
@@ -229,7 +233,7 @@ mod tests {
         let [faster, same, slower] = [row(1.02, 1.05, 1.06), row(0.99, 1.0, 1.01), row(0.93, 0.95, 0.97)];
         // This is within the spread, whatever the median is.
         let wide = row(0.999, 1.02, 1.2);
-        let better = |rows: &[&Row]| is_better(&rows.iter().map(|row| (*row).clone()).collect::<Vec<_>>());
+        let better = |rows: &[&Candidate]| is_better(&rows.iter().map(|row| (*row).clone()).collect::<Vec<_>>());
         assert!(better(&[&faster, &same]) && better(&[&same, &faster]));
         assert!(!better(&[&same, &same]) && !better(&[&faster, &slower]) && !better(&[&wide, &same]));
     }
@@ -245,12 +249,12 @@ mod tests {
             ..Default::default()
         };
         let compile = compile::Options::default();
-        let options = Options {
+        let options = TuneOptions {
             compile,
             run,
             rounds: 2,
             prompt: Some(32),
-            least: 0.05,
+            min_share: 0.05,
             kernel: None,
             selection: Selection::default(),
         };
@@ -287,8 +291,15 @@ mod tests {
             let compile = compile::Options { target, ..Default::default() };
             let kernel = Some(text.parse().unwrap());
             let selection = Selection::default();
-            let options =
-                Options { compile, run: run.clone(), rounds: 2, prompt: Some(32), least: 0.1, kernel, selection };
+            let options = TuneOptions {
+                compile,
+                run: run.clone(),
+                rounds: 2,
+                prompt: Some(32),
+                min_share: 0.1,
+                kernel,
+                selection,
+            };
             tune_model(&model, &options, &mut |_| ())
         };
         let found = tuned("linear format=q6_k_r16 k=256 tile=32 n=4096 shape=gemv").unwrap();
@@ -309,8 +320,15 @@ mod tests {
         let tuned = |op: &str| {
             let selection = Selection { op: Some(op.parse().unwrap()), layers: Vec::new() };
             let compile = compile::Options::default();
-            let options =
-                Options { compile, run: run.clone(), rounds: 1, prompt: Some(32), least: 0.0, kernel: None, selection };
+            let options = TuneOptions {
+                compile,
+                run: run.clone(),
+                rounds: 1,
+                prompt: Some(32),
+                min_share: 0.0,
+                kernel: None,
+                selection,
+            };
             tune_model(&model, &options, &mut |_| ())
         };
         let found = tuned("ffn_gate_exps").unwrap();

@@ -17,7 +17,7 @@ use ixc_runtime::engine::{Engine, Variant};
 use ixc_runtime::stats::Stats;
 use ixc_targets::Target;
 
-use super::{Row, Search, Try};
+use super::{Candidate, Search, Try};
 use crate::Error;
 use crate::kernels::KernelError;
 use ixc_compile::compile::with_kernels;
@@ -29,9 +29,9 @@ const LEAST_SECONDS: f64 = 0.02;
 /// Max number of steps in a measurement.
 const MOST_STEPS: u32 = 256;
 /// Rounds after which the slower candidates are dropped.
-const HALVED: u32 = 6;
+const HALVING_ROUND: u32 = 6;
 /// Candidates that are left then.
-const LEFT: usize = 3;
+const FINALISTS: usize = 3;
 /// Candidates below this relative speed in each of this many rounds are dropped: most candidates
 /// are slower by far.
 const HOPELESS: (f64, usize) = (0.9, 2);
@@ -44,7 +44,7 @@ pub(super) struct Steps<'m> {
     engine: Engine,
     compile: Compile<'m>,
     /// Plan without choices.
-    own: Plan<KernelSpec>,
+    default_plan: Plan<KernelSpec>,
     target: Target,
 }
 
@@ -58,7 +58,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(&self, stages: &[usize]) -> f64 {
+    fn stage_time(&self, stages: &[usize]) -> f64 {
         stages.iter().filter_map(|stage| self.stages.get(*stage)).sum()
     }
 }
@@ -76,7 +76,7 @@ pub(super) struct Hot {
 type Pairs = Vec<[f64; 2]>;
 
 /// Other plans, each with the stages to compare.
-struct Others(Vec<(Variant, Vec<usize>)>);
+struct OtherPlans(Vec<(Variant, Vec<usize>)>);
 
 impl<'m> Steps<'m> {
     /// Creates the timer from an engine, loaded with the plan that `compile` makes without choices.
@@ -84,10 +84,14 @@ impl<'m> Steps<'m> {
     ///
     /// # Errors
     /// If packing fails.
-    pub(super) fn new(mut engine: Engine, own: Plan<KernelSpec>, compile: Compile<'m>) -> Result<Steps<'m>, Error> {
+    pub(super) fn new(
+        mut engine: Engine,
+        default_plan: Plan<KernelSpec>,
+        compile: Compile<'m>,
+    ) -> Result<Steps<'m>, Error> {
         engine.pack_weights()?;
         let target = engine.target();
-        Ok(Steps { engine, compile, own, target })
+        Ok(Steps { engine, compile, default_plan, target })
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -130,19 +134,19 @@ impl<'m> Steps<'m> {
     }
 
     /// Returns the number of steps that take long enough to be measured.
-    fn calibrated(&mut self, rows: u32) -> Result<u32, Error> {
+    fn calibrate(&mut self, rows: u32) -> Result<u32, Error> {
         // The first step touches new pages: run it untimed.
         self.time(rows, 1)?;
         let step = self.time(rows, 2)?.wall.max(1e-7);
         Ok(((LEAST_SECONDS / step).ceil() as u32).clamp(1, MOST_STEPS))
     }
 
-    /// Returns the products that take at least `least` of the step time, the slowest first.
-    pub(super) fn hot(&mut self, rows: u32, least: f64) -> Result<Vec<Hot>, Error> {
-        let times = self.calibrated(rows)?;
+    /// Returns the products that take at least `min_share` of the step time, the slowest first.
+    pub(super) fn hot(&mut self, rows: u32, min_share: f64) -> Result<Vec<Hot>, Error> {
+        let times = self.calibrate(rows)?;
         let time = self.time(rows, times.max(3))?;
         let mut stages: BTreeMap<String, (KernelSpec, Vec<usize>)> = BTreeMap::new();
-        for (stage, tasks) in runs(&self.own) {
+        for (stage, tasks) in runs(&self.default_plan) {
             for task in tasks {
                 // In a prefill step, outputs have one row. Kernels for many rows matter for prefill
                 // only.
@@ -154,7 +158,7 @@ impl<'m> Steps<'m> {
                     !is_other && runs_at(task, *number, rows) && !(is_routed && is_of_few(*number))
                 });
                 for kernel in used.map(|(_, variant)| variant.kernel) {
-                    let Some(spec) = self.own.kernels.get(kernel.0 as usize) else { continue };
+                    let Some(spec) = self.default_plan.kernels.get(kernel.0 as usize) else { continue };
                     let Some(cut) = Cut::of(spec) else { continue };
                     let of =
                         &mut stages.entry(format!("{:?}", kernel_of(&cut))).or_insert((spec.clone(), Vec::new())).1;
@@ -164,23 +168,23 @@ impl<'m> Steps<'m> {
                 }
             }
         }
-        let share = |stages: &[usize]| time.of(stages) / time.wall.max(1e-12);
+        let share = |stages: &[usize]| time.stage_time(stages) / time.wall.max(1e-12);
         let mut hot: Vec<Hot> =
             stages.into_values().map(|(spec, stages)| Hot { spec, share: share(&stages) }).collect();
-        hot.retain(|hot| hot.share >= least);
+        hot.retain(|hot| hot.share >= min_share);
         hot.sort_by(|a, b| b.share.total_cmp(&a.share));
         Ok(hot)
     }
 
     /// Returns a product's share of the time of a step with `rows` rows.
     pub(super) fn share(&mut self, spec: &KernelSpec, rows: u32) -> Result<Hot, Error> {
-        let times = self.calibrated(rows)?;
+        let times = self.calibrate(rows)?;
         let time = self.time(rows, times.max(3))?;
-        let stages = Cut::of(spec).map_or(Vec::new(), |cut| stages_of(&self.own, kernel_of(&cut), rows));
+        let stages = Cut::of(spec).map_or(Vec::new(), |cut| stages_of(&self.default_plan, kernel_of(&cut), rows));
         if stages.is_empty() {
             return Err(not_run(spec));
         }
-        Ok(Hot { spec: spec.clone(), share: time.of(&stages) / time.wall.max(1e-12) })
+        Ok(Hot { spec: spec.clone(), share: time.stage_time(&stages) / time.wall.max(1e-12) })
     }
 
     /// Compares candidates of a kernel in turn with the choice by cache sizes. Returns the time of
@@ -191,23 +195,23 @@ impl<'m> Steps<'m> {
         tries: &[Try],
         rows: u32,
         rounds: u32,
-    ) -> Result<(f64, Vec<Row>), Error> {
+    ) -> Result<(f64, Vec<Candidate>), Error> {
         let kernel = kernel_of(&search.cut);
-        let own = stages_of(&self.own, kernel, rows);
-        if own.is_empty() {
+        let default_stages = stages_of(&self.default_plan, kernel, rows);
+        if default_stages.is_empty() {
             return Err(not_run(search.spec));
         }
-        let mut others = Others(Vec::new());
+        let mut others = OtherPlans(Vec::new());
         for each in tries {
             let (variant, plan) = self.variant(&[search.choice(each)])?;
             others.0.push((variant, stages_of(&plan, kernel, rows)));
         }
-        let (defaults, pairs) = self.rounds(&mut others, &own, rows, rounds)?;
+        let (defaults, pairs) = self.rounds(&mut others, &default_stages, rows, rounds)?;
         // The cost of one weight and one row of activations.
-        let each = own.len() as f64 * f64::from(rows.max(1));
+        let each = default_stages.len() as f64 * f64::from(rows.max(1));
         let rows = tries.iter().zip(pairs).map(|(each_try, pairs)| {
             let costs = pairs.iter().map(|[_, other]| other / each).collect();
-            let ratios = pairs.iter().map(|[own, other]| own / other.max(1e-12)).collect();
+            let ratios = pairs.iter().map(|[default, other]| default / other.max(1e-12)).collect();
             search.row(each_try, middle(costs), quartiles(ratios))
         });
         Ok((middle(defaults) / each, rows.collect()))
@@ -215,21 +219,27 @@ impl<'m> Steps<'m> {
 
     /// Compares whole steps under some choices with the choices by cache sizes. Returns a row for
     /// each number of rows: seconds of a step, and relative speed with its bounds.
-    pub(super) fn together(&mut self, choices: &[Choice], all: &[u32], rounds: u32) -> Result<Vec<Row>, Error> {
+    pub(super) fn compare_steps(
+        &mut self,
+        choices: &[Choice],
+        all: &[u32],
+        rounds: u32,
+    ) -> Result<Vec<Candidate>, Error> {
         let (variant, _) = self.variant(choices)?;
-        let mut others = Others(vec![(variant, Vec::new())]);
+        let mut others = OtherPlans(vec![(variant, Vec::new())]);
         let mut found = Vec::new();
         for &rows in all {
             let (_, pairs) = self.rounds(&mut others, &[], rows, rounds)?;
             let pairs = pairs.into_iter().next().unwrap_or_default();
-            let [own, other] = [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
+            let [default, other] =
+                [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
             // The same rule as in `ixc bench --compare` separates changes from noise.
             let unknown = Speedup { median: 1.0, low: 0.0, high: f64::MAX };
             let bounds = |Ratio { median, low, high, .. }| Speedup { median, low, high };
-            let ratio = Ratio::of(&other, &own).map_or(unknown, bounds);
+            let ratio = Ratio::of(&other, &default).map_or(unknown, bounds);
             let cost = middle(other);
             let what = if rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
-            found.push(Row { what, spec: String::new(), cost, ratio });
+            found.push(Candidate { what, spec: String::new(), cost, ratio });
         }
         Ok(found)
     }
@@ -245,8 +255,9 @@ impl<'m> Steps<'m> {
         rounds: u32,
     ) -> Result<(Vec<f64>, Vec<Pairs>), Error> {
         let rows = rows.clamp(1, self.max_rows());
-        let times = self.calibrated(rows)?;
-        let of = |times: &Times, stages: &[usize]| if stages.is_empty() { times.wall } else { times.of(stages) };
+        let times = self.calibrate(rows)?;
+        let of =
+            |times: &Times, stages: &[usize]| if stages.is_empty() { times.wall } else { times.stage_time(stages) };
         let mut defaults = Vec::new();
         let mut pairs: Vec<Pairs> = vec![Vec::new(); others.0.len()];
         let mut left: Vec<usize> = (0..others.0.len()).collect();
@@ -275,7 +286,7 @@ impl<'m> Steps<'m> {
             // The reference runs before and after the others, so that the mean is at the same
             // distance from them.
             let last = self.time(rows, times)?;
-            let default = (of(&first, own) + of(&last, own)) / 2.0;
+            let default = (of(&first, default_stages) + of(&last, default_stages)) / 2.0;
             if round == 0 {
                 continue;
             }
@@ -283,13 +294,14 @@ impl<'m> Steps<'m> {
             found.into_iter().for_each(|(number, time)| pairs[number].push([default, time]));
             let (most, times) = HOPELESS;
             let is_close =
-                |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[own, other]| own > &(most * other));
+                |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[default, other]| default > &(most * other));
             // A single candidate is measured for the last time, and gets all rounds.
             left.retain(|number| pairs.len() == 1 || is_close(&pairs[*number]));
-            if rounds >= HALVED && round == rounds / 3 {
-                let ratio = |number: &usize| middle(pairs[*number].iter().map(|[own, other]| own / other).collect());
+            if rounds >= HALVING_ROUND && round == rounds / 3 {
+                let ratio =
+                    |number: &usize| middle(pairs[*number].iter().map(|[default, other]| default / other).collect());
                 left.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
-                left.truncate(LEFT);
+                left.truncate(FINALISTS);
             }
         }
         Ok((defaults, pairs))
@@ -298,7 +310,7 @@ impl<'m> Steps<'m> {
 
 /// Returns whether a measurement is faster beyond noise, and whether it is slower: 1 is outside of
 /// its bounds.
-pub(super) fn changed(row: &Row) -> [bool; 2] {
+pub(super) fn changed(row: &Candidate) -> [bool; 2] {
     let Speedup { low, high, .. } = row.ratio;
     [low > 1.0, high < 1.0]
 }

@@ -39,7 +39,7 @@ use ixc_text::tokenizer::TokenizerSpec;
 use super::steps::Steps;
 use crate::Error;
 use crate::kernels::KernelError;
-use crate::kernels::bench::Place;
+use crate::kernels::bench::MemoryLevel;
 use ixc_compile::compile::{encode_tokenizer, with_kernels};
 use ixc_compile::machine::bandwidth;
 
@@ -50,13 +50,13 @@ const HEADER: &[u8; 4096] = &[b'x'; 4096];
 /// Number of different weight rows.
 const ROWS: u64 = 64;
 /// Max bytes of packed weights.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 /// Max multiply-adds of a step, if there can be fewer layers.
-const MOST_PRODUCTS: u64 = 1 << 33;
+const MAX_PRODUCTS: u64 = 1 << 33;
 /// Min number of layers: one begins when another ends.
-const LEAST_LAYERS: u64 = 2;
+const MIN_LAYERS: u64 = 2;
 /// Max number of layers.
-const MOST_LAYERS: u64 = 1024;
+const MAX_LAYERS: u64 = 1024;
 
 /// Weight in the kernels' form, and in the file's.
 struct Matrix {
@@ -82,7 +82,7 @@ impl Matrix {
 }
 
 /// The model to run.
-pub(super) struct Made {
+pub(super) struct SyntheticModel {
     module: Module,
     file: SourceFile,
     /// Max rows of a step.
@@ -110,7 +110,7 @@ pub(super) fn steps(
     spec: &KernelSpec,
     target: Target,
     caches: &CoreCaches,
-    place: Place,
+    place: MemoryLevel,
     rows: u32,
     options: &engine::Options,
 ) -> Result<Steps<'static>, Error> {
@@ -122,20 +122,20 @@ pub(super) fn steps(
     let products =
         matrices.iter().fold(0u64, |sum, matrix| sum.saturating_add(matrix.shape[0].saturating_mul(matrix.shape[1])));
     let wanted = match place {
-        Place::Caches => LEAST_LAYERS,
+        MemoryLevel::Caches => MIN_LAYERS,
         // Use more memory than a cache holds.
-        Place::Memory => (bandwidth::BUFFER_BYTES as u64).div_ceil(bytes.max(1)),
+        MemoryLevel::Memory => (bandwidth::BUFFER_BYTES as u64).div_ceil(bytes.max(1)),
     };
-    let by_time = MOST_PRODUCTS / products.saturating_mul(rows.into()).max(1);
-    let layers = wanted.min(if rows == 1 { MOST_LAYERS } else { by_time }).clamp(LEAST_LAYERS, MOST_LAYERS);
-    if bytes.saturating_mul(layers) > MOST_BYTES {
+    let by_time = MAX_PRODUCTS / products.saturating_mul(rows.into()).max(1);
+    let layers = wanted.min(if rows == 1 { MAX_LAYERS } else { by_time }).clamp(MIN_LAYERS, MAX_LAYERS);
+    if bytes.saturating_mul(layers) > MAX_BYTES {
         return Err(too_large().into());
     }
     let path = temporary();
     let path_text = path.to_str().ok_or_else(|| CompileError::PathNotUtf8 { path: path.clone() })?.to_owned();
     let failed = |error| Error::io(&path, "write")(error);
     let mut file = create_own(&path).map_err(failed)?;
-    let _gone = Temporary(path.clone());
+    let _file_guard = Temporary(path.clone());
     file.write_all(HEADER).map_err(failed)?;
     let k = matrices[0].shape[1];
     let table = inputs::blocks(Format::F32, (VOCABULARY * k * 4) as usize, 0);
@@ -171,16 +171,16 @@ pub(super) fn steps(
     let file = SourceFile { path: path_text, bytes: end, header_crc: crc32fast::hash(HEADER), header_bytes };
     let module = module(&matrices, layers).map_err(|why| refused(&why))?;
     let tokenizer = encode_tokenizer(&TokenizerSpec::default())?;
-    let made = Made { module, file, rows, target, caches: *caches, tokenizer };
-    let own = made.plan(&[])?;
+    let model = SyntheticModel { module, file, rows, target, caches: *caches, tokenizer };
+    let own = model.plan(&[])?;
     let options = engine::Options { stats: true, context: None, ..options.clone() };
     let engine = Engine::load(with_kernels(own.clone(), target)?, Path::new(""), &options)?;
-    Steps::new(engine, own, Box::new(move |choices| made.plan(choices)))
+    Steps::new(engine, own, Box::new(move |choices| model.plan(choices)))
 }
 
 fn temporary() -> PathBuf {
-    static MADE: AtomicU64 = AtomicU64::new(0);
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("ixc-tune-{}-{number}", std::process::id()))
 }
 
@@ -257,7 +257,7 @@ fn module(matrices: &[Matrix], layers: u64) -> Result<Module, String> {
     Ok(module)
 }
 
-impl Made {
+impl SyntheticModel {
     /// Returns the plan with these choices.
     fn plan(&self, choices: &[Choice]) -> Result<Plan<KernelSpec>, Error> {
         let none: Vec<Vec<u8>> = Vec::new();
@@ -313,8 +313,8 @@ mod tests {
                     header_bytes: HEADER.len() as u64,
                 };
                 let tokenizer = encode_tokenizer(&TokenizerSpec::default()).unwrap();
-                let made = Made { module, file, rows: 64, target, caches: target.row().caches(), tokenizer };
-                let plan = made.plan(&[]).unwrap_or_else(|error| panic!("{text} for {}: {error}", target.name()));
+                let model = SyntheticModel { module, file, rows: 64, target, caches: target.row().caches(), tokenizer };
+                let plan = model.plan(&[]).unwrap_or_else(|error| panic!("{text} for {}: {error}", target.name()));
                 let wanted = Cut::of(&spec).unwrap().weight;
                 let found = plan.kernels.iter().filter_map(Cut::of).any(|cut| cut.weight == wanted);
                 assert!(found, "{text} for {}: {:?}", target.name(), plan.kernels);
