@@ -16,7 +16,7 @@ pub(super) struct Array {
     element: Option<Element>,
     dtype: &'static str,
     scales: Option<Scales>,
-    groups: Option<Box<Grouped>>,
+    groups: Option<Box<GroupScales>>,
     /// Additional factor on the numbers, which becomes a tensor of its own.
     factor: Option<Box<Array>>,
     change: Change,
@@ -31,18 +31,18 @@ pub(super) struct Array {
 
 /// Scales and zeros of integers, one for each. Those of a group are the same stored element.
 #[derive(Clone, Debug)]
-pub(super) struct Grouped {
+pub(super) struct GroupScales {
     pub scales: Array,
     /// Zeros, and a number that is added to each.
     pub zeros: Option<(Array, u8)>,
     /// Group of each integer, if it is stored; `scales` and `zeros` are then those of the first
     /// group.
-    pub order: Option<InOrder>,
+    pub order: Option<ColumnOrder>,
 }
 
 /// Group of each integer.
 #[derive(Clone, Debug)]
-pub(super) struct InOrder {
+pub(super) struct ColumnOrder {
     pub order: Array,
     /// Number of groups.
     pub groups: u64,
@@ -120,7 +120,7 @@ impl Array {
     }
 
     /// Adds scales and zeros of the same shape to integers.
-    pub(super) fn grouped(mut self, groups: Grouped) -> Array {
+    pub(super) fn with_group_scales(mut self, groups: GroupScales) -> Array {
         self.groups = Some(Box::new(groups));
         self
     }
@@ -142,16 +142,16 @@ impl Array {
     /// Applies a reordering of integers to their scales, zeros and groups.
     fn with_groups(mut self, done: impl Fn(Array) -> Option<Array>) -> Option<Array> {
         let Some(groups) = self.groups.take() else { return Some(self) };
-        let Grouped { scales, zeros, order } = *groups;
+        let GroupScales { scales, zeros, order } = *groups;
         let zeros = match zeros {
             Some((zeros, more)) => Some((done(zeros)?, more)),
             None => None,
         };
         let order = match order {
-            Some(InOrder { order, groups, steps }) => Some(InOrder { order: done(order)?, groups, steps }),
+            Some(ColumnOrder { order, groups, steps }) => Some(ColumnOrder { order: done(order)?, groups, steps }),
             None => None,
         };
-        self.groups = Some(Box::new(Grouped { scales: done(scales)?, zeros, order }));
+        self.groups = Some(Box::new(GroupScales { scales: done(scales)?, zeros, order }));
         Some(self)
     }
 
@@ -169,7 +169,7 @@ impl Array {
             return self.rounded;
         }
         let format = self.element?.scaled_format();
-        let shared = |groups: &Grouped| {
+        let shared = |groups: &GroupScales| {
             let of = |array: &Array| -> u64 {
                 let same =
                     array.dims.last().into_iter().flatten().rev().take_while(|axis| axis.stride == 0 || axis.len == 1);
@@ -178,7 +178,7 @@ impl Array {
             groups.zeros.iter().map(|(zeros, _)| of(zeros)).fold(of(&groups.scales), u64::min)
         };
         let whole =
-            |groups: &Grouped| groups.order.is_none() && shared(groups).is_multiple_of(format.block_len() as u64);
+            |groups: &GroupScales| groups.order.is_none() && shared(groups).is_multiple_of(format.block_len() as u64);
         Some(if self.groups.as_deref().is_none_or(whole) { format } else { Element::F16.scaled_format() })
     }
 
@@ -319,7 +319,7 @@ impl Array {
 
     /// Returns the distance in elements between consecutive indices of a dimension, if it is
     /// constant.
-    pub(super) fn step(&self, dim: usize) -> Option<u64> {
+    pub(super) fn stride(&self, dim: usize) -> Option<u64> {
         match &self.dims.get(dim)?[..] {
             [axis] => Some(axis.stride),
             _ => None,
@@ -342,7 +342,7 @@ impl Array {
                     None => None,
                 };
                 let order = match &groups.order {
-                    Some(InOrder { groups, steps, order }) => {
+                    Some(ColumnOrder { groups, steps, order }) => {
                         Some(Order { view: order.view()?, groups: *groups, steps: *steps })
                     }
                     None => None,
@@ -357,30 +357,30 @@ impl Array {
 }
 
 /// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
-/// `stacked`, each array is a matrix of its own; otherwise their rows form one. `None` if shapes or
+/// `is_stacked`, each array is a matrix of its own; otherwise their rows form one. `None` if shapes or
 /// types differ.
-pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
+pub(super) fn derived(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
     let mut shape = first.shape();
     let (tail, head) = (shape.get(1..)?.to_vec(), shape[0]);
     for array in &arrays[1..] {
         let other = array.shape();
-        if other.get(1..)? != tail || array.element != first.element || stacked && other[0] != head {
+        if other.get(1..)? != tail || array.element != first.element || is_stacked && other[0] != head {
             return None;
         }
-        if !stacked {
+        if !is_stacked {
             shape[0] += other[0];
         }
     }
-    if stacked {
+    if is_stacked {
         shape.insert(0, arrays.len() as u64);
     }
     *shape.last_mut()? *= element.columns();
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
     // Vectors form a longer vector.
-    let beside = if tail.is_empty() && !stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
+    let beside = if tail.is_empty() && !is_stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
     shape.reverse();
     Some((Derived { format, columns, beside, pieces }, shape))
 }

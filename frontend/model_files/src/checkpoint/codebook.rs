@@ -33,11 +33,11 @@ use super::shards::{Shards, StoredTensor};
 const STATES: [(&str, &str, Element); 2] =
     [(".quant_state.bitsandbytes__nf4", "nf4", Element::Nf4), (".quant_state.bitsandbytes__fp4", "fp4", Element::Fp4)];
 /// Name endings of the other tensors of a matrix.
-const BESIDE: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
+const COMPANION_ENDS: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
 /// Maximum length of a matrix's JSON in bytes; known ones have about 200.
 const MAX_STATE: u64 = 1 << 16;
 /// Number of scales that are checked in each matrix with unquantised scales.
-const LOOKED_AT: u64 = 1 << 14;
+const CHECKED_SCALES: u64 = 1 << 14;
 /// Maximum number of dimensions: experts, rows, columns.
 const MAX_DIMS: usize = 3;
 /// Maximum difference between a number in a file and the one that its code stands for. Writers
@@ -56,8 +56,8 @@ struct State {
 }
 
 /// Returns whether a tensor holds scales or other data of a matrix of codes.
-pub(super) fn is_beside(shards: &Shards, name: &str) -> bool {
-    let ends = BESIDE.iter().copied().chain(STATES.map(|(end, ..)| end));
+pub(super) fn is_companion(shards: &Shards, name: &str) -> bool {
+    let ends = COMPANION_ENDS.iter().copied().chain(STATES.map(|(end, ..)| end));
     ends.into_iter().filter_map(|end| name.strip_suffix(end)).any(|of| shards.tensors.contains_key(of))
 }
 
@@ -126,7 +126,7 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     let scales = require(shards, &absmax)?;
     let kind = match scales.entry.dtype.name {
         "F32" => {
-            self::numbers(shards, &absmax, blocks, LOOKED_AT)?;
+            self::numbers(shards, &absmax, blocks, CHECKED_SCALES)?;
             ScaleKind::Number(Element::F32)
         }
         "U8" if scales.entry.shape.iter().product::<u64>() == blocks => {

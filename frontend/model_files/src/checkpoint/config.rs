@@ -142,7 +142,7 @@ impl Config {
     }
 
     /// Returns a key of the outermost object.
-    pub(super) fn outer(&self, key: &str) -> Option<&Value> {
+    pub(super) fn top_level(&self, key: &str) -> Option<&Value> {
         self.objects.last()?.get(key).filter(|value| !value.is_null())
     }
 

@@ -7,76 +7,76 @@ use ixc_ir::derived::Change;
 
 /// Result of a rule for one stored tensor: the concatenated rows of `arrays`. `part` replaces `{P}`
 /// in the GGUF name.
-pub(super) struct Made {
+pub(super) struct ConvertedPart {
     pub part: &'static str,
     pub arrays: Vec<Array>,
 }
 
 /// Function that makes GGUF tensors from a stored tensor; returns `None` for an unexpected shape.
-pub(super) type How = fn(&Sizes, Array) -> Option<Vec<Made>>;
+pub(super) type Conversion = fn(&Sizes, Array) -> Option<Vec<ConvertedPart>>;
 
-pub(super) fn one(array: Array) -> Option<Vec<Made>> {
-    Some(vec![Made { part: "", arrays: vec![array] }])
+pub(super) fn single_part(array: Array) -> Option<Vec<ConvertedPart>> {
+    Some(vec![ConvertedPart { part: "", arrays: vec![array] }])
 }
 
-fn parts<const N: usize>(parts: [(&'static str, Option<Array>); N]) -> Option<Vec<Made>> {
-    parts.into_iter().map(|(part, array)| Some(Made { part, arrays: vec![array?] })).collect()
+fn named_parts<const N: usize>(parts: [(&'static str, Option<Array>); N]) -> Option<Vec<ConvertedPart>> {
+    parts.into_iter().map(|(part, array)| Some(ConvertedPart { part, arrays: vec![array?] })).collect()
 }
 
 /// Returns the tensor unchanged.
-pub(super) fn plain(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x)
+pub(super) fn plain(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x)
 }
 
 /// Returns a table with a row for each token. Rows of the last tokens may be missing in the file;
 /// they become copies of the first row, as in transformers.
-pub(super) fn rows_for_all_tokens(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn rows_for_all_tokens(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     /// Maximum of missing rows: tokens of images and audio.
-    const MOST: u64 = 1 << 12;
+    const MAX_MISSING_ROWS: u64 = 1 << 12;
     let missing = s.vocabulary.saturating_sub(x.len(0));
-    if missing > MOST {
+    if missing > MAX_MISSING_ROWS {
         return None;
     }
     let first = x.clone().slice(0, 0, 1)?;
     let mut arrays = vec![x];
     arrays.extend(std::iter::repeat_n(first, missing as usize));
-    Some(vec![Made { part: "", arrays }])
+    Some(vec![ConvertedPart { part: "", arrays }])
 }
 
 /// Returns a table of integers, which is not a weight.
-pub(super) fn table(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.table()?)
+pub(super) fn table(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.table()?)
 }
 
 /// Drops a tensor that inference does not use.
-pub(super) fn skip(_: &Sizes, _: Array) -> Option<Vec<Made>> {
+pub(super) fn skip(_: &Sizes, _: Array) -> Option<Vec<ConvertedPart>> {
     Some(Vec::new())
 }
 
 /// Returns the weight of a norm that multiplies by `1 + weight`.
-pub(super) fn plus_one(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.changed(Change::PlusOne))
+pub(super) fn plus_one(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.changed(Change::PlusOne))
 }
 
 /// Returns the weight of a norm after attention that multiplies by `1/5 + weight`.
-pub(super) fn plus_fifth(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.changed(Change::Plus(1.0 / 5.0)))
+pub(super) fn plus_fifth(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.changed(Change::Plus(1.0 / 5.0)))
 }
 
 /// Returns the weight of a norm after a feed-forward network that multiplies by `5^-1.5 + weight`.
-pub(super) fn plus_root_of_fifths(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.changed(Change::Plus((1.0 / 5f64.powf(1.5)) as f32)))
+pub(super) fn plus_root_of_fifths(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.changed(Change::Plus((1.0 / 5f64.powf(1.5)) as f32)))
 }
 
 /// Reorders query heads so that the heads of one key head are adjacent; stored, key heads
 /// alternate.
-pub(super) fn query_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(together(s, x, 0)?)
+pub(super) fn query_in_turns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(together(s, x, 0)?)
 }
 
 /// Reorders the columns of the output matrix like [`query_in_turns`].
-pub(super) fn output_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(together(s, x, 1)?)
+pub(super) fn output_in_turns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(together(s, x, 1)?)
 }
 
 fn together(s: &Sizes, x: Array, dim: usize) -> Option<Array> {
@@ -91,35 +91,35 @@ fn neighbours(x: Array, heads: u64) -> Option<Array> {
     x.split(0, &[heads, 2, half])?.swap(1, 2)?.join(0)?.join(0)
 }
 
-pub(super) fn query(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(neighbours(x, s.heads)?)
+pub(super) fn query(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(neighbours(x, s.heads)?)
 }
 
-pub(super) fn key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(neighbours(x, s.kv_heads)?)
+pub(super) fn key(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(neighbours(x, s.kv_heads)?)
 }
 
 /// Makes RoPE pairs of keys adjacent, for layers that differ in their number of key heads.
-pub(super) fn key_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(neighbours(x, s.layer_kv_heads)?)
+pub(super) fn key_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(neighbours(x, s.layer_kv_heads)?)
 }
 
 /// Makes RoPE pairs of queries adjacent if RoPE rotates only a leading part of each head. Stored,
 /// the elements of a pair are half of this part apart.
-pub(super) fn query_of_part(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn query_of_part(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     neighbours_of_part(s, x, s.heads)
 }
 
 /// Does what [`query_of_part`] does, for keys.
-pub(super) fn key_of_part(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn key_of_part(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     neighbours_of_part(s, x, s.kv_heads)
 }
 
-fn neighbours_of_part(s: &Sizes, x: Array, heads: u64) -> Option<Vec<Made>> {
+fn neighbours_of_part(s: &Sizes, x: Array, heads: u64) -> Option<Vec<ConvertedPart>> {
     let (length, turned) = (x.len(0).checked_div(heads)?, s.rotated);
     let still = length.checked_sub(turned)?;
     if still == 0 {
-        return one(neighbours(x, heads)?);
+        return single_part(neighbours(x, heads)?);
     }
     let of_head = |head: u64| {
         let from = head * length;
@@ -127,56 +127,56 @@ fn neighbours_of_part(s: &Sizes, x: Array, heads: u64) -> Option<Vec<Made>> {
         Some([part, x.clone().slice(0, from + turned, still)?])
     };
     let arrays: Option<Vec<_>> = (0..heads).map(of_head).collect();
-    Some(vec![Made { part: "", arrays: arrays?.into_iter().flatten().collect() }])
+    Some(vec![ConvertedPart { part: "", arrays: arrays?.into_iter().flatten().collect() }])
 }
 
 /// Swaps the halves of each query head, for models whose RoPE rotates in the opposite direction.
-pub(super) fn query_turned_back(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn query_turned_back(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     second_halves_first(&x, s.heads)
 }
 
 /// Does what [`query_turned_back`] does, for keys.
-pub(super) fn key_turned_back(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn key_turned_back(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     second_halves_first(&x, s.kv_heads)
 }
 
-fn second_halves_first(x: &Array, heads: u64) -> Option<Vec<Made>> {
+fn second_halves_first(x: &Array, heads: u64) -> Option<Vec<ConvertedPart>> {
     let halves = heads.checked_mul(2)?;
     let half = x.len(0).checked_div(halves).filter(|half| half * halves == x.len(0))?;
     let arrays: Option<Vec<_>> = (0..halves).map(|at| x.clone().slice(0, (at ^ 1) * half, half)).collect();
-    Some(vec![Made { part: "", arrays: arrays? }])
+    Some(vec![ConvertedPart { part: "", arrays: arrays? }])
 }
 
 /// Names a norm by its layer: after attention in layers with attention, otherwise before the
 /// network.
-pub(super) fn norm_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    parts([(if s.layer_kv_heads > 0 { "post_attention_norm" } else { "ffn_norm" }, Some(x))])
+pub(super) fn norm_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    named_parts([(if s.layer_kv_heads > 0 { "post_attention_norm" } else { "ffn_norm" }, Some(x))])
 }
 
 /// Splits gate and up matrices of experts. Drops trailing rows of experts that do not exist.
-pub(super) fn gate_up_of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_up_of_experts(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     gate_up(s, x.slice(0, 0, s.experts)?)
 }
 
 /// Splits a matrix, or one for each expert, into gate and up: halves of dimension `-2`.
-pub(super) fn gate_up(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_up(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let dim = x.rank().checked_sub(2)?;
     let half = x.len(dim) / 2;
     if half * 2 != x.len(dim) {
         return None;
     }
-    parts([("gate", x.clone().slice(dim, 0, half)), ("up", x.slice(dim, half, half))])
+    named_parts([("gate", x.clone().slice(dim, 0, half)), ("up", x.slice(dim, half, half))])
 }
 
 /// Splits gate and up matrices of experts. Published files store them transposed; files that
 /// transformers 5 writes do not.
-pub(super) fn gate_up_either(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_up_either(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     gate_up(s, if x.len(1) == s.width { transposed_array(x)? } else { x })
 }
 
 /// Returns the down matrices of the same experts, transposed if necessary.
-pub(super) fn down_either(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(if x.len(1) == s.expert_width { transposed_array(x)? } else { x })
+pub(super) fn down_either(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(if x.len(1) == s.expert_width { transposed_array(x)? } else { x })
 }
 
 fn transposed_array(x: Array) -> Option<Array> {
@@ -185,92 +185,92 @@ fn transposed_array(x: Array) -> Option<Array> {
 }
 
 /// Returns transposed matrices.
-pub(super) fn transposed(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(transposed_array(x)?)
+pub(super) fn transposed(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(transposed_array(x)?)
 }
 
 /// Splits transposed matrices into gate and up.
-pub(super) fn transposed_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn transposed_gate_up(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     gate_up(s, transposed_array(x)?)
 }
 
 /// Splits matrices whose rows alternate between gate and up.
-pub(super) fn gate_up_rows(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_up_rows(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let dim = x.rank().checked_sub(2)?;
-    parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
+    named_parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
 }
 
 /// Splits transposed matrices whose columns alternate between gate and up.
-pub(super) fn gate_up_columns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_up_columns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     gate_up_rows(s, transposed_array(x)?)
 }
 
 /// Splits vectors whose elements alternate between gate and up.
-pub(super) fn gate_up_elements(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_up_elements(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let dim = x.rank().checked_sub(1)?;
-    parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
+    named_parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
 }
 
 /// Returns the norm weight of a latent row, times the root of `width / rank`: models apply this
 /// factor.
-pub(super) fn norm_of_rank(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn norm_of_rank(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let rank = x.len(0);
-    one(times(x, [(s.width as f64 / rank as f64).sqrt() as f32, 1.0]))
+    single_part(times(x, [(s.width as f64 / rank as f64).sqrt() as f32, 1.0]))
 }
 
 /// Splits the latent matrix of keys and values: for each head, transposed keys and values.
-pub(super) fn latent_keys_values(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn latent_keys_values(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     // Blocks of quantised weights lie along the dimension to transpose.
     if x.element().is_ok_and(|element| element.columns() > 1) {
         return None;
     }
     let heads = x.split(0, &[s.heads, s.still.checked_add(s.value)?])?;
-    parts([
+    named_parts([
         ("k_b", heads.clone().slice(1, 0, s.still).and_then(|k| k.swap(1, 2))),
         ("v_b", heads.slice(1, s.still, s.value)),
     ])
 }
 
 /// Splits a matrix into queries, keys and values.
-pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
     let behind = q.checked_add(k)?;
     let part = |from, len| x.clone().slice(0, from, len);
-    parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
+    named_parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
 }
 
 /// Splits a matrix into four equal parts: output gates of attention, queries, keys and values.
-pub(super) fn gate_query_key_value(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gate_query_key_value(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let each = x.len(0) / 4;
     let part = |number| x.clone().slice(0, number * each, each);
-    parts([("gate", part(0)), ("q", part(1)), ("k", part(2)), ("v", part(3))])
+    named_parts([("gate", part(0)), ("q", part(1)), ("k", part(2)), ("v", part(3))])
 }
 
 /// Makes RoPE pairs adjacent in a matrix with one row for each head; stored, they are half a head
 /// apart.
-pub(super) fn halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let half = x.len(1) / 2;
-    one(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?)
+    single_part(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?)
 }
 
 /// Does the same and returns one vector.
-pub(super) fn all_halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn all_halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let half = x.len(1) / 2;
-    one(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?.join(0)?)
+    single_part(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?.join(0)?)
 }
 
 /// Negates the second half of each query head, for models whose RoPE rotates in the opposite
 /// direction.
-pub(super) fn query_signs(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn query_signs(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     second_halves_negated(&x, s.heads)
 }
 
 /// Does what [`query_signs`] does, for keys.
-pub(super) fn key_signs(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn key_signs(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     second_halves_negated(&x, s.kv_heads)
 }
 
-fn second_halves_negated(x: &Array, heads: u64) -> Option<Vec<Made>> {
+fn second_halves_negated(x: &Array, heads: u64) -> Option<Vec<ConvertedPart>> {
     let halves = heads.checked_mul(2)?;
     let half = x.len(0).checked_div(halves).filter(|half| half * halves == x.len(0))?;
     let signed = |at: u64| {
@@ -278,53 +278,53 @@ fn second_halves_negated(x: &Array, heads: u64) -> Option<Vec<Made>> {
         Some(if at.is_multiple_of(2) { part } else { times(part, [-1.0, 1.0]) })
     };
     let arrays: Option<Vec<_>> = (0..halves).map(signed).collect();
-    Some(vec![Made { part: "", arrays: arrays? }])
+    Some(vec![ConvertedPart { part: "", arrays: arrays? }])
 }
 
 /// Splits a matrix that has queries, values and keys, in this order, for each of four machines.
-pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     const MACHINES: u64 = 4;
     let rows = x.len(0).checked_div(3 * MACHINES)?;
     let machines = x.split(0, &[MACHINES, 3, rows])?;
     let part = |at| machines.clone().slice(1, at, 1)?.join(0)?.join(0);
-    parts([("q", part(0)), ("v", part(1)), ("k", part(2))])
+    named_parts([("q", part(0)), ("v", part(1)), ("k", part(2))])
 }
 
 /// Drops the first two rows of a table of positions, which belong to no position.
-pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let rows = x.len(0).checked_sub(2)?;
-    one(x.slice(0, 2, rows)?)
+    single_part(x.slice(0, 2, rows)?)
 }
 
 /// Keeps the rows of a table of positions up to the maximum context.
-pub(super) fn rows_of_context(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.slice(0, 0, s.context)?)
+pub(super) fn rows_of_context(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.slice(0, 0, s.context)?)
 }
 
 /// Keeps the rows of the tokens of the vocabulary; later rows are for image tokens.
-pub(super) fn rows_of_vocabulary(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.slice(0, 0, s.vocabulary)?)
+pub(super) fn rows_of_vocabulary(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.slice(0, 0, s.vocabulary)?)
 }
 
 /// Returns a number for each query head twice: as stored, and repeated for each element of the
 /// head.
-pub(super) fn gains_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn gains_of_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let (heads, rows) = (x.len(0), x.clone().repeated(s.head_dim)?);
-    parts([("norm", Some(x)), ("gain", rows.split(0, &[heads, s.head_dim]))])
+    named_parts([("norm", Some(x)), ("gain", rows.split(0, &[heads, s.head_dim]))])
 }
 
 /// Splits a matrix into halves: keys and values.
-pub(super) fn key_value(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn key_value(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let half = x.len(0) / 2;
-    parts([("k", x.clone().slice(0, 0, half)), ("v", x.slice(0, half, half))])
+    named_parts([("k", x.clone().slice(0, 0, half)), ("v", x.slice(0, half, half))])
 }
 
 /// Splits a matrix into queries, keys and values, and makes RoPE pairs of queries and keys
 /// adjacent.
-pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
     let part = |from, len| x.clone().slice(0, from, len);
-    parts([
+    named_parts([
         ("q", part(0, q).and_then(|x| neighbours(x, s.heads))),
         ("k", part(q, k).and_then(|x| neighbours(x, s.kv_heads))),
         ("v", part(q.checked_add(k)?, k)),
@@ -333,7 +333,7 @@ pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 
 /// Splits a matrix into queries, keys and values, for values of another length and for layers that
 /// differ in key heads. The matrix may be an equal part of each.
-pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let lens = [(s.heads, s.head_dim), (s.layer_kv_heads, s.head_dim), (s.layer_kv_heads, s.value)];
     let rows = |(heads, length): (u64, u64)| heads.checked_mul(length);
     let [q, k, v] = lens.map(rows);
@@ -345,41 +345,41 @@ pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>>
         from += rows / parts_of_all;
         x.clone().slice(0, from - rows / parts_of_all, rows / parts_of_all)
     };
-    parts([("q", part(q)), ("k", part(k)), ("v", part(v))])
+    named_parts([("q", part(q)), ("k", part(k)), ("v", part(v))])
 }
 
 /// Splits a matrix in which the query heads of a key head precede it. RoPE pairs become adjacent,
 /// as in [`query`] and [`key`].
-pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let each = s.heads.checked_div(s.kv_heads)?;
     let heads = x.split(0, &[s.kv_heads, each.checked_add(2)?, 2, s.head_dim / 2])?;
     let turned = |from, len| heads.clone().slice(1, from, len)?.swap(2, 3)?.join(0)?.join(0)?.join(0);
     let values = heads.clone().slice(1, each + 1, 1)?.join(0)?.join(0)?.join(0);
-    parts([("q", turned(0, each)), ("k", turned(each, 1)), ("v", values)])
+    named_parts([("q", turned(0, each)), ("k", turned(each, 1)), ("v", values)])
 }
 
 /// Reorders such a matrix to queries, then keys, then values, without reordering RoPE pairs.
-pub(super) fn by_key_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn by_key_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let each = s.heads.checked_div(s.layer_kv_heads)?;
     let of_head = each.checked_add(2)?;
     let length = x.len(0).checked_div(s.layer_kv_heads.checked_mul(of_head)?)?;
     let heads = x.split(0, &[s.layer_kv_heads, of_head, length])?;
     if each == 1 {
         // This path also serves biases, for which several views cannot form a vector.
-        return one(heads.swap(0, 1)?.join(0)?.join(0)?);
+        return single_part(heads.swap(0, 1)?.join(0)?.join(0)?);
     }
     let part = |from, len| heads.clone().slice(1, from, len)?.join(0)?.join(0);
-    Some(vec![Made { part: "", arrays: vec![part(0, each)?, part(each, 1)?, part(each + 1, 1)?] }])
+    Some(vec![ConvertedPart { part: "", arrays: vec![part(0, each)?, part(each, 1)?, part(each + 1, 1)?] }])
 }
 
 /// Splits a matrix that has the rows of all experts, one expert after the other.
-pub(super) fn of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(rows_of_experts(s, x)?)
+pub(super) fn of_experts(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(rows_of_experts(s, x)?)
 }
 
 /// Splits and transposes such a matrix.
-pub(super) fn transposed_of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(transposed_array(rows_of_experts(s, x)?)?)
+pub(super) fn transposed_of_experts(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(transposed_array(rows_of_experts(s, x)?)?)
 }
 
 fn rows_of_experts(s: &Sizes, x: Array) -> Option<Array> {
@@ -392,86 +392,86 @@ pub(super) fn times(x: Array, factors: [f32; 2]) -> Array {
     if factors == [1.0; 2] { x } else { x.changed(Change::Times(factors)) }
 }
 
-pub(super) fn embedding(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.embedding, 1.0]))
+pub(super) fn embedding(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.embedding, 1.0]))
 }
 
-pub(super) fn logits(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.logits, 1.0]))
+pub(super) fn logits(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.logits, 1.0]))
 }
 
 /// Returns a table that is both the embedding and the output matrix, each times its factor.
-pub(super) fn embedding_and_logits(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn embedding_and_logits(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let [embedded, logits] = [s.factors.embedding, s.factors.logits].map(|factor| times(x.clone(), [factor, 1.0]));
-    parts([("token_embd", Some(embedded)), ("output", Some(logits))])
+    named_parts([("token_embd", Some(embedded)), ("output", Some(logits))])
 }
 
 /// Multiplies queries or values by the factor on the input of attention.
-pub(super) fn of_attention(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.attention, 1.0]))
+pub(super) fn of_attention(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.attention, 1.0]))
 }
 
-pub(super) fn keys_of_attention(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.key, s.factors.attention]))
+pub(super) fn keys_of_attention(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.key, s.factors.attention]))
 }
 
-pub(super) fn out_of_attention(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.attention_out, 1.0]))
+pub(super) fn out_of_attention(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.attention_out, 1.0]))
 }
 
-pub(super) fn gates(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.gate, 1.0]))
+pub(super) fn gates(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.gate, 1.0]))
 }
 
-pub(super) fn out_of_network(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.down, 1.0]))
+pub(super) fn out_of_network(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.down, 1.0]))
 }
 
 /// Returns a vector that is stored as a matrix of one row.
-pub(super) fn row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(if x.rank() == 2 { x.squeeze(0)? } else { x })
+pub(super) fn row(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(if x.rank() == 2 { x.squeeze(0)? } else { x })
 }
 
 /// Returns the first row of a matrix as a vector.
-pub(super) fn first_row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(if x.rank() == 2 { x.slice(0, 0, 1)?.squeeze(0)? } else { x })
+pub(super) fn first_row(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(if x.rank() == 2 { x.slice(0, 0, 1)?.squeeze(0)? } else { x })
 }
 
 /// Names gates by their layer: output gates of attention, or of a recurrent state.
-pub(super) fn gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g_a" }, Some(x))])
+pub(super) fn gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    named_parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g_a" }, Some(x))])
 }
 
 /// Splits a matrix into queries and keys of an indexer.
-pub(super) fn index_query_key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn index_query_key(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let rest = x.len(0).checked_sub(s.index)?;
-    parts([("q", x.clone().slice(0, 0, s.index)), ("k", x.slice(0, s.index, rest))])
+    named_parts([("q", x.clone().slice(0, 0, s.index)), ("k", x.slice(0, s.index, rest))])
 }
 
 /// Returns the norm weight of several streams, one row for each; the norm multiplies by `1 +
 /// weight`.
-pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let length = x.len(0).checked_div(s.streams)?;
-    one(x.split(0, &[s.streams, length])?.changed(Change::PlusOne))
+    single_part(x.split(0, &[s.streams, length])?.changed(Change::PlusOne))
 }
 
 /// Does what [`gates_of_layer`] does, for models that store the gates of a state as one matrix.
-pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g" }, Some(x))])
+pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    named_parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g" }, Some(x))])
 }
 
 /// Returns a matrix whose rows are scaled to length 1.
-pub(super) fn of_length_1(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.changed(Change::Unit))
+pub(super) fn unit_rows(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.changed(Change::Unit))
 }
 
 /// Returns divisors of RoPE frequencies from the logarithms of their multipliers.
-pub(super) fn divisors(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.changed(Change::ExpMinus))
+pub(super) fn divisors(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.changed(Change::ExpMinus))
 }
 
 /// Splits gate and up of the shared expert, or of the network in models without experts.
-pub(super) fn shared_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn shared_gate_up(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let mut made = gate_up(s, x)?;
     if s.experts > 0 {
         made.iter_mut().zip(["gate_shexp", "up_shexp"]).for_each(|(made, part)| made.part = part);
@@ -480,6 +480,6 @@ pub(super) fn shared_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 }
 
 /// Names the down matrix that belongs to [`shared_gate_up`].
-pub(super) fn shared_down(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    parts([(if s.experts > 0 { "down_shexp" } else { "down" }, Some(x))])
+pub(super) fn shared_down(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    named_parts([(if s.experts > 0 { "down_shexp" } else { "down" }, Some(x))])
 }

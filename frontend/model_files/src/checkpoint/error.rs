@@ -60,7 +60,7 @@ pub enum CheckpointError {
     },
     /// Experts that KTransformers' converter packed in an unsupported layout.
     #[error("{}: tensor \"{}\" has experts packed by KTransformers{fault}; use the folder that they were converted from", path.display(), quoted(tensor))]
-    Packed {
+    StackedExperts {
         /// The folder.
         path: Box<Path>,
         /// Name of a packed tensor.
@@ -253,7 +253,7 @@ impl CheckpointError {
             | CheckpointError::Key { .. }
             | CheckpointError::UnknownModel { .. }
             | CheckpointError::Quantisation { .. }
-            | CheckpointError::Packed { .. }
+            | CheckpointError::StackedExperts { .. }
             | CheckpointError::ShardName { .. }
             | CheckpointError::Malformed { .. }
             | CheckpointError::UnknownTensor { .. }

@@ -26,7 +26,7 @@
 
 use ixc_ir::derived::{Element, Integers};
 
-use super::array::{Array, Grouped, InOrder};
+use super::array::{Array, ColumnOrder, GroupScales};
 use super::config::Config;
 use super::error::CheckpointError;
 use super::safetensors::Entry;
@@ -37,7 +37,7 @@ const WORD: u64 = 32;
 /// Columns of a block in the formats that matrices become.
 const BLOCK: u64 = 32;
 /// Bytes of zeros that are checked for equality.
-const LOOKED_AT: u64 = 4096;
+const CHECKED_BYTES: u64 = 4096;
 
 /// Packing of the integers of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,50 +90,50 @@ impl Scheme {
     ///
     /// # Errors
     /// When a property has a value that no format supports.
-    pub(super) fn read(said: &Config) -> Result<Option<Scheme>, CheckpointError> {
-        match said.text(&["quant_method"])? {
-            Some("gptq") => Scheme::gptq(said).map(Some),
-            Some("awq") => Scheme::awq(said).map(Some),
-            Some("bitsandbytes") | None if is_eight_bits(said)? => {
+    pub(super) fn read(config: &Config) -> Result<Option<Scheme>, CheckpointError> {
+        match config.text(&["quant_method"])? {
+            Some("gptq") => Scheme::gptq(config).map(Some),
+            Some("awq") => Scheme::awq(config).map(Some),
+            Some("bitsandbytes") | None if is_eight_bits(config)? => {
                 Ok(Some(Scheme { layout: Layout::Largest, bits: 8, zeros: false, group: None }))
             }
-            Some("bitnet") => Scheme::ternary(said).map(Some),
-            Some("auto-round") => match said.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq") {
-                "auto_round:auto_gptq" => Scheme::gptq(said).map(Some),
-                "auto_round:auto_awq" => Scheme::awq(said).map(Some),
-                other => Err(said.wrong("packing_format", other, "auto_round:auto_gptq or auto_round:auto_awq")),
+            Some("bitnet") => Scheme::ternary(config).map(Some),
+            Some("auto-round") => match config.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq") {
+                "auto_round:auto_gptq" => Scheme::gptq(config).map(Some),
+                "auto_round:auto_awq" => Scheme::awq(config).map(Some),
+                other => Err(config.wrong("packing_format", other, "auto_round:auto_gptq or auto_round:auto_awq")),
             },
             _ => Ok(None),
         }
     }
 
-    fn gptq(said: &Config) -> Result<Scheme, CheckpointError> {
+    fn gptq(config: &Config) -> Result<Scheme, CheckpointError> {
         // `format` is another name for `checkpoint_format`.
-        match said.text(&["format"])? {
+        match config.text(&["format"])? {
             Some(format) if !["gptq", "gptq_v2"].contains(&format) => {
-                return Err(said.wrong("format", format, "gptq or gptq_v2"));
+                return Err(config.wrong("format", format, "gptq or gptq_v2"));
             }
             _ => {}
         }
-        let more = match said.text(&["checkpoint_format", "format"])? {
+        let more = match config.text(&["checkpoint_format", "format"])? {
             None | Some("gptq") => 1,
             Some("gptq_v2") => 0,
-            Some(other) => return Err(said.wrong("checkpoint_format", other, "gptq or gptq_v2")),
+            Some(other) => return Err(config.wrong("checkpoint_format", other, "gptq or gptq_v2")),
         };
-        let symmetric = said.flag(&["sym"])?.unwrap_or(true);
-        Scheme::of(said, Layout::Gptq { more }, &[4, 8], "bits", "sym", symmetric)
+        let symmetric = config.flag(&["sym"])?.unwrap_or(true);
+        Scheme::common(config, Layout::Gptq { more }, &[4, 8], "bits", "sym", symmetric)
     }
 
     /// Reads BitNet's scheme: ternary weights, quantised offline and multiplied by their scale.
     /// Refuses the class that divides by the scale, and weights that are rounded at run time.
-    fn ternary(said: &Config) -> Result<Scheme, CheckpointError> {
+    fn ternary(config: &Config) -> Result<Scheme, CheckpointError> {
         for (key, usual, right) in
             [("linear_class", "bitlinear", "autobitlinear"), ("quantization_mode", "offline", "offline")]
         {
-            match said.text(&[key])?.unwrap_or(usual) {
+            match config.text(&[key])?.unwrap_or(usual) {
                 found if found == right => {}
                 other => {
-                    return Err(said.wrong(
+                    return Err(config.wrong(
                         key,
                         format!("\"{other}\""),
                         format!("\"{right}\": nothing else is supported"),
@@ -144,18 +144,18 @@ impl Scheme {
         Ok(Scheme { layout: Layout::Ternary, bits: 2, zeros: false, group: None })
     }
 
-    fn awq(said: &Config) -> Result<Scheme, CheckpointError> {
+    fn awq(config: &Config) -> Result<Scheme, CheckpointError> {
         // Quantisers that support several methods write the last two keys.
         for key in ["version", "checkpoint_format", "format"] {
-            match said.text(&[key])? {
-                Some(kernel) if !kernel.eq_ignore_ascii_case("gemm") => return Err(said.wrong(key, kernel, "gemm")),
+            match config.text(&[key])? {
+                Some(kernel) if !kernel.eq_ignore_ascii_case("gemm") => return Err(config.wrong(key, kernel, "gemm")),
                 _ => {}
             }
         }
-        if said.flag(&["zero_point"])? == Some(false) {
-            return Err(said.wrong("zero_point", "false", "true"));
+        if config.flag(&["zero_point"])? == Some(false) {
+            return Err(config.wrong("zero_point", "false", "true"));
         }
-        Scheme::of(said, Layout::Awq, &[4], "bits", "zero_point", false)
+        Scheme::common(config, Layout::Awq, &[4], "bits", "zero_point", false)
     }
 
     /// Reads the scheme of a group of compressed-tensors in this format; `None` if the weights are
@@ -174,29 +174,29 @@ impl Scheme {
             Some(other) => return Err(weights.wrong("type", format!("\"{other}\""), "int")),
         }
         let symmetric = weights.flag(&["symmetric"])?.unwrap_or(true);
-        Scheme::of(weights, layout, widths, "num_bits", "symmetric", symmetric).map(Some)
+        Scheme::common(weights, layout, widths, "num_bits", "symmetric", symmetric).map(Some)
     }
 
     /// Returns a scheme with the properties common to all methods: width of integers, columns of a
     /// group, presence of zeros. `bits_key` and `symmetry_key` are keys of the method.
-    fn of(
-        said: &Config,
+    fn common(
+        config: &Config,
         layout: Layout,
         widths: &[u8],
         bits_key: &str,
         symmetry_key: &str,
         symmetric: bool,
     ) -> Result<Scheme, CheckpointError> {
-        let found = said.count(&[bits_key])?.unwrap_or(4);
+        let found = config.count(&[bits_key])?.unwrap_or(4);
         let Some(&bits) = widths.iter().find(|width| u32::from(**width) == found) else {
             let right: Vec<String> = widths.iter().map(u8::to_string).collect();
-            return Err(said.wrong(bits_key, found.to_string(), right.join(" or ")));
+            return Err(config.wrong(bits_key, found.to_string(), right.join(" or ")));
         };
         if bits == 8 && !symmetric {
-            return Err(said.wrong(symmetry_key, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
+            return Err(config.wrong(symmetry_key, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
         }
         // -1 means a whole row.
-        let group = said.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
+        let group = config.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
         Ok(Scheme { layout, bits, zeros: !symmetric, group })
     }
 
@@ -213,7 +213,7 @@ impl Scheme {
     }
 
     /// Returns whether a tensor holds scales, zeros or other data of a matrix.
-    pub(super) fn is_beside(&self, shards: &Shards, name: &str) -> bool {
+    pub(super) fn is_companion(&self, shards: &Shards, name: &str) -> bool {
         let has = |name: String| shards.tensors.contains_key(&*name);
         let ends: &[&str] = match self.layout {
             Layout::Words | Layout::Bytes | Layout::Ternary => &["_scale", "_zero_point", "_shape", "_g_idx"],
@@ -264,7 +264,7 @@ impl Scheme {
         };
         let (scales_name, scale_tensor, number) = self.scales(shards, name, base)?;
         let scales = Array::whole(scale_tensor.extent(), number, &scale_tensor.entry.shape);
-        let scales = self.in_order(scales, rows);
+        let scales = self.scales_by_row(scales, rows);
         let scales = scales.filter(|array| array.shape().split_last().is_some_and(|(_, of)| of == rows));
         let groups = scales.as_ref().map_or(0, |array| array.len(array.rank() - 1));
         let group = if groups > 0 && columns.is_multiple_of(groups) { columns / groups } else { 0 };
@@ -274,19 +274,20 @@ impl Scheme {
         })?;
         // A smaller last group would give the same number of groups, but with other columns than
         // groups of equal size.
-        if let Some(said) = self.group.filter(|said| groups > 1 && columns.div_ceil(*said) == groups && group != *said)
+        if let Some(config) =
+            self.group.filter(|config| groups > 1 && columns.div_ceil(*config) == groups && group != *config)
         {
-            let found = format!("for {groups} groups of {said} columns (group_size)");
+            let found = format!("for {groups} groups of {config} columns (group_size)");
             return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
         }
         let grid = GroupGrid { rows, columns, groups };
         let zeros = self.zeros(shards, base, &grid)?;
         let order = self.order(shards, base, &grid)?;
-        let grouped = grouped(scales, zeros, order, &grid);
+        let grouped = expand_groups(scales, zeros, order, &grid);
         let grouped = grouped.ok_or_else(|| {
             shards.wrong(name, format!("{shape:?}, with columns in an unsupported order of groups"), "a matrix")
         })?;
-        Ok(Some((matrix, array.grouped(grouped))))
+        Ok(Some((matrix, array.with_group_scales(grouped))))
     }
 
     /// Returns the type of the integers.
@@ -320,7 +321,7 @@ impl Scheme {
     }
 
     /// Returns scales `[.., rows, groups]` from the stored ones.
-    fn in_order(&self, stored: Option<Array>, rows: &[u64]) -> Option<Array> {
+    fn scales_by_row(&self, stored: Option<Array>, rows: &[u64]) -> Option<Array> {
         let stored = stored?;
         match (self.layout, rows) {
             // One scale for all rows.
@@ -415,7 +416,7 @@ impl Scheme {
             Layout::Words | Layout::Bytes if entry.dtype.name == "I32" => (middle, 0),
             Layout::Words | Layout::Bytes | Layout::Ternary | Layout::Largest => (0, 0),
         };
-        let bytes = shards.bytes(name, LOOKED_AT).unwrap_or_default();
+        let bytes = shards.bytes(name, CHECKED_BYTES).unwrap_or_default();
         bytes.iter().find(|found| ![byte, other].contains(found)).map_or(Ok(()), |found| {
             let found = format!("{found:#04x}");
             Err(shards.wrong(
@@ -430,7 +431,7 @@ impl Scheme {
     /// in the tile order of a GPU.
     fn check_rows(&self, shards: &Shards, base: &str) -> Result<(), CheckpointError> {
         let name = format!("{base}.weight_format");
-        match shards.bytes(&name, LOOKED_AT).unwrap_or_default() {
+        match shards.bytes(&name, CHECKED_BYTES).unwrap_or_default() {
             [] | [0] => Ok(()),
             found => Err(shards.wrong(&name, format!("{found:?}"), "0: rows, in no order of a GPU's tiles")),
         }
@@ -482,7 +483,12 @@ impl Scheme {
 
 /// Expands scales and zeros `[.., rows, groups]` to columns. Groups are neighbouring columns, or
 /// `order`, `[columns, 1]`, has the group of each column.
-fn grouped(scales: Array, zeros: Option<(Array, u8)>, order: Option<Array>, grid: &GroupGrid<'_>) -> Option<Grouped> {
+fn expand_groups(
+    scales: Array,
+    zeros: Option<(Array, u8)>,
+    order: Option<Array>,
+    grid: &GroupGrid<'_>,
+) -> Option<GroupScales> {
     let &GroupGrid { rows, columns, groups } = grid;
     let last = rows.len();
     let Some(order) = order else {
@@ -491,25 +497,25 @@ fn grouped(scales: Array, zeros: Option<(Array, u8)>, order: Option<Array>, grid
             Some((zeros, more)) => Some((zeros.repeated(group)?, more)),
             None => None,
         };
-        return Some(Grouped { scales: scales.repeated(group)?, zeros, order: None });
+        return Some(GroupScales { scales: scales.repeated(group)?, zeros, order: None });
     };
     let &[rows] = rows else { return None };
     let order = order.repeated(rows)?.swap(0, 1)?;
-    let mut steps = [scales.step(last)?, 0];
+    let mut steps = [scales.stride(last)?, 0];
     let first = |array: Array| array.slice(last, 0, 1)?.repeated(columns);
     let zeros = match zeros {
         Some((zeros, more)) => {
-            steps[1] = zeros.step(last)?;
+            steps[1] = zeros.stride(last)?;
             Some((first(zeros)?, more))
         }
         None => None,
     };
-    Some(Grouped { scales: first(scales)?, zeros, order: Some(InOrder { order, groups, steps }) })
+    Some(GroupScales { scales: first(scales)?, zeros, order: Some(ColumnOrder { order, groups, steps }) })
 }
 
 /// Returns whether bitsandbytes' matrices have eight bits rather than four.
-fn is_eight_bits(said: &Config) -> Result<bool, CheckpointError> {
-    Ok(said.flag(&["load_in_8bit", "_load_in_8bit"])?.unwrap_or(false))
+fn is_eight_bits(config: &Config) -> Result<bool, CheckpointError> {
+    Ok(config.flag(&["load_in_8bit", "_load_in_8bit"])?.unwrap_or(false))
 }
 
 /// Puts the rows of AWQ's words `[.., words, 2, 4]` into their order.

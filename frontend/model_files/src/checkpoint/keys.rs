@@ -71,30 +71,30 @@ pub(super) struct Keys<'a> {
 }
 
 /// Result of reading a configuration.
-pub(super) struct Described {
+pub(super) struct ModelDescription {
     /// Keys as in a GGUF file.
     pub entries: Vec<(Box<str>, Value)>,
     /// Numbers that determine how tensors are split.
     pub sizes: Sizes,
     /// Numbers that differ from layer to layer.
-    pub layers: Vec<OfLayer>,
+    pub layers: Vec<LayerConfig>,
     /// Tensors that no shard has: divisors of RoPE frequencies, for models that divide them.
     pub constants: Vec<(&'static str, Vec<f32>)>,
 }
 
 /// Numbers of a layer that determine how its tensors are split.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OfLayer {
+pub(super) struct LayerConfig {
     /// Number of key heads.
     pub kv_heads: u64,
     /// Whether attention has a sliding window.
-    pub windowed: bool,
+    pub has_window: bool,
     /// Whether RoPE rotates queries and keys.
-    pub roped: bool,
+    pub has_rope: bool,
 }
 
 /// Checks the number of layers against its maximum, before anything is listed for each layer.
-pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
+pub(super) fn check_layer_count(config: &Config) -> Result<(), CheckpointError> {
     for key in LAYERS {
         if let Some(layers) = config.count(&[key])?.filter(|layers| *layers > MAX_LAYERS) {
             return Err(config.wrong(key, layers.to_string(), format!("at most {MAX_LAYERS}")));
@@ -104,7 +104,7 @@ pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
 }
 
 /// Reads the keys of a model, and the data derived from them.
-pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Result<Described, CheckpointError> {
+pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Result<ModelDescription, CheckpointError> {
     let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
     keys.entries.push(("general.architecture".into(), family.architecture.into()));
     if let Some(name) = config.text(&["_name_or_path"])?.filter(|name| !name.is_empty()) {
@@ -150,7 +150,7 @@ pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Resul
     }
     let sizes = sizes(&keys)?;
     let constants = keys.divisors()?;
-    Ok(Described { layers: keys.of_layers(), entries: keys.entries, sizes, constants })
+    Ok(ModelDescription { layers: keys.layer_configs(), entries: keys.entries, sizes, constants })
 }
 
 impl Keys<'_> {
@@ -175,7 +175,7 @@ impl Keys<'_> {
         if modules.unscaled {
             self.put("embedding_normalized", false);
         }
-        let (longest, context) = (modules.longest.map(u64::from), self.number_of(CONTEXT));
+        let (longest, context) = (modules.longest.map(u64::from), self.key_number(CONTEXT));
         // Tables of positions have rows for whole blocks.
         let longest = longest.map(|longest| longest.next_multiple_of(POSITIONS));
         if let (Some(longest), Some(context)) = (longest, context)
@@ -193,21 +193,21 @@ impl Keys<'_> {
     }
 
     /// Returns the current value of a key as a number.
-    fn number_of(&self, key: &str) -> Option<u64> {
+    fn key_number(&self, key: &str) -> Option<u64> {
         self.find(key).and_then(Value::integer).and_then(|number| u64::try_from(number).ok())
     }
 
     /// Returns the numbers of each layer; empty if the number of key heads is unknown.
-    fn of_layers(&self) -> Vec<OfLayer> {
+    fn layer_configs(&self) -> Vec<LayerConfig> {
         let flag = |key: &str, layer: usize, usual: bool| match self.find(key) {
             Some(Value::Array(array)) => array.bool(layer).unwrap_or(usual),
             _ => usual,
         };
         let heads = self.kv_heads().into_iter().enumerate();
-        let of_layer = |(layer, kv_heads): (usize, u64)| OfLayer {
+        let of_layer = |(layer, kv_heads): (usize, u64)| LayerConfig {
             kv_heads,
-            windowed: flag("attention.sliding_window_pattern", layer, false),
-            roped: flag("attention.rope_pattern", layer, true),
+            has_window: flag("attention.sliding_window_pattern", layer, false),
+            has_rope: flag("attention.rope_pattern", layer, true),
         };
         heads.map(of_layer).collect()
     }
@@ -218,7 +218,7 @@ impl Keys<'_> {
         match self.find("attention.head_count_kv") {
             Some(Value::Array(array)) => (0..array.len()).map(|layer| array.integer(layer).map_or(0, heads)).collect(),
             Some(value) => {
-                let layers = self.number_of("block_count").unwrap_or(0).min(MAX_LAYERS.into());
+                let layers = self.key_number("block_count").unwrap_or(0).min(MAX_LAYERS.into());
                 vec![value.integer().map_or(0, heads); layers as usize]
             }
             None => Vec::new(),
@@ -264,7 +264,7 @@ impl Keys<'_> {
         let limit = |item: &serde_json::Value| if item.is_null() { Some(0.0) } else { item.as_f64() };
         let limits = value.as_array().and_then(|items| items.iter().map(limit).collect::<Option<Vec<f64>>>());
         let limits = limits.ok_or_else(|| self.config.wrong(from, "malformed", "an array of numbers and nulls"))?;
-        let layers = self.number_of("block_count").unwrap_or(0) as usize;
+        let layers = self.key_number("block_count").unwrap_or(0) as usize;
         let limits = limits.into_iter().map(|limit| limit as f32).chain(std::iter::repeat(0.0)).take(layers);
         self.put(key, limits.collect::<Vec<f32>>());
         Ok(())
@@ -314,16 +314,16 @@ impl Keys<'_> {
     pub(super) fn stated_window(&mut self) -> Result<(), CheckpointError> {
         let Some(window) = self.config.count(&["sliding_window"])? else { return Ok(()) };
         let layers = self.config.require(&LAYERS)?;
-        let windowed: Option<Vec<bool>> =
+        let has_window: Option<Vec<bool>> =
             match (self.config.texts("layer_types")?, self.config.count(&["max_window_layers"])?) {
                 (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "sliding_attention").collect()),
                 (None, Some(whole)) => Some((0..layers).map(|layer| layer >= whole).collect()),
                 (None, None) => None,
             };
-        match windowed {
-            Some(windowed) if !windowed.contains(&true) => return Ok(()),
-            Some(windowed) if windowed.contains(&false) => {
-                self.flags("attention.sliding_window_pattern", windowed.into_iter())
+        match has_window {
+            Some(has_window) if !has_window.contains(&true) => return Ok(()),
+            Some(has_window) if has_window.contains(&false) => {
+                self.flags("attention.sliding_window_pattern", has_window.into_iter())
             }
             _ => {}
         }
@@ -367,17 +367,17 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     let count = |keys: &[&str]| Ok::<_, CheckpointError>(u64::from(config.count(keys)?.unwrap_or(0)));
     let heads = count(&HEADS)?;
     Ok(Sizes {
-        layers: keys.number_of("block_count").unwrap_or(0),
+        layers: keys.key_number("block_count").unwrap_or(0),
         layer_kv_heads: 0,
-        experts_of_group: keys.number_of("experts_per_group").unwrap_or(0),
+        experts_per_group: keys.key_number("experts_per_group").unwrap_or(0),
         experts: match count(
             // If there are several numbers, or none, the GGUF key has the count.
             if config.value(OF_KINDS).is_some_and(|value| value.is_array()) { &EXPERTS[..0] } else { &EXPERTS },
         )? {
-            0 => keys.number_of("expert_count").unwrap_or(0),
+            0 => keys.key_number("expert_count").unwrap_or(0),
             count => count,
         },
-        stack: keys.number_of("hrm.layers_per_stack").unwrap_or(0),
+        stack: keys.key_number("hrm.layers_per_stack").unwrap_or(0),
         heads,
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
         head_dim: head_dim(config)?,
@@ -386,18 +386,18 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         value: count(&["v_head_dim"])?,
         local: [count(&["swa_num_attention_heads"])?, count(&["swa_qk_nope_head_dim"])?, count(&["swa_v_head_dim"])?],
         width: count(&WIDTH)?,
-        expert_width: keys.number_of("expert_feed_forward_length").unwrap_or(0),
+        expert_width: keys.key_number("expert_feed_forward_length").unwrap_or(0),
         key_heads: count(&["linear_num_key_heads"])?,
         value_heads: count(&["linear_num_value_heads"])?,
         key_len: count(&["linear_key_head_dim"])?,
         value_len: count(&["linear_value_head_dim"])?,
-        rotated: keys.number_of("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?,
+        rotated: keys.key_number("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?,
         groups: count(&["n_groups", "mamba_n_groups"])?,
         state: count(&["mamba_d_state"])?,
-        inner: keys.number_of("ssm.inner_size").unwrap_or(0),
+        inner: keys.key_number("ssm.inner_size").unwrap_or(0),
         streams: count(&["hc_count", "altup_num_inputs"])?,
         vocabulary: count(&["output_vocab_size", "vocab_size"])?,
-        context: keys.number_of(CONTEXT).unwrap_or(0),
+        context: keys.key_number(CONTEXT).unwrap_or(0),
         index: count(&["indexer_n_heads"])?.saturating_mul(count(&["indexer_head_dim"])?),
         table_parts: count(&["split_ngram_parts"])?,
         factors: factors(config)?,

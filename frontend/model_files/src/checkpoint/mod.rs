@@ -23,16 +23,16 @@
 //! | `names` | rules that map tensor names and make tensors |
 //! | `codebook` | matrices of codes with scales for blocks |
 //! | `integers` | matrices of integers with scales for groups of columns |
-//! | `parts` | experts divided among several machines |
+//! | `machine_parts` | experts divided among several machines |
 //! | `packed` | experts that KTransformers' converter packed |
 //! | `targets` | modules to which a part of a quantisation applies |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
-//! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
+//! | `plamo_vocabulary` | `tokenizer.jsonl`, as PLaMo has it |
 //! | `word_pieces` | BERT's WordPiece, from `tokenizer.json` and `vocab.txt` |
 //! | `modules` | `modules.json` of sentence-transformers |
-//! | `special` | tokens with a role, and those added to texts |
+//! | `special_tokens` | tokens with a role, and those added to texts |
 //! | `template` | the chat template |
 //! | `unit_columns` | output matrices whose columns are of length 1 |
 //! | `config` | JSON, typed |
@@ -46,16 +46,16 @@ mod error;
 mod families;
 mod integers;
 mod keys;
-mod lines;
+mod machine_parts;
 mod modules;
 mod names;
 mod packed;
-mod parts;
+mod plamo_vocabulary;
 mod quantisation;
 mod safetensors;
 mod shards;
 mod sizes;
-mod special;
+mod special_tokens;
 mod state_conversions;
 mod targets;
 mod template;
@@ -73,13 +73,13 @@ use ixc_ir::format::Format;
 use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
 use array::Array;
 use config::Config;
-use conversions::Made;
+use conversions::ConvertedPart;
 pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
-use keys::{Described, OfLayer};
+use keys::{LayerConfig, ModelDescription};
 use modules::Modules;
-use names::{OneOf, SHARED};
-use packed::Packed;
+use names::{PartIndex, SHARED};
+use packed::StackedExperts;
 use quantisation::Quantisation;
 use shards::Shards;
 use sizes::Sizes;
@@ -206,12 +206,12 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
         return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
     }
     let config = Config::open(&folder.join(CONFIG))?;
-    keys::bounded(&config)?;
+    keys::check_layer_count(&config)?;
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
     let modules = Modules::read(folder, family)?;
-    let Described { mut entries, sizes, layers, constants } = keys::keys(&config, family, &modules)?;
+    let ModelDescription { mut entries, sizes, layers, constants } = keys::keys(&config, family, &modules)?;
     let mut shards = Shards::open(folder)?;
     for (module, file) in family.dense_modules.iter().zip(&modules.dense) {
         shards.add(file, module)?;
@@ -221,18 +221,18 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
             entries.push((format!("{}.{key}", family.architecture).into(), numbers));
         }
     }
-    for (end, key) in family.numbers_of_layers {
-        entries.push(((*key).into(), shards::numbers_of_layers(&shards, end, sizes.layers)?));
+    for (end, key) in family.layer_numbers {
+        entries.push(((*key).into(), shards::layer_numbers(&shards, end, sizes.layers)?));
     }
-    for (name, key) in family.numbers_of_model {
+    for (name, key) in family.model_numbers {
         if let Some(number) = shards::number(&shards, name)? {
             entries.push((format!("{}.{key}", family.architecture).into(), number.into()));
         }
     }
     let mut packed = packed::experts(&mut shards, &sizes)?;
-    packed.extend(parts::experts(&mut shards, family, &sizes)?);
+    packed.extend(machine_parts::experts(&mut shards, family, &sizes)?);
     let weights = weights::weights(&shards, &quantisation, family)?;
-    let mut made = made(&shards, &config, family, &sizes, &layers, weights)?;
+    let mut made = make_tensors(&shards, &config, family, &sizes, &layers, weights)?;
     check_dense(&shards, &made, &(family.dense)(&config)?)?;
     if family.unit_columns && config.flag(&["norm_head"])? == Some(true) {
         packed.push(unit_columns::norm(&shards, &mut made)?);
@@ -243,14 +243,14 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     if modules.lowercase {
         vocabulary::lowercase(folder, &mut entries)?;
     }
-    let (tensors, derived) = placed(&shards, made, packed, family.single)?;
+    let (tensors, derived) = place_tensors(&shards, made, packed, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
-    Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
+    Ok(Gguf::from_files(shards.files, metadata, tensors, derived, &constants)?)
 }
 
 /// Checks that listed dense layers have no router, and that other layers have one if they have a
 /// network.
-fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) -> Result<(), CheckpointError> {
+fn check_dense(shards: &Shards, made: &BTreeMap<String, TensorGroup>, dense: &[bool]) -> Result<(), CheckpointError> {
     for (layer, dense) in dense.iter().enumerate() {
         let has = |part: &str| made.contains_key(&format!("blk.{layer}.{part}.weight"));
         let router = has("ffn_gate_inp");
@@ -272,10 +272,10 @@ fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) 
 
 /// Places tensors: in a file if they lie there unchanged and aligned, otherwise as derived tensors,
 /// numbered after the files.
-fn placed(
+fn place_tensors(
     shards: &Shards,
-    made: BTreeMap<String, Group>,
-    packed: Vec<Packed>,
+    made: BTreeMap<String, TensorGroup>,
+    packed: Vec<StackedExperts>,
     single: &[&str],
 ) -> Result<(Vec<Tensor>, Vec<Indexed>), CheckpointError> {
     let lengths = shards.lengths();
@@ -284,9 +284,9 @@ fn placed(
         let wrong = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
         derived.check(&lengths).map_err(wrong)
     };
-    let mut made: Vec<(String, Group)> = made.into_iter().collect();
+    let mut made: Vec<(String, TensorGroup)> = made.into_iter().collect();
     made.sort_by_key(|(name, _)| layer(name));
-    for (name, Group { arrays, stacked }) in made {
+    for (name, TensorGroup { arrays, is_stacked }) in made {
         let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
         let first = arrays.first().ok_or_else(|| unusable("empty".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
@@ -294,8 +294,8 @@ fn placed(
         // If only some experts have groups of neighbouring columns, all of them become F16.
         let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
         let scaled = if same { scaled } else { Element::F16.scaled_format() };
-        let format = format(&name, first.rank() + usize::from(stacked), element, scaled, first.change(), single);
-        let (derived, dims) = array::derived(&arrays, stacked, format).ok_or_else(|| {
+        let format = format(&name, first.rank() + usize::from(is_stacked), element, scaled, first.change(), single);
+        let (derived, dims) = array::derived(&arrays, is_stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
             shapes.dedup();
             unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
@@ -314,7 +314,7 @@ fn placed(
         let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
         tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
     }
-    for Packed { name, derived, dims } in packed {
+    for StackedExperts { name, derived, dims } in packed {
         checked(&name, &derived)?;
         let file = shards.files.len() + all.len();
         let tensor = TensorType::of(derived.format).and_then(|ty| Tensor::new(&name, ty, &dims, file, 0));
@@ -330,12 +330,12 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     // The outer `model_type` describes the parts of a model, the inner one its decoder. The
     // decoder's is more specific if both are known.
     let inner = config.text(&["model_type"])?;
-    let outer = config.outer("model_type").and_then(|value| value.as_str());
+    let outer = config.top_level("model_type").and_then(|value| value.as_str());
     // Some configurations have no `model_type`, but a class.
     let class = config.texts("architectures")?.and_then(|names| names.first().copied());
     for name in [inner, outer, class].into_iter().flatten() {
         for family in families::all().filter(|family| family.model_types.contains(&name)) {
-            if (family.when)(&config.clone().with_defaults(family.defaults))? {
+            if (family.applies)(&config.clone().with_defaults(family.defaults))? {
                 return Ok(family);
             }
         }
@@ -350,9 +350,9 @@ fn layer(name: &str) -> Option<u64> {
 }
 
 /// Arrays that form one tensor.
-struct Group {
+struct TensorGroup {
     arrays: Vec<Array>,
-    stacked: bool,
+    is_stacked: bool,
 }
 
 /// Returns the name that the rules use for a stored tensor; `None` if it is not part of the
@@ -366,32 +366,32 @@ fn decoder_name(name: &str) -> Option<String> {
 }
 
 /// Renumbers the layer in a name after removal of skipped layers; `None` if the layer is skipped.
-fn renumbered(name: String, passed_by: &[u32]) -> Option<String> {
+fn renumber(name: String, skipped_layers: &[u32]) -> Option<String> {
     let Some((number, part)) = name.strip_prefix(LAYER).and_then(|rest| rest.split_once('.')) else {
         return Some(name);
     };
     let Ok(number) = number.parse::<u32>() else { return Some(name) };
-    if passed_by.contains(&number) {
+    if skipped_layers.contains(&number) {
         return None;
     }
-    let before = passed_by.iter().filter(|layer| **layer < number).count() as u32;
+    let before = skipped_layers.iter().filter(|layer| **layer < number).count() as u32;
     Some(format!("{LAYER}{}.{part}", number - before))
 }
 
 /// Makes all tensors, by GGUF name.
-fn made(
+fn make_tensors(
     shards: &Shards,
     config: &Config,
     family: &Family,
     sizes: &Sizes,
-    layers: &[OfLayer],
+    layers: &[LayerConfig],
     weights: BTreeMap<Box<str>, Array>,
-) -> Result<BTreeMap<String, Group>, CheckpointError> {
-    let mut made: BTreeMap<String, Group> = BTreeMap::new();
-    let mut several: BTreeMap<String, (OneOf, BTreeMap<u64, Array>)> = BTreeMap::new();
-    let passed_by = family.passed_by.map_or(Ok(None), |key| config.counts(key))?.unwrap_or_default();
+) -> Result<BTreeMap<String, TensorGroup>, CheckpointError> {
+    let mut made: BTreeMap<String, TensorGroup> = BTreeMap::new();
+    let mut several: BTreeMap<String, (PartIndex, BTreeMap<u64, Array>)> = BTreeMap::new();
+    let skipped_layers = family.skipped_layers.map_or(Ok(None), |key| config.counts(key))?.unwrap_or_default();
     for (stored, array) in weights {
-        let Some(name) = decoder_name(&stored).and_then(|name| renumbered(name, &passed_by)) else { continue };
+        let Some(name) = decoder_name(&stored).and_then(|name| renumber(name, &skipped_layers)) else { continue };
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);
         let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, sizes, &name)?)))
         else {
@@ -407,47 +407,47 @@ fn made(
         }
         let shape = array.shape();
         let of_layer = found.layer.and_then(|layer| layers.get(usize::try_from(layer).ok()?));
-        let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of));
+        let sizes = of_layer.map_or(*sizes, |of| sizes.for_layer(of));
         let of_codes = array.element().is_ok_and(|element| element.columns() > 1);
-        let parts = (rule.how)(&sizes, array).ok_or_else(|| match of_codes {
+        let parts = (rule.conversion)(&sizes, array).ok_or_else(|| match of_codes {
             false => shards.wrong(&stored, format!("{shape:?}"), "a shape that fits the sizes in the configuration"),
             true => {
                 let expected = "numbers, because it is transposed or split: a module under \"ignore\" of quantization_config stays as it was";
                 shards.wrong(&stored, format!("of blocks of codes, {shape:?}"), expected)
             }
         })?;
-        for Made { part, arrays } in parts {
+        for ConvertedPart { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
             // An additional factor becomes a tensor `.scale`; for experts it is a vector.
             let factor = arrays.first().and_then(Array::factor).cloned();
             let beside = factor.map(|factor| (format!("{}.scale", to.trim_end_matches(".weight")), vec![factor]));
-            let stacked = found.one_of.is_some_and(|of| of.stacked);
-            for ((to, arrays), stacked) in
-                [((to, arrays), stacked)].into_iter().chain(beside.map(|beside| (beside, false)))
+            let is_stacked = found.part_index.is_some_and(|of| of.is_stacked);
+            for ((to, arrays), is_stacked) in
+                [((to, arrays), is_stacked)].into_iter().chain(beside.map(|beside| (beside, false)))
             {
-                if let Some(of @ OneOf { number, word, count, more, .. }) = found.one_of {
+                if let Some(of @ PartIndex { number, word, count, allows_more, .. }) = found.part_index {
                     if let Some(count) = count.filter(|count| number >= *count) {
-                        if more {
+                        if allows_more {
                             continue;
                         }
                         return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
                     }
-                    let (_, parts) = several.entry(to).or_insert((OneOf { stacked, ..of }, BTreeMap::new()));
+                    let (_, parts) = several.entry(to).or_insert((PartIndex { is_stacked, ..of }, BTreeMap::new()));
                     parts.extend(arrays.into_iter().map(|array| (number, array)));
-                } else if made.insert(to, Group { arrays, stacked: false }).is_some() {
+                } else if made.insert(to, TensorGroup { arrays, is_stacked: false }).is_some() {
                     return Err(shards.wrong(&stored, "stored under two names".to_owned(), "stored once"));
                 }
             }
         }
     }
-    for (name, (OneOf { word, count, stacked, .. }, parts)) in several {
+    for (name, (PartIndex { word, count, is_stacked, .. }, parts)) in several {
         let there = parts.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));
         if let Some(missing) = (0..count.unwrap_or(there)).find(|number| !parts.contains_key(number)) {
             let tensor = format!("{name}, {word} {missing}").into();
             return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
         }
         let arrays = parts.into_values().collect();
-        if made.insert(name.clone(), Group { arrays, stacked }).is_some() {
+        if made.insert(name.clone(), TensorGroup { arrays, is_stacked }).is_some() {
             return Err(shards.wrong(&name, format!("there {word} by {word} and as one"), "there once"));
         }
     }

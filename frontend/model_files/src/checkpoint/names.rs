@@ -24,18 +24,18 @@
 //! Except for `{L}`, `{U}` and `{H}`, the tensors that differ in a placeholder are one tensor in
 //! GGUF files.
 
-use super::conversions::{How, gate_up, key, plain, query, row, skip};
+use super::conversions::{Conversion, gate_up, key, plain, query, row, skip};
 use super::sizes::Sizes;
 
 /// Rule for tensors whose name matches a pattern.
 pub(super) struct Rule {
     pub from: &'static str,
     pub to: &'static str,
-    pub how: How,
+    pub conversion: Conversion,
 }
 
-pub(super) const fn rule(from: &'static str, to: &'static str, how: How) -> Rule {
-    Rule { from, to, how }
+pub(super) const fn rule(from: &'static str, to: &'static str, conversion: Conversion) -> Rule {
+    Rule { from, to, conversion }
 }
 
 /// Rules that most decoders share.
@@ -78,7 +78,7 @@ pub(super) static SHARED: &[Rule] = &[
 ];
 
 /// Rules for models whose GGUF files have adjacent RoPE pairs.
-pub(super) static TURNED: &[Rule] = &[
+pub(super) static ADJACENT_ROPE: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
 ];
@@ -88,51 +88,87 @@ pub(super) static POST_ATTENTION: &[Rule] =
     &[rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain)];
 
 /// Row of the table of placeholders that stand for parts of one GGUF tensor.
-struct Several {
+struct PartPlaceholder {
     /// Placeholder in patterns.
-    place: &'static str,
+    placeholder: &'static str,
     /// Name of one part, for error messages.
     word: &'static str,
     /// Number of parts, if the configuration has it.
     count: fn(&Sizes) -> Option<u64>,
     /// Whether each part is a matrix of its own in the GGUF tensor; otherwise the rows are
     /// concatenated.
-    stacked: bool,
+    is_stacked: bool,
     /// Whether a file may have more parts, which are not read.
-    more: bool,
+    allows_more: bool,
 }
 
 /// Letters of queries, keys and values in names, in the order of their rows in the GGUF tensor.
 const LETTERS: [char; 3] = ['q', 'k', 'v'];
 
-const SEVERAL: [Several; 9] = [
-    Several {
-        place: "{G}",
+const PART_PLACEHOLDERS: [PartPlaceholder; 9] = [
+    PartPlaceholder {
+        placeholder: "{G}",
         word: "group's expert",
-        count: |sizes| sizes.experts.checked_div(sizes.experts_of_group),
-        stacked: true,
-        more: false,
+        count: |sizes| sizes.experts.checked_div(sizes.experts_per_group),
+        is_stacked: true,
+        allows_more: false,
     },
-    Several { place: "{E}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true, more: false },
-    Several { place: "{X}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true, more: true },
-    Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true, more: false },
-    Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true, more: false },
-    Several { place: "{S}", word: "part", count: |sizes| Some(sizes.table_parts), stacked: false, more: false },
+    PartPlaceholder {
+        placeholder: "{E}",
+        word: "expert",
+        count: |sizes| Some(sizes.experts),
+        is_stacked: true,
+        allows_more: false,
+    },
+    PartPlaceholder {
+        placeholder: "{X}",
+        word: "expert",
+        count: |sizes| Some(sizes.experts),
+        is_stacked: true,
+        allows_more: true,
+    },
+    PartPlaceholder {
+        placeholder: "{Q}",
+        word: "head",
+        count: |sizes| Some(sizes.heads),
+        is_stacked: true,
+        allows_more: false,
+    },
+    PartPlaceholder {
+        placeholder: "{K}",
+        word: "key head",
+        count: |sizes| Some(sizes.kv_heads),
+        is_stacked: true,
+        allows_more: false,
+    },
+    PartPlaceholder {
+        placeholder: "{S}",
+        word: "part",
+        count: |sizes| Some(sizes.table_parts),
+        is_stacked: false,
+        allows_more: false,
+    },
     // The embedding itself is the first stream and has no tensor.
-    Several {
-        place: "{A}",
+    PartPlaceholder {
+        placeholder: "{A}",
         word: "stream",
         count: |sizes| Some(sizes.streams.saturating_sub(1)),
-        stacked: true,
-        more: false,
+        is_stacked: true,
+        allows_more: false,
     },
-    Several { place: "{C}", word: "convolution", count: |_| Some(LETTERS.len() as u64), stacked: false, more: false },
-    Several { place: "{R}", word: "part", count: |_| None, stacked: false, more: false },
+    PartPlaceholder {
+        placeholder: "{C}",
+        word: "convolution",
+        count: |_| Some(LETTERS.len() as u64),
+        is_stacked: false,
+        allows_more: false,
+    },
+    PartPlaceholder { placeholder: "{R}", word: "part", count: |_| None, is_stacked: false, allows_more: false },
 ];
 
 /// Position of a stored tensor among the parts of one GGUF tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OneOf {
+pub(super) struct PartIndex {
     /// Number of this part.
     pub number: u64,
     /// Name of one part, for error messages.
@@ -140,9 +176,9 @@ pub(super) struct OneOf {
     /// Number of parts, if it is known beforehand.
     pub count: Option<u64>,
     /// Whether the part is a matrix of its own in the GGUF tensor.
-    pub stacked: bool,
+    pub is_stacked: bool,
     /// Whether a file may have more parts, which are not read.
-    pub more: bool,
+    pub allows_more: bool,
 }
 
 /// Result of a match: the GGUF name, with `{P}` still open, and the numbers of the placeholders.
@@ -150,31 +186,31 @@ pub(super) struct OneOf {
 pub(super) struct Match {
     pub to: String,
     pub layer: Option<u64>,
-    pub one_of: Option<OneOf>,
+    pub part_index: Option<PartIndex>,
 }
 
 /// Matches a name against a rule. If the halves of a layer are two GGUF layers, `{L}` in the GGUF
 /// name is the layer of the half, and `{2L}` is the first of the two.
 pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
-    let (mut layer, mut half, mut one_of) = (None, None, None);
+    let (mut layer, mut half, mut part_index) = (None, None, None);
     let mut rest = name;
     let mut pattern = rule.from;
     while let Some(open) = pattern.find('{') {
         rest = rest.strip_prefix(&pattern[..open])?;
-        let place = &pattern[open..open + 3];
-        let (number, digits): (u64, usize) = match place {
+        let placeholder = &pattern[open..open + 3];
+        let (number, digits): (u64, usize) = match placeholder {
             "{C}" => (LETTERS.iter().position(|letter| rest.starts_with(*letter))? as u64, 1),
             _ => {
                 let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
                 (rest[..digits].parse().ok()?, digits)
             }
         };
-        match SEVERAL.iter().find(|several| several.place == place) {
-            Some(&Several { word, count, stacked, more, .. }) => {
-                one_of = Some(OneOf { number, word, count: count(sizes), stacked, more })
+        match PART_PLACEHOLDERS.iter().find(|several| several.placeholder == placeholder) {
+            Some(&PartPlaceholder { word, count, is_stacked, allows_more, .. }) => {
+                part_index = Some(PartIndex { number, word, count: count(sizes), is_stacked, allows_more })
             }
-            None if place == "{H}" => half = Some(Some(number).filter(|half| *half < 2)?),
-            None if place == "{U}" => layer = Some(number.checked_add(sizes.stack)?),
+            None if placeholder == "{H}" => half = Some(Some(number).filter(|half| *half < 2)?),
+            None if placeholder == "{U}" => layer = Some(number.checked_add(sizes.stack)?),
             None => layer = Some(number),
         }
         (rest, pattern) = (&rest[digits..], &pattern[open + 3..]);
@@ -186,7 +222,7 @@ pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
         *number = of_two.map_or(*number, |half| number.saturating_mul(2).saturating_add(half));
         to = to.replace("{2L}", &number.to_string()).replace("{L}", &number.to_string());
     }
-    Some(Match { to: to + suffix, layer, one_of })
+    Some(Match { to: to + suffix, layer, part_index })
 }
 
 #[cfg(test)]
@@ -198,14 +234,17 @@ mod tests {
         let row = rule("model.layers.{L}.mlp.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain);
         let sizes = Sizes { experts: 9, heads: 4, ..Sizes::default() };
         let found = matches(&row, &sizes, "model.layers.12.mlp.experts.7.up_proj.weight").unwrap();
-        let expert = OneOf { number: 7, word: "expert", count: Some(9), stacked: true, more: false };
+        let expert = PartIndex { number: 7, word: "expert", count: Some(9), is_stacked: true, allows_more: false };
         assert_eq!(
-            (found.to.as_str(), found.layer, found.one_of),
+            (found.to.as_str(), found.layer, found.part_index),
             ("blk.12.ffn_up_exps.weight", Some(12), Some(expert))
         );
         let norms = rule("layers.{L}.norms.{Q}", "blk.{L}.attn_q_norm", plain);
-        let head = matches(&norms, &sizes, "layers.0.norms.3.weight").unwrap().one_of;
-        assert_eq!(head, Some(OneOf { number: 3, word: "head", count: Some(4), stacked: true, more: false }));
+        let head = matches(&norms, &sizes, "layers.0.norms.3.weight").unwrap().part_index;
+        assert_eq!(
+            head,
+            Some(PartIndex { number: 3, word: "head", count: Some(4), is_stacked: true, allows_more: false })
+        );
         for other in [
             "model.layers.mlp.experts.7.up_proj.weight",
             "model.layers.1.mlp.experts.7.up_proj.weights",
@@ -221,10 +260,13 @@ mod tests {
         assert_eq!(of("model.layers.0.norm.2.weight"), None);
         let of_first = rule("model.layers.{L}.experts.{X}.up", "blk.{2L}.ffn_up_exps", plain);
         let found = matches(&of_first, &sizes, "model.layers.3.experts.12.up.weight").unwrap();
-        let more = OneOf { number: 12, word: "expert", count: Some(9), stacked: true, more: true };
-        assert_eq!((found.to.as_str(), found.layer, found.one_of), ("blk.6.ffn_up_exps.weight", Some(6), Some(more)));
+        let allows_more = PartIndex { number: 12, word: "expert", count: Some(9), is_stacked: true, allows_more: true };
+        assert_eq!(
+            (found.to.as_str(), found.layer, found.part_index),
+            ("blk.6.ffn_up_exps.weight", Some(6), Some(allows_more))
+        );
         let letters = rule("model.layers.{L}.{C}_conv1d", "blk.{L}.ssm_conv1d", plain);
-        let number = |name: &str| matches(&letters, &sizes, name)?.one_of.map(|of| (of.number, of.count));
+        let number = |name: &str| matches(&letters, &sizes, name)?.part_index.map(|of| (of.number, of.count));
         assert_eq!(number("model.layers.0.v_conv1d.weight"), Some((2, Some(3))));
         assert_eq!(number("model.layers.0.o_conv1d.weight"), None);
         let plain = rule("lm_head", "output", plain);

@@ -33,10 +33,10 @@ use super::sizes::Sizes;
 /// Maximum number of NUMA nodes.
 const MAX_NODES: u64 = 256;
 /// Rows that are checked to detect the kernels for which a folder was packed.
-const LOOKED_AT: u64 = 16;
+const CHECKED_ROWS: u64 = 16;
 
 /// Layout of a method's integers.
-struct Packing {
+struct IntegerPacking {
     method: &'static str,
     bits: u8,
     /// Rows and columns of a block of tiles (`N_BLOCK` and `K_BLOCK` of kt-kernel's
@@ -49,7 +49,7 @@ struct Packing {
     largest: u8,
 }
 
-impl Packing {
+impl IntegerPacking {
     /// Returns the format with the same integers, and with a scale for each row or for a few
     /// columns.
     fn format(&self, by_row: bool) -> Format {
@@ -59,26 +59,26 @@ impl Packing {
     }
 }
 
-static PACKINGS: [Packing; 2] = [
-    Packing { method: "AMXINT8", bits: 8, block: [64, 3584], scale: 1.0, largest: 127 },
-    Packing { method: "AMXINT4", bits: 4, block: [128, 3584], scale: 16.0, largest: 7 },
+static PACKINGS: [IntegerPacking; 2] = [
+    IntegerPacking { method: "AMXINT8", bits: 8, block: [64, 3584], scale: 1.0, largest: 127 },
+    IntegerPacking { method: "AMXINT4", bits: 4, block: [128, 3584], scale: 16.0, largest: 7 },
 ];
 
 /// Dimension in which an expert's matrix is divided among nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cut {
+enum SplitDim {
     Rows,
     Columns,
 }
 
 /// Names of an expert's matrices, and the dimension in which each is divided.
-static MATRICES: [(&str, Cut); 3] =
-    [("ffn_gate_exps", Cut::Rows), ("ffn_up_exps", Cut::Rows), ("ffn_down_exps", Cut::Columns)];
+static MATRICES: [(&str, SplitDim); 3] =
+    [("ffn_gate_exps", SplitDim::Rows), ("ffn_up_exps", SplitDim::Rows), ("ffn_down_exps", SplitDim::Columns)];
 /// Transposed copies of matrices for training; they add no information.
 const FOR_TRAINING: &str = "_bwd_exps";
 
 /// Tensor of all experts of a layer.
-pub(super) struct Packed {
+pub(super) struct StackedExperts {
     /// Name in GGUF files.
     pub name: String,
     pub derived: Derived,
@@ -88,33 +88,33 @@ pub(super) struct Packed {
 
 /// Weight and scales of one node's part.
 #[derive(Default)]
-struct Part {
+struct NodePart {
     weight: Option<StoredTensor>,
     scale: Option<StoredTensor>,
 }
 
 /// Layer, and index in [`MATRICES`].
-type Place = (u64, usize);
+type LayerMatrix = (u64, usize);
 /// Parts, by expert and node.
-type Parts = BTreeMap<(u64, u64), Part>;
+type NodeParts = BTreeMap<(u64, u64), NodePart>;
 
 /// Removes packed experts from a folder's tensors, and returns them.
 ///
 /// # Errors
 /// When a part is missing, has another number of bytes than its matrix needs, or was packed for
 /// other kernels.
-pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>, CheckpointError> {
+pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<StackedExperts>, CheckpointError> {
     let is_packed = |name: &str| name.starts_with("blk.") && name.contains("_exps.");
     let names: Vec<Box<str>> = shards.tensors.keys().filter(|name| is_packed(name)).cloned().collect();
-    let mut found: BTreeMap<Place, Parts> = BTreeMap::new();
+    let mut found: BTreeMap<LayerMatrix, NodeParts> = BTreeMap::new();
     for name in names {
         let Some(stored) = shards.tensors.remove(&name) else { continue };
         if name.contains(FOR_TRAINING) {
             continue;
         }
-        let Some((place, expert, node, is_scale)) = place(&name) else {
+        let Some((place, expert, node, is_scale)) = parse_name(&name) else {
             let fault = PackedFault::Name;
-            return Err(CheckpointError::Packed { path: shards.folder.clone(), tensor: name, fault });
+            return Err(CheckpointError::StackedExperts { path: shards.folder.clone(), tensor: name, fault });
         };
         if place.0 >= sizes.layers {
             continue;
@@ -128,9 +128,9 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>,
     }
     let mut packed = Vec::with_capacity(found.len());
     for (number, ((layer, matrix), parts)) in found.into_iter().enumerate() {
-        let (name, cut) = MATRICES[matrix];
+        let (name, split_dim) = MATRICES[matrix];
         let name = format!("blk.{layer}.{name}");
-        packed.push(stacked(shards, sizes, &name, cut, &parts)?);
+        packed.push(stack_experts(shards, sizes, &name, split_dim, &parts)?);
         // All tensors of a folder are packed for the same kernels.
         if number == 0 {
             check(shards, &name, &packed[0])?;
@@ -140,7 +140,7 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>,
 }
 
 /// Parses a name: layer and matrix, expert, node, and whether the tensor has scales.
-fn place(name: &str) -> Option<(Place, u64, u64, bool)> {
+fn parse_name(name: &str) -> Option<(LayerMatrix, u64, u64, bool)> {
     let mut words = name.strip_prefix("blk.")?.split('.');
     let mut word = || words.next();
     let layer = word()?.parse().ok()?;
@@ -158,14 +158,20 @@ fn place(name: &str) -> Option<(Place, u64, u64, bool)> {
 }
 
 /// Returns the tensor of all experts of a matrix.
-fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) -> Result<Packed, CheckpointError> {
+fn stack_experts(
+    shards: &Shards,
+    sizes: &Sizes,
+    name: &str,
+    split_dim: SplitDim,
+    parts: &NodeParts,
+) -> Result<StackedExperts, CheckpointError> {
     let nodes = parts.keys().map(|(_, node)| node + 1).max().unwrap_or(1);
-    let [rows, columns] = match cut {
-        Cut::Rows => [sizes.expert_width, sizes.width],
-        Cut::Columns => [sizes.width, sizes.expert_width],
+    let [rows, columns] = match split_dim {
+        SplitDim::Rows => [sizes.expert_width, sizes.width],
+        SplitDim::Columns => [sizes.width, sizes.expert_width],
     };
-    let own = |len: u64, along: Cut| if cut == along { len / nodes } else { len };
-    let [own_rows, own_columns] = [own(rows, Cut::Rows), own(columns, Cut::Columns)];
+    let own = |len: u64, along: SplitDim| if split_dim == along { len / nodes } else { len };
+    let [own_rows, own_columns] = [own(rows, SplitDim::Rows), own(columns, SplitDim::Columns)];
     let first = parts.values().find_map(|part| part.weight.as_ref());
     let missing = |expert: u64, node: u64, end: &str| CheckpointError::TensorMissing {
         path: shards.folder.clone(),
@@ -183,9 +189,9 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
     })?;
     let [block_rows, block_columns] = packing.block;
     let tiles = Tiles { bits: packing.bits, rows: own_rows, columns: own_columns, block_rows, block_columns };
-    let whole = match cut {
-        Cut::Rows => own_rows.checked_mul(nodes) == Some(rows),
-        Cut::Columns => own_columns.checked_mul(nodes) == Some(columns),
+    let whole = match split_dim {
+        SplitDim::Rows => own_rows.checked_mul(nodes) == Some(rows),
+        SplitDim::Columns => own_columns.checked_mul(nodes) == Some(columns),
     };
     if tiles.bytes() != Some(first.bytes) || !whole {
         let found = format!("a part of {rows} by {columns} for {nodes} nodes");
@@ -205,17 +211,17 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
                     return Err(shards.wrong(&entry.name, found, format!("{bytes} bytes of {}", names[0])));
                 }
             }
-            pieces.push(piece(tiles, packing, weight, scale));
+            pieces.push(node_piece(tiles, packing, weight, scale));
         }
     }
-    let beside = if cut == Cut::Columns { nodes as u32 } else { 1 };
+    let beside = if split_dim == SplitDim::Columns { nodes as u32 } else { 1 };
     let format = packing.format(beside == 1);
     let dims = vec![columns, rows, sizes.experts];
-    Ok(Packed { name: format!("{name}.weight"), derived: Derived { format, columns, beside, pieces }, dims })
+    Ok(StackedExperts { name: format!("{name}.weight"), derived: Derived { format, columns, beside, pieces }, dims })
 }
 
 /// Returns one node's part as a piece.
-fn piece(tiles: Tiles, packing: &Packing, weight: &StoredTensor, scale: &StoredTensor) -> Piece {
+fn node_piece(tiles: Tiles, packing: &IntegerPacking, weight: &StoredTensor, scale: &StoredTensor) -> Piece {
     let Tiles { rows, columns, .. } = tiles;
     Piece {
         extent: weight.extent(),
@@ -237,9 +243,9 @@ fn piece(tiles: Tiles, packing: &Packing, weight: &StoredTensor, scale: &StoredT
 
 /// Checks that the first rows of a matrix are packed for AMX's kernels: each has the largest
 /// integer, except rows of zeros.
-fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointError> {
+fn check(shards: &Shards, name: &str, packed: &StackedExperts) -> Result<(), CheckpointError> {
     let lengths = shards.lengths();
-    let Packed { derived, .. } = packed;
+    let StackedExperts { derived, .. } = packed;
     let wrong = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
     derived.check(&lengths).map_err(wrong)?;
     let Some(packing) = PACKINGS.iter().find(|packing| derived.format.takes_integers(packing.bits.into())) else {
@@ -247,7 +253,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
     };
     let fetch = |file: u32, offset: u64, out: &mut [u8]| shards.fetch(file, offset, out);
     let row_bytes = derived.format.row_bytes(derived.columns).unwrap_or(0);
-    let mut rows = vec![0; (LOOKED_AT * row_bytes) as usize];
+    let mut rows = vec![0; (CHECKED_ROWS * row_bytes) as usize];
     if !derived.clone().indexed().read(0, &mut rows, &fetch) {
         return Ok(());
     }
@@ -263,7 +269,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
         let largest = (most / scale).round();
         if largest != f32::from(packing.largest) {
             let fault = PackedFault::Order { row, found: largest, method: packing.method, expected: packing.largest };
-            return Err(CheckpointError::Packed { path: shards.folder.clone(), tensor: name.into(), fault });
+            return Err(CheckpointError::StackedExperts { path: shards.folder.clone(), tensor: name.into(), fault });
         }
     }
     Ok(())
@@ -275,8 +281,8 @@ mod tests {
 
     #[test]
     fn packed_tensor_names_encode_layer_matrix_expert_node() {
-        assert_eq!(place("blk.12.ffn_down_exps.7.numa.1.scale"), Some(((12, 2), 7, 1, true)));
-        assert_eq!(place("blk.0.ffn_gate_exps.0.numa.0.weight"), Some(((0, 0), 0, 0, false)));
+        assert_eq!(parse_name("blk.12.ffn_down_exps.7.numa.1.scale"), Some(((12, 2), 7, 1, true)));
+        assert_eq!(parse_name("blk.0.ffn_gate_exps.0.numa.0.weight"), Some(((0, 0), 0, 0, false)));
         for other in [
             "blk.0.ffn_gate_exps.0.weight",
             "blk.0.ffn_gate_exps.0.numa.0.qzeros",
@@ -284,7 +290,7 @@ mod tests {
             "blk.0.ffn_gate_exps.-1.numa.0.weight",
             "blk.x.ffn_gate_exps.0.numa.0.weight",
         ] {
-            assert_eq!(place(other), None, "{other}");
+            assert_eq!(parse_name(other), None, "{other}");
         }
     }
 }

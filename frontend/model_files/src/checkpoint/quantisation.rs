@@ -22,9 +22,9 @@ pub(super) struct Quantisation {
 /// Name ending of a module's matrix.
 const MATRIX: &str = ".weight";
 /// Format name of compressed-tensors if each group has its own format.
-const MIXED: &str = "mixed-precision";
+const MIXED_PRECISION: &str = "mixed-precision";
 /// Formats of floats. Their four-bit weights have other tensor names than integers.
-const OF_FLOATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
+const FLOAT_FORMATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
 
 impl Quantisation {
     /// Reads `quantization_config` of the configuration.
@@ -32,7 +32,7 @@ impl Quantisation {
         let none = Quantisation { block: None, integers: Targets::none(), codes: false };
         let Some(said) = config.object("quantization_config")? else { return Ok(none) };
         if let Some(integers) = Scheme::read(&said)? {
-            return Ok(Quantisation { integers: Targets::all(Some(integers)), ..none });
+            return Ok(Quantisation { integers: Targets::for_all(Some(integers)), ..none });
         }
         let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
         let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
@@ -61,13 +61,16 @@ impl Quantisation {
             if groups.is_empty() && Scheme::FORMATS.contains(&format) {
                 return Err(said.wrong("config_groups", "without weights", "a group_0 with weights"));
             }
-            let is_known = |format: &str| OF_FLOATS.contains(&format) || Scheme::FORMATS.contains(&format);
-            if !is_known(format) && format != MIXED {
+            let is_known = |format: &str| FLOAT_FORMATS.contains(&format) || Scheme::FORMATS.contains(&format);
+            if !is_known(format) && format != MIXED_PRECISION {
                 return Err(refused(&format!("{method}, {format}")));
             }
             for (group, weights) in &groups {
-                let own =
-                    group.text(&["format"])?.unwrap_or(if format == MIXED { usual(group, weights)? } else { format });
+                let own = group.text(&["format"])?.unwrap_or(if format == MIXED_PRECISION {
+                    default_format(group, weights)?
+                } else {
+                    format
+                });
                 if !is_known(own) {
                     return Err(refused(&format!("{method}, {own}")));
                 }
@@ -75,7 +78,7 @@ impl Quantisation {
                 block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
                 // A single group applies to all quantised modules.
                 if groups.len() == 1 {
-                    integers = Targets::all(scheme);
+                    integers = Targets::for_all(scheme);
                     break;
                 }
                 let targets = group.texts("targets")?;
@@ -113,7 +116,7 @@ fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
 }
 
 /// Returns the default format of a group's weights (compressed-tensors, `infer_module_format`).
-fn usual(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
+fn default_format(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
     let bits = weights.count(&["num_bits"])?.unwrap_or(8);
     Ok(match (weights.text(&["type"])?.unwrap_or("int"), bits) {
         ("int", 8) if group.has("input_activations") => "int-quantized",

@@ -20,8 +20,8 @@ const MAX_SHARDS: usize = 4096;
 
 /// Text before a machine's number in file names, and the word that replaces the number in files of
 /// all machines.
-const OF_MACHINE: &str = "-TP-";
-const OF_ALL: &str = "common";
+const MACHINE_MARK: &str = "-TP-";
+const ALL_MACHINES: &str = "common";
 
 /// Tensor of a checkpoint: the number of its file, and its entry in that file's header.
 pub(super) struct StoredTensor {
@@ -37,7 +37,7 @@ impl StoredTensor {
 }
 
 /// Tensors by name and machine.
-pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, StoredTensor>>;
+pub(super) type MachineParts = BTreeMap<Box<str>, BTreeMap<u64, StoredTensor>>;
 
 /// All stored tensors of a checkpoint, by name.
 pub(super) struct Shards {
@@ -45,7 +45,7 @@ pub(super) struct Shards {
     pub files: Vec<ShardFile>,
     pub tensors: BTreeMap<Box<str>, StoredTensor>,
     /// Tensors that are divided among several machines.
-    pub parts: Parts,
+    pub parts: MachineParts,
 }
 
 /// Returns whether a name is that of a file in the folder itself.
@@ -57,30 +57,30 @@ pub(super) fn is_plain(name: &str) -> bool {
 impl Shards {
     pub(super) fn open(folder: &Path) -> Result<Shards, CheckpointError> {
         let index = folder.join(INDEX);
-        let (names, said) = match config::read_optional(&index)? {
+        let (names, weight_map) = match config::read_optional(&index)? {
             Some(value) => {
-                let said = weight_map(&index, &value)?;
-                let mut names: Vec<Box<str>> = said.values().cloned().collect();
+                let weight_map = weight_map(&index, &value)?;
+                let mut names: Vec<Box<str>> = weight_map.values().cloned().collect();
                 names.sort();
                 names.dedup();
-                (names, Some(said))
+                (names, Some(weight_map))
             }
             None => (vec![SINGLE.into()], None),
         };
         let names: Vec<(Box<str>, Option<u64>)> = match files_of_machines(folder) {
-            files if said.is_none() && !files.is_empty() && !folder.join(SINGLE).is_file() => files,
+            files if weight_map.is_none() && !files.is_empty() && !folder.join(SINGLE).is_file() => files,
             _ => names.into_iter().map(|name| (name, None)).collect(),
         };
         if names.len() > MAX_SHARDS {
             return Err(key(&index, "weight_map", format!("names {} files", names.len()), "at most 4096"));
         }
         let mut shards =
-            Shards { folder: folder.into(), files: Vec::new(), tensors: BTreeMap::new(), parts: Parts::new() };
+            Shards { folder: folder.into(), files: Vec::new(), tensors: BTreeMap::new(), parts: MachineParts::new() };
         for (name, machine) in names {
             let path = folder.join(&*name);
-            let file = ShardFile::mapped(&path).map_err(|error| match (&error, &said) {
-                (GgufError::Io { source, .. }, Some(said)) if source.kind() == std::io::ErrorKind::NotFound => {
-                    let tensor = said.iter().find(|(_, shard)| **shard == name).map(|(tensor, _)| tensor.clone());
+            let file = ShardFile::mapped(&path).map_err(|error| match (&error, &weight_map) {
+                (GgufError::Io { source, .. }, Some(weight_map)) if source.kind() == std::io::ErrorKind::NotFound => {
+                    let tensor = weight_map.iter().find(|(_, shard)| **shard == name).map(|(tensor, _)| tensor.clone());
                     let (path, missing) = (index.as_path().into(), path.as_path().into());
                     CheckpointError::MissingShard { path, missing, tensor: tensor.unwrap_or_default() }
                 }
@@ -91,7 +91,10 @@ impl Shards {
             for entry in header.tensors {
                 // The index assigns tensors to files. Tensors that it omits, or assigns to another
                 // file, are not read.
-                if said.as_ref().is_some_and(|said| said.get(&entry.name).is_none_or(|shard| *shard != name)) {
+                if weight_map
+                    .as_ref()
+                    .is_some_and(|weight_map| weight_map.get(&entry.name).is_none_or(|shard| *shard != name))
+                {
                     continue;
                 }
                 let (name, tensor) = (entry.name.clone(), StoredTensor { file: file_number, entry: entry.clone() });
@@ -106,7 +109,8 @@ impl Shards {
             }
             shards.files.push(file.with_header(header.bytes));
         }
-        if let Some(tensor) = said.iter().flat_map(|said| said.keys()).find(|name| !shards.tensors.contains_key(*name))
+        if let Some(tensor) =
+            weight_map.iter().flat_map(|weight_map| weight_map.keys()).find(|name| !shards.tensors.contains_key(*name))
         {
             return Err(CheckpointError::TensorMissing { path: folder.into(), tensor: tensor.clone() });
         }
@@ -181,8 +185,8 @@ fn files_of_machines(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
     let mut files: Vec<_> = entries
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            let (_, of) = name.strip_suffix(".safetensors")?.rsplit_once(OF_MACHINE)?;
-            let machine = if of == OF_ALL { None } else { Some(of.parse().ok()?) };
+            let (_, of) = name.strip_suffix(".safetensors")?.rsplit_once(MACHINE_MARK)?;
+            let machine = if of == ALL_MACHINES { None } else { Some(of.parse().ok()?) };
             Some((name.into(), machine))
         })
         .collect();
@@ -238,7 +242,7 @@ pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, Check
 ///
 /// # Errors
 /// When a layer's number is missing or has another type.
-pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Result<Value, CheckpointError> {
+pub(super) fn layer_numbers(shards: &Shards, end: &str, layers: u64) -> Result<Value, CheckpointError> {
     let layer_of = |name: &str| -> Option<u64> {
         let (before, layer) = name.strip_suffix(end)?.strip_suffix('.')?.rsplit_once('.')?;
         layer.parse().ok().filter(|_| before.ends_with("layers"))
@@ -264,8 +268,8 @@ fn one_number(shards: &Shards, name: &str, tensor: &StoredTensor) -> Result<f32,
         // bf16 is the upper half of an f32.
         ("BF16", [c, d, ..]) if is_one => Ok(f32::from_le_bytes([0, 0, *c, *d])),
         (dtype, _) => {
-            let said = format!("{:?} of {dtype}", entry.shape);
-            Err(shards.wrong(name, said, "a number of F32 or BF16"))
+            let weight_map = format!("{:?} of {dtype}", entry.shape);
+            Err(shards.wrong(name, weight_map, "a number of F32 or BF16"))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Numbers of a configuration that rules for tensors depend on.
 
-use super::keys::OfLayer;
+use super::keys::LayerConfig;
 
 /// Numbers of a configuration that determine how tensors are split.
 #[derive(Clone, Copy, Debug, Default)]
@@ -10,7 +10,7 @@ pub(super) struct Sizes {
     pub stack: u64,
     pub experts: u64,
     /// Experts of a group that shares a small expert.
-    pub experts_of_group: u64,
+    pub experts_per_group: u64,
     pub heads: u64,
     pub kv_heads: u64,
     /// Key heads of the tensor's layer, as in GGUF files; 0 if the layer has no attention.
@@ -90,11 +90,11 @@ impl Default for Factors {
 impl Sizes {
     /// Returns the sizes of a layer. In a layer without RoPE, the whole key is made from the latent
     /// row.
-    pub fn of_layer(self, of: &OfLayer) -> Sizes {
-        let still = if of.roped { self.still } else { self.still.saturating_add(self.turned) };
+    pub fn for_layer(self, of: &LayerConfig) -> Sizes {
+        let still = if of.has_rope { self.still } else { self.still.saturating_add(self.turned) };
         let own = Sizes { layer_kv_heads: of.kv_heads, still, ..self };
         match self.local {
-            [heads, still, value] if of.windowed && still > 0 => Sizes { heads, still, value, ..own },
+            [heads, still, value] if of.has_window && still > 0 => Sizes { heads, still, value, ..own },
             _ => own,
         }
     }

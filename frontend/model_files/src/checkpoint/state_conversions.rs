@@ -2,12 +2,12 @@
 //! heads.
 
 use super::array::Array;
-use super::conversions::{Made, one, times};
+use super::conversions::{ConvertedPart, single_part, times};
 use super::sizes::Sizes;
 use ixc_ir::derived::Change;
 
 /// Multiplies gates, values, keys, queries and steps of state spaces by their factors.
-pub(super) fn into_states(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn into_states(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let keys = s.groups.checked_mul(s.state)?;
     let behind = s.inner.checked_add(keys)?.checked_mul(2)?;
     let lens = [s.inner, s.inner, keys, keys, x.len(0).checked_sub(behind)?];
@@ -18,16 +18,16 @@ pub(super) fn into_states(s: &Sizes, x: Array) -> Option<Vec<Made>> {
         Some(times(part, [s.factors.ssm, factor]))
     };
     let arrays = lens.into_iter().zip(s.factors.ssm_parts).map(part).collect::<Option<_>>()?;
-    Some(vec![Made { part: "", arrays }])
+    Some(vec![ConvertedPart { part: "", arrays }])
 }
 
-pub(super) fn out_of_states(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(times(x, [s.factors.ssm_out, 1.0]))
+pub(super) fn out_of_states(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(times(x, [s.factors.ssm_out, 1.0]))
 }
 
 /// Returns the taps of a depthwise convolution: `[channels, 1, taps]` without the middle dimension.
-pub(super) fn taps(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(if x.rank() == 3 { x.squeeze(1)? } else { x })
+pub(super) fn taps(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(if x.rank() == 3 { x.squeeze(1)? } else { x })
 }
 
 /// Removes other dimensions of length 1 from a tensor that has a number for each head.
@@ -39,28 +39,28 @@ fn of_heads(mut x: Array) -> Option<Array> {
 }
 
 /// Returns the decay of states from its logarithm, one number for each head.
-pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     decay(s, of_heads(x)?)
 }
 
 /// Does the same for files that may have more numbers than heads; keeps the first ones.
-pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     decay(s, of_heads(x)?.slice(0, 0, s.heads)?)
 }
 
 /// Returns the magnitude of the decay from its logarithm, one number for each head.
-pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(of_heads(x)?.changed(Change::Exp))
+pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(of_heads(x)?.changed(Change::Exp))
 }
 
 /// Returns the decay of states from its logarithm.
-pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(x.changed(Change::MinusExp))
+pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(x.changed(Change::MinusExp))
 }
 
 /// Returns the norm weight for groups of heads: one row for each group if there are several.
-pub(super) fn by_group(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(if s.groups > 1 { x.clone().split(0, &[s.groups, x.len(0).checked_div(s.groups)?])? } else { x })
+pub(super) fn by_group(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(if s.groups > 1 { x.clone().split(0, &[s.groups, x.len(0).checked_div(s.groups)?])? } else { x })
 }
 
 /// Reorders value heads along a dimension of `value_heads * len`. Stored, the value heads of a key
@@ -71,36 +71,36 @@ fn in_turns(s: &Sizes, x: Array, dim: usize, len: u64) -> Option<Array> {
 }
 
 /// Returns queries and keys unchanged, then values in the order of [`in_turns`].
-pub(super) fn values_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn values_in_turns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let keys = s.key_heads.checked_mul(s.key_len)?.checked_mul(2)?;
     let values = s.value_heads.checked_mul(s.value_len)?;
     let still = x.clone().slice(0, 0, keys)?;
     let turned = in_turns(s, x.slice(0, keys, values)?, 0, s.value_len)?;
-    Some(vec![Made { part: "", arrays: vec![still, turned] }])
+    Some(vec![ConvertedPart { part: "", arrays: vec![still, turned] }])
 }
 
-pub(super) fn turned_values(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(in_turns(s, x, 0, s.value_len)?)
+pub(super) fn turned_values(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(in_turns(s, x, 0, s.value_len)?)
 }
 
-pub(super) fn turned_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(in_turns(s, x, 0, 1)?)
+pub(super) fn turned_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(in_turns(s, x, 0, 1)?)
 }
 
-pub(super) fn turned_decay(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn turned_decay(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     decay(s, in_turns(s, x, 0, 1)?)
 }
 
-pub(super) fn turned_taps(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn turned_taps(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     values_in_turns(s, if x.rank() == 3 { x.squeeze(1)? } else { x })
 }
 
-pub(super) fn turned_columns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    one(in_turns(s, x, 1, s.value_len)?)
+pub(super) fn turned_columns(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+    single_part(in_turns(s, x, 1, s.value_len)?)
 }
 
 /// Splits Qwen3-Next's fused projection, which has query, key, values and gates for each key head.
-pub(super) fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+pub(super) fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let values = s.value_heads.checked_div(s.key_heads)?.checked_mul(s.value_len)?;
     let keys = s.key_len.checked_mul(2)?;
     let gates = keys.checked_add(values)?;
@@ -108,5 +108,5 @@ pub(super) fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let part = |from: u64, len: u64| heads.clone().slice(1, from, len)?.join(0);
     let (q, k) = (part(0, s.key_len)?, part(s.key_len, s.key_len)?);
     let (v, z) = (part(keys, values)?, part(gates, values)?);
-    Some(vec![Made { part: "qkv", arrays: vec![q, k, v] }, Made { part: "gate", arrays: vec![z] }])
+    Some(vec![ConvertedPart { part: "qkv", arrays: vec![q, k, v] }, ConvertedPart { part: "gate", arrays: vec![z] }])
 }

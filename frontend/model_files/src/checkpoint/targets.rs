@@ -41,7 +41,7 @@ impl<T: Copy> Targets<T> {
     }
 
     /// Returns a table with one setting for all modules.
-    pub(super) fn all(what: T) -> Targets<T> {
+    pub(super) fn for_all(what: T) -> Targets<T> {
         Targets { matrices: Some(what), ..Targets::none() }
     }
 
@@ -130,7 +130,7 @@ mod tests {
         // Patterns match from the beginning of a name.
         assert_eq!(targets.of("lm_head.model"), Some(0));
         assert_eq!(Targets::<u8>::none().of("lm_head"), None);
-        assert_eq!(Targets::all(7).of("lm_head"), Some(7));
+        assert_eq!(Targets::for_all(7).of("lm_head"), Some(7));
     }
 
     #[test]

@@ -29,11 +29,11 @@ pub(super) fn template(folder: &Path, said: &Json) -> Result<Option<String>, Che
     if let Some(text) = file(&folder.join("chat_template.jinja"))? {
         return Ok(Some(text));
     }
-    if let Some(text) = said.get(KEY).and_then(chosen) {
+    if let Some(text) = said.get(KEY).and_then(default_template) {
         return Ok(Some(text));
     }
     let beside = config::read_optional(&folder.join("chat_template.json"))?.unwrap_or(Json::Null);
-    if let Some(text) = beside.get(KEY).and_then(chosen) {
+    if let Some(text) = beside.get(KEY).and_then(default_template) {
         return Ok(Some(text));
     }
     file(&folder.join("additional_chat_templates").join(format!("{DEFAULT}.jinja")))
@@ -44,7 +44,7 @@ fn file(path: &Path) -> Result<Option<String>, CheckpointError> {
 }
 
 /// Returns the template of a value that is a text or has several templates.
-fn chosen(value: &Json) -> Option<String> {
+fn default_template(value: &Json) -> Option<String> {
     let text = match value {
         Json::String(_) => Some(value),
         Json::Array(templates) => {
@@ -77,7 +77,7 @@ mod tests {
             (json!(7), None),
             (json!(null), None),
         ] {
-            assert_eq!(chosen(&value).as_deref(), expected, "{value}");
+            assert_eq!(default_template(&value).as_deref(), expected, "{value}");
         }
     }
 }

@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
 
-use super::Group;
+use super::TensorGroup;
 use super::array;
 use super::error::CheckpointError;
-use super::packed::Packed;
+use super::packed::StackedExperts;
 use super::shards::Shards;
 
 const HEAD: &str = "output.weight";
 const NORM: &str = "output_norm.weight";
 /// Term that is added to lengths (`modeling_bailing_moe`, `compute_logit`).
-const MORE: f64 = 1e-7;
+const LENGTH_EPSILON: f64 = 1e-7;
 /// Rows that are read at a time.
 const ROWS: u64 = 64;
 
@@ -31,7 +31,7 @@ const ROWS: u64 = 64;
 ///
 /// # Errors
 /// When the matrix is missing, or no norm has as many numbers as the matrix has columns.
-pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, Group>) -> Result<Packed, CheckpointError> {
+pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, TensorGroup>) -> Result<StackedExperts, CheckpointError> {
     let missing = |name: &str| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
     let head = made.get(HEAD).ok_or_else(|| missing(HEAD))?;
     let mut squares = Vec::new();
@@ -46,17 +46,18 @@ pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, Group>) -> Resul
         let expected = format!("{}, the number of columns of {HEAD}", squares.len());
         return Err(shards.wrong(NORM, format!("{} numbers", numbers.len()), expected));
     }
-    let divided = numbers.iter().zip(squares).map(|(x, square)| (f64::from(*x) / (square.sqrt() + MORE)) as f32);
+    let divided =
+        numbers.iter().zip(squares).map(|(x, square)| (f64::from(*x) / (square.sqrt() + LENGTH_EPSILON)) as f32);
     let derived = Derived::of_numbers(&divided.collect::<Vec<f32>>());
     let dims = vec![derived.columns];
-    Ok(Packed { name: NORM.to_owned(), derived, dims })
+    Ok(StackedExperts { name: NORM.to_owned(), derived, dims })
 }
 
 /// Passes each row of a tensor to `take` in single precision.
-fn rows(shards: &Shards, name: &str, group: &Group, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+fn rows(shards: &Shards, name: &str, group: &TensorGroup, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
     let wrong =
         || shards.wrong(name, "of a type or shape that no numbers are read from".to_owned(), "a tensor of numbers");
-    let (derived, _) = array::derived(&group.arrays, group.stacked, Format::F32).ok_or_else(wrong)?;
+    let (derived, _) = array::derived(&group.arrays, group.is_stacked, Format::F32).ok_or_else(wrong)?;
     let source = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
     derived.check(&shards.lengths()).map_err(source)?;
     let row_bytes = 4 * derived.columns;

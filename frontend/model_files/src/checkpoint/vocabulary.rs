@@ -6,7 +6,7 @@
 //! | WordPiece | its model's type, or `vocab.txt` | `bert` ([`super::word_pieces`]) |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`, scores from ranks of merges |
 //! | the same of Gemma 4 | its family | `gemma4`, with its merges |
-//! | PLaMo 2's and 3's | `tokenizer.jsonl` | `plamo2` ([`super::lines`]) |
+//! | PLaMo 2's and 3's | `tokenizer.jsonl` | `plamo2` ([`super::plamo_vocabulary`]) |
 //!
 //! The score of a `llama` token is minus the rank of the first merge that makes it. With any other
 //! tokenizer (unigrams) the model takes token ids only, and a warning names the tokenizer.
@@ -25,9 +25,9 @@ use serde_json::Value as Json;
 
 use super::config::{self, Config};
 use super::error::CheckpointError;
-use super::families::Pieces;
+use super::families::PieceTokenizer;
 use super::word_pieces::{self, WordPieces};
-use super::{lines, special, template};
+use super::{plamo_vocabulary, special_tokens, template};
 use crate::gguf::{Array, StringArray, Value};
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -51,7 +51,7 @@ const NEVER_MERGED: f32 = -1e6;
 #[derive(Deserialize)]
 pub(super) struct File {
     #[serde(default)]
-    pub added_tokens: Vec<Added>,
+    pub added_tokens: Vec<AddedToken>,
     #[serde(default)]
     pub normalizer: Json,
     #[serde(default)]
@@ -63,7 +63,7 @@ pub(super) struct File {
 
 /// Token that is recognised before text is split.
 #[derive(Deserialize)]
-pub(super) struct Added {
+pub(super) struct AddedToken {
     pub id: u32,
     pub content: String,
     #[serde(default)]
@@ -128,23 +128,23 @@ pub(super) fn keys(
     folder: &Path,
     config: &Config,
     rows: u64,
-    given: Pieces,
+    given: PieceTokenizer,
 ) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
     let mut keys = Vec::new();
-    let said = config::read_optional(&folder.join(CONFIG))?.unwrap_or(Json::Null);
-    if let Some(template) = template::template(folder, &said)? {
+    let tokenizer_config = config::read_optional(&folder.join(CONFIG))?.unwrap_or(Json::Null);
+    if let Some(template) = template::template(folder, &tokenizer_config)? {
         keys.push(("tokenizer.chat_template".into(), template.as_str().into()));
     }
-    if !folder.join(TOKENIZER).is_file() && folder.join(lines::NAME).is_file() {
-        lines::keys(folder, config, &said, rows, &mut keys)?;
+    if !folder.join(TOKENIZER).is_file() && folder.join(plamo_vocabulary::NAME).is_file() {
+        plamo_vocabulary::keys(folder, config, &tokenizer_config, rows, &mut keys)?;
         return Ok(keys);
     }
-    let Some(path) = path(folder, config, &said)? else { return Ok(keys) };
-    let mut file = if path.ends_with(TOKENIZER) { read(&path)? } else { word_pieces::list(folder, &said)? };
+    let Some(path) = path(folder, config, &tokenizer_config)? else { return Ok(keys) };
+    let mut file = if path.ends_with(TOKENIZER) { read(&path)? } else { word_pieces::list(folder, &tokenizer_config)? };
     let Some(count) = token_count(&path, &file, rows)? else { return Ok(keys) };
     leave_out(&path, &mut file.added_tokens, count);
     let Vocabulary::Ids(ids) = &file.model.vocab else { return Ok(keys) };
-    let source = Source { path: &path, file: &file, ids, count: count as usize, pieces: given };
+    let source = VocabularySource { path: &path, file: &file, ids, count: count as usize, pieces: given };
     let tokens = source.tokens()?;
     let Some(model) = source.model()? else {
         let found: String = file.pre_tokenizer.to_string().chars().take(200).collect();
@@ -156,7 +156,7 @@ pub(super) fn keys(
     put("tokens", Value::Array(Array::String(tokens.texts)));
     put("token_type", Value::Array(Array::I32(tokens.types)));
     let id_of = |text: &str| source.id_of(text);
-    let roles = special::roles(folder, config, &said, &file.post_processor, &id_of, count)?;
+    let roles = special_tokens::roles(folder, config, &tokenizer_config, &file.post_processor, &id_of, count)?;
     for (key, id) in roles.ids {
         put(key, id.into());
     }
@@ -173,9 +173,9 @@ pub(super) fn keys(
 
 /// Returns the file of tokens: `tokenizer.json`, or a list of word pieces. Without one, warns and
 /// returns `None`.
-fn path(folder: &Path, config: &Config, said: &Json) -> Result<Option<PathBuf>, CheckpointError> {
+fn path(folder: &Path, config: &Config, tokenizer_config: &Json) -> Result<Option<PathBuf>, CheckpointError> {
     let path = folder.join(TOKENIZER);
-    let list = word_pieces::has_list(folder, said, config.text(&["model_type"])?);
+    let list = word_pieces::has_list(folder, tokenizer_config, config.text(&["model_type"])?);
     let path = if list && !path.is_file() { folder.join(word_pieces::LIST) } else { path };
     if path.is_file() {
         return Ok(Some(path));
@@ -221,7 +221,7 @@ fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, Check
 
 /// Removes added tokens without a row, with a warning for each. They are mostly for images: the
 /// embedding table of a text model has no rows for them.
-fn leave_out(path: &Path, added: &mut Vec<Added>, count: u64) {
+fn leave_out(path: &Path, added: &mut Vec<AddedToken>, count: u64) {
     added.retain(|token| {
         let has_row = u64::from(token.id) < count;
         if !has_row {
@@ -233,13 +233,13 @@ fn leave_out(path: &Path, added: &mut Vec<Added>, count: u64) {
 }
 
 /// A vocabulary whose ids are valid.
-struct Source<'a> {
+struct VocabularySource<'a> {
     path: &'a Path,
     file: &'a File,
     ids: &'a HashMap<String, u32>,
     /// Number of tokens.
     count: usize,
-    pieces: Pieces,
+    pieces: PieceTokenizer,
 }
 
 /// Tokens by id.
@@ -249,7 +249,7 @@ struct Tokens {
     types: Vec<i32>,
 }
 
-impl Source<'_> {
+impl VocabularySource<'_> {
     fn wrong(&self, key: &str, found: String, expected: &str) -> CheckpointError {
         wrong(self.path, key, found, expected)
     }
@@ -277,7 +277,7 @@ impl Source<'_> {
                 _ => NORMAL,
             };
         }
-        let visible: &[&str] = if let Pieces::Merged { visible, .. } = self.pieces { visible } else { &[] };
+        let visible: &[&str] = if let PieceTokenizer::Merged { visible, .. } = self.pieces { visible } else { &[] };
         for added in &self.file.added_tokens {
             let is_text = visible.contains(&added.content.as_str());
             let control = !is_text && (added.special || looks_special(&added.content));
@@ -303,13 +303,13 @@ impl Source<'_> {
     fn model(&self) -> Result<Option<Vec<(&'static str, Value)>>, CheckpointError> {
         if self.file.model.byte_fallback {
             return Ok(Some(match self.pieces {
-                Pieces::Merged { name, .. } => vec![
+                PieceTokenizer::Merged { name, .. } => vec![
                     ("model", name.into()),
                     ("pre", name.into()),
                     ("merges", self.merges()?),
                     ("add_space_prefix", false.into()),
                 ],
-                Pieces::Scored => vec![
+                PieceTokenizer::Scored => vec![
                     ("model", "llama".into()),
                     ("pre", "default".into()),
                     ("scores", self.scores()?),

@@ -16,7 +16,7 @@ use super::shards::{Shards, StoredTensor};
 /// Types of bytes that hold two four-bit numbers.
 const CODES: [&str; 2] = ["I8", "U8"];
 /// Name endings of scales of activations, which are not quantised here.
-const OF_ACTIVATIONS: [&str; 5] = [".input_scale", ".input_global_scale", ".activation_scale", ".k_scale", ".v_scale"];
+const ACTIVATION_ENDS: [&str; 5] = [".input_scale", ".input_global_scale", ".activation_scale", ".k_scale", ".v_scale"];
 /// Name endings of the number that multiplies an NVFP4 matrix, and of the number that divides it
 /// (ModelOpt, compressed-tensors).
 const FACTORS: [(&str, Change); 2] = [("_scale_2", Change::Keep), ("_global_scale", Change::Inverse)];
@@ -27,8 +27,8 @@ const RANKS: [u64; 3] = [8, 4, 1];
 
 /// Returns the number of machines that quantised FP8 matrices, each its own rows: the number that
 /// fits the scales, otherwise 1. `ends` are the name endings of these matrices.
-fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
-    let Some([block, _]) = of.block else { return 1 };
+fn ranks(shards: &Shards, quantisation: &Quantisation, ends: &[&str]) -> u64 {
+    let Some([block, _]) = quantisation.block else { return 1 };
     let of_ends = shards.tensors.iter().filter(|(name, _)| ends.iter().any(|end| name.ends_with(end)));
     let shapes: Vec<[u64; 2]> = of_ends
         .filter_map(|(name, matrix)| {
@@ -49,17 +49,24 @@ fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
 /// on. Vectors with a factor vector get it as their scales.
 pub(super) fn weights(
     shards: &Shards,
-    of: &Quantisation,
-    &Family { by_rank, multiplied, .. }: &Family,
+    quantisation: &Quantisation,
+    &Family { by_rank, scaled_vectors, .. }: &Family,
 ) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
     // Each scheme once, because each is asked about each tensor.
     let mut schemes: Vec<Scheme> = Vec::new();
-    for scheme in of.integers.values().flatten() {
+    for scheme in quantisation.integers.values().flatten() {
         if !schemes.contains(&scheme) {
             schemes.push(scheme);
         }
     }
-    let reader = WeightReader { shards, of, schemes, by_rank, multiplied, ranks: ranks(shards, of, by_rank) };
+    let reader = WeightReader {
+        shards,
+        quantisation,
+        schemes,
+        by_rank,
+        scaled_vectors,
+        ranks: ranks(shards, quantisation, by_rank),
+    };
     let mut weights = BTreeMap::new();
     for (name, stored) in shards.tensors.iter().filter(|(name, _)| !reader.is_scale(name)) {
         match reader.quantised(name, stored)? {
@@ -75,12 +82,12 @@ pub(super) fn weights(
 /// Stored tensors, and how their quantisation divides weights among them.
 struct WeightReader<'a> {
     shards: &'a Shards,
-    of: &'a Quantisation,
+    quantisation: &'a Quantisation,
     schemes: Vec<Scheme>,
     /// Ends of the names of matrices that several machines quantised.
     by_rank: &'a [&'a str],
     /// Ends of the names of vectors, and of the vectors with their factors.
-    multiplied: &'a [(&'a str, &'a str)],
+    scaled_vectors: &'a [(&'a str, &'a str)],
     /// Number of these machines.
     ranks: u64,
 }
@@ -98,16 +105,16 @@ impl WeightReader<'_> {
         let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
         let beside = name.strip_suffix(".scale").and_then(|base| tensors.get(&*format!("{base}.weight")));
         weight.is_some_and(|weight| self.has_weight(weight))
-            || self.schemes.iter().any(|scheme| scheme.is_beside(self.shards, name))
-            || self.of.codes && codebook::is_beside(self.shards, name)
+            || self.schemes.iter().any(|scheme| scheme.is_companion(self.shards, name))
+            || self.quantisation.codes && codebook::is_companion(self.shards, name)
             || beside.is_some_and(|weight| {
                 let dtype = &weight.entry.dtype;
                 CODES.contains(&dtype.name) || dtype.element == Some(Element::F8E4m3)
             })
             || name.strip_suffix("_scales").is_some_and(|base| tensors.contains_key(&*format!("{base}_blocks")))
-            || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
+            || ACTIVATION_ENDS.iter().any(|end| name.ends_with(end))
             || FACTORS.iter().filter_map(|(end, _)| name.strip_suffix(end)).any(|weight| self.has_weight(weight))
-            || self.multiplied.iter().any(|(end, other)| {
+            || self.scaled_vectors.iter().any(|(end, other)| {
                 name.strip_suffix(other).is_some_and(|base| tensors.contains_key(&*format!("{base}{end}")))
             })
     }
@@ -128,7 +135,7 @@ impl WeightReader<'_> {
         {
             return Ok(Some((base.into(), blocks(shards, name, stored, scales, found)?)));
         }
-        if let Some(scheme) = self.of.scheme(name)
+        if let Some(scheme) = self.quantisation.scheme(name)
             && let Some((matrix, array)) = scheme.weight(shards, name)?
         {
             return Ok(Some((matrix.into(), array)));
@@ -137,7 +144,7 @@ impl WeightReader<'_> {
             let expected = "in a module that targets of config_groups name, with integers";
             return Err(shards.wrong(name, "integers without a group".to_owned(), expected));
         }
-        if self.of.codes
+        if self.quantisation.codes
             && let Some(array) = codebook::weight(shards, name)?
         {
             return Ok(Some((name.into(), array)));
@@ -171,7 +178,7 @@ impl WeightReader<'_> {
             .ok_or_else(|| shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3"))?;
         if element == Element::F8E4m3 && self.ranks > 1 && self.by_rank.iter().any(|end| name.ends_with(end)) {
             let part = |rank| {
-                let part = of_rank(shards, name, stored, self.of, rank, self.ranks)?;
+                let part = rank_rows(shards, name, stored, self.quantisation, rank, self.ranks)?;
                 Ok((format!("{name}.{rank}").into(), part))
             };
             return (0..self.ranks).map(part).collect();
@@ -180,9 +187,17 @@ impl WeightReader<'_> {
             let (scale_name, found) = self.scales_of(name).ok_or_else(|| {
                 shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
             })?;
-            array.set_scales(scales(shards, name, &entry.shape, scale_name, &found.entry, found.extent(), self.of)?);
+            array.set_scales(scales(
+                shards,
+                name,
+                &entry.shape,
+                scale_name,
+                &found.entry,
+                found.extent(),
+                self.quantisation,
+            )?);
         }
-        let mut ends = self.multiplied.iter();
+        let mut ends = self.scaled_vectors.iter();
         let factors = ends.find_map(|(end, other)| Some(format!("{}{other}", name.strip_suffix(end)?)));
         if let Some(factors) = factors {
             array.set_scales(number_by_number(shards, &entry.shape, &factors)?);
@@ -212,11 +227,11 @@ fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales
 
 /// Returns the rows of one machine with their own scales; all machines have the same number of
 /// rows.
-fn of_rank(
+fn rank_rows(
     shards: &Shards,
     name: &str,
     stored: &StoredTensor,
-    of: &Quantisation,
+    quantisation: &Quantisation,
     rank: u64,
     ranks: u64,
 ) -> Result<Array, CheckpointError> {
@@ -233,7 +248,7 @@ fn of_rank(
     let array = Array::whole(own.extent(stored.file), Element::F8E4m3, &own.shape);
     let mut array = array.ok_or_else(|| shards.wrong(name, format!("{:?}", stored.entry.shape), "a matrix"))?;
     let extent = own_scales.extent(all_scales.file);
-    array.set_scales(scales(shards, name, &own.shape, &scale_name, &own_scales, extent, of)?);
+    array.set_scales(scales(shards, name, &own.shape, &scale_name, &own_scales, extent, quantisation)?);
     Ok(array)
 }
 
@@ -246,7 +261,7 @@ fn scales(
     name: &str,
     found: &Entry,
     extent: Extent,
-    of: &Quantisation,
+    quantisation: &Quantisation,
 ) -> Result<Scales, CheckpointError> {
     let kind = match found.dtype.name {
         "F8_E8M0" | "U8" => ScaleKind::Power,
@@ -273,12 +288,12 @@ fn scales(
         let last = [of_rows.div_ceil(block[0]), columns.div_ceil(block[1])];
         Some(outer.iter().copied().chain(last).collect())
     };
-    let block = match of.block {
+    let block = match quantisation.block {
         _ if count == 1 => [rows, columns],
         Some(block) if shape_of(block).as_deref() == Some(&*found.shape) => block,
         _ if found.shape.first() == lead.first() && count == rows => [1, columns],
         _ => {
-            let expected = match of.block {
+            let expected = match quantisation.block {
                 Some([rows, columns]) => format!("a scale for each {rows} rows and {columns} columns of {shape:?}"),
                 None => format!("one scale, or one for each row of {shape:?}"),
             };

@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::error::CheckpointError;
-use super::vocabulary::{Added, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
+use super::vocabulary::{AddedToken, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
 
 /// Name of the list of words.
 pub(super) const LIST: &str = "vocab.txt";
@@ -94,7 +94,8 @@ pub(super) fn list(folder: &Path, said: &Json) -> Result<File, CheckpointError> 
         text.unwrap_or(usual).to_owned()
     };
     let control = CONTROL.iter().map(|(key, usual)| named(key, usual));
-    let added_tokens = control.filter_map(|content| Some(Added { id: *ids.get(&content)?, content, special: true }));
+    let added_tokens =
+        control.filter_map(|content| Some(AddedToken { id: *ids.get(&content)?, content, special: true }));
     Ok(File {
         added_tokens: added_tokens.collect(),
         normalizer: json!({

@@ -388,17 +388,17 @@ pub fn quoted(name: &str) -> String {
 /// Returns the number of known names, and those that share the longest beginnings with `found`.
 pub fn among(found: &str, known: &[&str]) -> String {
     /// Maximum number of names shown, and minimum number of shared letters.
-    const SHOWN: usize = 6;
-    const LEAST: usize = 3;
+    const MAX_NAMES: usize = 6;
+    const MIN_SHARED_LETTERS: usize = 3;
     let letters = |name: &str| -> Vec<u8> {
         name.bytes().filter(u8::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()
     };
     let own = letters(found);
     let shared = |name: &str| letters(name).iter().zip(&own).take_while(|(a, b)| a == b).count();
     let mut near: Vec<(usize, &str)> = known.iter().map(|name| (shared(name), *name)).collect();
-    near.retain(|(shared, _)| *shared >= LEAST);
+    near.retain(|(shared, _)| *shared >= MIN_SHARED_LETTERS);
     near.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
-    near.truncate(SHOWN);
+    near.truncate(MAX_NAMES);
     let names: Vec<&str> = near.into_iter().map(|(_, name)| name).collect();
     let named = if names.is_empty() { String::new() } else { format!(", among them {}", names.join(", ")) };
     format!("{} others{named}", known.len())

@@ -18,7 +18,7 @@ use memmap2::Mmap;
 use super::error::{Fault, GgufError, Place};
 use super::foreign;
 use super::metadata::Metadata;
-use super::parse::{ARCHITECTURE, Parsed, Tensor, parse};
+use super::parse::{ARCHITECTURE, ParsedHeader, Tensor, parse};
 use super::tensor_type::TensorType;
 
 /// Data that identify a file, to detect that it changed after it was read.
@@ -40,7 +40,7 @@ pub struct FileIdentity {
 #[derive(Debug)]
 pub struct ShardFile {
     path: Arc<Path>,
-    backing: Backing,
+    backing: FileBacking,
     modified: Option<(u64, u32)>,
     version: u32,
     alignment: u32,
@@ -48,14 +48,14 @@ pub struct ShardFile {
 }
 
 #[derive(Debug)]
-enum Backing {
+enum FileBacking {
     /// A mapping, and the file for other readers.
     Mapped(Mmap, File),
     Memory(Cow<'static, [u8]>),
 }
 
 /// A model in GGUF's terms: checked metadata and tensors of all its files. Files of other formats
-/// are presented in the same terms ([`Gguf::presented`]), with derived tensors where they differ
+/// are presented in the same terms ([`Gguf::from_files`]), with derived tensors where they differ
 /// from GGUF.
 #[derive(Debug)]
 pub struct Gguf {
@@ -93,7 +93,7 @@ impl Gguf {
         if path.is_dir() {
             return Err(foreign::folder(path));
         }
-        Gguf::of_shard(ShardFile::mapped(path)?)
+        Gguf::from_shard(ShardFile::mapped(path)?)
     }
 
     /// Reads the model to which an open file belongs. `path` is the file's.
@@ -101,12 +101,12 @@ impl Gguf {
     /// # Errors
     /// See [`Gguf::open`].
     pub fn of_file(file: File, path: &Path) -> Result<Gguf, GgufError> {
-        Gguf::of_shard(ShardFile::of_file(file, path)?)
+        Gguf::from_shard(ShardFile::of_file(file, path)?)
     }
 
-    fn of_shard(shard: ShardFile) -> Result<Gguf, GgufError> {
-        let (file, parsed) = shard.parsed(0)?;
-        match split_of(&file.path, &parsed.metadata)? {
+    fn from_shard(shard: ShardFile) -> Result<Gguf, GgufError> {
+        let (file, parsed) = shard.parse_header(0)?;
+        match split_info(&file.path, &parsed.metadata)? {
             None => Gguf::new(vec![file], vec![parsed]),
             Some(split) => open_shards(file, &split),
         }
@@ -117,11 +117,11 @@ impl Gguf {
     /// # Errors
     /// When it is malformed.
     pub fn from_bytes(name: &Path, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Gguf, GgufError> {
-        let (file, parsed) = ShardFile::new(name.into(), Backing::Memory(bytes.into()), None).parsed(0)?;
+        let (file, parsed) = ShardFile::new(name.into(), FileBacking::Memory(bytes.into()), None).parse_header(0)?;
         Gguf::new(vec![file], vec![parsed])
     }
 
-    fn new(files: Vec<ShardFile>, parsed: Vec<Parsed>) -> Result<Gguf, GgufError> {
+    fn new(files: Vec<ShardFile>, parsed: Vec<ParsedHeader>) -> Result<Gguf, GgufError> {
         let mut tensors = Vec::new();
         let mut metadata = None;
         for parsed in parsed {
@@ -140,7 +140,7 @@ impl Gguf {
     ///
     /// # Errors
     /// When a tensor name appears twice, or a tensor is not inside its file.
-    pub fn presented(
+    pub fn from_files(
         files: Vec<ShardFile>,
         metadata: Metadata,
         mut tensors: Vec<Tensor>,
@@ -165,7 +165,7 @@ impl Gguf {
             };
             if tensor.offset.checked_add(tensor.bytes).is_none_or(|end| end > limit) {
                 let fault = Fault::OutsideFile { offset: tensor.offset, bytes: tensor.bytes, limit };
-                return Err(malformed(tensor, &files, metadata.path(), fault));
+                return Err(tensor_error(tensor, &files, metadata.path(), fault));
             }
         }
         let own = tensors.len();
@@ -310,8 +310,8 @@ impl Gguf {
     /// If the system has no more handles.
     pub fn handles(&self) -> io::Result<Vec<Option<File>>> {
         let handle = |file: &ShardFile| match &file.backing {
-            Backing::Mapped(_, file) => file.try_clone().map(Some),
-            Backing::Memory(_) => Ok(None),
+            FileBacking::Mapped(_, file) => file.try_clone().map(Some),
+            FileBacking::Memory(_) => Ok(None),
         };
         self.files.iter().map(handle).collect()
     }
@@ -324,7 +324,7 @@ fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<u
     for pair in by_name.windows(2) {
         let (first, second) = (&tensors[pair[0]], &tensors[pair[1]]);
         if first.name == second.name {
-            return Err(malformed(second, files, path, Fault::Duplicate { first: first.offset }));
+            return Err(tensor_error(second, files, path, Fault::Duplicate { first: first.offset }));
         }
     }
     Ok(by_name)
@@ -332,7 +332,7 @@ fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<u
 
 /// Returns an error about a tensor, with the path of its file. `path` replaces it for a tensor
 /// without a file.
-fn malformed(tensor: &Tensor, files: &[ShardFile], path: &Path, fault: Fault) -> GgufError {
+fn tensor_error(tensor: &Tensor, files: &[ShardFile], path: &Path, fault: Fault) -> GgufError {
     let path = files.get(tensor.file).map_or(path, ShardFile::path).into();
     GgufError::Malformed { path, offset: tensor.offset, place: Place::Tensor(tensor.name.clone()), fault }
 }
@@ -361,14 +361,14 @@ impl ShardFile {
         // ensure this, as with every mapped model (this is documented).
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map"))?;
         let modified = modified.map(|time| (time.as_secs(), time.subsec_nanos()));
-        Ok(ShardFile::new(path.into(), Backing::Mapped(map, file), modified))
+        Ok(ShardFile::new(path.into(), FileBacking::Mapped(map, file), modified))
     }
 
-    fn new(path: Arc<Path>, backing: Backing, modified: Option<(u64, u32)>) -> ShardFile {
+    fn new(path: Arc<Path>, backing: FileBacking, modified: Option<(u64, u32)>) -> ShardFile {
         ShardFile { path, backing, modified, version: 0, alignment: 0, header_bytes: 0 }
     }
 
-    fn parsed(mut self, index: usize) -> Result<(ShardFile, Parsed), GgufError> {
+    fn parse_header(mut self, index: usize) -> Result<(ShardFile, ParsedHeader), GgufError> {
         let parsed = parse(&self.path, self.data(), index)?;
         (self.version, self.alignment, self.header_bytes) = (parsed.version, parsed.alignment, parsed.header_bytes);
         Ok((self, parsed))
@@ -388,8 +388,8 @@ impl ShardFile {
     /// Returns all bytes of the file.
     pub fn data(&self) -> &[u8] {
         match &self.backing {
-            Backing::Mapped(map, _) => map,
-            Backing::Memory(bytes) => bytes,
+            FileBacking::Mapped(map, _) => map,
+            FileBacking::Memory(bytes) => bytes,
         }
     }
 
@@ -405,7 +405,7 @@ impl ShardFile {
 
     /// Returns whether the file is mapped, so that it can be read again, rather than in memory.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.backing, Backing::Mapped(..))
+        matches!(self.backing, FileBacking::Mapped(..))
     }
 
     /// Returns the identity of the file as it was read.
@@ -436,7 +436,7 @@ impl Split {
     }
 }
 
-fn split_of(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufError> {
+fn split_info(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufError> {
     let count: u64 = metadata.read_or("split.count", 0)?;
     if count <= 1 {
         return Ok(None);
@@ -465,7 +465,7 @@ fn open_shards(opened: ShardFile, split: &Split) -> Result<Gguf, GgufError> {
     for number in 0..split.count {
         let path = split.path(number);
         let file = opened.take_if(|file| *file.path == *path).map_or_else(|| ShardFile::mapped(&path), Ok);
-        let (file, shard) = file.and_then(|file| file.parsed(files.len())).map_err(|error| match error {
+        let (file, shard) = file.and_then(|file| file.parse_header(files.len())).map_err(|error| match error {
             GgufError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => GgufError::MissingShard {
                 path: (&*named).into(),
                 missing: path.as_path().into(),

@@ -15,7 +15,7 @@ use ixc_failure::Class;
 use super::error::GgufError;
 
 /// Type of file that is often mistaken for a model.
-struct Kind {
+struct ForeignKind {
     what: &'static str,
     advice: &'static str,
     /// Tests whether the beginning of a file has this type.
@@ -26,44 +26,44 @@ const CONVERT: &str = "convert its folder with llama.cpp's `python convert_hf_to
 const UNPACK: &str = "unpack it first";
 
 /// Types of files, the most specific first.
-const KINDS: [Kind; 19] = [
-    Kind { what: "a safetensors file", advice: "give its folder, with config.json", is: is_safetensors },
-    Kind {
+const KINDS: [ForeignKind; 19] = [
+    ForeignKind { what: "a safetensors file", advice: "give its folder, with config.json", is: is_safetensors },
+    ForeignKind {
         what: "a PyTorch checkpoint",
         advice: CONVERT,
         is: |b| b.starts_with(b"PK\x03\x04") && holds(b, b"data.pkl"),
     },
     // Protocols 2 to 5; torch.save wrote plain pickles before version 1.6.
-    Kind {
+    ForeignKind {
         what: "a pickle, as older PyTorch checkpoints are",
         advice: CONVERT,
         is: |b| matches!(b, [0x80, 2..=5, ..]),
     },
-    Kind { what: "a zip archive", advice: UNPACK, is: |b| b.starts_with(b"PK\x03\x04") },
-    Kind { what: "a gzip archive", advice: UNPACK, is: |b| b.starts_with(&[0x1f, 0x8b]) },
-    Kind { what: "a Zstandard archive", advice: UNPACK, is: |b| b.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) },
-    Kind { what: "an xz archive", advice: UNPACK, is: |b| b.starts_with(b"\xfd7zXZ\0") },
-    Kind { what: "a 7z archive", advice: UNPACK, is: |b| b.starts_with(b"7z\xbc\xaf\x27\x1c") },
-    Kind { what: "a tar archive", advice: UNPACK, is: |b| b.get(257..262) == Some(b"ustar") },
+    ForeignKind { what: "a zip archive", advice: UNPACK, is: |b| b.starts_with(b"PK\x03\x04") },
+    ForeignKind { what: "a gzip archive", advice: UNPACK, is: |b| b.starts_with(&[0x1f, 0x8b]) },
+    ForeignKind { what: "a Zstandard archive", advice: UNPACK, is: |b| b.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) },
+    ForeignKind { what: "an xz archive", advice: UNPACK, is: |b| b.starts_with(b"\xfd7zXZ\0") },
+    ForeignKind { what: "a 7z archive", advice: UNPACK, is: |b| b.starts_with(b"7z\xbc\xaf\x27\x1c") },
+    ForeignKind { what: "a tar archive", advice: UNPACK, is: |b| b.get(257..262) == Some(b"ustar") },
     // Magic numbers that llama.cpp wrote before GGUF, little-endian: ggml, ggmf, ggjt, ggla.
-    Kind {
+    ForeignKind {
         what: "a GGML file, older than GGUF",
         advice: "convert it with llama.cpp's `convert_llama_ggml_to_gguf.py`, or get the model as GGUF",
         is: |b| [&b"lmgg"[..], b"fmgg", b"tjgg", b"algg"].iter().any(|magic| b.starts_with(magic)),
     },
-    Kind {
+    ForeignKind {
         what: "an ONNX model",
         advice: "convert the model that it was exported from: llama.cpp's `python convert_hf_to_gguf.py FOLDER`",
         is: is_onnx,
     },
-    Kind { what: "an HDF5 file", advice: CONVERT, is: |b| b.starts_with(b"\x89HDF\r\n\x1a\n") },
-    Kind { what: "a NumPy array", advice: CONVERT, is: |b| b.starts_with(b"\x93NUMPY") },
-    Kind {
+    ForeignKind { what: "an HDF5 file", advice: CONVERT, is: |b| b.starts_with(b"\x89HDF\r\n\x1a\n") },
+    ForeignKind { what: "a NumPy array", advice: CONVERT, is: |b| b.starts_with(b"\x93NUMPY") },
+    ForeignKind {
         what: "a Git LFS pointer: the file itself was not downloaded",
         advice: "`git lfs pull` fetches it",
         is: |b| b.starts_with(b"version https://git-lfs"),
     },
-    Kind {
+    ForeignKind {
         what: "a web page, not the expected file",
         advice: "download the file itself",
         is: |b| {
@@ -71,7 +71,7 @@ const KINDS: [Kind; 19] = [
             text.starts_with("<!doctype html") || text.starts_with("<html")
         },
     },
-    Kind {
+    ForeignKind {
         what: "a dataflow descriptor",
         advice: "`ixc simulate` takes it",
         is: |b| {
@@ -79,7 +79,7 @@ const KINDS: [Kind; 19] = [
             text.starts_with('{') && text.contains("\"grid\"") && text.contains("\"version\"")
         },
     },
-    Kind {
+    ForeignKind {
         what: "JSON text, such as a model's configuration",
         advice: "give the model itself, or the folder with its safetensors files",
         is: |b| {
@@ -90,12 +90,12 @@ const KINDS: [Kind; 19] = [
             inner.is_some_and(|(rest, begins)| rest.trim_start().chars().next().is_none_or(|c| begins.contains(c)))
         },
     },
-    Kind {
+    ForeignKind {
         what: "IR text",
         advice: "`ixc opt` takes graphs, `ixc kernel` kernels",
         is: |b| ["weight @", "func @", "kernel "].iter().any(|word| text_of(b).starts_with(word)),
     },
-    Kind {
+    ForeignKind {
         what: "a picture or a document",
         advice: "give a model",
         is: |b| [&b"\x89PNG"[..], b"\xff\xd8\xff", b"%PDF"].iter().any(|magic| b.starts_with(magic)),

@@ -107,7 +107,7 @@ impl Tensor {
 
 /// Content of a file's header.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedHeader {
     pub version: u32,
     pub alignment: u32,
     pub metadata: Metadata,
@@ -117,7 +117,7 @@ pub(super) struct Parsed {
 }
 
 /// Reads the header of `bytes`, a whole file; its tensors get the file index `file`.
-pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parsed, GgufError> {
+pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<ParsedHeader, GgufError> {
     let mut cursor = Cursor { path, bytes, at: 0, place: Place::Header };
     let version = magic_and_version(&mut cursor)?;
     let tensor_count = cursor.u64()?;
@@ -125,7 +125,7 @@ pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parse
     let metadata = keys(&mut cursor, key_count)?;
     let alignment = alignment(&metadata)?;
     let tensors = tensors(&mut cursor, tensor_count, alignment, file)?;
-    Ok(Parsed { version, alignment, metadata, tensors, header_bytes: cursor.at as u64 })
+    Ok(ParsedHeader { version, alignment, metadata, tensors, header_bytes: cursor.at as u64 })
 }
 
 /// Maximum number of leading bytes of a file in an error.
@@ -324,12 +324,12 @@ impl<'a> Cursor<'a> {
         GgufError::Malformed { path, offset: at as u64, place: self.place.clone(), fault }
     }
 
-    fn left(&self) -> u64 {
+    fn remaining(&self) -> u64 {
         (self.bytes.len() - self.at) as u64
     }
 
     fn take(&mut self, needed: u64) -> Result<&'a [u8], GgufError> {
-        let left = self.left();
+        let left = self.remaining();
         let range = usize::try_from(needed).ok().and_then(|n| self.at.checked_add(n)).map(|end| self.at..end);
         match range.and_then(|range| self.bytes.get(range)) {
             Some(taken) => {
@@ -357,7 +357,7 @@ impl<'a> Cursor<'a> {
     /// Returns `found` as a count, if it is at most `max` and the rest of the file can hold as many
     /// items of `smallest` bytes.
     fn count(&self, what: &'static str, found: u64, smallest: u64, max: u64) -> Result<usize, GgufError> {
-        let limit = (self.left() / smallest).min(max);
+        let limit = (self.remaining() / smallest).min(max);
         let fits = if found <= limit { usize::try_from(found).ok() } else { None };
         fits.ok_or_else(|| self.fault_at(self.at, Fault::Count { what, found, limit }))
     }
@@ -366,7 +366,7 @@ impl<'a> Cursor<'a> {
     fn string(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
         let at = self.at;
         let found = self.u64()?;
-        let limit = limit.min(self.left());
+        let limit = limit.min(self.remaining());
         if found > limit {
             return Err(self.fault_at(at, Fault::Length { what, found, limit }));
         }

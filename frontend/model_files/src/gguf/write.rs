@@ -25,21 +25,21 @@ struct WrittenTensor {
     name: String,
     type_id: u32,
     dims: Vec<u64>,
-    data: Data,
+    data: TensorData,
 }
 
 #[derive(Clone, Debug)]
-enum Data {
+enum TensorData {
     Bytes(Vec<u8>),
     /// Zeros that are not stored.
     Hole(u64),
 }
 
-impl Data {
+impl TensorData {
     fn len(&self) -> u64 {
         match self {
-            Data::Bytes(bytes) => bytes.len() as u64,
-            Data::Hole(bytes) => *bytes,
+            TensorData::Bytes(bytes) => bytes.len() as u64,
+            TensorData::Hole(bytes) => *bytes,
         }
     }
 }
@@ -80,10 +80,10 @@ impl GgufWriter {
 
     /// Appends a tensor of type `type_id`; `dims` in `ne` order.
     pub fn tensor(self, name: &str, type_id: u32, dims: &[u64], data: Vec<u8>) -> GgufWriter {
-        self.put(name, type_id, dims, Data::Bytes(data))
+        self.put(name, type_id, dims, TensorData::Bytes(data))
     }
 
-    fn put(mut self, name: &str, type_id: u32, dims: &[u64], data: Data) -> GgufWriter {
+    fn put(mut self, name: &str, type_id: u32, dims: &[u64], data: TensorData) -> GgufWriter {
         self.tensors.push(WrittenTensor { name: name.to_owned(), type_id, dims: dims.to_vec(), data });
         self
     }
@@ -107,7 +107,7 @@ impl GgufWriter {
     /// # Panics
     /// When type and dimensions have no valid length.
     pub fn hole(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
-        self.put(name, tensor_type.id, dims, Data::Hole(tensor_bytes(tensor_type, dims)))
+        self.put(name, tensor_type.id, dims, TensorData::Hole(tensor_bytes(tensor_type, dims)))
     }
 
     /// Returns the file's bytes, including those of holes.
@@ -116,8 +116,8 @@ impl GgufWriter {
         for tensor in &self.tensors {
             out.resize(out.len().next_multiple_of(self.alignment), 0);
             match &tensor.data {
-                Data::Bytes(bytes) => out.extend(bytes),
-                Data::Hole(bytes) => out.resize(out.len() + *bytes as usize, 0),
+                TensorData::Bytes(bytes) => out.extend(bytes),
+                TensorData::Hole(bytes) => out.resize(out.len() + *bytes as usize, 0),
             }
         }
         out.resize(out.len().next_multiple_of(self.alignment), 0);
@@ -136,7 +136,7 @@ impl GgufWriter {
         for tensor in &self.tensors {
             let start = end.next_multiple_of(self.alignment as u64);
             end = start + tensor.data.len();
-            if let Data::Bytes(bytes) = &tensor.data {
+            if let TensorData::Bytes(bytes) = &tensor.data {
                 file.seek(SeekFrom::Start(start))?;
                 file.write_all(bytes)?;
             }
@@ -165,9 +165,9 @@ impl GgufWriter {
         for (index, tensor) in self.tensors.iter().enumerate() {
             end = pad(out, end)? + tensor.data.len();
             match &tensor.data {
-                Data::Bytes(bytes) => out.write_all(bytes)?,
-                Data::Hole(bytes) => {
-                    let mut counted = Counted { out, written: 0 };
+                TensorData::Bytes(bytes) => out.write_all(bytes)?,
+                TensorData::Hole(bytes) => {
+                    let mut counted = CountingWriter { out, written: 0 };
                     fill(index, &mut counted)?;
                     let written = counted.written;
                     if written != *bytes {
@@ -206,12 +206,12 @@ impl GgufWriter {
 }
 
 /// Counts written bytes.
-struct Counted<'o> {
+struct CountingWriter<'o> {
     out: &'o mut dyn Write,
     written: u64,
 }
 
-impl Write for Counted<'_> {
+impl Write for CountingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.written += written as u64;

@@ -1,12 +1,12 @@
 //! Dense models with their own tensor names.
 
 use super::super::conversions::{
-    key_turned_back, of_length_1, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns,
-    query_key_value, query_turned_back, row, rows_of_vocabulary, skip, turned_query_key_value,
+    key_turned_back, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns,
+    query_key_value, query_turned_back, row, rows_of_vocabulary, skip, turned_query_key_value, unit_rows,
 };
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, TURNED, rule};
+use super::super::names::{ADJACENT_ROPE, Rule, rule};
 use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[
@@ -32,7 +32,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "apertus",
         tensors: &[APERTUS],
         activations: &["xielu"],
-        numbers_of_layers: &[
+        layer_numbers: &[
             ("mlp.act_fn.alpha_n", "xielu.alpha_n"),
             ("mlp.act_fn.alpha_p", "xielu.alpha_p"),
             ("mlp.act_fn.beta", "xielu.beta"),
@@ -50,7 +50,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "apertus",
         tensors: &[TEXT_ALONE, APERTUS],
         activations: &["xielu"],
-        numbers_of_layers: &[
+        layer_numbers: &[
             ("mlp.act_fn.alpha_n", "xielu.alpha_n"),
             ("mlp.act_fn.alpha_p", "xielu.alpha_p"),
             ("mlp.act_fn.beta", "xielu.beta"),
@@ -132,7 +132,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: baichuan,
         tensors: &[UNIT_HEAD, BAICHUAN],
         defaults: r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4}"#,
-        when: |config| Ok(config.count(&["vocab_size"])? == Some(BAICHUAN_2_TOKENS)),
+        applies: |config| Ok(config.count(&["vocab_size"])? == Some(BAICHUAN_2_TOKENS)),
         ..USUAL
     },
     Family {
@@ -184,7 +184,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["xverse"],
         architecture: "xverse",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
         ..USUAL
     },
@@ -479,7 +479,7 @@ static BAICHUAN: &[Rule] =
     &[rule("model.layers.{L}.self_attn.W_pack.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value)];
 
 /// Output matrix whose rows the model divides by their length.
-static UNIT_HEAD: &[Rule] = &[rule("lm_head.weight", "output.weight", of_length_1)];
+static UNIT_HEAD: &[Rule] = &[rule("lm_head.weight", "output.weight", unit_rows)];
 
 fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("gate_attn_act_mode", |value| value.as_str() != Some("sigmoid"), "sigmoid")?;

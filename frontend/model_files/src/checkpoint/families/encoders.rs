@@ -33,7 +33,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["eurobert"],
         architecture: "eurobert",
-        keys: whole,
+        keys: not_causal,
         tensors: &[&[rule("lm_head", "", skip)]],
         defaults: r#"{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
             "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 250000.0}"#,
@@ -50,14 +50,14 @@ pub(super) static ROWS: &[Family] = &[
             "local_attention": 128, "global_attn_every_n_layers": 3, "hidden_activation": "gelu"}"#,
         ..USUAL
     },
-    // EmbeddingGemma has the same name as Gemma 3; only the key in `when` distinguishes them.
+    // EmbeddingGemma has the same name as Gemma 3; only the key in `applies` distinguishes them.
     Family {
         model_types: &["gemma3_text", "gemma3"],
         architecture: "gemma-embedding",
         keys: gemma_embedding,
         tensors: &[DENSE, gemma::GEMMA_3],
         dense_modules: &["dense_2", "dense_3"],
-        when: |config| Ok(config.flag(&["use_bidirectional_attention"])? == Some(true)),
+        applies: |config| Ok(config.flag(&["use_bidirectional_attention"])? == Some(true)),
         activations: &["gelu_pytorch_tanh"],
         defaults: gemma::GEMMA_3_DEFAULTS,
         ..USUAL
@@ -134,7 +134,7 @@ static MODERN: &[Rule] = &[
 static DENSE: &[Rule] = &[rule("dense_2.linear", "dense_2", plain), rule("dense_3.linear", "dense_3", plain)];
 
 /// Marks attention as not causal, and refuses configurations with causal attention.
-fn whole(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+fn not_causal(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     for key in ["is_causal", "causal", "is_decoder"] {
         keys.refuse(key, |value| value.as_bool() == Some(true), "false")?;
     }
@@ -143,13 +143,13 @@ fn whole(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn bert(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    whole(keys)?;
+    not_causal(keys)?;
     keys.refuse("position_embedding_type", |value| value.as_str() != Some("absolute"), "absolute")
 }
 
 /// Puts keys of Nomic Embed: those on the hub have GPT-2's names, those of transformers others.
 fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    whole(keys)?;
+    not_causal(keys)?;
     let is_true = |value: &serde_json::Value| value.as_bool() == Some(true);
     for key in ["prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved"] {
         keys.refuse(key, is_true, "false")?;
@@ -171,7 +171,7 @@ fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 /// Puts keys of ModernBERT, whose window has equal halves before and after a token.
 fn modern(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    whole(keys)?;
+    not_causal(keys)?;
     keys.number("attention.layer_norm_epsilon", &["norm_eps"])?;
     keys.count("attention.sliding_window", &["local_attention"])?;
     match keys.config.has("layer_types") {

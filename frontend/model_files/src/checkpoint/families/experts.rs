@@ -7,7 +7,7 @@ use super::super::conversions::{
 };
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, TURNED, rule};
+use super::super::names::{ADJACENT_ROPE, Rule, rule};
 use super::linear_attention::attends_linearly;
 use super::{Family, SIGMOID, USUAL};
 
@@ -80,7 +80,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.put("expert_gating_func", 1u32);
             Ok(())
         },
-        tensors: &[ARCTIC, TURNED],
+        tensors: &[ARCTIC, ADJACENT_ROPE],
         ignores_head_dim: true,
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 1}"#,
         ..USUAL
@@ -157,7 +157,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
         // MiniMax-01 has the same name.
-        when: |config| Ok(!attends_linearly(config)?),
+        applies: |config| Ok(!attends_linearly(config)?),
         ..USUAL
     },
     Family {
@@ -333,10 +333,14 @@ fn small_thinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.count("attention.sliding_window", &["sliding_window_size"])?;
         keys.flags("attention.sliding_window_pattern", windows.iter().map(|window| *window != 0));
     }
-    const TURNED: &str = "rope_layout";
-    if let Some(turned) = config.counts(TURNED)? {
+    const ADJACENT_ROPE: &str = "rope_layout";
+    if let Some(turned) = config.counts(ADJACENT_ROPE)? {
         if any && turned.iter().zip(&windows).any(|(turned, window)| *turned != 0 && *window == 0) {
-            return Err(config.wrong(TURNED, "one that turns layers without a window", "those with a window alone"));
+            return Err(config.wrong(
+                ADJACENT_ROPE,
+                "one that turns layers without a window",
+                "those with a window alone",
+            ));
         }
         keys.flags("attention.rope_pattern", turned.into_iter().map(|turned| turned != 0));
     }

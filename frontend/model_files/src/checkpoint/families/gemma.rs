@@ -4,7 +4,7 @@ use super::super::conversions::{plain, plus_one, rows_for_all_tokens};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{Rule, rule};
-use super::{Family, Pieces, USUAL};
+use super::{Family, PieceTokenizer, USUAL};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
@@ -96,7 +96,7 @@ pub(super) const GEMMA_3_DEFAULTS: &str = r#"{"hidden_size": 2304, "intermediate
     "rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "tie_word_embeddings": true}"#;
 
 /// Tokenizer of Gemma 4.
-const GEMMA_4_PIECES: Pieces = Pieces::Merged {
+const GEMMA_4_PIECES: PieceTokenizer = PieceTokenizer::Merged {
     name: "gemma4",
     visible: &[
         "<|channel>",

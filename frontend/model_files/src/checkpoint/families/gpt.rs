@@ -133,7 +133,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: jais,
         tensors: &[JAIS_TIED, JAIS, TRANSPOSED, GPT_2],
         defaults: JAIS_DEFAULTS,
-        when: |config| Ok(config.flag(&["tie_word_embeddings"])? == Some(true)),
+        applies: |config| Ok(config.flag(&["tie_word_embeddings"])? == Some(true)),
         ..USUAL
     },
     Family {

@@ -3,7 +3,7 @@
 use super::super::conversions::{gate_up, key, key_of_part, plain, query, query_of_part, shared_down, shared_gate_up};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, TURNED, rule};
+use super::super::names::{ADJACENT_ROPE, Rule, rule};
 use super::super::state_conversions::{by_group, decay, taps};
 use super::layer_kinds::{Kind, heads_of_kinds, kinds};
 use super::state_spaces::{Mamba2, mamba};
@@ -26,7 +26,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["granite", "granite4_vision_text", "granite4_vision"],
         architecture: "granite",
         keys: granite,
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         ignores_head_dim: true,
         defaults: GRANITE,
         ..USUAL
@@ -35,7 +35,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["granite_docling_text", "granite_docling"],
         architecture: "granite",
         keys: granite,
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         ignores_head_dim: true,
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
             "residual_multiplier": 0.263, "logits_scaling": 4.0}"#,
@@ -45,7 +45,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["hyperclovax"],
         architecture: "hyperclovax",
         keys: granite,
-        tensors: &[HYPERCLOVA_X, TURNED],
+        tensors: &[HYPERCLOVA_X, ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
             "logits_scaling": 1.0}"#,
         ..USUAL
@@ -69,7 +69,7 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[GRANITE_HYBRID],
         ignores_head_dim: true,
         defaults: GRANITE_H,
-        when: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
+        applies: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
         ..USUAL
     },
     // Converters of GGUF files use this architecture.
@@ -118,7 +118,7 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[GRANITE_HYBRID],
         ignores_head_dim: true,
         defaults: GRANITE_H,
-        when: |config| {
+        applies: |config| {
             Ok(!kinds(config)?.contains(&Kind::Recurrent) && config.count(&["num_local_experts"])?.unwrap_or(0) > 0)
         },
         ..USUAL
@@ -130,7 +130,7 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[GRANITE_HYBRID],
         ignores_head_dim: true,
         defaults: GRANITE_H,
-        when: |config| Ok(!kinds(config)?.contains(&Kind::Recurrent)),
+        applies: |config| Ok(!kinds(config)?.contains(&Kind::Recurrent)),
         ..USUAL
     },
 ];

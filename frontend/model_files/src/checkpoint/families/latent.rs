@@ -507,7 +507,7 @@ fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let layers = config.require(&["num_hidden_layers"])?;
     let turned = turned_layers(config)?;
     if let Some(sources) = config.counts("kv_source_layers")? {
-        of_the_last(config, &turned, &sources)?;
+        check_kv_sources(config, &turned, &sources)?;
         keys.put("attention.kv_source_layers", sources);
     }
     keys.flags("attention.rope_pattern", turned.into_iter());
@@ -532,7 +532,7 @@ fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 /// Checks `kv_source_layers`: a layer that reads earlier latent rows must read those of the last
 /// shared layer of its kind. Transformers' code reads these in any case, so any other value would
 /// describe another model.
-fn of_the_last(config: &Config, turned: &[bool], sources: &[u32]) -> Result<(), CheckpointError> {
+fn check_kv_sources(config: &Config, turned: &[bool], sources: &[u32]) -> Result<(), CheckpointError> {
     // For each layer, the last layer that reads its rows.
     let mut readers = vec![0; sources.len()];
     for (at, source) in sources.iter().enumerate() {

@@ -19,10 +19,10 @@ pub(super) static ROWS: &[Family] = &[
         keys: kimi_k3,
         tensors: &[KIMI_K3, LATENT, KDA, KIMI_LINEAR],
         single: &CONVOLVED,
-        multiplied: &[("_res_proj.weight", "_res_norm.weight")],
+        scaled_vectors: &[("_res_proj.weight", "_res_norm.weight")],
         ignores_head_dim: true,
         activations: &["situ"],
-        when: |config| Ok(config.has("attn_res_block_size")),
+        applies: |config| Ok(config.has("attn_res_block_size")),
         ..USUAL
     },
     Family {
@@ -340,7 +340,7 @@ fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
         // Every fourth layer attends.
-        false => every(config.require(&["num_hidden_layers"])?, 4),
+        false => attend_every(config.require(&["num_hidden_layers"])?, 4),
     };
     kept_rows(keys, &kinds);
     // Epsilon of the norm of the indexer's keys.
@@ -382,7 +382,7 @@ fn own_indexes(config: &Config) -> Result<Option<Vec<bool>>, CheckpointError> {
 }
 
 /// Returns kinds in which the last of every `period` layers attends.
-fn every(layers: u32, period: u32) -> Vec<Kind> {
+fn attend_every(layers: u32, period: u32) -> Vec<Kind> {
     let attends = |layer: u32| (layer + 1).is_multiple_of(period.max(1));
     (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect()
 }
@@ -401,7 +401,7 @@ fn ling_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             // Layers after the last complete group also attend.
             let (layers, group) =
                 (config.require(&["num_hidden_layers"])?, config.require(&["layer_group_size"])?.max(1));
-            let mut kinds = every(layers, group);
+            let mut kinds = attend_every(layers, group);
             kinds.iter_mut().skip((layers / group * group) as usize).for_each(|kind| *kind = Kind::Attention);
             kinds
         }
@@ -425,7 +425,7 @@ fn olmo_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         true => kinds(config)?,
         false => {
             // The last of each four layers attends; in a shallower model, the last.
-            let mut kinds = every(layers, 4);
+            let mut kinds = attend_every(layers, 4);
             kinds.last_mut().into_iter().filter(|_| layers < 4).for_each(|last| *last = Kind::Attention);
             kinds
         }

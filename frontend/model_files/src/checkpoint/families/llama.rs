@@ -5,7 +5,7 @@ use super::super::conversions::{
 };
 use super::super::error::CheckpointError;
 use super::super::keys::{Keys, Yarn, yarn_magnitude};
-use super::super::names::{POST_ATTENTION, Rule, TURNED, rule};
+use super::super::names::{ADJACENT_ROPE, POST_ATTENTION, Rule, rule};
 use super::{Family, USUAL, turned_layers};
 
 /// Key of the layers of Llama 3.2 that attend to images.
@@ -17,14 +17,14 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["llama"],
         architecture: "llama",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
         ..USUAL
     },
     Family {
         model_types: &["mistral"],
         architecture: "llama",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         window: true,
         defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
             "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
@@ -34,14 +34,14 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["iquestcoder"],
         architecture: "llama",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128}"#,
         ..USUAL
     },
     Family {
         model_types: &["internlm3"],
         architecture: "llama",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128}"#,
         ..USUAL
     },
@@ -49,7 +49,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["cwm"],
         architecture: "cwm",
         keys: windowed,
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"hidden_size": 6144, "intermediate_size": 21504, "num_hidden_layers": 64, "num_attention_heads": 48,
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 8192,
             "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 8192,
@@ -68,7 +68,7 @@ pub(super) static ROWS: &[Family] = &[
             }
             Ok(())
         },
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
@@ -79,12 +79,12 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "llama",
         keys: |keys| {
             let config = keys.config;
-            let passed_by = config.counts(CROSS_ATTENTION)?.unwrap_or_default().len() as u32;
-            keys.put("block_count", config.require(&["num_hidden_layers"])?.saturating_sub(passed_by));
+            let skipped_layers = config.counts(CROSS_ATTENTION)?.unwrap_or_default().len() as u32;
+            keys.put("block_count", config.require(&["num_hidden_layers"])?.saturating_sub(skipped_layers));
             Ok(())
         },
-        tensors: &[MLLAMA, TURNED],
-        passed_by: Some(CROSS_ATTENTION),
+        tensors: &[MLLAMA, ADJACENT_ROPE],
+        skipped_layers: Some(CROSS_ATTENTION),
         defaults: r#"{"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 40, "num_attention_heads": 32,
             "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": false,
             "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}"#,
@@ -100,7 +100,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["mixtral"],
         architecture: "llama",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         window: true,
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "rope_theta": 1e6,
             "num_local_experts": 8, "num_experts_per_tok": 2}"#,
@@ -114,7 +114,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.flags("attention.rope_pattern", turned.into_iter());
             Ok(())
         },
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "rope_theta": 2e6,
             "tie_word_embeddings": true, "no_rope_layer_interval": 4}"#,
         ..USUAL
@@ -131,7 +131,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["ministral3", "mistral3"],
         architecture: "mistral3",
         keys: ministral_3,
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         window: true,
         defaults: r#"{"max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128,
             "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
@@ -152,7 +152,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["arcee"],
         architecture: "arcee",
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         activations: &["relu2"],
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         ..USUAL
@@ -183,7 +183,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["muse_glimmer_text", "muse_glimmer"],
         architecture: "muse-glimmer",
         keys: muse_glimmer,
-        tensors: &[MUSE_GLIMMER, TURNED],
+        tensors: &[MUSE_GLIMMER, ADJACENT_ROPE],
         defaults: r#"{"hidden_size": 6656, "intermediate_size": 19968, "num_hidden_layers": 52, "num_attention_heads": 32,
             "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 2048,
             "final_logit_softcapping": 20.0, "qk_scale_factor": 3.87, "output_multiplier": 0.19611613513818404, "post_norm_eps": 1e-8}"#,
@@ -209,7 +209,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.put("attention.layer_norm_epsilon", 1e-5f32);
             keys.number("attention.clamp_kqv", &["clip_qkv"])
         },
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048}"#,
         ..USUAL
     },
@@ -222,7 +222,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.put("skip_loop_final_norm", skips);
             Ok(())
         },
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "num_loops": 1}"#,
         ..USUAL
     },
@@ -230,7 +230,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["nemotron-nas"],
         architecture: "deci",
         keys: nemotron_nas,
-        tensors: &[NEMOTRON_NAS, TURNED],
+        tensors: &[NEMOTRON_NAS, ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5}"#,
         ..USUAL
     },
@@ -238,7 +238,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["minicpm"],
         architecture: "minicpm",
         keys: minicpm,
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "scale_emb": 1, "scale_depth": 1, "dim_model_base": 1}"#,
         ..USUAL
     },
@@ -285,7 +285,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.refuse("moe_layer_freq", |value| value.as_u64() != Some(1), "1")?;
             keys.normalise(&["norm_topk_prob"])
         },
-        tensors: &[TURNED],
+        tensors: &[ADJACENT_ROPE],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
             "norm_topk_prob": false, "scoring_func": "softmax"}"#,
         ..USUAL

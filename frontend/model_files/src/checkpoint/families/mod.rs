@@ -1,7 +1,6 @@
 //! Table of models by `model_type`: the GGUF architecture, the keys that differ, and the tensors of
 //! each.
 
-mod apart;
 mod convolutions;
 mod dense;
 mod encoders;
@@ -16,6 +15,7 @@ mod llama;
 mod qwen;
 mod shared_experts;
 mod state_spaces;
+mod unrelated;
 
 use super::config::Config;
 use super::error::CheckpointError;
@@ -55,17 +55,17 @@ pub(super) struct Family {
     pub numbers: &'static [(&'static str, &'static str)],
     /// Name endings of one-element tensors of each layer that are keys of GGUF files, and those
     /// keys without the architecture.
-    pub numbers_of_layers: &'static [(&'static str, &'static str)],
+    pub layer_numbers: &'static [(&'static str, &'static str)],
     /// Names of one-element tensors that are keys of GGUF files, and those keys.
-    pub numbers_of_model: &'static [(&'static str, &'static str)],
+    pub model_numbers: &'static [(&'static str, &'static str)],
     /// Name endings of matrices that several machines may have quantised part by part. Each part
     /// has an equal share of queries, keys and values, one after the other.
     pub by_rank: &'static [&'static str],
     /// Name endings of vectors to multiply element by element with another vector, and the endings
     /// of the other vectors' names.
-    pub multiplied: &'static [(&'static str, &'static str)],
+    pub scaled_vectors: &'static [(&'static str, &'static str)],
     /// Key of a list of layers that are skipped for text-only input; later layers are renumbered.
-    pub passed_by: Option<&'static str>,
+    pub skipped_layers: Option<&'static str>,
     /// Whether a head's length is always the width divided by the number of heads; `head_dim` is
     /// then ignored.
     pub ignores_head_dim: bool,
@@ -81,14 +81,14 @@ pub(super) struct Family {
     /// Configurations of vision models list only the decoder's keys that differ from these.
     pub defaults: &'static str,
     /// Whether the row applies to a configuration, for rows that share a `model_type`.
-    pub when: fn(&Config) -> Result<bool, CheckpointError>,
+    pub applies: fn(&Config) -> Result<bool, CheckpointError>,
     /// Whether each layer is dense, in configurations that list this. Graphs go by the tensors,
     /// which must agree.
     pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
     /// Whether `norm_head` means that columns of the output matrix are divided by their length.
     pub unit_columns: bool,
     /// Tokenizer of a vocabulary of pieces.
-    pub pieces: Pieces,
+    pub pieces: PieceTokenizer,
     /// Matrices of the graph that correspond to the `Dense` modules of sentence-transformers, in
     /// order.
     pub dense_modules: &'static [&'static str],
@@ -96,7 +96,7 @@ pub(super) struct Family {
 
 /// Tokenizer of a vocabulary of pieces with byte fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pieces {
+pub(super) enum PieceTokenizer {
     /// Scored pieces, like SentencePiece's: `llama`.
     Scored,
     /// Pieces with merges.
@@ -116,21 +116,21 @@ const USUAL: Family = Family {
     tensors: &[],
     single: &SINGLE,
     numbers: &[],
-    numbers_of_layers: &[],
-    numbers_of_model: &[],
+    layer_numbers: &[],
+    model_numbers: &[],
     by_rank: &[],
-    multiplied: &[],
-    passed_by: None,
+    scaled_vectors: &[],
+    skipped_layers: None,
     ignores_head_dim: false,
     activations: &["silu", "swish"],
     window: false,
     other_rope: None,
     truncated_yarn: true,
     defaults: "{}",
-    when: |_| Ok(true),
+    applies: |_| Ok(true),
     dense: |_| Ok(Vec::new()),
     unit_columns: false,
-    pieces: Pieces::Scored,
+    pieces: PieceTokenizer::Scored,
     dense_modules: &[],
 };
 
@@ -142,7 +142,7 @@ static FAMILIES: [&[Family]; 14] = [
     gemma::ROWS,
     dense::ROWS,
     gpt::ROWS,
-    apart::ROWS,
+    unrelated::ROWS,
     experts::ROWS,
     shared_experts::ROWS,
     latent::ROWS,

@@ -26,7 +26,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: nemotron_h,
         tensors: &[NEMOTRON_H],
         defaults: NEMOTRON,
-        when: |config| Ok(kinds(config)?.contains(&Kind::Experts)),
+        applies: |config| Ok(kinds(config)?.contains(&Kind::Experts)),
         ..USUAL
     },
     Family {

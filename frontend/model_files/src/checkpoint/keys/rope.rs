@@ -239,7 +239,7 @@ pub(crate) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
 fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     /// Divisor that practically stops the rotation; llama.cpp's converter writes the same.
     const STILL: f32 = 1e30;
-    let dims = keys.number_of("rope.dimension_count").unwrap_or(0);
+    let dims = keys.key_number("rope.dimension_count").unwrap_or(0);
     if dims > MAX_HEAD {
         return Err(keys.config.wrong("head_dim", dims.to_string(), "the length of a head"));
     }
@@ -270,7 +270,7 @@ fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     let base = number("rope_theta", 10_000.0)? as f32;
     let (factor, low) = (number("factor", 8.0)?, number("low_freq_factor", 1.0)?);
     let (high, context) = (number("high_freq_factor", 4.0)?, number("original_max_position_embeddings", 8192.0)?);
-    let length = keys.number_of("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?;
+    let length = keys.key_number("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?;
     if length == 0 || length > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
         return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
     }

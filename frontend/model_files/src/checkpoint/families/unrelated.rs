@@ -6,7 +6,7 @@ use super::super::conversions::{
 };
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, TURNED, rule};
+use super::super::names::{ADJACENT_ROPE, Rule, rule};
 use super::dense::gelu;
 use super::gpt::GPT_2;
 use super::{Family, USUAL};
@@ -56,7 +56,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.put("swin_norm", keys.config.flag(&["swin_norm"])?.unwrap_or(false));
             Ok(())
         },
-        tensors: &[CHAMELEON, TURNED],
+        tensors: &[CHAMELEON, ADJACENT_ROPE],
         defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
             "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "swin_norm": false}"#,
         ..USUAL
@@ -69,7 +69,7 @@ pub(super) static ROWS: &[Family] = &[
             Ok(())
         },
         tensors: &[TALKIE],
-        numbers_of_model: &[("lm_head_gain.w_g", "logit_scale")],
+        model_numbers: &[("lm_head_gain.w_g", "logit_scale")],
         defaults: r#"{"max_position_embeddings": 2048}"#,
         ..USUAL
     },
@@ -90,7 +90,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
             "routed_scaling_factor": 1.0, "norm_topk_prob": false, "scoring_func": "softmax", "n_group": 1}"#,
         ignores_head_dim: true,
-        when: |config| {
+        applies: |config| {
             let of_ocr = ["deepseek_ocr2_text", "deepseek_ocr2"].map(Some).contains(&config.text(&["model_type"])?);
             Ok(of_ocr || config.flag(&["use_mla"])? == Some(false))
         },

@@ -32,7 +32,7 @@ pub(super) struct Roles {
 
 /// Texts of the tokens at both ends of a text.
 #[derive(Default)]
-struct Ends<'j> {
+struct SequenceEnds<'j> {
     bos: Option<&'j str>,
     cls: Option<&'j str>,
     eos: Option<&'j str>,
@@ -43,18 +43,18 @@ struct Ends<'j> {
 }
 
 /// Returns the text of a token in `tokenizer_config.json`.
-fn named<'j>(said: &'j Json, key: &str) -> Option<&'j str> {
-    let token = said.get(key)?;
+fn token_text<'j>(tokenizer_config: &'j Json, key: &str) -> Option<&'j str> {
+    let token = tokenizer_config.get(key)?;
     token.as_str().or_else(|| token.get("content")?.as_str()).filter(|text| !text.is_empty())
 }
 
-impl<'j> Ends<'j> {
-    fn read(said: &'j Json, post_processor: &'j Json) -> Ends<'j> {
-        let mut ends = Ends {
-            bos: named(said, "bos_token").or_else(|| named(said, "cls_token")),
-            cls: named(said, "cls_token"),
-            eos: named(said, "eos_token").or_else(|| named(said, "sep_token")),
-            ..Ends::default()
+impl<'j> SequenceEnds<'j> {
+    fn read(tokenizer_config: &'j Json, post_processor: &'j Json) -> SequenceEnds<'j> {
+        let mut ends = SequenceEnds {
+            bos: token_text(tokenizer_config, "bos_token").or_else(|| token_text(tokenizer_config, "cls_token")),
+            cls: token_text(tokenizer_config, "cls_token"),
+            eos: token_text(tokenizer_config, "eos_token").or_else(|| token_text(tokenizer_config, "sep_token")),
+            ..SequenceEnds::default()
         };
         for part in sequence(post_processor) {
             match kind(part) {
@@ -67,7 +67,7 @@ impl<'j> Ends<'j> {
                 _ => {}
             }
         }
-        let flag = |key: &str| said.get(key).and_then(Json::as_bool);
+        let flag = |key: &str| tokenizer_config.get(key).and_then(Json::as_bool);
         ends.add_bos = ends.add_bos.or_else(|| flag("add_bos_token"));
         ends.add_eos = ends.add_eos.or_else(|| flag("add_eos_token"));
         ends
@@ -91,18 +91,18 @@ impl<'j> Ends<'j> {
     }
 }
 
-/// Returns the roles of a folder's tokens. `said` is its `tokenizer_config.json`; ids from `count`
+/// Returns the roles of a folder's tokens. `tokenizer_config` is its `tokenizer_config.json`; ids from `count`
 /// on are invalid.
 pub(super) fn roles(
     folder: &Path,
     config: &Config,
-    said: &Json,
+    tokenizer_config: &Json,
     post_processor: &Json,
     id_of: &dyn Fn(&str) -> Option<u32>,
     count: u64,
 ) -> Result<Roles, CheckpointError> {
     let generation = config::read_optional(&folder.join("generation_config.json"))?.unwrap_or(Json::Null);
-    let ends = Ends::read(said, post_processor);
+    let ends = SequenceEnds::read(tokenizer_config, post_processor);
     let numbers = |value: Option<&Json>| -> Vec<u32> {
         let number = |value: &Json| value.as_u64().filter(|id| *id < count).and_then(|id| u32::try_from(id).ok());
         match value {
@@ -119,8 +119,8 @@ pub(super) fn roles(
     for (key, token, number) in [
         ("bos_token_id", ends.bos, "bos_token_id"),
         ("eos_token_id", ends.eos, "eos_token_id"),
-        ("unknown_token_id", named(said, "unk_token"), ""),
-        ("padding_token_id", named(said, "pad_token"), "pad_token_id"),
+        ("unknown_token_id", token_text(tokenizer_config, "unk_token"), ""),
+        ("padding_token_id", token_text(tokenizer_config, "pad_token"), "pad_token_id"),
     ] {
         ids.extend(token.and_then(id_of).or_else(|| first(number)).map(|id| (key, id)));
     }
@@ -129,9 +129,9 @@ pub(super) fn roles(
     let mut others: Vec<u32> = ends.other_eos.and_then(id_of).into_iter().collect();
     // `generation_config.json` takes precedence over a list in `config.json`. A single id in
     // `config.json` is often a default that the tokenizer lacks.
-    let said = generation.get("eos_token_id").filter(|ends| !ends.is_null());
+    let tokenizer_config = generation.get("eos_token_id").filter(|ends| !ends.is_null());
     let listed = config.value("eos_token_id").filter(|ends| ends.is_array());
-    for id in numbers(said.or(listed)) {
+    for id in numbers(tokenizer_config.or(listed)) {
         if !others.contains(&id) {
             others.push(id);
         }
@@ -149,16 +149,16 @@ mod tests {
 
     /// Returns BOS, EOS and the two flags.
     fn found<'j>(
-        said: &'j Json,
+        tokenizer_config: &'j Json,
         processor: &'j Json,
     ) -> (Option<&'j str>, Option<&'j str>, Option<bool>, Option<bool>) {
-        let Ends { bos, eos, add_bos, add_eos, .. } = Ends::read(said, processor);
+        let SequenceEnds { bos, eos, add_bos, add_eos, .. } = SequenceEnds::read(tokenizer_config, processor);
         (bos, eos, add_bos, add_eos)
     }
 
     #[test]
     fn processor_overrides_flags_and_flags_override_defaults() {
-        let said =
+        let tokenizer_config =
             json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true, "add_eos_token": true});
         let bytes = json!({"type": "ByteLevel"});
         let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
@@ -166,25 +166,25 @@ mod tests {
         let template = |single: &[Json]| json!({"type": "TemplateProcessing", "single": single});
         let all = |parts: &[Json]| json!({"type": "Sequence", "processors": parts});
         let (b, e) = (Some("<s>"), Some("</s>"));
-        assert_eq!(found(&said, &Json::Null), (b, e, Some(true), Some(true)));
-        assert_eq!(found(&said, &bytes), (b, e, Some(false), Some(false)));
+        assert_eq!(found(&tokenizer_config, &Json::Null), (b, e, Some(true), Some(true)));
+        assert_eq!(found(&tokenizer_config, &bytes), (b, e, Some(false), Some(false)));
         let begins = template(&[special("<s>"), text.clone()]);
         // The flag applies to an end that no template sets, unless `ByteLevel` set it to no.
-        assert_eq!(found(&said, &begins), (b, e, Some(true), Some(true)));
-        assert_eq!(found(&said, &all(&[bytes.clone(), begins.clone()])), (b, e, Some(true), Some(false)));
-        assert_eq!(found(&said, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
+        assert_eq!(found(&tokenizer_config, &begins), (b, e, Some(true), Some(true)));
+        assert_eq!(found(&tokenizer_config, &all(&[bytes.clone(), begins.clone()])), (b, e, Some(true), Some(false)));
+        assert_eq!(found(&tokenizer_config, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
         // Another token at the end becomes EOS.
         let ends = template(&[special("<s>"), text.clone(), special("<end>")]);
-        assert_eq!(found(&said, &ends), (b, Some("<end>"), Some(true), Some(true)));
-        assert_eq!(Ends::read(&said, &ends).other_eos, Some("</s>"));
+        assert_eq!(found(&tokenizer_config, &ends), (b, Some("<end>"), Some(true), Some(true)));
+        assert_eq!(SequenceEnds::read(&tokenizer_config, &ends).other_eos, Some("</s>"));
         // A first token that is not BOS, in a configuration with its own CLS.
-        let said = json!({"bos_token": "<s>", "cls_token": "[CLS]"});
-        assert_eq!(found(&said, &template(&[special("[X]"), text.clone()])), (b, None, Some(false), None));
-        assert_eq!(found(&said, &template(&[special("[CLS]"), text.clone()])), (b, None, Some(true), None));
+        let tokenizer_config = json!({"bos_token": "<s>", "cls_token": "[CLS]"});
+        assert_eq!(found(&tokenizer_config, &template(&[special("[X]"), text.clone()])), (b, None, Some(false), None));
+        assert_eq!(found(&tokenizer_config, &template(&[special("[CLS]"), text.clone()])), (b, None, Some(true), None));
         // Sources that set no role.
         assert_eq!(found(&json!({}), &Json::Null), (None, None, None, None));
         assert_eq!(found(&Json::Null, &begins), (b, None, Some(true), None));
-        assert_eq!(found(&said, &template(&[text])), (b, None, None, None));
+        assert_eq!(found(&tokenizer_config, &template(&[text])), (b, None, None, None));
         assert_eq!(found(&Json::Null, &json!({"type": "RobertaProcessing"})), (None, None, Some(true), Some(true)));
     }
 }

@@ -18,7 +18,7 @@ use ixc_ir::derived::{Axis, Change, Derived, Piece};
 use super::error::CheckpointError;
 use super::families::Family;
 use super::names::{self, SHARED};
-use super::packed::Packed;
+use super::packed::StackedExperts;
 use super::shards::{Shards, StoredTensor};
 use super::sizes::Sizes;
 
@@ -35,7 +35,11 @@ type Experts = BTreeMap<u64, (Box<str>, Vec<StoredTensor>)>;
 ///
 /// # Errors
 /// When a part is missing or has another shape, or when a divided tensor is not an expert's matrix.
-pub(super) fn experts(shards: &mut Shards, family: &Family, sizes: &Sizes) -> Result<Vec<Packed>, CheckpointError> {
+pub(super) fn experts(
+    shards: &mut Shards,
+    family: &Family,
+    sizes: &Sizes,
+) -> Result<Vec<StackedExperts>, CheckpointError> {
     let parts = std::mem::take(&mut shards.parts);
     let machines = parts.values().flat_map(|of| of.keys()).max().map_or(0, |last| last.saturating_add(1));
     if let Some((name, _)) = parts.first_key_value().filter(|_| machines > MAX_MACHINES) {
@@ -47,7 +51,7 @@ pub(super) fn experts(shards: &mut Shards, family: &Family, sizes: &Sizes) -> Re
             let mut rules = family.tensors.iter().copied().flatten().chain(SHARED);
             rules.find_map(|rule| names::matches(rule, sizes, &name))
         });
-        let expert = matched.as_ref().and_then(|found| found.one_of).filter(|of| of.stacked);
+        let expert = matched.as_ref().and_then(|found| found.part_index).filter(|of| of.is_stacked);
         let (Some(matched), Some(expert)) = (matched, expert) else {
             return Err(shards.wrong(&stored, "a machine's part".to_owned(), "the matrix of an expert, or whole"));
         };
@@ -68,17 +72,17 @@ pub(super) fn experts(shards: &mut Shards, family: &Family, sizes: &Sizes) -> Re
         let of_machines = of_machines.into_values().collect();
         found.entry(matched.to).or_default().insert(expert.number, (stored, of_machines));
     }
-    found.into_iter().map(|(name, experts)| stacked(shards, sizes, name, &experts, machines)).collect()
+    found.into_iter().map(|(name, experts)| stack_experts(shards, sizes, name, &experts, machines)).collect()
 }
 
 /// Returns the tensor of all experts of a matrix.
-fn stacked(
+fn stack_experts(
     shards: &Shards,
     sizes: &Sizes,
     name: String,
     experts: &Experts,
     machines: u64,
-) -> Result<Packed, CheckpointError> {
+) -> Result<StackedExperts, CheckpointError> {
     let by_columns = name.ends_with(LAST);
     let (rows, columns) =
         if by_columns { (sizes.width, sizes.expert_width) } else { (sizes.expert_width, sizes.width) };
@@ -115,5 +119,5 @@ fn stacked(
     let format = element.ok_or_else(nothing)?.scaled_format();
     let beside = if by_columns { machines as u32 } else { 1 };
     let dims = vec![columns, rows, sizes.experts];
-    Ok(Packed { name, derived: Derived { format, columns, beside, pieces }, dims })
+    Ok(StackedExperts { name, derived: Derived { format, columns, beside, pieces }, dims })
 }

@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::error::CheckpointError;
-use super::special;
+use super::special_tokens;
 use super::vocabulary::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
 use crate::gguf::{Array, StringArray, Value};
 
@@ -32,7 +32,7 @@ const END_OF_TURN: &str = "<|plamo:op|>";
 pub(super) fn keys(
     folder: &Path,
     config: &Config,
-    said: &Json,
+    tokenizer_config: &Json,
     rows: u64,
     keys: &mut Vec<(Box<str>, Value)>,
 ) -> Result<(), CheckpointError> {
@@ -75,7 +75,7 @@ pub(super) fn keys(
         types.push(UNUSED);
     }
     let id_of = |text: &str| tokens.iter().position(|token| token == text).map(|id| id as u32);
-    let roles = special::roles(folder, config, said, &Json::Null, &id_of, tokens.len() as u64)?;
+    let roles = special_tokens::roles(folder, config, tokenizer_config, &Json::Null, &id_of, tokens.len() as u64)?;
     let end = id_of(END_OF_TURN);
     let mut put = |key: &str, value: Value| keys.push((format!("tokenizer.ggml.{key}").into(), value));
     for (key, id) in roles.ids {
