@@ -26,9 +26,9 @@ const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
 const RESERVED_BYTES: u64 = 1 << 30;
 /// Variable that is set in a helper. A program that ignores its helper argument would start helpers
 /// without end; this variable stops it.
-const HELPING: &str = "IXC_RENDERING";
+const HELPER_VARIABLE: &str = "IXC_RENDERING";
 /// Period of the parent's checks whether the answer is still wanted.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_PERIOD: Duration = Duration::from_millis(20);
 
 /// Limits of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +90,13 @@ pub fn ask(
     is_wanted: &(dyn Fn() -> bool + Sync),
 ) -> Result<Vec<u8>, Death> {
     let failed = |what: &str, error: &dyn std::fmt::Display| Death::Failed { reason: format!("{what}: {error}") };
-    if std::env::var_os(HELPING).is_some() {
+    if std::env::var_os(HELPER_VARIABLE).is_some() {
         return Err(failed(argument, &"the program does not serve this argument first"));
     }
     let mut child = Command::new(program)
         .arg(argument)
         .env_clear()
-        .env(HELPING, "1")
+        .env(HELPER_VARIABLE, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -132,7 +132,7 @@ pub fn ask(
 /// Kills a helper when `is_wanted` returns false. Returns whether the helper ended before that.
 fn kill_unwanted(child: &Mutex<Child>, ended: &Receiver<()>, is_wanted: &(dyn Fn() -> bool + Sync)) -> bool {
     loop {
-        match ended.recv_timeout(LOOK) {
+        match ended.recv_timeout(POLL_PERIOD) {
             Err(RecvTimeoutError::Timeout) if is_wanted() => {}
             Err(RecvTimeoutError::Timeout) => {
                 // The helper may have ended by itself.

@@ -9,7 +9,7 @@ pub(super) const MAX_DEPTH: usize = 64;
 
 /// A call that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ParsedCall {
     /// The call's id, if it is not empty.
     pub id: Option<String>,
     /// The tool's name.
@@ -25,9 +25,9 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Returns a call, if its name is valid.
-pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
+pub(super) fn parsed_call(id: Option<String>, name: &str, arguments: String) -> Reading<ParsedCall> {
     if !is_name(name) {
         return Reading::Wrong;
     }
-    Reading::Whole(Found { id: id.filter(|id| !id.is_empty()), name: name.to_owned(), arguments })
+    Reading::Whole(ParsedCall { id: id.filter(|id| !id.is_empty()), name: name.to_owned(), arguments })
 }

@@ -68,7 +68,7 @@ const fn first(marker: &'static str, to: State) -> Move {
 }
 
 /// States of a message in harmony.
-const SAID: &[State] = &[Content, Reasoning, Call];
+const MESSAGE_STATES: &[State] = &[Content, Reasoning, Call];
 /// `<think>`, which most models have.
 const THINK: &[(&str, State)] = &[("<think>", Reasoning)];
 /// All formats. The first match is used, so formats with more signs come first.
@@ -79,10 +79,10 @@ pub static FORMATS: &[Format] = &[
         signs: &[&["<|channel|>", "<|message|>", "<|start|>"]],
         begins: &[("<|start|>assistant", Header)],
         moves: &[
-            at(SAID, "<|end|>", Content),
-            at(SAID, "<|return|>", Content),
-            at(SAID, "<|call|>", Content),
-            at(SAID, "<|start|>", Header),
+            at(MESSAGE_STATES, "<|end|>", Content),
+            at(MESSAGE_STATES, "<|return|>", Content),
+            at(MESSAGE_STATES, "<|call|>", Content),
+            at(MESSAGE_STATES, "<|start|>", Header),
             at(&[Content, Reasoning], "<|channel|>", Header),
             // The header determines the next state.
             at(&[Header], "<|message|>", Content),
@@ -96,9 +96,9 @@ pub static FORMATS: &[Format] = &[
         signs: &[&["<|start|>", "<|eom|>", "<atem:function_calls>"]],
         begins: &[("<|start|>assistant", Header)],
         moves: &[
-            at(SAID, "<|eom|>", Content),
-            at(SAID, "<|eot|>", Content),
-            at(SAID, "<|start|>", Header),
+            at(MESSAGE_STATES, "<|eom|>", Content),
+            at(MESSAGE_STATES, "<|eot|>", Content),
+            at(MESSAGE_STATES, "<|start|>", Header),
             at(&[Header], " to=self<|message|>", Reasoning),
             at(&[Header], " to=user<|message|>", Content),
             // Any other recipient is a tool.
@@ -657,7 +657,7 @@ impl Format {
 
     /// Returns the format for answers that must call a tool. This is `self` if its calls have
     /// arguments in JSON. Otherwise it is a generic format, which the prompt must describe
-    /// ([`Conversation::with_tools_told`](crate::template::Conversation::with_tools_told)).
+    /// ([`Conversation::with_tools_in_prompt`](crate::template::Conversation::with_tools_told)).
     pub fn for_calls(&'static self) -> &'static Format {
         let thinks = self.moves.iter().any(|of| of.to == Reasoning);
         let name = match (self.has_headers() || self.call_frame("").is_some(), thinks) {

@@ -4,10 +4,10 @@
 //! The text of a call may end too early, if an argument contains the marker that ends calls. The
 //! call is then [`Reading::Unfinished`], and the parser searches the next marker.
 
-use super::call::{Found, MAX_DEPTH, found};
+use super::call::{MAX_DEPTH, ParsedCall, parsed_call};
 use super::json;
 use super::reading::Reading;
-use super::tools::{Kind, TextParameters};
+use super::tools::{ParameterType, TextParameters};
 
 /// Prefix of the caller's functions in Kimi and harmony.
 pub(super) const FUNCTIONS: &str = "functions.";
@@ -90,7 +90,7 @@ pub(super) enum Id {
 
 /// Known properties of a call in addition to its text.
 #[derive(Clone, Copy, Debug)]
-pub struct Circumstances<'c> {
+pub struct CallContext<'c> {
     /// Name in the header, if there is one.
     pub callee: Option<&'c str>,
     /// Marker at the beginning of the call.
@@ -116,11 +116,11 @@ impl Grammar {
     }
 
     /// Reads one or several calls.
-    pub(super) fn read(self, text: &str, known: Circumstances<'_>) -> Reading<Vec<Found>> {
+    pub(super) fn read(self, text: &str, known: CallContext<'_>) -> Reading<Vec<ParsedCall>> {
         let text = text.trim();
         let one = |id, name: &str, arguments: &str| {
             arguments_of(arguments, known.closed)
-                .and_then(|arguments| found(id, name, arguments))
+                .and_then(|arguments| parsed_call(id, name, arguments))
                 .map(|call| vec![call])
         };
         match self {
@@ -208,7 +208,7 @@ fn arguments_of(text: &str, closed: bool) -> Reading<String> {
     })
 }
 
-fn objects(text: &str) -> Reading<Vec<Found>> {
+fn objects(text: &str) -> Reading<Vec<ParsedCall>> {
     json::sequence(text).and_then(|values| {
         let mut calls = Vec::new();
         let lists = values.iter().map(|value| if value.starts_with('[') { json::list(value) } else { vec![*value] });
@@ -221,7 +221,9 @@ fn objects(text: &str) -> Reading<Vec<Found>> {
             let Some(name) = text("name").or_else(|| text("tool_name")) else { return Reading::Wrong };
             let id = text("id").or_else(|| text("tool_call_id"));
             let arguments = json::member(element, "arguments").or_else(|| json::member(element, "parameters"));
-            match arguments_of(arguments.unwrap_or_default(), true).and_then(|arguments| found(id, &name, arguments)) {
+            match arguments_of(arguments.unwrap_or_default(), true)
+                .and_then(|arguments| parsed_call(id, &name, arguments))
+            {
                 Reading::Whole(call) => calls.push(call),
                 Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
             }
@@ -230,12 +232,12 @@ fn objects(text: &str) -> Reading<Vec<Found>> {
     })
 }
 
-fn keyed(text: &str) -> Reading<Vec<Found>> {
+fn keyed(text: &str) -> Reading<Vec<ParsedCall>> {
     json::check(text).and_then(|()| {
         let elements = if text.starts_with('[') { json::list(text) } else { vec![text] };
         let mut calls = Vec::new();
         for (name, arguments) in elements.into_iter().flat_map(json::members) {
-            match arguments_of(arguments, true).and_then(|arguments| found(None, &name, arguments)) {
+            match arguments_of(arguments, true).and_then(|arguments| parsed_call(None, &name, arguments)) {
                 Reading::Whole(call) => calls.push(call),
                 Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
             }
@@ -245,14 +247,14 @@ fn keyed(text: &str) -> Reading<Vec<Found>> {
 }
 
 /// Converts a value without quotes to JSON.
-pub(super) fn plain_value(text: &str, kind: Option<Kind>) -> String {
+pub(super) fn plain_value(text: &str, kind: Option<ParameterType>) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let json = text.trim();
     let may_be_json = match kind {
-        Some(Kind::Text) => false,
-        Some(Kind::TextOrNull) => json == "null",
-        Some(Kind::Value) => true,
+        Some(ParameterType::Text) => false,
+        Some(ParameterType::TextOrNull) => json == "null",
+        Some(ParameterType::Value) => true,
         // A text in quotes is more often a string with quotes than JSON, unless the schema states
         // otherwise.
         None => !json.starts_with('"'),
@@ -260,21 +262,23 @@ pub(super) fn plain_value(text: &str, kind: Option<Kind>) -> String {
     match may_be_json && json::is_value(json) {
         true => json.to_owned(),
         // Templates write such values in Python's syntax, and so do models.
-        false if kind == Some(Kind::Value) => super::python::literal(json).unwrap_or_else(|| json::string(text)),
+        false if kind == Some(ParameterType::Value) => {
+            super::python::literal(json).unwrap_or_else(|| json::string(text))
+        }
         false => json::string(text),
     }
 }
 
 /// Returns the name in a tag, possibly in quotes, and the type of the value if the tag has it.
-pub(super) fn attribute(head: &str) -> (&str, Option<Kind>) {
+pub(super) fn attribute(head: &str) -> (&str, Option<ParameterType>) {
     let head = head.trim();
     let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
     // Kimi K3 states the type of the value.
     let says = |attribute: &str| rest.contains(attribute);
     if says("string=\"true\"") || says("type=\"string\"") {
-        return (name, Some(Kind::Text));
+        return (name, Some(ParameterType::Text));
     }
-    (name, (says("string=\"false\"") || says("type=\"")).then_some(Kind::Value))
+    (name, (says("string=\"false\"") || says("type=\"")).then_some(ParameterType::Value))
 }
 
 /// Splits at the first `close` after which `follows` accepts the text; earlier ones are part of a
@@ -293,7 +297,7 @@ fn tags(
     parameter: ParameterTag,
     sections: bool,
     texts: &TextParameters,
-) -> Reading<Vec<Found>> {
+) -> Reading<Vec<ParsedCall>> {
     let mut calls = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -327,7 +331,7 @@ fn tags(
                 return Reading::Wrong;
             }
         };
-        match found(None, tool, json::object(members)) {
+        match parsed_call(None, tool, json::object(members)) {
             Reading::Whole(call) => calls.push(call),
             Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
         }
@@ -335,7 +339,13 @@ fn tags(
     if calls.is_empty() { Reading::Unfinished } else { Reading::Whole(calls) }
 }
 
-fn pairs(text: &str, after_name: &str, key: TagPair, value: TagPair, texts: &TextParameters) -> Reading<Vec<Found>> {
+fn pairs(
+    text: &str,
+    after_name: &str,
+    key: TagPair,
+    value: TagPair,
+    texts: &TextParameters,
+) -> Reading<Vec<ParsedCall>> {
     let at = text.find(key.open).unwrap_or(text.len());
     let (head, mut rest) = (text[..at].trim(), &text[at..]);
     let tool = head.strip_suffix(after_name).unwrap_or(head).trim_end();
@@ -349,10 +359,10 @@ fn pairs(text: &str, after_name: &str, key: TagPair, value: TagPair, texts: &Tex
         members.push((name.trim(), plain_value(text, texts.kind(tool, name.trim()))));
         rest = after;
     }
-    found(None, tool, json::object(members)).map(|call| vec![call])
+    parsed_call(None, tool, json::object(members)).map(|call| vec![call])
 }
 
-fn marked(text: &str, name: TagPair, mark: &str, texts: &TextParameters) -> Reading<Vec<Found>> {
+fn marked(text: &str, name: TagPair, mark: &str, texts: &TextParameters) -> Reading<Vec<ParsedCall>> {
     let Some(head) = text.strip_prefix(name.open) else { return Reading::Wrong };
     let Some((head, body)) = head.split_once(name.close) else { return Reading::Unfinished };
     let tool = attribute(head).0;
@@ -361,7 +371,7 @@ fn marked(text: &str, name: TagPair, mark: &str, texts: &TextParameters) -> Read
             return Reading::Wrong;
         }
         let members = members.iter().map(|(key, value)| (&**key, value.clone()));
-        found(None, tool, json::object(members)).map(|call| vec![call])
+        parsed_call(None, tool, json::object(members)).map(|call| vec![call])
     })
 }
 
@@ -370,7 +380,7 @@ fn elements<'t>(
     text: &'t str,
     mark: &str,
     depth: usize,
-    kind: &dyn Fn(&str) -> Option<Kind>,
+    kind: &dyn Fn(&str) -> Option<ParameterType>,
 ) -> Reading<(Vec<(String, String)>, &'t str)> {
     if depth == 0 {
         return Reading::Wrong;
@@ -418,13 +428,13 @@ struct Braces<'t> {
 }
 
 impl Braces<'_> {
-    fn call(mut self) -> Reading<Found> {
+    fn call(mut self) -> Reading<ParsedCall> {
         let Some(text) = self.rest.strip_prefix("call:") else { return Reading::Wrong };
         let Some(at) = text.find('{') else { return Reading::Unfinished };
         let name = text[..at].trim();
         self.rest = &text[at..];
         self.value(MAX_DEPTH).and_then(|arguments| {
-            if self.rest.trim().is_empty() { found(None, name, arguments) } else { Reading::Wrong }
+            if self.rest.trim().is_empty() { parsed_call(None, name, arguments) } else { Reading::Wrong }
         })
     }
 

@@ -35,12 +35,12 @@
 use serde::{Deserialize, Serialize};
 
 mod call;
+mod call_lookahead;
 pub mod format;
 mod frame;
 mod grammar;
 pub(crate) mod json;
 mod markers;
-mod outlook;
 mod parser;
 mod python;
 mod reading;

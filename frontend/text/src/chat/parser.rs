@@ -8,13 +8,13 @@
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
-use super::call::Found;
+use super::call::ParsedCall;
+use super::call_lookahead::{Prospect, call_prospect};
 use super::format::{Format, Move, State};
-use super::grammar::{Circumstances, Grammar, bracket, header};
+use super::grammar::{CallContext, Grammar, bracket, header};
 use super::markers::Markers;
-use super::outlook::{Outlook, outlook};
 use super::reading::Reading;
-use super::streaming::{CallStream, Piece};
+use super::streaming::{CallDelta, CallStream};
 use super::tools::TextParameters;
 use super::{Answer, Delta, Part, ToolCall};
 
@@ -42,7 +42,7 @@ pub struct Parser {
     /// End of the processed part of the buffer; it is large only inside [`Parser::push`].
     start: usize,
     /// Position in a call or a header from which the next marker may begin.
-    scanned: usize,
+    scan_from: usize,
     /// Text before the buffer since the beginning of the call or header: white space and markers.
     opening: String,
     /// Recipient in the header of a call.
@@ -63,13 +63,13 @@ pub struct Parser {
     /// White space that may belong to a marker.
     space: String,
     /// Whether there was text already, in content and in reasoning.
-    said: [bool; 2],
+    has_text: [bool; 2],
     next_call: usize,
     /// Bytes of the preceding message that may still be returned as text.
     before: usize,
-    /// Prefix of ids for calls without an id. `taken` has the existing ids.
+    /// Prefix of ids for calls without an id. `used_ids` has the existing ids.
     ids: String,
-    taken: HashSet<String>,
+    used_ids: HashSet<String>,
     deltas: Vec<Delta>,
 }
 
@@ -88,7 +88,7 @@ impl Parser {
             state: format.begin(prompt),
             buffer: String::new(),
             start: 0,
-            scanned: 0,
+            scan_from: 0,
             opening: String::new(),
             callee: None,
             attempts: 0,
@@ -99,11 +99,11 @@ impl Parser {
             first_end: None,
             behind_marker: format.begin(prompt) != State::Content,
             space: String::new(),
-            said: [false; 2],
+            has_text: [false; 2],
             next_call: 0,
             before: 0,
             ids: "call_".to_owned(),
-            taken: HashSet::new(),
+            used_ids: HashSet::new(),
             deltas: Vec::new(),
         }
     }
@@ -119,18 +119,18 @@ impl Parser {
             Part::Reasoning => State::Reasoning,
         });
         self.behind_marker = false;
-        let mut said = Answer::default();
+        let mut has_text = Answer::default();
         self.holds_calls = true;
-        said.extend(self.push(text));
+        has_text.extend(self.push(text));
         self.holds_calls = false;
         let held = [&*self.opening, &*self.space, &*self.buffer].concat();
         self.before = held.len();
-        said.extend(match self.part() {
+        has_text.extend(match self.part() {
             Some(Part::Content) => vec![Delta::Content(held)],
             Some(Part::Reasoning) => vec![Delta::Reasoning(held)],
             None => Vec::new(),
         });
-        (self, said)
+        (self, has_text)
     }
 
     /// Returns the format that the parser reads.
@@ -178,8 +178,8 @@ impl Parser {
 
     /// Sets the ids that the conversation already has; no call of the answer gets one of them.
     #[must_use]
-    pub fn beside_ids(self, taken: HashSet<String>) -> Parser {
-        Parser { taken, ..self }
+    pub fn beside_ids(self, used_ids: HashSet<String>) -> Parser {
+        Parser { used_ids, ..self }
     }
 
     /// Parses a piece of the answer. This is all text that the model wrote, with names of control
@@ -188,7 +188,7 @@ impl Parser {
         self.buffer.push_str(piece);
         while self.step() {}
         self.buffer.drain(..self.start);
-        self.scanned = self.scanned.saturating_sub(self.start);
+        self.scan_from = self.scan_from.saturating_sub(self.start);
         if let Some((at, _)) = &mut self.first_end {
             *at -= self.start;
         }
@@ -213,7 +213,7 @@ impl Parser {
             match self.state {
                 State::Content | State::Reasoning | State::Section => {
                     if !(is_cut && self.begins_call()) {
-                        self.say(self.start..self.buffer.len());
+                        self.push_text(self.start..self.buffer.len());
                     }
                     break;
                 }
@@ -250,7 +250,8 @@ impl Parser {
     /// Returns whether the text that was held back begins a marker that leads to a call.
     fn begins_call(&self) -> bool {
         let rest = &self.buffer[self.start..];
-        let markers = self.first_markers.iter().filter(|_| !self.said[0]).chain([&self.markers[self.state as usize]]);
+        let markers =
+            self.first_markers.iter().filter(|_| !self.has_text[0]).chain([&self.markers[self.state as usize]]);
         self.state == State::Section || markers.into_iter().any(|markers| markers.begins_call(rest))
     }
 
@@ -259,7 +260,7 @@ impl Parser {
         let markers = &self.markers[self.state as usize];
         let from = match self.state {
             State::Content | State::Reasoning | State::Section => self.start,
-            State::Call | State::Header => self.scanned.max(self.start),
+            State::Call | State::Header => self.scan_from.max(self.start),
         };
         // Longer text is not a header. A text with many beginnings of headers is therefore scanned
         // once, not from each of them to its end.
@@ -268,7 +269,7 @@ impl Parser {
             State::Content | State::Reasoning | State::Section | State::Call => self.buffer.len(),
         };
         let looked_at = &self.buffer[from..until];
-        let is_first = self.state == State::Content && !self.said[0] && self.texts.has_tools();
+        let is_first = self.state == State::Content && !self.has_text[0] && self.texts.has_tools();
         let first_markers = self.first_markers.as_ref().filter(|_| is_first);
         // A marker after other text is no longer the first.
         let first = |at: usize| looked_at[..at].trim().is_empty();
@@ -286,7 +287,7 @@ impl Parser {
             let opening = std::mem::take(&mut self.opening);
             self.state = State::Content;
             self.say_text(&opening);
-            self.say(self.start..at);
+            self.push_text(self.start..at);
             self.start = at;
             self.begin(State::Content);
             return true;
@@ -296,7 +297,7 @@ impl Parser {
         }
         match (self.state, found) {
             (State::Content | State::Reasoning | State::Section, found) => {
-                self.say(self.start..end);
+                self.push_text(self.start..end);
                 self.start = end;
                 if let Some((_, step)) = found {
                     self.enter(step);
@@ -308,7 +309,7 @@ impl Parser {
                 return self.start < self.buffer.len();
             }
             (State::Header, Some((at, step))) => self.end_header(at, step),
-            (State::Call | State::Header, None) => self.scanned = end,
+            (State::Call | State::Header, None) => self.scan_from = end,
         }
         found.is_some()
     }
@@ -333,7 +334,7 @@ impl Parser {
 
     fn begin(&mut self, state: State) {
         self.state = state;
-        self.scanned = self.start;
+        self.scan_from = self.start;
         self.attempts = 0;
         self.named = false;
         self.stream = CallStream::default();
@@ -347,11 +348,11 @@ impl Parser {
             return;
         }
         let (callee, opening) = (self.callee.as_deref(), &*self.opening);
-        let known = Circumstances { callee, opening, closed: false, texts: &self.texts };
+        let known = CallContext { callee, opening, closed: false, texts: &self.texts };
         for piece in self.stream.read(self.format.call, &self.buffer[self.start..end], known) {
             match piece {
-                Piece::Begin { id, name } => self.begin_call(id, name, String::new()),
-                Piece::Arguments(text) => self.add_arguments(&text),
+                CallDelta::Begin { id, name } => self.begin_call(id, name, String::new()),
+                CallDelta::Arguments(text) => self.add_arguments(&text),
             }
         }
     }
@@ -366,10 +367,10 @@ impl Parser {
         }
         // Only a short text is examined repeatedly: names of members and of tools are short.
         let seen = [opening, &self.buffer[self.start..end]].concat();
-        match outlook(grammar, &seen, &self.texts) {
-            Outlook::None(length) => Some(self.start + length.saturating_sub(opening.len())),
-            Outlook::Open => None,
-            Outlook::Named => {
+        match call_prospect(grammar, &seen, &self.texts) {
+            Prospect::None(length) => Some(self.start + length.saturating_sub(opening.len())),
+            Prospect::Open => None,
+            Prospect::Named => {
                 self.named = true;
                 None
             }
@@ -381,7 +382,7 @@ impl Parser {
         if self.stream.may_hold(step.marker) {
             // The marker is part of an argument.
             self.first_end.get_or_insert((at, step));
-            self.scanned = at + step.marker.len();
+            self.scan_from = at + step.marker.len();
             return;
         }
         match self.read(at, true) {
@@ -394,7 +395,7 @@ impl Parser {
             Reading::Unfinished if self.attempts < MAX_ATTEMPTS && !self.stream.is_open() => {
                 self.attempts += 1;
                 self.first_end.get_or_insert((at, step));
-                self.scanned = at + step.marker.len();
+                self.scan_from = at + step.marker.len();
             }
             Reading::Unfinished | Reading::Wrong => {
                 self.first_end.get_or_insert((at, step));
@@ -461,19 +462,19 @@ impl Parser {
         } else {
             self.say_text(&opening);
         }
-        self.say(from..until.max(from));
+        self.push_text(from..until.max(from));
         self.start = end.max(from);
         self.begin(to);
     }
 
-    fn read(&self, end: usize, closed: bool) -> Reading<Vec<Found>> {
+    fn read(&self, end: usize, closed: bool) -> Reading<Vec<ParsedCall>> {
         let (callee, opening) = (self.callee.as_deref(), &*self.opening);
-        let known = Circumstances { callee, opening, closed, texts: &self.texts };
+        let known = CallContext { callee, opening, closed, texts: &self.texts };
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 
     /// Returns calls, except the parts that were already returned.
-    fn emit(&mut self, calls: Vec<Found>) {
+    fn emit(&mut self, calls: Vec<ParsedCall>) {
         let given = std::mem::take(&mut self.stream);
         for (number, call) in (1..).zip(calls) {
             if number > given.calls {
@@ -491,7 +492,7 @@ impl Parser {
         // A result names one call, so calls with the same number get other numbers.
         let stem = self.format.call.stem(&id).map(str::to_owned);
         let stem = stem.unwrap_or_else(|| self.ids.clone());
-        while !self.taken.insert(id.clone()) {
+        while !self.used_ids.insert(id.clone()) {
             id = self.new_id(&stem);
             self.next_call += 1;
         }
@@ -518,7 +519,7 @@ impl Parser {
         }
     }
 
-    fn say(&mut self, range: std::ops::Range<usize>) {
+    fn push_text(&mut self, range: std::ops::Range<usize>) {
         // The buffer is taken, because it is borrowed while other fields change.
         let buffer = std::mem::take(&mut self.buffer);
         self.say_text(&buffer[range]);
@@ -536,15 +537,15 @@ impl Parser {
             self.behind_marker = false;
             self.space.clear();
             // Parts separated by a marker stay separate.
-            if self.said[usize::from(self.state == State::Reasoning)] && self.before == 0 {
+            if self.has_text[usize::from(self.state == State::Reasoning)] && self.before == 0 {
                 self.space.push('\n');
             }
         }
         let end = text.trim_end().len();
         if end > 0 {
-            let mut said = std::mem::take(&mut self.space);
-            said.push_str(&text[..end]);
-            self.delta(said);
+            let mut has_text = std::mem::take(&mut self.space);
+            has_text.push_str(&text[..end]);
+            self.delta(has_text);
         }
         self.space.push_str(&text[end..]);
     }
@@ -557,7 +558,7 @@ impl Parser {
             return;
         }
         let is_reasoning = self.state == State::Reasoning;
-        self.said[usize::from(is_reasoning)] = true;
+        self.has_text[usize::from(is_reasoning)] = true;
         match (self.deltas.last_mut(), is_reasoning) {
             (Some(Delta::Reasoning(before)), true) | (Some(Delta::Content(before)), false) => before.push_str(&text),
             (_, true) => self.deltas.push(Delta::Reasoning(text)),

@@ -1,12 +1,12 @@
 //! Calls in Python's syntax, with literals as values: `[f(a="x", b=[1, True]), g()]`, or one on
 //! each line.
 
-use super::call::{Found, MAX_DEPTH, found};
+use super::call::{MAX_DEPTH, ParsedCall, parsed_call};
 use super::json;
 use super::reading::Reading;
 
 /// Reads a list of calls.
-pub(super) fn calls(text: &str) -> Reading<Vec<Found>> {
+pub(super) fn calls(text: &str) -> Reading<Vec<ParsedCall>> {
     // MiniCPM3 writes them in a code block.
     let text = text.trim();
     let text = text.strip_prefix("```python").map_or(text, |code| code.strip_suffix("```").unwrap_or(code)).trim();
@@ -39,7 +39,7 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    fn list(&mut self) -> Result<Vec<Found>, Stop> {
+    fn list(&mut self) -> Result<Vec<ParsedCall>, Stop> {
         self.needs("[")?;
         let mut calls = Vec::new();
         while !self.takes("]") {
@@ -51,7 +51,7 @@ impl Reader<'_> {
         Ok(calls)
     }
 
-    fn lines(&mut self) -> Result<Vec<Found>, Stop> {
+    fn lines(&mut self) -> Result<Vec<ParsedCall>, Stop> {
         let mut calls = vec![self.call()?];
         while !self.rest.trim().is_empty() {
             calls.push(self.call()?);
@@ -59,7 +59,7 @@ impl Reader<'_> {
         Ok(calls)
     }
 
-    fn call(&mut self) -> Result<Found, Stop> {
+    fn call(&mut self) -> Result<ParsedCall, Stop> {
         let name = self.until('(')?.to_owned();
         let mut members: Vec<(String, String)> = Vec::new();
         while !self.takes(")") {
@@ -70,7 +70,7 @@ impl Reader<'_> {
             members.push((key, self.value(MAX_DEPTH)?));
         }
         let arguments = json::object(members.iter().map(|(key, value)| (&**key, value.clone())));
-        match found(None, &name, arguments) {
+        match parsed_call(None, &name, arguments) {
             Reading::Whole(call) => Ok(call),
             Reading::Unfinished | Reading::Wrong => Err(Stop::Wrong),
         }

@@ -14,13 +14,13 @@
 //! Grammars with their own notation of values (Gemma 4, MiniMax M3, Python) are not streamed: their
 //! calls are returned as a whole.
 
-use super::call::found;
+use super::call::parsed_call;
 use super::grammar::{
-    Circumstances, Grammar, Id, ParameterTag, TagPair, attribute, bracket, pair, plain_value, whole_name,
+    CallContext, Grammar, Id, ParameterTag, TagPair, attribute, bracket, pair, plain_value, whole_name,
 };
 use super::json;
 use super::reading::Reading;
-use super::tools::Kind;
+use super::tools::ParameterType;
 
 /// Maximum length of a text before the arguments of a call, in bytes. It is read again with each
 /// piece of an answer.
@@ -28,7 +28,7 @@ const MAX_HEAD: usize = 4096;
 
 /// A further part of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum CallDelta {
     /// A call begins.
     Begin { id: Option<String>, name: String },
     /// More of its arguments.
@@ -51,7 +51,7 @@ pub(super) struct CallStream {
 enum Stage {
     /// Before the arguments.
     #[default]
-    Head,
+    CallHead,
     /// In JSON arguments.
     Json(JsonState),
     /// Between two calls of a list.
@@ -59,7 +59,7 @@ enum Stage {
     /// Between the parameters of this tool.
     Members { tool: String, count: usize },
     /// In the value of a parameter.
-    Value(Value),
+    TagValue(TagValue),
     /// The rest is not streamed.
     Off,
 }
@@ -76,22 +76,22 @@ struct JsonState {
 
 /// A value without quotes, between tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Value {
+struct TagValue {
     tool: String,
     /// Position of the parameter in the call, from 0.
     number: usize,
     key: String,
-    kind: Option<Kind>,
+    kind: Option<ParameterType>,
     /// Position of its first byte.
     from: usize,
     /// First possible position of its closing tag.
-    searched: usize,
+    search_from: usize,
     /// End of the part of a string that was already returned.
-    given: Option<usize>,
+    emitted_to: Option<usize>,
 }
 
 /// Tags of parameters.
-struct Tags {
+struct ParameterTags {
     key: TagPair,
     /// Text before the value, after the key's tag.
     open: &'static str,
@@ -113,7 +113,7 @@ enum Stop {
 type Read<T> = Result<T, Stop>;
 
 /// Name and id before the arguments, and the position of the arguments.
-struct Head {
+struct CallHead {
     id: Option<String>,
     name: String,
     at: usize,
@@ -135,16 +135,16 @@ impl CallStream {
     }
 
     /// Continues reading the text of a call, after the part that was already read.
-    pub(super) fn read(&mut self, grammar: Grammar, text: &str, known: Circumstances<'_>) -> Vec<Piece> {
+    pub(super) fn read(&mut self, grammar: Grammar, text: &str, known: CallContext<'_>) -> Vec<CallDelta> {
         let mut pieces = Vec::new();
         loop {
             let result = match std::mem::take(&mut self.stage) {
                 Stage::Off => Err(Stop::Off),
-                Stage::Head => self.head(grammar, text, known, &mut pieces),
+                Stage::CallHead => self.head(grammar, text, known, &mut pieces),
                 Stage::Json(state) => self.json(text, state, &mut pieces),
                 Stage::Tail => self.tail(grammar, text),
                 Stage::Members { tool, count } => self.members(grammar, text, tool, count, known, &mut pieces),
-                Stage::Value(value) => self.value(grammar, text, value, &mut pieces),
+                Stage::TagValue(value) => self.value(grammar, text, value, &mut pieces),
             };
             match result {
                 Ok(()) => {}
@@ -157,31 +157,31 @@ impl CallStream {
         }
     }
 
-    fn begin(&mut self, head: Head, known: Circumstances<'_>, pieces: &mut Vec<Piece>) -> Read<()> {
-        let Head { id, name, .. } = head;
-        let Reading::Whole(call) = found(id, &name, String::new()) else { return Err(Stop::Off) };
+    fn begin(&mut self, head: CallHead, known: CallContext<'_>, pieces: &mut Vec<CallDelta>) -> Read<()> {
+        let CallHead { id, name, .. } = head;
+        let Reading::Whole(call) = parsed_call(id, &name, String::new()) else { return Err(Stop::Off) };
         if !known.texts.has_tool(&call.name) {
             return Err(Stop::Off);
         }
         self.calls += 1;
         self.arguments.clear();
-        pieces.push(Piece::Begin { id: call.id, name: call.name });
+        pieces.push(CallDelta::Begin { id: call.id, name: call.name });
         Ok(())
     }
 
-    fn give(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+    fn append(&mut self, text: &str, pieces: &mut Vec<CallDelta>) {
         if text.is_empty() {
             return;
         }
         self.arguments.push_str(text);
         match pieces.last_mut() {
-            Some(Piece::Arguments(before)) => before.push_str(text),
-            _ => pieces.push(Piece::Arguments(text.to_owned())),
+            Some(CallDelta::Arguments(before)) => before.push_str(text),
+            _ => pieces.push(CallDelta::Arguments(text.to_owned())),
         }
     }
 
     /// Reads the text before the arguments.
-    fn head(&mut self, grammar: Grammar, text: &str, known: Circumstances<'_>, pieces: &mut Vec<Piece>) -> Read<()> {
+    fn head(&mut self, grammar: Grammar, text: &str, known: CallContext<'_>, pieces: &mut Vec<CallDelta>) -> Read<()> {
         let rest = &text[self.at..];
         // The same part of a longer text is read, regardless of its pieces.
         let seen = &rest[..rest.floor_char_boundary(MAX_HEAD)];
@@ -197,14 +197,14 @@ impl CallStream {
                 self.stage = match tags_of(grammar) {
                     None => Stage::Json(JsonState::default()),
                     Some(_) => {
-                        self.give("{", pieces);
+                        self.append("{", pieces);
                         Stage::Members { tool, count: 0 }
                     }
                 };
                 Ok(())
             }
             Err(Stop::Wait) if seen.len() == rest.len() => {
-                self.stage = Stage::Head;
+                self.stage = Stage::CallHead;
                 Err(Stop::Wait)
             }
             Err(_) => Err(Stop::Off),
@@ -212,7 +212,7 @@ impl CallStream {
     }
 
     /// Reads a JSON object up to its closing bracket.
-    fn json(&mut self, text: &str, state: JsonState, pieces: &mut Vec<Piece>) -> Read<()> {
+    fn json(&mut self, text: &str, state: JsonState, pieces: &mut Vec<CallDelta>) -> Read<()> {
         let JsonState { mut depth, mut in_string, mut escaped } = state;
         let rest = &text[self.at..];
         let (mut end, mut stage) = (rest.len(), None);
@@ -235,7 +235,7 @@ impl CallStream {
                 }
             }
         }
-        self.give(&rest[..end], pieces);
+        self.append(&rest[..end], pieces);
         self.at += end;
         let goes_on = stage.is_none();
         self.stage = stage.unwrap_or(Stage::Json(JsonState { depth, in_string, escaped }));
@@ -254,7 +254,7 @@ impl CallStream {
                 Err(Stop::Wait)
             }
             Some('{') if is_list(grammar) => {
-                self.stage = Stage::Head;
+                self.stage = Stage::CallHead;
                 Ok(())
             }
             Some(_) => Err(Stop::Off),
@@ -268,8 +268,8 @@ impl CallStream {
         text: &str,
         tool: String,
         count: usize,
-        known: Circumstances<'_>,
-        pieces: &mut Vec<Piece>,
+        known: CallContext<'_>,
+        pieces: &mut Vec<CallDelta>,
     ) -> Read<()> {
         let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
         let rest = text[self.at..].trim_start();
@@ -282,7 +282,7 @@ impl CallStream {
         };
         match next {
             Ok(None) => {
-                self.give("}", pieces);
+                self.append("}", pieces);
                 self.at = at + tags.end.len();
                 // Further calls are returned as a whole, at their end.
                 Err(Stop::Off)
@@ -290,8 +290,8 @@ impl CallStream {
             Ok(Some((key, kind, value))) => {
                 let (key, from) = (key.to_owned(), text.len() - value.len());
                 let kind = kind.or_else(|| known.texts.kind(&tool, &key));
-                let value = Value { tool, number: count, key, kind, from, searched: from, given: None };
-                self.stage = Stage::Value(value);
+                let value = TagValue { tool, number: count, key, kind, from, search_from: from, emitted_to: None };
+                self.stage = Stage::TagValue(value);
                 self.at = from;
                 Ok(())
             }
@@ -304,11 +304,11 @@ impl CallStream {
     }
 
     /// Reads a value up to its closing tag: the first after which the call continues correctly.
-    fn value(&mut self, grammar: Grammar, text: &str, mut value: Value, pieces: &mut Vec<Piece>) -> Read<()> {
+    fn value(&mut self, grammar: Grammar, text: &str, mut value: TagValue, pieces: &mut Vec<CallDelta>) -> Read<()> {
         let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
         let mut end = None;
-        while let Some(found) = text[value.searched..].find(tags.close) {
-            let close = value.searched + found;
+        while let Some(found) = text[value.search_from..].find(tags.close) {
+            let close = value.search_from + found;
             let behind = text[close + tags.close.len()..].trim_start();
             let next = [tags.key.open, tags.end].into_iter().filter(|next| !next.is_empty());
             let mut follows = next.map(|next| word(behind, next));
@@ -318,33 +318,33 @@ impl CallStream {
                     break;
                 }
                 Some(Err(_)) => {
-                    value.searched = close;
+                    value.search_from = close;
                     return self.wait_in(text, value, &tags, close, pieces);
                 }
-                None => value.searched = close + text[close..].chars().next().map_or(1, char::len_utf8),
+                None => value.search_from = close + text[close..].chars().next().map_or(1, char::len_utf8),
             }
         }
         let Some(end) = end else {
-            let begun = (value.searched..text.len()).find(|at| {
+            let begun = (value.search_from..text.len()).find(|at| {
                 text.is_char_boundary(*at) && text.len() - at < tags.close.len() && tags.close.starts_with(&text[*at..])
             });
             let safe = begun.unwrap_or(text.len());
-            value.searched = safe;
+            value.search_from = safe;
             return self.wait_in(text, value, &tags, safe, pieces);
         };
-        match value.given {
-            Some(given) => {
+        match value.emitted_to {
+            Some(emitted_to) => {
                 // The last line break belongs to the tag.
-                let rest = text[given.min(end)..end].strip_suffix('\n').unwrap_or(&text[given.min(end)..end]);
-                self.give(&inside(rest), pieces);
-                self.give("\"", pieces);
+                let rest = text[emitted_to.min(end)..end].strip_suffix('\n').unwrap_or(&text[emitted_to.min(end)..end]);
+                self.append(&inside(rest), pieces);
+                self.append("\"", pieces);
             }
             None => {
                 let raw = &text[value.from..end];
                 let section = raw.trim().strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>"));
                 let raw = section.filter(|_| tags.sections).unwrap_or(raw);
                 let part = [key_of(&value), plain_value(raw, value.kind)].concat();
-                self.give(&part, pieces);
+                self.append(&part, pieces);
             }
         }
         self.at = end + tags.close.len();
@@ -353,23 +353,30 @@ impl CallStream {
     }
 
     /// Returns the certain part of an incomplete string: the text before `safe`.
-    fn wait_in(&mut self, text: &str, mut value: Value, tags: &Tags, safe: usize, pieces: &mut Vec<Piece>) -> Read<()> {
-        if value.kind == Some(Kind::Text) && !tags.sections && safe > value.from {
-            let given = value.given.unwrap_or_else(|| {
+    fn wait_in(
+        &mut self,
+        text: &str,
+        mut value: TagValue,
+        tags: &ParameterTags,
+        safe: usize,
+        pieces: &mut Vec<CallDelta>,
+    ) -> Read<()> {
+        if value.kind == Some(ParameterType::Text) && !tags.sections && safe > value.from {
+            let emitted_to = value.emitted_to.unwrap_or_else(|| {
                 let key = key_of(&value);
-                self.give(&key, pieces);
-                self.give("\"", pieces);
+                self.append(&key, pieces);
+                self.append("\"", pieces);
                 // The first line break belongs to the tag.
                 value.from + usize::from(text[value.from..].starts_with('\n'))
             });
             // The last line break may belong to the tag.
             let certain = safe - usize::from(text[..safe].ends_with('\n'));
-            if certain > given {
-                self.give(&inside(&text[given..certain]), pieces);
+            if certain > emitted_to {
+                self.append(&inside(&text[emitted_to..certain]), pieces);
             }
-            value.given = Some(given.max(certain));
+            value.emitted_to = Some(emitted_to.max(certain));
         }
-        self.stage = Stage::Value(value);
+        self.stage = Stage::TagValue(value);
         Err(Stop::Wait)
     }
 }
@@ -380,7 +387,7 @@ fn is_json(c: char) -> bool {
 }
 
 /// Returns the beginning of a member of an object, with the separator before it.
-fn key_of(value: &Value) -> String {
+fn key_of(value: &TagValue) -> String {
     format!("{}{}: ", if value.number > 0 { ", " } else { "" }, json::string(&value.key))
 }
 
@@ -401,7 +408,7 @@ fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
 
 /// Reads a parameter after its first tag: its name, the type of its value if stated, and the text
 /// from its value on.
-fn parameter<'t>(text: &'t str, tags: &Tags) -> Read<(&'t str, Option<Kind>, &'t str)> {
+fn parameter<'t>(text: &'t str, tags: &ParameterTags) -> Read<(&'t str, Option<ParameterType>, &'t str)> {
     let (head, after) = text.split_once(tags.key.close).ok_or(Stop::Wait)?;
     if tags.open.is_empty() {
         let (key, kind) = attribute(head);
@@ -420,20 +427,20 @@ fn is_list(grammar: Grammar) -> bool {
 }
 
 /// Returns the tags of a grammar with parameters in tags.
-fn tags_of(grammar: Grammar) -> Option<Tags> {
+fn tags_of(grammar: Grammar) -> Option<ParameterTags> {
     match grammar {
         Grammar::Tags { end, parameter: ParameterTag { open, between, close }, sections, .. } => {
-            Some(Tags { key: pair(open, between), open: "", close, end, sections })
+            Some(ParameterTags { key: pair(open, between), open: "", close, end, sections })
         }
         Grammar::Pairs { key, value, .. } => {
-            Some(Tags { key, open: value.open, close: value.close, end: "", sections: false })
+            Some(ParameterTags { key, open: value.open, close: value.close, end: "", sections: false })
         }
         _ => None,
     }
 }
 
 /// Finds the arguments of a call. Arguments in tags begin at the first tag.
-fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
+fn head(grammar: Grammar, text: &str, known: CallContext<'_>) -> Read<CallHead> {
     let at_object = |rest: &str| match rest.trim_start().chars().next() {
         None => Err(Stop::Wait),
         Some('{') => Ok(text.len() - rest.trim_start().len()),
@@ -446,7 +453,7 @@ fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
         Grammar::Bare(inner) => head(*inner, text, known),
         Grammar::Arguments => {
             let at = at_object(text)?;
-            Ok(Head { id: None, name: known.callee.unwrap_or_default().to_owned(), at })
+            Ok(CallHead { id: None, name: known.callee.unwrap_or_default().to_owned(), at })
         }
         Grammar::Named { .. } if text.trim_start().starts_with(['[', '{']) => Cursor { text, at: 0 }.object(),
         Grammar::Named { separator, id } => {
@@ -458,24 +465,24 @@ fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
                 Id::After { mark, .. } => head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id))),
             };
             let id = id.map(|id| id.trim().to_owned());
-            Ok(Head { id, name: name.trim().to_owned(), at: at_object(arguments)? })
+            Ok(CallHead { id, name: name.trim().to_owned(), at: at_object(arguments)? })
         }
         Grammar::Fenced { separator } => {
             let (name, block) = split(separator)?.1.split_once('\n').ok_or(Stop::Wait)?;
             let at = at_object(word(block.trim_start(), "```json")?)?;
-            Ok(Head { id: None, name: name.trim().to_owned(), at })
+            Ok(CallHead { id: None, name: name.trim().to_owned(), at })
         }
         Grammar::Tags { name: TagPair { open, close }, .. } => {
             let trimmed = text.trim_start();
             let rest = if open.is_empty() { trimmed } else { word(trimmed, open)? };
             let (head, body) = rest.split_once(close).ok_or(Stop::Wait)?;
-            Ok(Head { id: None, name: attribute(head).0.to_owned(), at: text.len() - body.len() })
+            Ok(CallHead { id: None, name: attribute(head).0.to_owned(), at: text.len() - body.len() })
         }
         Grammar::Pairs { after_name, key, .. } => {
             let at = text.find(key.open).ok_or(Stop::Wait)?;
             let head = text[..at].trim();
             let name = head.strip_suffix(after_name).unwrap_or(head).trim_end();
-            Ok(Head { id: None, name: name.to_owned(), at })
+            Ok(CallHead { id: None, name: name.to_owned(), at })
         }
         Grammar::Braces { .. } | Grammar::Marked { .. } | Grammar::Python => Err(Stop::Off),
     }
@@ -538,7 +545,7 @@ impl Cursor<'_> {
 
     /// Reads `{"name": N, "arguments": {`, possibly in a list, with an id, or in the form of
     /// OpenAI's interface.
-    fn object(mut self) -> Read<Head> {
+    fn object(mut self) -> Read<CallHead> {
         self.open()?;
         let (mut id, mut name, mut is_inner) = (None, None, false);
         loop {
@@ -555,7 +562,7 @@ impl Cursor<'_> {
                 "type" => drop(self.string()?),
                 "arguments" | "parameters" => {
                     let name = name.ok_or(Stop::Off)?;
-                    return if self.peek()? == '{' { Ok(Head { id, name, at: self.at }) } else { Err(Stop::Off) };
+                    return if self.peek()? == '{' { Ok(CallHead { id, name, at: self.at }) } else { Err(Stop::Off) };
                 }
                 _ => return Err(Stop::Off),
             }
@@ -564,11 +571,11 @@ impl Cursor<'_> {
     }
 
     /// Reads `{N: {`, possibly in a list.
-    fn keyed(mut self) -> Read<Head> {
+    fn keyed(mut self) -> Read<CallHead> {
         self.open()?;
         let name = self.string()?;
         self.needs(':')?;
-        if self.peek()? == '{' { Ok(Head { id: None, name, at: self.at }) } else { Err(Stop::Off) }
+        if self.peek()? == '{' { Ok(CallHead { id: None, name, at: self.at }) } else { Err(Stop::Off) }
     }
 }
 
@@ -584,13 +591,13 @@ mod tests {
     /// piece, `>` the beginning of a call.
     fn pieces(format: &str, text: &str) -> String {
         let (format, tools) = (find(format).unwrap(), TextParameters::of_tools(TOOLS));
-        let known = Circumstances { callee: Some("look"), opening: "", closed: false, texts: &tools };
+        let known = CallContext { callee: Some("look"), opening: "", closed: false, texts: &tools };
         let (mut stream, mut all) = (CallStream::default(), String::new());
         for (at, c) in text.char_indices() {
             for piece in stream.read(format.call, &text[..at + c.len_utf8()], known) {
                 match piece {
-                    Piece::Begin { name, .. } => all += &format!("{name}>"),
-                    Piece::Arguments(text) => all += &format!("{text}|"),
+                    CallDelta::Begin { name, .. } => all += &format!("{name}>"),
+                    CallDelta::Arguments(text) => all += &format!("{text}|"),
                 }
             }
         }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ParameterType {
     /// A string.
     Text,
     /// A string or `null`.
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Default)]
 pub struct TextParameters {
     tools: HashSet<String>,
-    kinds: HashMap<(String, String), Kind>,
+    kinds: HashMap<(String, String), ParameterType>,
 }
 
 impl TextParameters {
@@ -34,10 +34,9 @@ impl TextParameters {
             let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
             known.tools.insert(name.to_owned());
             let properties = function.pointer("/parameters/properties").and_then(Value::as_object);
-            let kinds = properties
-                .into_iter()
-                .flatten()
-                .filter_map(|(parameter, schema)| Some(((name.to_owned(), parameter.clone()), kind_of(schema)?)));
+            let kinds = properties.into_iter().flatten().filter_map(|(parameter, schema)| {
+                Some(((name.to_owned(), parameter.clone()), parameter_type(schema)?))
+            });
             known.kinds.extend(kinds);
         }
         known
@@ -64,14 +63,14 @@ impl TextParameters {
     }
 
     /// Returns the type of a parameter; `None` if no schema states it.
-    pub(super) fn kind(&self, tool: &str, parameter: &str) -> Option<Kind> {
+    pub(super) fn kind(&self, tool: &str, parameter: &str) -> Option<ParameterType> {
         // The map is small, and its keys cannot be looked up by borrowed parts.
         self.kinds.get(&(tool.to_owned(), parameter.to_owned())).copied()
     }
 }
 
 /// Returns the type of a schema's value, from its types, its alternatives, or its listed values.
-fn kind_of(schema: &Value) -> Option<Kind> {
+fn parameter_type(schema: &Value) -> Option<ParameterType> {
     let mut types: Vec<&str> = match &schema["type"] {
         Value::String(one) => vec![one],
         Value::Array(several) => several.iter().map(|one| one.as_str().unwrap_or("")).collect(),
@@ -95,11 +94,11 @@ fn kind_of(schema: &Value) -> Option<Kind> {
     let has = |wanted: &str| types.contains(&wanted);
     match (has("string"), has("null")) {
         _ if types.is_empty() || has("") => None,
-        (true, false) if types.iter().all(|one| *one == "string") => Some(Kind::Text),
-        (true, true) if types.iter().all(|one| matches!(*one, "string" | "null")) => Some(Kind::TextOrNull),
+        (true, false) if types.iter().all(|one| *one == "string") => Some(ParameterType::Text),
+        (true, true) if types.iter().all(|one| matches!(*one, "string" | "null")) => Some(ParameterType::TextOrNull),
         // It may be a string or another value.
         (true, _) => None,
-        (false, _) => Some(Kind::Value),
+        (false, _) => Some(ParameterType::Value),
     }
 }
 
@@ -110,14 +109,14 @@ mod tests {
     #[test]
     fn string_schemas_keep_parameters_as_text() {
         let cases = [
-            (r#"{"type": "string"}"#, Some(Kind::Text)),
-            (r#"{"type": ["string"]}"#, Some(Kind::Text)),
-            (r#"{"enum": ["a", "1"]}"#, Some(Kind::Text)),
-            (r#"{"const": "a"}"#, Some(Kind::Text)),
-            (r#"{"anyOf": [{"type": "string"}, {"type": "null"}]}"#, Some(Kind::TextOrNull)),
-            (r#"{"type": ["null", "string"]}"#, Some(Kind::TextOrNull)),
-            (r#"{"type": "integer"}"#, Some(Kind::Value)),
-            (r#"{"type": ["object", "null"]}"#, Some(Kind::Value)),
+            (r#"{"type": "string"}"#, Some(ParameterType::Text)),
+            (r#"{"type": ["string"]}"#, Some(ParameterType::Text)),
+            (r#"{"enum": ["a", "1"]}"#, Some(ParameterType::Text)),
+            (r#"{"const": "a"}"#, Some(ParameterType::Text)),
+            (r#"{"anyOf": [{"type": "string"}, {"type": "null"}]}"#, Some(ParameterType::TextOrNull)),
+            (r#"{"type": ["null", "string"]}"#, Some(ParameterType::TextOrNull)),
+            (r#"{"type": "integer"}"#, Some(ParameterType::Value)),
+            (r#"{"type": ["object", "null"]}"#, Some(ParameterType::Value)),
             (r#"{"oneOf": [{"type": "string"}, {"type": "number"}]}"#, None),
             (r#"{"type": ["string", "number"]}"#, None),
             (r##"{"anyOf": [{"$ref": "#/x"}, {"type": "null"}]}"##, None),
@@ -126,7 +125,7 @@ mod tests {
             ("true", None),
         ];
         for (schema, expected) in cases {
-            assert_eq!(kind_of(&serde_json::from_str(schema).unwrap()), expected, "{schema}");
+            assert_eq!(parameter_type(&serde_json::from_str(schema).unwrap()), expected, "{schema}");
         }
     }
 }

@@ -43,7 +43,7 @@ impl Message {
         self.content.is_empty() && !self.tool_calls.is_empty()
     }
 
-    fn value(&self, form: Form) -> Value {
+    fn value(&self, form: ConversationForm) -> Value {
         let text = Value::from(&*self.content);
         let content = match form.content_in_parts {
             _ if form.no_content && self.only_calls() => Value::from(()),
@@ -69,13 +69,13 @@ impl Message {
 
 /// Minimum length of a text, in bytes, whose presence in a prompt proves that the prompt contains
 /// the message.
-const TELLING: usize = 32;
+const MIN_PROOF_BYTES: usize = 32;
 /// See [`Conversation::marked`].
 pub(super) const MARK: &str = " [7f3a91c4]";
 
 /// Form in which a template gets the conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct ConversationForm {
     /// Whether arguments of calls are JSON text, which some templates concatenate with other text
     /// (DeepSeek-V3, functionary). Otherwise they are values, as in transformers; invalid JSON
     /// stays text.
@@ -91,7 +91,7 @@ pub(super) struct Form {
     pub(super) whole_arguments: bool,
 }
 
-fn call_value(call: &ToolCall, form: Form) -> Value {
+fn call_value(call: &ToolCall, form: ConversationForm) -> Value {
     let arguments = match form.whole_arguments.then(|| chat::whole_arguments(&call.arguments)).flatten() {
         Some(arguments) => arguments,
         None => call.arguments.clone(),
@@ -157,13 +157,13 @@ impl Conversation {
 
     /// Returns whether a text contains a user's message, or there are no user messages; `None` if
     /// they are too short to decide.
-    pub(super) fn is_said_in(&self, text: &str) -> Option<bool> {
+    pub(super) fn appears_in(&self, text: &str) -> Option<bool> {
         let users = self.messages.iter().filter(|message| message.role == "user");
         let said: Vec<&str> = users.map(|message| message.content.trim()).filter(|said| !said.is_empty()).collect();
         let longest = said.iter().max_by_key(|said| said.len());
         longest.map_or(Some(true), |longest| match text.contains(longest) {
-            true => (longest.len() >= TELLING).then_some(true),
-            false => Some(said.iter().any(|said| said.len() >= TELLING && text.contains(said))),
+            true => (longest.len() >= MIN_PROOF_BYTES).then_some(true),
+            false => Some(said.iter().any(|said| said.len() >= MIN_PROOF_BYTES && text.contains(said))),
         })
     }
 
@@ -215,7 +215,7 @@ impl Conversation {
     }
 
     /// Returns a template's variables.
-    pub(super) fn value(&self, form: Form) -> Result<Value, TemplateError> {
+    pub(super) fn value(&self, form: ConversationForm) -> Result<Value, TemplateError> {
         let tools: Vec<Value> = self.tools.iter().map(Json::value).collect::<Result<_, _>>()?;
         // The later of two variables with one name is used; the program's own variables come last.
         let mut members: Vec<(String, Value)> = Vec::new();

@@ -16,7 +16,7 @@ use super::ChatTemplate;
 
 /// Conversation format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownFormat {
     /// Name of the format, which is llama.cpp's if it has the format.
     pub name: &'static str,
     /// Models that use it.
@@ -24,7 +24,7 @@ pub struct Known {
     source: &'static str,
 }
 
-impl Known {
+impl KnownFormat {
     /// Returns the format as a template.
     pub fn template(&self) -> ChatTemplate {
         ChatTemplate { source: self.source.to_owned() }
@@ -34,7 +34,7 @@ impl Known {
 macro_rules! known {
     ($($name:literal: $models:literal;)*) => {
         /// All formats.
-        pub const KNOWN: &[Known] = &[$(Known {
+        pub const KNOWN: &[KnownFormat] = &[$(KnownFormat {
             name: $name,
             models: $models,
             source: include_str!(concat!("known/", $name, ".jinja")),
@@ -63,7 +63,7 @@ known! {
 }
 
 /// Returns the format with this name.
-pub fn find(name: &str) -> Option<&'static Known> {
+pub fn find(name: &str) -> Option<&'static KnownFormat> {
     KNOWN.iter().find(|known| known.name == name)
 }
 

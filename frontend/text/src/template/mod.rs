@@ -32,7 +32,7 @@
 //! | `json` | tools, arguments and variables |
 //! | `conversation` | input of a template |
 //! | `continuation` | a last message that the answer continues |
-//! | `told` | tools in words, for templates without tools |
+//! | `tools_in_prompt` | tools in words, for templates without tools |
 //! | [`known`] | formats that many models share, for files without a template |
 //! | `isolate` | the rendering process, both ends |
 //! | `error` | errors |
@@ -57,7 +57,7 @@ pub mod known;
 mod lists;
 mod python;
 mod render;
-mod told;
+mod tools_in_prompt;
 
 use std::path::Path;
 
@@ -67,7 +67,7 @@ pub use conversation::{Conversation, Message};
 pub use error::{Limit, TemplateError};
 pub use isolate::{RENDER_ARGUMENT, serve_render_request};
 pub use json::Json;
-pub use told::Demand;
+pub use tools_in_prompt::Demand;
 
 /// Source of a chat template. It is parsed during rendering, because the parser needs its limits,
 /// too.
@@ -86,7 +86,7 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(TemplateError::Limit { limit: Limit::Source, allowed: MAX_SOURCE_BYTES as u64 });
         }
-        Ok(known::find(source).map_or_else(|| ChatTemplate { source: source.to_owned() }, known::Known::template))
+        Ok(known::find(source).map_or_else(|| ChatTemplate { source: source.to_owned() }, known::KnownFormat::template))
     }
 
     /// Returns the source.

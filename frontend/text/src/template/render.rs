@@ -9,7 +9,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::conversation::{Form, MARK};
+use super::conversation::{ConversationForm, MARK};
 use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson};
 use super::lists::namespace;
 use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError, filters, python};
@@ -60,7 +60,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
 
-    let rendered_of = |conversation: &Conversation, form: Form| {
+    let rendered_of = |conversation: &Conversation, form: ConversationForm| {
         let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
         let context = conversation.value(form)?;
         let result = environment
@@ -77,8 +77,8 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
             }),
         }
     };
-    let rendered = |form: Form| rendered_of(conversation, form);
-    let mut form = Form::default();
+    let rendered = |form: ConversationForm| rendered_of(conversation, form);
+    let mut form = ConversationForm::default();
     let mut usual = rendered(form);
     let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
     // Answers that were cut off have incomplete arguments, which templates cannot traverse.
@@ -94,7 +94,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         Err(_) => None,
     };
     if let Some(arguments) = takes_text {
-        let with_text = Form { text_arguments: true, ..form };
+        let with_text = ConversationForm { text_arguments: true, ..form };
         if let Ok(text) = rendered(with_text)
             && text.contains(arguments)
         {
@@ -102,20 +102,20 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         }
     }
     // A text of a few letters is found in any prompt, so a longer one is searched instead.
-    let says = |text: &str, form: Form| {
+    let says = |text: &str, form: ConversationForm| {
         let marked = || rendered_of(&conversation.marked(), form).is_ok_and(|text| text.contains(MARK));
-        conversation.is_said_in(text).unwrap_or_else(marked)
+        conversation.appears_in(text).unwrap_or_else(marked)
     };
     // Some templates need content in parts, and omit a text.
     let in_parts = || {
-        let in_parts = Form { content_in_parts: true, ..form };
+        let in_parts = ConversationForm { content_in_parts: true, ..form };
         rendered(in_parts).ok().filter(|text| says(text, in_parts))
     };
     // Other templates write calls only without content, and omit them if it is an empty text.
     let with_calls = |usual: &str| {
         let count = conversation.calls_named_in(usual).filter(|_| source.contains("none"))?;
-        let no_content = Form { no_content: true, ..form };
-        let forms = [no_content, Form { text_arguments: true, ..no_content }];
+        let no_content = ConversationForm { no_content: true, ..form };
+        let forms = [no_content, ConversationForm { text_arguments: true, ..no_content }];
         let text = forms.into_iter().find_map(|form| rendered(form).ok())?;
         conversation.calls_named_in(&text).filter(|more| *more > count).map(|_| text)
     };
@@ -181,8 +181,8 @@ impl Write for CappedWriter {
 /// list, because minijinja does not know the length of a text.
 fn with_known_tags(source: &str) -> Cow<'_, str> {
     const BACKWARDS: &str = "[::-1]";
-    const COUNTED: [&str; 3] = ["loop.last", "loop.length", "loop.revindex"];
-    let counted = COUNTED.iter().any(|word| source.contains(word));
+    const LENGTH_VARIABLES: [&str; 3] = ["loop.last", "loop.length", "loop.revindex"];
+    let counted = LENGTH_VARIABLES.iter().any(|word| source.contains(word));
     if !source.contains("generation") && !source.contains(BACKWARDS) && !counted {
         return Cow::Borrowed(source);
     }

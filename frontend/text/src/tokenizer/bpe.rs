@@ -27,7 +27,7 @@ pub struct Bpe {
     /// Token of each byte, for text without larger tokens.
     byte_ids: Vec<u32>,
     /// Texts in merges that are not tokens.
-    others: HashMap<String, u32>,
+    merge_only_texts: HashMap<String, u32>,
     /// Merges: (left, right) to (rank, merged).
     merges: HashMap<(u32, u32), Join>,
 }
@@ -37,11 +37,11 @@ impl Bpe {
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Result<Bpe, TokenizerError> {
         let pre_tokenizer = PreTokenizer::named(&spec.pre_tokenizer)?;
         let alphabet = pre_tokenizer.alphabet;
-        let mut others: HashMap<String, u32> = HashMap::new();
+        let mut merge_only_texts: HashMap<String, u32> = HashMap::new();
         let mut intern = |text: &str| {
             vocabulary.id(text).unwrap_or_else(|| {
-                let next = (vocabulary.len() + others.len()) as u32;
-                *others.entry(text.to_owned()).or_insert(next)
+                let next = (vocabulary.len() + merge_only_texts.len()) as u32;
+                *merge_only_texts.entry(text.to_owned()).or_insert(next)
             })
         };
         let byte_ids = (0..=255).map(|byte| match alphabet {
@@ -57,7 +57,7 @@ impl Bpe {
             }
         }
         let (splitter, whole_words) = (pre_tokenizer.splitter(), pre_tokenizer.whole_words);
-        Ok(Bpe { splitter, whole_words, alphabet, byte_ids, others, merges })
+        Ok(Bpe { splitter, whole_words, alphabet, byte_ids, merge_only_texts, merges })
     }
 
     /// Appends the ids of `text`, which contains no special tokens.
@@ -87,7 +87,7 @@ impl Bpe {
                 Alphabet::Characters => symbols.extend(word.char_indices().map(|(at, c)| {
                     let mut bytes = [0; 4];
                     let text: &str = c.encode_utf8(&mut bytes);
-                    let id = vocabulary.id(text).or_else(|| self.others.get(text).copied());
+                    let id = vocabulary.id(text).or_else(|| self.merge_only_texts.get(text).copied());
                     Symbol::new(at as u32, text.len() as u32, id.unwrap_or(NO_SYMBOL))
                 })),
             }

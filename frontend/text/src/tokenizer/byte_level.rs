@@ -5,7 +5,7 @@
 //! (`bytes_to_unicode` in GPT-2's `encoder.py`). A space is `Ġ`, a newline `Ċ`.
 
 /// Number of bytes that are not printable and map to U+0100 onwards.
-const SHIFTED: u32 = 68;
+const REMAPPED_BYTES: u32 = 68;
 
 /// Returns whether a byte stands for itself.
 const fn is_plain(byte: u8) -> bool {
@@ -13,8 +13,8 @@ const fn is_plain(byte: u8) -> bool {
 }
 
 /// `BYTES[n]` is the byte of U+0100 + n.
-const BYTES: [u8; SHIFTED as usize] = {
-    let mut bytes = [0; SHIFTED as usize];
+const BYTES: [u8; REMAPPED_BYTES as usize] = {
+    let mut bytes = [0; REMAPPED_BYTES as usize];
     let (mut byte, mut n) = (0, 0);
     while byte < 256 {
         if !is_plain(byte as u8) {

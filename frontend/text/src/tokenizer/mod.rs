@@ -15,7 +15,7 @@
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |
 //! | `charsmap` | SentencePiece's map of characters |
-//! | `bpe`, `spm`, `unigram`, `sentence`, `longest`, `wordpiece` | the algorithms |
+//! | `bpe`, `spm`, `unigram`, `sentencepiece_unigram`, `rwkv_world`, `wordpiece` | the algorithms |
 //! | `tokenizer` | the public interface |
 //! | `stream` | ids to text, one at a time |
 //! | `error` | errors |
@@ -41,10 +41,10 @@ mod charsmap;
 mod error;
 mod escapes;
 pub mod keys;
-mod longest;
 mod merge;
 mod pretokenize;
-mod sentence;
+mod rwkv_world;
+mod sentencepiece_unigram;
 mod spec;
 mod special;
 mod spm;

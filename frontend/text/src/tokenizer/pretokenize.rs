@@ -215,9 +215,10 @@ impl PreTokenizer {
     /// Returns the name of the row with these patterns, written as in a `tokenizer.json` (`Split`,
     /// isolated matches). If `whole_words` is set, the row must look up whole words.
     pub fn with_patterns(patterns: &[&str], whole_words: bool) -> Option<&'static str> {
-        let wanted: Vec<(bool, String)> = patterns.iter().map(|pattern| published(pattern)).collect();
+        let wanted: Vec<(bool, String)> = patterns.iter().map(|pattern| published_pattern(pattern)).collect();
         let same = |row: &&PreTokenizer| {
-            let stages: Option<Vec<(bool, String)>> = row.stages.iter().map(|stage| stage.published()).collect();
+            let stages: Option<Vec<(bool, String)>> =
+                row.stages.iter().map(|stage| stage.published_pattern()).collect();
             row.alphabet == Alphabet::Bytes && stages.as_ref() == Some(&wanted)
         };
         let rows = || TABLE.iter().filter(same);
@@ -233,7 +234,7 @@ impl PreTokenizer {
 
 /// Converts a published pattern to the form in the rows; also returns whether it splits runs of
 /// white space after it.
-fn published(pattern: &str) -> (bool, String) {
+fn published_pattern(pattern: &str) -> (bool, String) {
     // Contractions in any case: the engine here does not have such groups.
     const CONTRACTIONS: [(&str, &str); 3] = [
         ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"),
@@ -262,7 +263,7 @@ fn published(pattern: &str) -> (bool, String) {
 
 impl Stage {
     /// Returns the published pattern of a stage; `None` for stages that one pattern cannot express.
-    fn published(self) -> Option<(bool, String)> {
+    fn published_pattern(self) -> Option<(bool, String)> {
         match self {
             Words(pattern) => Some((true, pattern.to_owned())),
             Matches(pattern) => Some((false, pattern.to_owned())),

@@ -2,9 +2,9 @@
 
 use super::TokenizerError;
 use super::bpe::Bpe;
-use super::longest::Longest;
 use super::merge::MAX_LEN;
-use super::sentence::Sentence;
+use super::rwkv_world::Longest;
+use super::sentencepiece_unigram::Sentence;
 use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 use super::special::{Fragment, SpecialTokens};
 use super::spm::Spm;

@@ -15,11 +15,11 @@ use super::spec::{TokenType, TokenizerSpec, byte_token};
 use super::vocabulary::Vocabulary;
 
 /// Resolution of scores, in parts of 1.
-const PARTS: f64 = 1e4;
+const SCORE_UNITS: f64 = 1e4;
 /// Cost of a character without a token.
 const UNKNOWN: i64 = 10_000_000;
 /// Minimum cost of tokens that are never selected.
-const NEVER: i64 = 20_000_000;
+const UNUSED_COST: i64 = 20_000_000;
 /// Mark at the beginning of a text that is not part of it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
@@ -27,13 +27,13 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 #[derive(Clone, Debug)]
 pub struct Unigram {
     /// Tokens of text, sorted by text; a prefix precedes longer texts.
-    tokens: Vec<Piece>,
+    tokens: Vec<UnigramPiece>,
     /// `<0x00>` to `<0xFF>`.
     byte_ids: Vec<Option<u32>>,
 }
 
 #[derive(Clone, Debug)]
-struct Piece {
+struct UnigramPiece {
     text: Box<str>,
     id: u32,
     /// Negated score, in parts.
@@ -42,7 +42,7 @@ struct Piece {
 
 /// Best continuation of a text from a position.
 #[derive(Clone, Copy)]
-struct Step {
+struct BestStep {
     cost: i64,
     len: usize,
     id: Option<u32>,
@@ -54,7 +54,7 @@ impl Unigram {
         let cost = |id: usize| {
             let score = f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
             // The range of i32, in which other programs keep them.
-            score.is_finite().then(|| i64::from(-((score * PARTS).round() as i32).max(-i32::MAX)))
+            score.is_finite().then(|| i64::from(-((score * SCORE_UNITS).round() as i32).max(-i32::MAX)))
         };
         // User text must not end a turn, so control tokens are never made from text.
         let special = &spec.special;
@@ -68,10 +68,10 @@ impl Unigram {
                 )
         };
         let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && is_text(*id));
-        let mut tokens: Vec<Piece> = texts
+        let mut tokens: Vec<UnigramPiece> = texts
             .filter_map(|(id, text)| {
-                let cost = cost(id).filter(|cost| *cost < NEVER)?;
-                Some(Piece { text: text.as_str().into(), id: id as u32, cost })
+                let cost = cost(id).filter(|cost| *cost < UNUSED_COST)?;
+                Some(UnigramPiece { text: text.as_str().into(), id: id as u32, cost })
             })
             .collect();
         // The last of several tokens with the same text is used.
@@ -83,21 +83,21 @@ impl Unigram {
     /// Appends the ids of `text`, which contains no special tokens.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
-        let mut steps = vec![Step { cost: 0, len: 0, id: None }; text.len() + 1];
+        let mut steps = vec![BestStep { cost: 0, len: 0, id: None }; text.len() + 1];
         for (at, character) in text.char_indices().rev() {
             let len = character.len_utf8();
-            let mut best = Step { cost: UNKNOWN.saturating_add(steps[at + len].cost), len, id: None };
+            let mut best = BestStep { cost: UNKNOWN.saturating_add(steps[at + len].cost), len, id: None };
             self.begin(&text.as_bytes()[at..], |piece| {
                 let cost = piece.cost.saturating_add(steps[at + piece.text.len()].cost);
                 if cost <= best.cost {
-                    best = Step { cost, len: piece.text.len(), id: Some(piece.id) };
+                    best = BestStep { cost, len: piece.text.len(), id: Some(piece.id) };
                 }
             });
             steps[at] = best;
         }
         let mut at = 0;
         while at < text.len() {
-            let Step { len, id, .. } = steps[at];
+            let BestStep { len, id, .. } = steps[at];
             match id {
                 Some(id) => ids.push(id),
                 None => {
@@ -113,11 +113,11 @@ impl Unigram {
     }
 
     /// Passes every token that is a prefix of `text` to `found`, the shortest first.
-    fn begin(&self, text: &[u8], mut found: impl FnMut(&Piece)) {
+    fn begin(&self, text: &[u8], mut found: impl FnMut(&UnigramPiece)) {
         let mut left = &self.tokens[..];
         for (depth, &byte) in text.iter().enumerate() {
             // The remaining tokens share the bytes before; the first of them may end here.
-            let at = |piece: &Piece| piece.text.as_bytes().get(depth).copied();
+            let at = |piece: &UnigramPiece| piece.text.as_bytes().get(depth).copied();
             let from = left.partition_point(|piece| at(piece) < Some(byte));
             let to = left.partition_point(|piece| at(piece) <= Some(byte));
             left = &left[from..to];
@@ -204,7 +204,7 @@ mod tests {
                     ["a", "b", "日", "a", "b", "é"][(state >> 16) as usize % 6]
                 })
                 .collect();
-            let parts = |score: f32| (f64::from(score) * PARTS).round() as i64;
+            let parts = |score: f32| (f64::from(score) * SCORE_UNITS).round() as i64;
             let mut best = vec![(0i64, Vec::new()); text.len() + 1];
             for (at, character) in text.char_indices().rev() {
                 let bytes = text[at..at + character.len_utf8()].bytes().map(u32::from);

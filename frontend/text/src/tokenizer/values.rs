@@ -40,21 +40,21 @@ pub(super) struct ControlNames {
     /// Names, sorted.
     names: Vec<Box<str>>,
     /// Names with their characters in reverse order, sorted.
-    reversed: Vec<Box<str>>,
+    reversed_names: Vec<Box<str>>,
 }
 
 impl ControlNames {
     pub(super) fn new<'t>(tokens: impl Iterator<Item = (&'t str, u32)> + Clone) -> ControlNames {
         let mut names: Vec<Box<str>> = tokens.clone().map(|(name, _)| name.into()).collect();
-        let mut reversed: Vec<Box<str>> = names.iter().map(|name| name.chars().rev().collect()).collect();
+        let mut reversed_names: Vec<Box<str>> = names.iter().map(|name| name.chars().rev().collect()).collect();
         names.sort_unstable();
-        reversed.sort_unstable();
-        ControlNames { tokens: SpecialTokens::new(tokens), names, reversed }
+        reversed_names.sort_unstable();
+        ControlNames { tokens: SpecialTokens::new(tokens), names, reversed_names }
     }
 
     /// Returns the positions of characters in `value` that begin a name, alone or together with
     /// text before or after the value.
-    fn places(&self, value: &str) -> HashSet<usize> {
+    fn name_positions(&self, value: &str) -> HashSet<usize> {
         let mut places: HashSet<usize> = self.tokens.begins(value).collect();
         // Trimming may remove white space before such a part.
         for part in [value, value.trim()] {
@@ -74,9 +74,9 @@ impl ControlNames {
 
     /// Returns whether the text begins with a suffix of a name.
     fn begins_with_part(&self, text: &str) -> bool {
-        let longest = self.reversed.iter().map(|name| name.len()).max().unwrap_or(0);
+        let longest = self.reversed_names.iter().map(|name| name.len()).max().unwrap_or(0);
         let mut ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end < longest);
-        ends.any(|end| begins_one(&self.reversed, &text[..end].chars().rev().collect::<String>()))
+        ends.any(|end| begins_one(&self.reversed_names, &text[..end].chars().rev().collect::<String>()))
     }
 }
 
@@ -93,21 +93,21 @@ pub struct Values<'t> {
     stand_ins: HashMap<char, char>,
     originals: HashMap<char, char>,
     /// Private characters that the prompt already contains.
-    taken: HashSet<char>,
+    used_characters: HashSet<char>,
 }
 
 impl<'t> Values<'t> {
     /// Returns protection for a prompt with these texts: the template's source, and every value.
     pub(super) fn new<'v>(control: &'t ControlNames, texts: impl IntoIterator<Item = &'v str>) -> Values<'t> {
-        let mut taken: HashSet<char> =
+        let mut used_characters: HashSet<char> =
             control.names.iter().flat_map(|name| name.chars()).filter(|&c| is_private(c)).collect();
-        texts.into_iter().for_each(|text| taken.extend(text.chars().filter(|&c| is_private(c))));
-        Values { control, stand_ins: HashMap::new(), originals: HashMap::new(), taken }
+        texts.into_iter().for_each(|text| used_characters.extend(text.chars().filter(|&c| is_private(c))));
+        Values { control, stand_ins: HashMap::new(), originals: HashMap::new(), used_characters }
     }
 
     /// Returns a value in the form for the template.
     pub fn protect(&mut self, value: &str) -> String {
-        let places = self.control.places(value);
+        let places = self.control.name_positions(value);
         let protect = |(at, c)| if places.contains(&at) { self.stand_in(c) } else { c };
         value.char_indices().map(protect).collect()
     }
@@ -118,11 +118,11 @@ impl<'t> Values<'t> {
         }
         // There are 131,068 stand-ins, more than the different characters of a prompt. If a prompt
         // contains all of them, this character is lost.
-        let free = STAND_INS.into_iter().flatten().find(|free| !self.taken.contains(free));
+        let free = STAND_INS.into_iter().flatten().find(|free| !self.used_characters.contains(free));
         let stand_in = free.unwrap_or(char::REPLACEMENT_CHARACTER);
         self.stand_ins.insert(c, stand_in);
         if free.is_some() {
-            self.taken.insert(stand_in);
+            self.used_characters.insert(stand_in);
             self.originals.insert(stand_in, c);
         }
         stand_in
@@ -142,8 +142,8 @@ mod tests {
         ControlNames::new(names.iter().copied().zip(0..))
     }
 
-    fn places(control: &ControlNames, text: &str) -> Vec<usize> {
-        let mut places: Vec<usize> = control.places(text).into_iter().collect();
+    fn name_positions(control: &ControlNames, text: &str) -> Vec<usize> {
+        let mut places: Vec<usize> = control.name_positions(text).into_iter().collect();
         places.sort_unstable();
         places
     }
@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn control_token_names_and_their_parts_are_found() {
         let names = control(&["<|im_end|>", "</s>", "a", "[é]"]);
-        assert_eq!(places(&names, "x<|im_end|></s>y"), [1, 11]);
-        assert_eq!(places(&names, "xax"), [1]);
-        assert_eq!(places(&names, "x <|im "), [2]);
-        assert_eq!(places(&names, "end|> x"), [0]);
-        assert_eq!(places(&names, " é] x ["), [1, 7]);
-        assert!(places(&names, "pl\u{e4}in </think> <|im end|> text").is_empty());
-        assert!(places(&names, "").is_empty());
+        assert_eq!(name_positions(&names, "x<|im_end|></s>y"), [1, 11]);
+        assert_eq!(name_positions(&names, "xax"), [1]);
+        assert_eq!(name_positions(&names, "x <|im "), [2]);
+        assert_eq!(name_positions(&names, "end|> x"), [0]);
+        assert_eq!(name_positions(&names, " é] x ["), [1, 7]);
+        assert!(name_positions(&names, "pl\u{e4}in </think> <|im end|> text").is_empty());
+        assert!(name_positions(&names, "").is_empty());
     }
 
     #[test]

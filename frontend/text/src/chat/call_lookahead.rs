@@ -14,9 +14,9 @@
 use super::grammar::Grammar;
 use super::tools::TextParameters;
 
-/// Possible results for a text.
+/// Prospect that a text becomes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlook {
+pub(super) enum Prospect {
     /// May still become a call.
     Open,
     /// Names a tool; its end decides whether it is a call.
@@ -34,33 +34,33 @@ const MAX_OPEN: usize = 4096;
 const NAMES: [&str; 2] = ["name", "tool_name"];
 const IDS: [&str; 2] = ["id", "tool_call_id"];
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
-const INNER: &str = "function";
+const CALL_MEMBER: &str = "function";
 /// Member with the type, and the type of calls.
 const KIND: &str = "type";
 const KIND_OF_CALLS: &str = "function";
 
-/// Returns the outlook of a text of a grammar, including its first bracket.
-pub(super) fn outlook(grammar: &Grammar, text: &str, tools: &TextParameters) -> Outlook {
+/// Returns the prospect of a text of a grammar, including its first bracket.
+pub(super) fn call_prospect(grammar: &Grammar, text: &str, tools: &TextParameters) -> Prospect {
     let mut reader = Reader { text, at: 0, tools };
     let found = match grammar {
         Grammar::Objects => reader.list_or_object(),
         Grammar::Python => reader.python(),
-        _ => Err(Outlook::Named),
+        _ => Err(Prospect::Named),
     };
-    match found.err().unwrap_or(Outlook::Open) {
-        Outlook::Open if text.len() > MAX_OPEN => Outlook::None(text.len()),
+    match found.err().unwrap_or(Prospect::Open) {
+        Prospect::Open if text.len() > MAX_OPEN => Prospect::None(text.len()),
         decided => decided,
     }
 }
 
-/// Reader that stops with an error when the outlook is decided.
+/// Reader that stops with an error when the prospect is decided.
 struct Reader<'t> {
     text: &'t str,
     at: usize,
     tools: &'t TextParameters,
 }
 
-type Read<T> = Result<T, Outlook>;
+type Read<T> = Result<T, Prospect>;
 
 impl Reader<'_> {
     /// Returns the next character after white space.
@@ -68,18 +68,18 @@ impl Reader<'_> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
         self.at += rest.len() - trimmed.len();
-        trimmed.chars().next().ok_or(Outlook::Open)
+        trimmed.chars().next().ok_or(Prospect::Open)
     }
 
-    /// Returns the outlook of no call, because of the next character.
-    fn wrong<T>(&self) -> Read<T> {
+    /// Returns the prospect of no call, because of the next character.
+    fn no_call<T>(&self) -> Read<T> {
         let next = self.text[self.at..].chars().next().map_or(0, char::len_utf8);
-        Err(Outlook::None(self.at + next))
+        Err(Prospect::None(self.at + next))
     }
 
     fn needs(&mut self, expected: char) -> Read<()> {
         if self.next()? != expected {
-            return self.wrong();
+            return self.no_call();
         }
         self.at += expected.len_utf8();
         Ok(())
@@ -95,23 +95,23 @@ impl Reader<'_> {
                     self.at += 1;
                     return Ok(&self.text[from..self.at - 1]);
                 }
-                '\\' => return Err(Outlook::Named),
+                '\\' => return Err(Prospect::Named),
                 _ => {}
             }
             let end = self.at + c.len_utf8();
             if !may_be(&self.text[from..end]) {
-                return self.wrong();
+                return self.no_call();
             }
             self.at = end;
         }
-        Err(Outlook::Open)
+        Err(Prospect::Open)
     }
 
     /// Reads a tool's whole name.
     fn tool(&mut self) -> Read<()> {
         let tools = self.tools;
         let is_tool = tools.has_tool(self.string(|name| tools.may_be_tool(name))?);
-        Err(if is_tool { Outlook::Named } else { Outlook::None(self.at) })
+        Err(if is_tool { Prospect::Named } else { Prospect::None(self.at) })
     }
 
     fn list_or_object(&mut self) -> Read<()> {
@@ -125,28 +125,28 @@ impl Reader<'_> {
         self.needs('{')?;
         let mut is_inner = false;
         loop {
-            let keys = || NAMES.into_iter().chain(IDS).chain(ARGUMENTS).chain([INNER, KIND]);
+            let keys = || NAMES.into_iter().chain(IDS).chain(ARGUMENTS).chain([CALL_MEMBER, KIND]);
             let key = self.string(|key| keys().any(|known| known.starts_with(key)))?.to_owned();
             if !keys().any(|known| known == key) {
-                return Err(Outlook::None(self.at));
+                return Err(Prospect::None(self.at));
             }
             self.needs(':')?;
             match &*key {
                 KIND => {
                     if self.string(|kind| KIND_OF_CALLS.starts_with(kind))? != KIND_OF_CALLS {
-                        return Err(Outlook::None(self.at));
+                        return Err(Prospect::None(self.at));
                     }
                 }
                 // Calls are nested once.
-                INNER if is_inner => return Err(Outlook::None(self.at)),
-                INNER => {
+                CALL_MEMBER if is_inner => return Err(Prospect::None(self.at)),
+                CALL_MEMBER => {
                     self.needs('{')?;
                     is_inner = true;
                     continue;
                 }
                 key if NAMES.contains(&key) => return self.tool(),
                 // Arguments before the name: an answer seldom begins so.
-                key if ARGUMENTS.contains(&key) => return Err(Outlook::Named),
+                key if ARGUMENTS.contains(&key) => return Err(Prospect::Named),
                 _ => self.id()?,
             }
             self.needs(',')?;
@@ -159,9 +159,9 @@ impl Reader<'_> {
             return self.string(|id| id.len() <= MAX_ID).map(|_| ());
         }
         let rest = &self.text[self.at..];
-        let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).ok_or(Outlook::Open)?;
+        let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).ok_or(Prospect::Open)?;
         if length == 0 || length > MAX_ID {
-            return self.wrong();
+            return self.no_call();
         }
         self.at += length;
         Ok(())
@@ -178,16 +178,16 @@ impl Reader<'_> {
             }
             let end = self.at + c.len_utf8();
             if !self.tools.may_be_tool(&self.text[from..end]) {
-                return self.wrong();
+                return self.no_call();
             }
             self.at = end;
         }
         let is_tool = self.tools.has_tool(&self.text[from..self.at]);
         if self.at < self.text.len() && !is_tool {
-            return self.wrong();
+            return self.no_call();
         }
         self.needs('(')?;
-        Err(Outlook::Named)
+        Err(Prospect::Named)
     }
 }
 
@@ -210,10 +210,13 @@ mod tests {
         ];
         for (grammar, texts) in [(Grammar::Python, &python[..]), (Grammar::Objects, &objects)] {
             for text in texts {
-                let whole = outlook(&grammar, text, &tools);
-                assert!(!matches!(whole, Outlook::None(_)), "{text}: {whole:?}");
+                let whole = call_prospect(&grammar, text, &tools);
+                assert!(!matches!(whole, Prospect::None(_)), "{text}: {whole:?}");
                 for (at, _) in text.char_indices() {
-                    assert!(!matches!(outlook(&grammar, &text[..at], &tools), Outlook::None(_)), "{text} to {at}");
+                    assert!(
+                        !matches!(call_prospect(&grammar, &text[..at], &tools), Prospect::None(_)),
+                        "{text} to {at}"
+                    );
                 }
             }
         }
@@ -234,10 +237,10 @@ mod tests {
             (Grammar::Python, "[loo (", "[loo "),
             (Grammar::Python, "[look é", "[look é"),
         ] {
-            assert_eq!(outlook(&grammar, text, &tools), Outlook::None(seen.len()), "{text}");
-            assert_eq!(outlook(&grammar, seen, &tools), Outlook::None(seen.len()), "{seen}");
+            assert_eq!(call_prospect(&grammar, text, &tools), Prospect::None(seen.len()), "{text}");
+            assert_eq!(call_prospect(&grammar, seen, &tools), Prospect::None(seen.len()), "{seen}");
             let before = &seen[..seen.char_indices().last().unwrap().0];
-            assert_eq!(outlook(&grammar, before, &tools), Outlook::Open, "{before}");
+            assert_eq!(call_prospect(&grammar, before, &tools), Prospect::Open, "{before}");
         }
     }
 
@@ -246,7 +249,7 @@ mod tests {
     fn endless_nesting_and_whitespace_is_no_call() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look"}}]"#);
         for text in ["{\"function\":".repeat(100_000), format!("{{{}", " ".repeat(100_000))] {
-            assert!(matches!(outlook(&Grammar::Objects, &text, &tools), Outlook::None(_)));
+            assert!(matches!(call_prospect(&Grammar::Objects, &text, &tools), Prospect::None(_)));
         }
     }
 }

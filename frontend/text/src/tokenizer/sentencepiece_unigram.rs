@@ -36,7 +36,7 @@ pub struct Sentence {
 
 /// Best tokenisation up to a position.
 #[derive(Clone, Copy)]
-struct Best {
+struct BestPath {
     score: f64,
     /// Start of its last token, and the token's id.
     from: Option<(usize, Option<u32>)>,
@@ -70,15 +70,15 @@ impl Sentence {
     /// [`TokenizerError::NoTokenForByte`] if a character has no token and there is no unknown
     /// token.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let text = self.spelled(text);
-        let mut best = vec![Best { score: 0.0, from: None }; text.len() + 1];
+        let text = self.respell(text);
+        let mut best = vec![BestPath { score: 0.0, from: None }; text.len() + 1];
         for (at, character) in text.char_indices() {
             let (here, own) = (best[at].score, character.len_utf8());
             let mut is_token = false;
             let mut reach = |len: usize, score: f64, id: Option<u32>| {
                 let to = &mut best[at + len];
                 if to.from.is_none() || here + score > to.score {
-                    *to = Best { score: here + score, from: Some((at, id)) };
+                    *to = BestPath { score: here + score, from: Some((at, id)) };
                 }
             };
             self.begin(&text.as_bytes()[at..], |(token, id, score)| {
@@ -104,7 +104,7 @@ impl Sentence {
     }
 
     /// Spells a text like the tokens.
-    fn spelled(&self, text: &str) -> String {
+    fn respell(&self, text: &str) -> String {
         let text = self.charsmap.apply(text);
         let text = if self.squeezes { text.trim_matches(' ') } else { &text };
         let mut out = String::with_capacity(text.len() + SPM_SPACE.len_utf8());

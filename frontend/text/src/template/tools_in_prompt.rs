@@ -42,9 +42,9 @@ impl Conversation {
     /// Returns a copy that describes its tools and this format's form of calls. Formats without
     /// JSON arguments leave it unchanged.
     #[must_use]
-    pub fn with_tools_told(&self, format: &Format, demand: Demand) -> Conversation {
+    pub fn with_tools_in_prompt(&self, format: &Format, demand: Demand) -> Conversation {
         let mut told = self.clone();
-        let Some(form) = written(format, NAME, ARGUMENTS) else { return told };
+        let Some(form) = written_call(format, NAME, ARGUMENTS) else { return told };
         let tools: Vec<&str> = self.tools.iter().map(|tool| tool.as_str()).collect();
         let words = format!(
             "{} A call is written so, {ARGUMENTS} being an object as the tool's parameters say:\n{form}\nTools:\n{}",
@@ -67,13 +67,13 @@ impl Conversation {
     /// Calls are written in this format, results as the user's words. Results in a row become one
     /// message, since such templates want alternating roles.
     #[must_use]
-    pub fn with_calls_told(&self, format: &Format) -> Conversation {
+    pub fn with_calls_as_text(&self, format: &Format) -> Conversation {
         let mut messages: Vec<Message> = Vec::with_capacity(self.messages.len());
         let mut is_result = false;
         for message in &self.messages {
             let mut message = message.clone();
             for call in std::mem::take(&mut message.tool_calls) {
-                let text = written(format, &call.name, &call.arguments).unwrap_or_default();
+                let text = written_call(format, &call.name, &call.arguments).unwrap_or_default();
                 let parts = [&*message.content, &*text].into_iter().filter(|part| !part.is_empty());
                 message.content = parts.collect::<Vec<_>>().join("\n");
             }
@@ -100,7 +100,7 @@ impl Conversation {
         prompt: &str,
         render: impl FnOnce(&Conversation) -> Option<String>,
     ) -> bool {
-        let names: Vec<String> = self.tools.iter().filter_map(name_of).collect();
+        let names: Vec<String> = self.tools.iter().filter_map(tool_name).collect();
         let has = |text: &str, name: &str| text.contains(name) || text.contains(json::string(name).trim_matches('"'));
         if !names.iter().all(|name| has(prompt, name)) {
             return false;
@@ -119,7 +119,7 @@ impl Conversation {
         let mut short = self.clone();
         let first = self.messages.iter().position(|message| message.role == "user");
         short.messages.truncate(first.map_or(self.messages.len(), |first| first + 1));
-        short.tools = self.tools.iter().map(|tool| renamed(tool).unwrap_or_else(|| tool.clone())).collect();
+        short.tools = self.tools.iter().map(|tool| rename_tool(tool).unwrap_or_else(|| tool.clone())).collect();
         (short.add_generation_prompt, short.continued) = (true, None);
         let marked = names.iter().map(|name| [name, NAME_MARK].concat());
         render(&short).is_some_and(|prompt| marked.into_iter().all(|name| has(&prompt, &name)))
@@ -127,7 +127,7 @@ impl Conversation {
 }
 
 /// Returns a call as a format writes it; `None` if its arguments are not JSON.
-fn written(format: &Format, name: &str, arguments: &str) -> Option<String> {
+fn written_call(format: &Format, name: &str, arguments: &str) -> Option<String> {
     let frame = format.call_frame(name)?;
     let before = frame.before.iter().map(|word| match word {
         Word::Text(text) => text,
@@ -138,13 +138,13 @@ fn written(format: &Format, name: &str, arguments: &str) -> Option<String> {
 }
 
 /// Returns the name of a tool.
-fn name_of(tool: &Json) -> Option<String> {
+fn tool_name(tool: &Json) -> Option<String> {
     let tool: Value = serde_json::from_str(tool.as_str()).ok()?;
     Some(tool.get("function").unwrap_or(&tool)["name"].as_str()?.to_owned())
 }
 
 /// Returns a tool with a mark after its name.
-fn renamed(tool: &Json) -> Option<Json> {
+fn rename_tool(tool: &Json) -> Option<Json> {
     let mut tool: Value = serde_json::from_str(tool.as_str()).ok()?;
     let name = tool.pointer_mut("/function/name")?;
     *name = [name.as_str()?, NAME_MARK].concat().into();
@@ -165,7 +165,7 @@ mod tests {
         let told = |roles: &[&str]| {
             let messages = roles.iter().map(|role| Message::new(*role, "x")).collect();
             let conversation = Conversation { messages, tools: vec![tool.clone()], ..Conversation::default() };
-            let told = conversation.with_tools_told(format, Demand::Call).messages;
+            let told = conversation.with_tools_in_prompt(format, Demand::Call).messages;
             told.into_iter().map(|message| (message.role, message.content)).collect::<Vec<_>>()
         };
         let words = "Call the tools that the answer needs, and write nothing else. A call is written so, ARGUMENTS being an object as the tool's parameters \
@@ -225,7 +225,7 @@ mod tests {
         };
         let calls = Message { tool_calls: vec![call("f"), call("g")], ..Message::new("assistant", "Wait.") };
         let messages = vec![Message::new("user", "x"), calls, result(Some("f"), "id_f"), result(None, "id_g")];
-        let told = Conversation { messages, ..Conversation::default() }.with_calls_told(find("qwen3").unwrap());
+        let told = Conversation { messages, ..Conversation::default() }.with_calls_as_text(find("qwen3").unwrap());
         let said: Vec<_> = told.messages.iter().map(|message| (&*message.role, &*message.content)).collect();
         let written = |name: &str| format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
         let calls = format!("Wait.\n{}\n{}", written("f"), written("g"));
@@ -239,7 +239,7 @@ mod tests {
         let messages = vec![Message::new("user", "Hi")];
         let conversation = Conversation { messages, tools: tools(&["look_up"]), ..Conversation::default() };
         for format in FORMATS {
-            let told = conversation.with_tools_told(format.for_calls(), Demand::Maybe);
+            let told = conversation.with_tools_in_prompt(format.for_calls(), Demand::Maybe);
             let is_told = told.messages[0].content.contains("look_up");
             assert_eq!(is_told, !format.has_headers(), "{}", format.name);
         }
