@@ -74,7 +74,7 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
 
 /// Threads that meet at one counter, before the last of them meets the last ones of other groups. A
 /// counter that many threads change costs each of them a transfer of its cache line.
-const TOGETHER: usize = 4;
+const GROUP_THREADS: usize = 4;
 
 /// A value with two cache lines of its own, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
@@ -180,11 +180,11 @@ impl Barrier {
     pub fn new(threads: usize) -> Barrier {
         let threads = threads.max(1);
         let group = |first: usize| Group {
-            threads: TOGETHER.min(threads - first),
+            threads: GROUP_THREADS.min(threads - first),
             arrived: Line::default(),
             event: Line(Event::new(threads, &BARRIER_SPINS)),
         };
-        Barrier { groups: (0..threads).step_by(TOGETHER).map(group).collect(), arrived: Line::default() }
+        Barrier { groups: (0..threads).step_by(GROUP_THREADS).map(group).collect(), arrived: Line::default() }
     }
 
     /// Waits for all threads; `thread` is the caller's number. The last thread to arrive runs
@@ -208,8 +208,8 @@ impl Barrier {
             }
             last
         }
-        let group = &self.groups[thread / TOGETHER];
-        assert!(thread % TOGETHER < group.threads, "no thread {thread} meets here");
+        let group = &self.groups[thread / GROUP_THREADS];
+        assert!(thread % GROUP_THREADS < group.threads, "no thread {thread} meets here");
         let seen = group.event.0.value();
         if is_last(&group.arrived, group.threads) && is_last(&self.arrived, self.groups.len()) {
             let _advance = Advance(&self.groups);
@@ -251,7 +251,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Processor to which the caller is bound while it runs a job.
-    own: Option<usize>,
+    caller_processor: Option<usize>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -275,7 +275,7 @@ impl Pool {
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { shared, workers: Vec::new(), own: None };
+        let mut pool = Pool { shared, workers: Vec::new(), caller_processor: None };
         for thread in 1..threads {
             let shared = Arc::clone(&pool.shared);
             // On failure the pool is dropped, which ends the started threads.
@@ -297,18 +297,19 @@ impl Pool {
     /// # Errors
     /// The first error of the system.
     pub fn bind(&mut self, processors: &[usize], others: &[usize]) -> io::Result<()> {
-        self.own = None;
-        let own = processors.get(1..).unwrap_or_default().iter().map(std::slice::from_ref);
+        self.caller_processor = None;
+        let caller_processor = processors.get(1..).unwrap_or_default().iter().map(std::slice::from_ref);
         // A worker sets its id before it does anything else.
-        let bind = |(id, own): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), own);
-        let mut workers = self.shared.ids.iter().zip(own.chain(std::iter::repeat(others)));
+        let bind =
+            |(id, caller_processor): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), caller_processor);
+        let mut workers = self.shared.ids.iter().zip(caller_processor.chain(std::iter::repeat(others)));
         if let Err(error) = workers.try_for_each(bind) {
             // All or none: unbinds the workers bound so far. If the system refuses this too, it has
             // bound none of them.
             let _ = self.shared.ids.iter().map(|id| (id, others)).try_for_each(bind);
             return Err(error);
         }
-        self.own = processors.first().copied();
+        self.caller_processor = processors.first().copied();
         Ok(())
     }
 
@@ -327,7 +328,7 @@ impl Pool {
     /// If the job panicked on a thread.
     pub fn run_with(&mut self, threads: usize, job: Job<'_>) -> Result<(), PoolError> {
         // The thread belongs to the embedder, and is unbound again after the job.
-        let _bound = self.own.map(processors::Bound::to);
+        let _bound = self.caller_processor.map(processors::ProcessorBinding::bind);
         let shared = &*self.shared;
         let starts = &shared.starts[..threads.saturating_sub(1).min(self.workers.len())];
         if !starts.is_empty() {
@@ -340,7 +341,7 @@ impl Pool {
             shared.running.0.store(starts.len(), Ordering::Release);
         }
         starts.iter().for_each(|start| start.0.advance());
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let caller_processor = catch_unwind(AssertUnwindSafe(|| job(0)));
         loop {
             // Read before `running`, and again in each round. A worker decrements `running` before
             // it advances `done`, so the advance of the last job may come only now.
@@ -351,7 +352,7 @@ impl Pool {
             shared.done.0.wait(done);
         }
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (own, panic) {
+        match (caller_processor, panic) {
             (Err(payload), _) => Err(PoolError::Panicked { thread: 0, message: panic_message(&*payload) }),
             (Ok(()), Some(error)) => Err(error),
             (Ok(()), None) => Ok(()),
@@ -372,7 +373,7 @@ impl Drop for Pool {
 
 fn work(shared: &Shared, thread: usize) {
     let (Some(start), Some(id)) = (shared.starts.get(thread - 1), shared.ids.get(thread - 1)) else { return };
-    id.get_or_init(ThreadId::own);
+    id.get_or_init(ThreadId::current);
     // The worker sees each of its starts, because the pool waits for it before the next one.
     let mut seen = 0;
     loop {
@@ -477,15 +478,15 @@ mod tests {
         let mut pool = Pool::new(4).unwrap();
         let masks = |pool: &mut Pool| {
             let masks = Mutex::new(vec![Vec::new(); 4]);
-            pool.run(&|thread| masks.lock().unwrap()[thread] = mask(ThreadId::own())).unwrap();
+            pool.run(&|thread| masks.lock().unwrap()[thread] = mask(ThreadId::current())).unwrap();
             masks.into_inner().unwrap()
         };
         assert_eq!(masks(&mut pool), vec![allowed.clone(); 4]);
         pool.bind(&[last, first, last], &allowed).unwrap();
         assert_eq!(masks(&mut pool), [vec![last], vec![first], vec![last], allowed.clone()]);
-        assert_eq!(mask(ThreadId::own()), allowed);
-        let panics = pool.run(&|thread| assert!(thread > 0 || mask(ThreadId::own()).len() > 1));
-        assert!(panics.is_err() && mask(ThreadId::own()) == allowed);
+        assert_eq!(mask(ThreadId::current()), allowed);
+        let panics = pool.run(&|thread| assert!(thread > 0 || mask(ThreadId::current()).len() > 1));
+        assert!(panics.is_err() && mask(ThreadId::current()) == allowed);
         pool.bind(&[], &allowed).unwrap();
         assert_eq!(masks(&mut pool), vec![allowed; 4]);
     }

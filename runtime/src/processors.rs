@@ -233,7 +233,7 @@ pub struct ThreadId(i32);
 
 impl ThreadId {
     /// Returns the id of the calling thread.
-    pub fn own() -> ThreadId {
+    pub fn current() -> ThreadId {
         #[cfg(target_os = "linux")]
         // By number, since glibc before 2.30 has no `gettid`.
         // SAFETY: the call takes no arguments and returns a number that fits.
@@ -290,18 +290,18 @@ pub fn bind_thread(_: ThreadId, _: &[usize]) -> io::Result<()> {
 
 /// Binding of the calling thread to a processor while this value lives.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct ProcessorBinding {
     before: Option<Vec<usize>>,
 }
 
-impl Bound {
+impl ProcessorBinding {
     /// Binds the thread, if the system allows it.
-    pub(crate) fn to(processor: usize) -> Bound {
-        Bound { before: allowed().filter(|_| bind(&[processor]).is_ok()) }
+    pub(crate) fn bind(processor: usize) -> ProcessorBinding {
+        ProcessorBinding { before: allowed().filter(|_| bind(&[processor]).is_ok()) }
     }
 }
 
-impl Drop for Bound {
+impl Drop for ProcessorBinding {
     fn drop(&mut self) {
         if let Some(before) = &self.before
             && let Err(error) = bind(before)
@@ -422,7 +422,7 @@ mod tests {
             assert!(before.iter().all(|cpu| possible.contains(cpu)) && !before.is_empty());
             assert_eq!(allowed().unwrap(), possible[possible.len() - 1..]);
             assert!(bind(&[]).is_err());
-            let own = ThreadId::own();
+            let own = ThreadId::current();
             std::thread::spawn(move || bind_thread(own, &before).unwrap()).join().unwrap();
             assert!(allowed().unwrap().len() >= possible.len().min(2));
         })

@@ -18,7 +18,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
 
 use crate::engine::pins::Pins;
-use crate::execute::{Backend, EngineMemory, Parts};
+use crate::execute::{Backend, EngineMemory, PartResults};
 use crate::executor::sequences::Sequences;
 use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
@@ -52,7 +52,7 @@ pub use crate::model_files::{locate, use_files};
 pub use crate::options::{BuiltIn, DEFAULT_CONTEXT};
 pub use crate::plan_check::{check, verify};
 pub use budget::SPARE_BYTES;
-pub(crate) use budget::{Run, fixed_bytes, for_experts, needed_process_bytes, resident, resident_bytes};
+pub(crate) use budget::{RunSize, fixed_bytes, for_experts, needed_process_bytes, resident, resident_bytes};
 use budget::{budget, for_recorder};
 
 /// A loaded plan: the data that steps need.
@@ -148,7 +148,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let target = target(&plan)?;
     // This comes before weights are read, so that a plan that is too large is refused first.
     let sequences = options.sequences.max(1);
-    let run = Run { capacity, threads, sequences, more_additions: options.more_additions };
+    let run = RunSize { capacity, threads, sequences, more_additions: options.more_additions };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
     let layout = match &streamed {
         Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
@@ -170,7 +170,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let sources =
         Sources { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files), own: own.as_ref() };
     let weights = weights(&plan.weights, &sources, streamed.as_deref(), threads)?;
-    let backend = generated(std::mem::take(&mut plan.kernels), target, options)?;
+    let backend = make_backend(std::mem::take(&mut plan.kernels), target, options)?;
     let files = files.into_iter().chain(own).collect();
     let mut store = memory(&program, &plan, context, &run, options, MappedWeights { files, weights })?;
     if options.experts == ExpertStore::Map && !program.groups.is_empty() {
@@ -253,7 +253,7 @@ fn describe_threads(trace: &Recorder, program: &Program, plan: &Plan<Kernel>, th
 }
 
 /// Makes the backend of a plan, and records the time.
-fn generated(kernels: Vec<Kernel>, target: Target, options: &Options) -> Result<Backend, LoadError> {
+fn make_backend(kernels: Vec<Kernel>, target: Target, options: &Options) -> Result<Backend, LoadError> {
     let (begin, count) = (Instant::now(), kernels.len());
     options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
     let backend = backend(options.backend, kernels, target)?;
@@ -292,7 +292,7 @@ fn memory(
     program: &Program,
     plan: &Plan<Kernel>,
     context: u32,
-    run: &Run,
+    run: &RunSize,
     options: &Options,
     MappedWeights { files, weights }: MappedWeights,
 ) -> Result<EngineMemory, LoadError> {
@@ -308,7 +308,7 @@ fn memory(
         ropes: plan.ropes.iter().map(|table| Rope::new(table, run.capacity, context)).collect::<Result<_, _>>()?,
         sequences: Sequences::new(run.sequences, plan.states.clone(), run.capacity, plan.max_tokens, options.sharing)?,
         capacity: run.capacity,
-        parts: Parts::new(program, run.additions())?,
+        parts: PartResults::new(program, run.additions())?,
         inputs: Inputs::new(
             plan.max_tokens,
             &top_k,
@@ -405,7 +405,7 @@ fn packed_bytes(weight: &PlanWeight) -> u64 {
 
 /// Returns the offsets of the weights that have memory of their own, in their order, and the bytes
 /// of all of them.
-fn kept(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
+fn own_memory_layout(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
     let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(streamed, *i, weight));
     pack::layout(kept.map(|(_, weight)| packed_bytes(weight)))
 }
@@ -421,7 +421,7 @@ fn weights(
 ) -> Result<Weights, LoadError> {
     let no_memory = |what, bytes| MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() };
     let is_streamed = |number: usize| is_streamed(streamed, number);
-    let (offsets, bytes) = kept(weights, streamed);
+    let (offsets, bytes) = own_memory_layout(weights, streamed);
     let memory = Memory::zeroed("packed weights", bytes, true)?;
     let nowhere = Region::of(&mut []);
     let mut offsets = offsets.into_iter();

@@ -16,11 +16,11 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, Step};
 
 use crate::file::PlanFile;
-use crate::load::{self, LoadError, Run};
+use crate::load::{self, LoadError, RunSize};
 use crate::options::Options;
 use crate::program::{BarrierAction, Program};
-use crate::stream::budget::Spending;
-use crate::stream::{Block, Form};
+use crate::stream::budget::BudgetSplit;
+use crate::stream::{Block, BlockEncoding};
 
 /// The memory needs of a plan with streamed experts.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
     let program = Program::new(plan)?;
     let options = Options { memory: options.memory.or(Some(u64::MAX)), ..options.clone() };
     let Some(streamed) = load::streamed(&program, plan, &options) else { return Ok(None) };
-    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), &Run::of(plan, &options));
+    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), &RunSize::of(plan, &options));
     let own = file.weights.as_ref().map(|own| own.place());
     let (layout, paths) = load::layout(&program, plan, folder, own)?;
     let (top_k, blocks) = (layout.top_k, layout.blocks);
@@ -65,7 +65,7 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
 pub fn resident(plan: &Plan<Kernel>, options: &Options) -> Result<u64, LoadError> {
-    let fixed = load::fixed_bytes(&Program::new(plan)?, plan, None, &Run::of(plan, options));
+    let fixed = load::fixed_bytes(&Program::new(plan)?, plan, None, &RunSize::of(plan, options));
     Ok(load::resident(plan, fixed.saturating_add(load::resident_bytes())))
 }
 
@@ -104,14 +104,15 @@ pub fn defers(plan: &Plan<Kernel>) -> bool {
 impl Needs {
     /// Returns the min budget that works.
     pub fn min_bytes(&self) -> u64 {
-        self.fixed.saturating_add(Spending::minimum(&self.blocks, self.top_k).bytes())
+        self.fixed.saturating_add(BudgetSplit::minimum(&self.blocks, self.top_k).bytes())
     }
 
     /// Returns the budget that holds all experts.
     pub fn all(&self) -> u64 {
         // Adds room for the largest staging area.
         let staging = self.blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
-        let slots = Spending::of(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
+        let slots =
+            BudgetSplit::of(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
         // Staging takes a fraction of the budget, so that a little more than all slots is enough.
         self.fixed.saturating_add(slots).saturating_add(staging)
     }
@@ -120,10 +121,10 @@ impl Needs {
     ///
     /// # Errors
     /// [`LoadError::Budget`] if loading would refuse this budget.
-    pub fn spending(&self, budget: u64) -> Result<Spending, LoadError> {
+    pub fn spending(&self, budget: u64) -> Result<BudgetSplit, LoadError> {
         let (fixed, needed) = (self.fixed, self.min_bytes());
         let left = load::for_experts(budget, fixed, needed.saturating_sub(fixed))?;
-        Spending::of(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget { budget, fixed, needed })
+        BudgetSplit::of(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget { budget, fixed, needed })
     }
 
     /// Returns the mean bytes that are read for a block.
@@ -133,7 +134,7 @@ impl Needs {
 
     /// Returns the fraction of blocks that are packed after they were read.
     pub fn raw(&self) -> f64 {
-        let raw = self.blocks.iter().filter(|block| matches!(block.form, Form::Raw { .. })).count();
+        let raw = self.blocks.iter().filter(|block| matches!(block.form, BlockEncoding::Raw { .. })).count();
         raw as f64 / self.blocks.len().max(1) as f64
     }
 }

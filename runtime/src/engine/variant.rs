@@ -27,7 +27,7 @@ use ixc_ir::plan::Plan;
 
 use super::load::{self, LoadError};
 use super::{BackendKind, Engine};
-use crate::execute::{Backend, Parts};
+use crate::execute::{Backend, PartResults};
 use crate::memory::Memory;
 use crate::plan_check::checked;
 use crate::program::{Program, Routing};
@@ -40,7 +40,7 @@ use crate::stats::Clock;
 pub struct Variant {
     program: Program,
     backend: Backend,
-    parts: Parts,
+    parts: PartResults,
     clocks: Vec<Mutex<Clock>>,
     plan_digest: Digest,
     /// The engine that it belongs to.
@@ -91,7 +91,7 @@ impl Engine {
             }
         }
         let backend = load::backend(kind_of(&loaded.backend), plan.kernels.clone(), loaded.target)?;
-        let parts = Parts::new(&program, loaded.additions)?;
+        let parts = PartResults::new(&program, loaded.additions)?;
         let clocks = loaded.clocks.iter().map(|_| Mutex::new(Clock::new(&program))).collect();
         let has_arena = loaded.store.arena.region().bytes() >= plan.arena_bytes;
         if !has_arena {

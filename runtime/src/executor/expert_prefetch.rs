@@ -21,16 +21,16 @@ use std::time::{Duration, Instant};
 use crate::program::{BarrierAction, Program};
 use crate::stream::counters::Counters;
 use crate::stream::drive::PREDICTED_DEPTH;
-use crate::stream::predict::{Observed, Predictions, Report, Settings, TokenTiming};
+use crate::stream::predict::{Predictions, Report, RouterChoice, Settings, TokenTiming};
 use crate::stream::store::{CHUNK, ExpertCache};
 use crate::stream::{Block, BlockId};
 
 /// Number of tokens over which the drive's pace is averaged.
-const REMEMBERED: f64 = 16.0;
+const AVERAGED_TOKENS: f64 = 16.0;
 
 /// The properties of a group of experts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Facts {
+struct GroupProperties {
     experts: u32,
     /// Experts that one token needs.
     top_k: u32,
@@ -44,7 +44,7 @@ struct Facts {
 
 /// The known experts that a group's router chose for the token.
 #[derive(Clone, Debug, Default)]
-struct Routed {
+struct RoutedExperts {
     /// Windows with known experts.
     windows: Vec<u32>,
     experts: Vec<u32>,
@@ -69,8 +69,8 @@ pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
 pub(crate) struct Prefetcher {
     predictions: Predictions,
     settings: Settings,
-    groups: Vec<Facts>,
-    routed: Vec<Routed>,
+    groups: Vec<GroupProperties>,
+    routed: Vec<RoutedExperts>,
     threads: u32,
     /// Sums over the last tokens, with decaying weight: bytes read, seconds with a read, seconds
     /// without a read that a thread waited for, layers.
@@ -82,13 +82,13 @@ pub(crate) struct Prefetcher {
 impl Prefetcher {
     /// Makes predictions for the groups of a checked plan with these blocks.
     pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Prefetcher {
-        let facts = |(number, group): (u32, &crate::program::Group)| Facts {
+        let facts = |(number, group): (u32, &crate::program::Group)| GroupProperties {
             experts: group.experts,
             top_k: program.experts_of_token(number),
             windows: program.windows_of(number).count(),
-            ..Facts::default()
+            ..GroupProperties::default()
         };
-        let mut groups: Vec<Facts> = (0u32..).zip(&program.groups).map(facts).collect();
+        let mut groups: Vec<GroupProperties> = (0u32..).zip(&program.groups).map(facts).collect();
         for block in blocks {
             if let Some(facts) = groups.get_mut(block.id.group as usize) {
                 facts.block_bytes = facts.block_bytes.max(block.span());
@@ -108,7 +108,7 @@ impl Prefetcher {
         Prefetcher {
             predictions,
             settings,
-            routed: vec![Routed::default(); groups.len()],
+            routed: vec![RoutedExperts::default(); groups.len()],
             groups,
             threads: u32::try_from(threads.max(1)).unwrap_or(u32::MAX),
             pace: [0.0; 4],
@@ -118,7 +118,7 @@ impl Prefetcher {
 
     /// Begins a step.
     pub(crate) fn begin_step(&mut self, store: &ExpertCache, tokens: u32) {
-        self.routed.fill_with(Routed::default);
+        self.routed.fill_with(RoutedExperts::default);
         self.begun = (tokens == 1).then(|| (Instant::now(), store.drive()));
         if self.begun.is_none() {
             self.predictions.forget();
@@ -136,7 +136,7 @@ impl Prefetcher {
         let (took, drive) = (begun.elapsed(), store.drive().since(&before));
         let idle = took.saturating_sub(drive.busy_routed);
         let now = [drive.bytes() as f64, drive.busy.as_secs_f64(), idle.as_secs_f64(), self.groups.len() as f64];
-        self.pace.iter_mut().zip(now).for_each(|(lately, now)| *lately += now - *lately / REMEMBERED);
+        self.pace.iter_mut().zip(now).for_each(|(lately, now)| *lately += now - *lately / AVERAGED_TOKENS);
         let [read, busy, idle, layers] = self.pace;
         if read > 0.0 {
             let block = self.groups.iter().map(|facts| facts.block_bytes).max().unwrap_or(0);
@@ -179,7 +179,7 @@ impl Prefetcher {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
         let waits = experts.iter().any(|&expert| store.ready(BlockId { group, expert }).is_none());
-        self.predictions.observe(group, &Observed { experts, waits, block_bytes: facts.block_bytes, read_time });
+        self.predictions.observe(group, &RouterChoice { experts, waits, block_bytes: facts.block_bytes, read_time });
         let next = (group + 1) % self.groups.len().max(1) as u32;
         if self.groups.get(next as usize).is_some_and(|next| !next.early_router) {
             self.prefetch(store, next);
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::stream::predict::{Choice, Strategy, Tally};
     use crate::stream::store::{Config, State};
-    use crate::stream::{Extent, Form};
+    use crate::stream::{BlockEncoding, Extent};
 
     const PAGE: u64 = 4096;
 
@@ -246,17 +246,18 @@ mod tests {
             let block = |i: u32| Block {
                 id: BlockId { group: i / 4, expert: i % 4 },
                 extents: vec![Extent { file: 0, offset: u64::from(i) * PAGE, bytes: PAGE, at: 0 }],
-                form: Form::Packed,
+                form: BlockEncoding::Packed,
             };
             let config = Config { budget: 6 * PAGE, top_k: 2, ..Config::default() };
             let store =
                 ExpertCache::new(&config, std::slice::from_ref(&path), (0..8).map(block).collect(), None).unwrap();
-            let facts = |early_router| Facts { experts: 4, top_k: 2, block_bytes: PAGE, early_router, windows: 1 };
+            let facts =
+                |early_router| GroupProperties { experts: 4, top_k: 2, block_bytes: PAGE, early_router, windows: 1 };
             let prefetcher = Prefetcher {
                 predictions: Predictions::new(choice, 2),
                 settings: Settings { choice, extra: 0 },
                 groups: vec![facts(false), facts(early_router)],
-                routed: vec![Routed::default(); 2],
+                routed: vec![RoutedExperts::default(); 2],
                 threads: 1,
                 pace: [0.0; 4],
                 begun: None,

@@ -38,7 +38,7 @@ use crate::stream::affinity;
 use crate::stream::files::PAGE;
 use crate::stream::predict;
 use crate::stream::store::{Config, ExpertCache, Pack, State};
-use crate::stream::{Block, BlockId, Extent, Form, StreamError};
+use crate::stream::{Block, BlockEncoding, BlockId, Extent, StreamError};
 use crate::trace::{Recorder, Work};
 
 /// Alignment of matrices in a block that is packed here: a vector of them is then one cache line.
@@ -46,7 +46,7 @@ const LINE: u64 = 64;
 
 /// A matrix of an expert.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ExpertMatrix {
     /// The format that kernels read.
     format: Format,
     /// The format in the file.
@@ -59,7 +59,7 @@ struct Part {
 /// The blocks of a group.
 #[derive(Clone, Debug)]
 struct Blocks {
-    parts: Vec<Part>,
+    parts: Vec<ExpertMatrix>,
     /// Offset of each part in its block, `[expert][part]`.
     offsets: Vec<u64>,
     /// The layout of blocks in the plan's own file; `None` without such blocks.
@@ -126,7 +126,7 @@ pub(crate) struct Experts {
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
     /// The group of each weight, and its part number in it.
-    of_weight: Vec<Option<(u32, usize)>>,
+    group_of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
     prefetcher: Mutex<Prefetcher>,
@@ -180,7 +180,7 @@ type PlaceOf<'a> = dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)> + 'a;
 #[derive(Debug)]
 pub(crate) struct Layout {
     groups: Vec<Blocks>,
-    of_weight: Vec<Option<(u32, usize)>>,
+    group_of_weight: Vec<Option<(u32, usize)>>,
     pub(crate) blocks: Vec<Block>,
     /// Max experts of a group for one token.
     pub(crate) top_k: u32,
@@ -194,7 +194,7 @@ impl Layout {
     pub(crate) fn new(program: &Program, weights: &[PlanWeight], place: &PlaceOf<'_>) -> Option<Layout> {
         let mut layout = Layout {
             groups: Vec::new(),
-            of_weight: vec![None; weights.len()],
+            group_of_weight: vec![None; weights.len()],
             blocks: Vec::new(),
             top_k: (0u32..).zip(&program.groups).map(|(number, _)| program.experts_of_token(number)).max()?,
             raw: false,
@@ -205,10 +205,10 @@ impl Layout {
             let shape = group.blocks.as_ref().map(|place| place.shape.clone());
             for (i, &weight) in group.weights.iter().enumerate() {
                 let facts = weights.get(weight as usize)?;
-                layout.of_weight[weight as usize] = Some((number, i));
+                layout.group_of_weight[weight as usize] = Some((number, i));
                 let bytes = facts.bytes_in(facts.format)? / experts;
                 let columns = *facts.shape.last()?;
-                parts.push(Part { format: facts.format, stored: facts.stored, columns, bytes });
+                parts.push(ExpertMatrix { format: facts.format, stored: facts.stored, columns, bytes });
                 places.push((facts, facts.bytes / experts));
             }
             let raw = parts.iter().any(|part| part.format != part.stored);
@@ -222,7 +222,11 @@ impl Layout {
                     let offset = first.checked_add(shape.stride().checked_mul(expert.into())?)?;
                     offsets.extend(shape.parts.iter().map(|part| part.offset));
                     let extents = vec![Extent { file, offset, bytes: shape.bytes(), at: 0 }];
-                    layout.blocks.push(Block { id: BlockId { group: number, expert }, extents, form: Form::Packed });
+                    layout.blocks.push(Block {
+                        id: BlockId { group: number, expert },
+                        extents,
+                        form: BlockEncoding::Packed,
+                    });
                 }
                 layout.groups.push(Blocks { parts, offsets, shape: Some(shape.clone()) });
                 continue;
@@ -241,7 +245,7 @@ impl Layout {
                     extents.push(Extent { file, offset, bytes: stored, at: if raw { 0 } else { at } });
                     at = at.checked_add(part.bytes)?;
                 }
-                let form = if raw { Form::Raw { bytes: at } } else { Form::Packed };
+                let form = if raw { BlockEncoding::Raw { bytes: at } } else { BlockEncoding::Packed };
                 layout.blocks.push(Block { id: BlockId { group: number, expert }, extents, form });
             }
             layout.groups.push(Blocks { parts, offsets, shape });
@@ -278,7 +282,15 @@ impl Experts {
         let store = ExpertCache::new(&config, files, layout.blocks, packer)?;
         let checks = checked.map(|path| Checks::new(path, &groups));
         let prefetcher = Mutex::new(prefetcher);
-        Ok(Experts { store, groups, trace, of_weight: layout.of_weight, window: RwLock::default(), checks, prefetcher })
+        Ok(Experts {
+            store,
+            groups,
+            trace,
+            group_of_weight: layout.group_of_weight,
+            window: RwLock::default(),
+            checks,
+            prefetcher,
+        })
     }
 
     /// Returns the expert cache.
@@ -477,7 +489,7 @@ impl Experts {
     /// Returns the offset and length, in its block, of an expert's matrix of a weight; `None` if
     /// the weight is not streamed.
     pub(crate) fn place(&self, weight: u32, expert: u32) -> Option<(u64, u64)> {
-        let (group, part) = (*self.of_weight.get(weight as usize)?)?;
+        let (group, part) = (*self.group_of_weight.get(weight as usize)?)?;
         let blocks = self.groups.get(group as usize)?;
         Some((blocks.offset(expert, part)?, blocks.parts.get(part)?.bytes))
     }

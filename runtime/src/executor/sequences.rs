@@ -151,8 +151,8 @@ pub struct StateBytes {
 /// The sequences of an engine, by number. The number of a removed sequence is used again.
 #[derive(Debug)]
 pub(crate) struct Sequences {
-    all: Vec<Option<Sequence>>,
-    most: u32,
+    slots: Vec<Option<Sequence>>,
+    max_sequences: u32,
     states: Vec<State>,
     capacity: u32,
     max_tokens: u32,
@@ -170,15 +170,15 @@ impl Sequences {
     /// # Errors
     /// Fails if the system refuses memory.
     pub(crate) fn new(
-        most: u32,
+        max_sequences: u32,
         states: Vec<State>,
         capacity: u32,
         max_tokens: u32,
         sharing: Sharing,
     ) -> Result<Sequences, MemoryError> {
-        let (all, most, pool) = (Vec::new(), most.max(1), OnceLock::new());
+        let (slots, max_sequences, pool) = (Vec::new(), max_sequences.max(1), OnceLock::new());
         let mut sequences =
-            Sequences { all, most, states, capacity, max_tokens, sharing, pool, copies: 0, whole_copies: 0 };
+            Sequences { slots, max_sequences, states, capacity, max_tokens, sharing, pool, copies: 0, whole_copies: 0 };
         sequences.add()?;
         Ok(sequences)
     }
@@ -190,7 +190,7 @@ impl Sequences {
 
     /// Returns the max number of sequences.
     pub(crate) fn max_sequences(&self) -> u32 {
-        self.most
+        self.max_sequences
     }
 
     /// Adds an empty sequence. Returns its number, or `None` if there is no free number.
@@ -198,35 +198,35 @@ impl Sequences {
     /// # Errors
     /// Fails if the system refuses memory.
     pub(crate) fn add(&mut self) -> Result<Option<u32>, MemoryError> {
-        let free = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
-        if free >= self.most as usize {
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if free >= self.max_sequences as usize {
             return Ok(None);
         }
         let sequence = Sequence::new(&self.states, self.capacity, self.max_tokens)?;
-        if free == self.all.len() {
-            self.all.push(None);
+        if free == self.slots.len() {
+            self.slots.push(None);
         }
-        self.all[free] = Some(sequence);
+        self.slots[free] = Some(sequence);
         Ok(Some(free as u32))
     }
 
     /// Removes a sequence. Returns whether it existed.
     pub(crate) fn remove(&mut self, number: u32) -> bool {
-        self.all.get_mut(number as usize).is_some_and(|sequence| sequence.take().is_some())
+        self.slots.get_mut(number as usize).is_some_and(|sequence| sequence.take().is_some())
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&Sequence> {
-        self.all.get(number as usize)?.as_ref()
+        self.slots.get(number as usize)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Sequence> {
-        self.all.get_mut(number as usize)?.as_mut()
+        self.slots.get_mut(number as usize)?.as_mut()
     }
 
     /// Makes `to` a copy of the first `tokens` tokens of `from`, or of fewer if the states need it.
     /// Returns how many it then has, or `None` if the two are not different sequences.
     pub(crate) fn copy(&mut self, from: u32, to: u32, tokens: u32) -> Option<u32> {
-        let (from, to) = self.all.get_disjoint_mut([from as usize, to as usize]).ok().map(|[from, to]| (from, to))?;
+        let (from, to) = self.slots.get_disjoint_mut([from as usize, to as usize]).ok().map(|[from, to]| (from, to))?;
         let (from, to) = (from.as_mut()?, to.as_mut()?);
         let new_pool = || Pool::new(from.states.shared_columns(), from.states.memory().bytes(), self.sharing);
         let pool = self.pool.get_or_init(new_pool).as_ref().ok().and_then(Option::as_ref);
@@ -253,7 +253,7 @@ impl Sequences {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
-        self.all.iter().flatten()
+        self.slots.iter().flatten()
     }
 }
 

@@ -23,13 +23,13 @@ pub struct Sliding {
     /// Positions that a token needs, including its own; all if the state has no window.
     window: u32,
     /// Number of positions that share a place; 1 with a window. All places are then held.
-    every: u32,
+    positions_per_place: u32,
     /// Whether a token instead needs the positions from the last multiple of `window` on.
     chunked: bool,
     /// The first position in memory.
     base: u32,
     /// Places that memory has room for.
-    held: u32,
+    place_capacity: u32,
     /// For each row of a step: its place from `base` on, then that place's block of [`KEY_LANES`],
     /// then its lane in it.
     rows: Memory,
@@ -37,21 +37,21 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// Makes the record for a window or chunks, or for places of `every` positions. Memory has room
-    /// for `held` places, and steps have at most `max_tokens`.
+    /// Makes the record for a window or chunks, or for places of `positions_per_place` positions. Memory has room
+    /// for `place_capacity` places, and steps have at most `max_tokens`.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
     pub fn new(
         window: Option<u32>,
         chunked: bool,
-        every: u32,
-        held: u32,
+        positions_per_place: u32,
+        place_capacity: u32,
         max_tokens: u32,
     ) -> Result<Sliding, MemoryError> {
         let rows = Memory::zeroed("positions in windows", Sliding::bytes(max_tokens), false)?;
-        let (window, every) = (window.unwrap_or(u32::MAX), every.max(1));
-        Ok(Sliding { window, chunked, every, base: 0, held, rows, max_tokens })
+        let (window, positions_per_place) = (window.unwrap_or(u32::MAX), positions_per_place.max(1));
+        Ok(Sliding { window, chunked, positions_per_place, base: 0, place_capacity, rows, max_tokens })
     }
 
     /// Returns the bytes needed in addition to those of the state itself.
@@ -65,13 +65,13 @@ impl Sliding {
     }
 
     /// Returns the number of places that memory has room for.
-    pub fn held(&self) -> u32 {
-        self.held
+    pub fn place_capacity(&self) -> u32 {
+        self.place_capacity
     }
 
     /// Returns whether the state drops positions; if not, [`Sliding::base`] stays 0.
     pub fn slides(&self) -> bool {
-        self.every == 1
+        self.positions_per_place == 1
     }
 
     /// Returns the first position that the token at a position needs.
@@ -99,7 +99,11 @@ impl Sliding {
 
     /// Returns the number of places in memory for the positions up to `used`.
     pub fn places(&self, used: u32) -> u32 {
-        if self.every > 1 { used.div_ceil(self.every) } else { used.saturating_sub(self.base) }
+        if self.positions_per_place > 1 {
+            used.div_ceil(self.positions_per_place)
+        } else {
+            used.saturating_sub(self.base)
+        }
     }
 
     /// Sets the first position in memory, a multiple of a block.
@@ -111,8 +115,8 @@ impl Sliding {
     /// memory.
     pub fn back_to(&mut self, position: u32, used: u32) -> (u32, u32) {
         let used = self.places(used);
-        if self.every > 1 {
-            return (position / self.every, used);
+        if self.positions_per_place > 1 {
+            return (position / self.positions_per_place, used);
         }
         let base = self.base;
         if position == 0 {
@@ -124,11 +128,11 @@ impl Sliding {
     /// Makes room for a step. If there is not enough, returns the number of positions to drop, and
     /// the number held before.
     pub fn make_room(&mut self, position: u32, tokens: u32) -> Option<(u32, u32)> {
-        if self.every > 1 {
+        if self.positions_per_place > 1 {
             return None;
         }
         let there = position.saturating_sub(self.base);
-        if there.saturating_add(tokens) <= self.held {
+        if there.saturating_add(tokens) <= self.place_capacity {
             return None;
         }
         let before = self.base;
@@ -142,7 +146,8 @@ impl Sliding {
         for (part, of_place) in (0..).zip(of_place) {
             let region = self.part(part);
             for row in first..first.saturating_add(tokens).min(self.max_tokens) {
-                let word = of_place(position.saturating_sub(self.base).saturating_add(row - first) / self.every);
+                let word =
+                    of_place(position.saturating_sub(self.base).saturating_add(row - first) / self.positions_per_place);
                 // SAFETY: the region has a word for each of `max_tokens` rows. It is borrowed
                 // exclusively, so no kernel runs.
                 unsafe { region.base().cast::<u32>().add(row as usize).write_unaligned(word) };

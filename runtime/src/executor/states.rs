@@ -32,7 +32,7 @@ pub(crate) mod parts;
 
 use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
-use crate::shared_pages::{Column, Pool, SharedPrefix, Zeroed};
+use crate::shared_pages::{Column, Pool, SharedPrefix, ZeroedMemory};
 
 /// Max copies that are kept of the states that cannot be cut. Each copy takes as much memory as
 /// those states.
@@ -105,7 +105,7 @@ impl Columns {
     fn copy_from(&self, memory: Region, shared: &SharedPrefix, from: Region, places: u32) {
         let rows = if self.field.positions { places.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
         for (number, range) in self.ranges(0..rows) {
-            for own in shared.own(number, range) {
+            for own in shared.own_ranges(number, range) {
                 let at = |memory: Region| memory.part(own.start, own.end - own.start);
                 let (Some(to), Some(from)) = (at(memory), at(from)) else { continue };
                 // SAFETY: both regions lie in the mappings of their states, which the caller
@@ -116,7 +116,7 @@ impl Columns {
     }
 
     /// Sets the places `from..to` to zero, except for bytes that are zero already.
-    fn clear(&self, memory: Region, zeroed: &Zeroed, from: u32, to: u32) {
+    fn clear(&self, memory: Region, zeroed: &ZeroedMemory, from: u32, to: u32) {
         for (number, range) in self.ranges(from..to.max(from)) {
             for rest in zeroed.rest(number, range) {
                 let Some(places) = memory.part(rest.start, rest.end - rest.start) else { continue };
@@ -376,7 +376,7 @@ impl States {
                 for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                     columns.drop_first(dropped, there);
                     if row.cleared && columns.can_be_infinite() {
-                        columns.clear(self.memory.region(), &Zeroed::Nothing, there - dropped, there);
+                        columns.clear(self.memory.region(), &ZeroedMemory::Nothing, there - dropped, there);
                     }
                 }
             }
@@ -385,7 +385,7 @@ impl States {
     }
 
     /// Becomes a copy of other states of the same plan and size. `used` of their positions were
-    /// written. `position` is one that their [`States::reach`] returned. `own` positions of these
+    /// written. `position` is one that their [`States::reach`] returned. `own_ranges` positions of these
     /// states were written. With a pool, both share their common pages.
     pub(crate) fn copy_from(
         &mut self,

@@ -13,7 +13,7 @@ use ixc_ir::plan::{
     Output, Plan, RowAxis, RowCount, Source, Split, Step, Task, Variant,
 };
 
-use super::tables::{shortened, slots};
+use super::tables::{shorten, slots};
 use super::{
     Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_PARTS, MAX_WIDTH, Parameter,
     PartPlace, PlanError, Problem, Routing, RowSeparation, Signature, Stage, at, id, layers, range,
@@ -23,7 +23,7 @@ type Result<T, E = PlanError> = std::result::Result<T, E>;
 
 /// Returns the state in whose memory a task's positions are counted: one with a window, or else one
 /// whose places positions share.
-fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
+fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
         Source::State { state, .. } => Some(state),
         _ => None,
@@ -45,7 +45,7 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
 
 /// Returns how far ahead a task's rows see, if attention is not causal. Such a task reads whole
 /// states.
-fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
+fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let reach = |arg: &Arg| match arg.source {
         Source::Input(Input::Ends) => Some(u32::MAX),
         Source::Input(Input::Ahead(reach)) => Some(reach),
@@ -77,7 +77,7 @@ fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
 }
 
 /// Adds an action after the last stage.
-fn then(stages: &mut Vec<Stage>, then: BarrierAction) {
+fn add_action(stages: &mut Vec<Stage>, then: BarrierAction) {
     if stages.is_empty() {
         stages.push(Stage::default());
     }
@@ -120,12 +120,12 @@ impl Checker<'_> {
                     let mut lists = Vec::with_capacity(tasks.len());
                     let mut wholes = Vec::with_capacity(tasks.len());
                     for task in tasks {
-                        let place = format!("step {i}, task {:?}", shortened(&task.label));
+                        let place = format!("step {i}, task {:?}", shorten(&task.label));
                         at(&place, self.task(task, &filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
-                        slides.push(at(&place, sliding(self.plan, task))?);
-                        lists.push(at(&place, chosen::listed(task))?);
-                        wholes.push(at(&place, whole(self.plan, task))?);
+                        slides.push(at(&place, window_state(self.plan, task))?);
+                        lists.push(at(&place, chosen::position_choice(task))?);
+                        wholes.push(at(&place, rows_ahead(self.plan, task))?);
                         separations.push(self.row_separation(task));
                     }
                     at(&format!("step {i}"), self.chosen_of_others(tasks))?;
@@ -137,21 +137,21 @@ impl Checker<'_> {
                     first_task += count;
                 }
                 Step::Bucket { bucket, .. } => {
-                    then(&mut stages, BarrierAction::Sort(*bucket));
+                    add_action(&mut stages, BarrierAction::Sort(*bucket));
                     filled.end += 1;
                 }
                 Step::Request { group, bucket } => {
-                    let check = self.filled(*bucket, &filled).and_then(|()| self.named(*group, *bucket));
+                    let check = self.check_filled(*bucket, &filled).and_then(|()| self.check_routing(*group, *bucket));
                     at(&format!("step {i}"), check)?;
-                    then(&mut stages, BarrierAction::Request { window: requests, group: *group });
+                    add_action(&mut stages, BarrierAction::Request { window: requests, group: *group });
                     (requests, open) = (requests + 1, open + 1);
                 }
                 Step::Predict { group, ids, first, count } => {
-                    let ids = at(&format!("step {i}"), self.predicted(*group, *ids, *first, *count))?;
-                    then(&mut stages, BarrierAction::Predict { group: *group, ids, count: *count });
+                    let ids = at(&format!("step {i}"), self.predicted_ids(*group, *ids, *first, *count))?;
+                    add_action(&mut stages, BarrierAction::Predict { group: *group, ids, count: *count });
                 }
                 Step::Release { group } => {
-                    then(&mut stages, BarrierAction::Release(*group));
+                    add_action(&mut stages, BarrierAction::Release(*group));
                     open -= 1;
                 }
             }
@@ -215,7 +215,7 @@ impl Checker<'_> {
     }
 
     /// Checks that a routing is over the experts of a group.
-    fn named(&self, group: u32, bucket: BucketId) -> Result<(), Problem> {
+    fn check_routing(&self, group: u32, bucket: BucketId) -> Result<(), Problem> {
         let group = id("group of experts", group, &self.plan.expert_groups)?;
         let routing = id("routing", bucket.0, self.routings)?;
         if routing.experts == group.experts {
@@ -225,7 +225,7 @@ impl Checker<'_> {
         }
     }
 
-    fn predicted(&self, group: u32, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
+    fn predicted_ids(&self, group: u32, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
         let group = id("group of experts", group, &self.plan.expert_groups)?;
         range("experts predicted for a token", count, 1, group.experts)?;
         slots(self.plan, ids, first, count)
@@ -233,12 +233,12 @@ impl Checker<'_> {
 
     fn task(&self, task: &Task, filled: &Range<u32>) -> Result<(), Problem> {
         if let RowAxis::Routed(bucket) = task.rows {
-            self.filled(bucket, filled)?;
+            self.check_filled(bucket, filled)?;
         }
         range("arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
         for arg in &task.args {
             self.source(arg.source, filled)?;
-            self.unshifted(task.columns, arg)?;
+            self.check_unshifted(task.columns, arg)?;
         }
         let ascending = task.variants.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
         if !ascending || task.variants.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
@@ -356,7 +356,7 @@ impl Checker<'_> {
                         && matches!((&read.access, &y.access), (Access::Read, Access::Write))
                         && rest.iter().all(|buffer| matches!(buffer.access, Access::Scratch)) =>
                 {
-                    feed(y, &task.args[argument])?;
+                    check_feed(y, &task.args[argument])?;
                 }
                 _ => {
                     return Err(Problem::Shape {
@@ -375,7 +375,7 @@ impl Checker<'_> {
         Ok(place)
     }
 
-    fn filled(&self, bucket: BucketId, filled: &Range<u32>) -> Result<(), Problem> {
+    fn check_filled(&self, bucket: BucketId, filled: &Range<u32>) -> Result<(), Problem> {
         id("routing", bucket.0, self.routings)?;
         if filled.contains(&bucket.0) { Ok(()) } else { Err(Problem::Order { bucket: bucket.0 }) }
     }
@@ -388,7 +388,7 @@ impl Checker<'_> {
             Source::State { state, field } => {
                 id("field of a state", field, &id("state", state, &self.plan.states)?.fields).map(drop)
             }
-            Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => self.filled(bucket, filled),
+            Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => self.check_filled(bucket, filled),
             Source::Input(Input::Ngram(Ngram { state, hash })) => {
                 let fields = &id("state", state, &self.plan.states)?.fields;
                 let bytes = fields.first().and_then(|field| field.row_bytes()).filter(|_| fields.len() == 1);
@@ -407,7 +407,7 @@ impl Checker<'_> {
             Source::Input(Input::Phase(0) | Input::Whole(0)) => {
                 Err(Problem::Shape { expected: "inputs of at least one position" })
             }
-            Source::Chosen { state, field, marks, choice } => self.chosen(state, field, marks, choice),
+            Source::Chosen { state, field, marks, choice } => self.check_choice(state, field, marks, choice),
             Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => chosen::check(choice),
             Source::Scratch
             | Source::Input(
@@ -431,7 +431,7 @@ impl Checker<'_> {
             return Err(Problem::Count { what: "arguments", found: args.len(), expected: kernel.buffers.len() });
         }
         for (i, (buffer, arg)) in kernel.buffers.iter().zip(args).enumerate() {
-            feed(buffer, arg)?;
+            check_feed(buffer, arg)?;
             if !matches!(buffer.access, Access::Write) {
                 continue;
             }
@@ -465,7 +465,8 @@ impl Checker<'_> {
         let buffer = &self.plan.buffers[buffer.0 as usize];
         let tokens = self.plan.max_tokens;
         // The product cannot overflow, because the buffer was found inside the arena.
-        buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
+        buffer.offset
+            ..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
@@ -485,7 +486,7 @@ impl Checker<'_> {
     }
 
     /// Checks the hidden states of a step's tokens.
-    pub(super) fn hidden(&self, HiddenRows { buffer, width }: HiddenRows) -> Result<(), Problem> {
+    pub(super) fn check_hidden(&self, HiddenRows { buffer, width }: HiddenRows) -> Result<(), Problem> {
         let buffer = id("buffer", buffer.0, &self.plan.buffers)?;
         range("elements of a hidden state", width, 1, MAX_WIDTH)?;
         let fits = buffer.rows == RowCount::Tokens && buffer.row_bytes == u64::from(width) * 4;
@@ -529,7 +530,7 @@ fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
 }
 
 /// Checks that a kernel's buffer may have this source.
-fn feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
+fn check_feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
     let (source_name, writable) = match arg.source {
         Source::Arena(_) => ("the arena", true),
         Source::Weight(_) => ("a weight", false),

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 use super::check::Checker;
 use super::extents::Extents;
-use super::tables::{inside, shortened};
+use super::tables::{check_inside, shorten};
 use super::{Access, BarrierAction, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Window, at, id, range};
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
@@ -38,18 +38,18 @@ pub(super) struct CheckedGroups {
 /// in each stage.
 pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<CheckedGroups, PlanError> {
     let plan = checker.plan;
-    let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
+    let mut group_of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
     let mut groups = Vec::with_capacity(plan.expert_groups.len());
     let mut end = 0;
     for (number, group) in plan.expert_groups.iter().enumerate() {
         let place = format!("experts {number}");
-        at(&place, weights(plan, group, number, &mut of_weight))?;
+        at(&place, weights(plan, group, number, &mut group_of_weight))?;
         let blocks = at(&place, blocks(plan, group, &mut end))?;
         groups.push(Group { weights: group.weights.clone(), experts: group.experts, blocks });
     }
-    for (weight, _) in plan.weights.iter().zip(&of_weight).filter(|(_, group)| group.is_none()) {
+    for (weight, _) in plan.weights.iter().zip(&group_of_weight).filter(|(_, group)| group.is_none()) {
         if let WeightFile::Blocks { .. } = weight.file {
-            let place = format!("weight {:?}", shortened(&weight.name));
+            let place = format!("weight {:?}", shorten(&weight.name));
             return Err(PlanError {
                 place,
                 problem: Problem::Shape { expected: "a group of experts for a weight in blocks" },
@@ -59,7 +59,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
     let mut windows = Vec::new();
     for Bounds { group, bucket, after, before } in bounds(plan, &stages)? {
         let (place, number) = (format!("experts {group}"), group as usize);
-        let reads = |stage: &Stage| stage.tasks.iter().any(|task| reads_group(task, &of_weight, number));
+        let reads = |stage: &Stage| stage.tasks.iter().any(|task| reads_group(task, &group_of_weight, number));
         let mut readers = (after + 1..=before).filter(|&i| stages.get(i).is_some_and(reads));
         let Some(first) = readers.next() else {
             return Err(PlanError {
@@ -70,8 +70,8 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         let last = readers.next_back().unwrap_or(first);
         for (i, stage) in stages.iter().enumerate().take(last + 1).skip(first) {
             for task in &stage.tasks {
-                let place = format!("stage {i}, task {:?}", shortened(&task.label));
-                at(&place, reader(plan, task, &of_weight, number, bucket))?;
+                let place = format!("stage {i}, task {:?}", shorten(&task.label));
+                at(&place, reader(plan, task, &group_of_weight, number, bucket))?;
             }
         }
         at(&place, repeatable(checker, &stages[first..=last], bucket))?;
@@ -83,8 +83,8 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
     }
     // Readers in windows are checked already; no other stage may read experts.
     for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
-        if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &of_weight).next().is_some()) {
-            let place = format!("stage {i}, task {:?}", shortened(&task.label));
+        if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &group_of_weight).next().is_some()) {
+            let place = format!("stage {i}, task {:?}", shorten(&task.label));
             let expected = "one that reads experts after they are requested and before they are released";
             return Err(PlanError { place, problem: Problem::Shape { expected } });
         }
@@ -117,7 +117,7 @@ fn weights(
     plan: &Plan<Kernel>,
     group: &ExpertGroup,
     number: usize,
-    of_weight: &mut [Option<usize>],
+    group_of_weight: &mut [Option<usize>],
 ) -> Result<(), Problem> {
     range("experts", group.experts, 1, MAX_EXPERTS)?;
     range("weights of a group", group.weights.len() as u64, 1, 16u64)?;
@@ -126,7 +126,7 @@ fn weights(
         if facts.shape.len() != 3 || facts.shape[0] != u64::from(group.experts) {
             return Err(Problem::Shape { expected: "weights with one matrix for each expert" });
         }
-        if of_weight[weight as usize].replace(number).is_some() {
+        if group_of_weight[weight as usize].replace(number).is_some() {
             return Err(Problem::Shape { expected: "weights that are in one group only, and once" });
         }
     }
@@ -152,7 +152,7 @@ fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Opt
         }
     }
     let bytes = shape.stride().checked_mul(u64::from(group.experts));
-    inside("the weights of the plan", first, bytes, plan.own_weight_bytes)?;
+    check_inside("the weights of the plan", first, bytes, plan.own_weight_bytes)?;
     let place = BlockPlace { shape, first };
     *end = place.block(group.experts);
     Ok(Some(place))
@@ -211,26 +211,29 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
     }
 }
 
-fn weight_args<'a>(task: &'a Task, of_weight: &'a [Option<usize>]) -> impl Iterator<Item = (&'a Arg, u32, usize)> {
+fn weight_args<'a>(
+    task: &'a Task,
+    group_of_weight: &'a [Option<usize>],
+) -> impl Iterator<Item = (&'a Arg, u32, usize)> {
     task.args.iter().filter_map(|arg| match arg.source {
-        Source::Weight(weight) => Some((arg, weight, of_weight.get(weight as usize).copied().flatten()?)),
+        Source::Weight(weight) => Some((arg, weight, group_of_weight.get(weight as usize).copied().flatten()?)),
         _ => None,
     })
 }
 
-fn reads_group(task: &Task, of_weight: &[Option<usize>], number: usize) -> bool {
-    weight_args(task, of_weight).any(|(_, _, group)| group == number)
+fn reads_group(task: &Task, group_of_weight: &[Option<usize>], number: usize) -> bool {
+    weight_args(task, group_of_weight).any(|(_, _, group)| group == number)
 }
 
 /// Checks that a task reads experts only of this group, expert by expert.
 fn reader(
     plan: &Plan<Kernel>,
     task: &Task,
-    of_weight: &[Option<usize>],
+    group_of_weight: &[Option<usize>],
     number: usize,
     bucket: BucketId,
 ) -> Result<(), Problem> {
-    for (arg, weight, group) in weight_args(task, of_weight) {
+    for (arg, weight, group) in weight_args(task, group_of_weight) {
         let facts = id("weight", weight, &plan.weights)?;
         let bytes = facts.bytes_in(facts.format).and_then(|bytes| bytes.checked_div(facts.shape[0]));
         if group != number || task.rows != RowAxis::Routed(bucket) || Some(arg.expert_stride) != bytes {

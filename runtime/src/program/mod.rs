@@ -42,7 +42,7 @@ use groups::CheckedGroups;
 use inputs::InputKinds;
 pub use layers::Layer;
 pub use limits::MAX_LAYERS;
-pub(crate) use tables::shortened;
+pub(crate) use tables::shorten;
 
 /// Max dims of a kernel in a plan.
 pub const MAX_DIMS: usize = 16;
@@ -117,7 +117,7 @@ impl Linear {
     }
 
     /// Returns the largest value over the ranges of the dims.
-    fn most(&self, dims: &[Dim]) -> Option<u64> {
+    fn max_value(&self, dims: &[Dim]) -> Option<u64> {
         let corner: Vec<i64> = (0..dims.len())
             .map(|i| {
                 let falls = self.terms.iter().any(|&(dim, coefficient)| dim == i && coefficient < 0);
@@ -196,7 +196,7 @@ impl Signature {
     /// Returns the max scratch bytes of a call.
     fn scratch(&self) -> Result<u64, Problem> {
         let mut sizes =
-            self.buffers.iter().filter(|b| matches!(b.access, Access::Scratch)).map(|b| b.size.most(&self.dims));
+            self.buffers.iter().filter(|b| matches!(b.access, Access::Scratch)).map(|b| b.size.max_value(&self.dims));
         match (sizes.next(), sizes.next()) {
             (None, _) => Ok(0),
             (Some(size), None) => {
@@ -501,7 +501,7 @@ impl Program {
         for (rows, place) in
             [(plan.takes, "hidden states that are taken"), (plan.gives, "hidden states that are given")]
         {
-            rows.map_or(Ok(()), |rows| at(&place, checker.hidden(rows)))?;
+            rows.map_or(Ok(()), |rows| at(&place, checker.check_hidden(rows)))?;
         }
         let ends =
             |end: fn(&PartPlace) -> u64| stages.iter().flat_map(|stage| &stage.parts).map(end).max().unwrap_or(0);
@@ -543,7 +543,7 @@ fn signatures(plan: &Plan<Kernel>) -> Result<(Vec<Signature>, u64)> {
     let mut kernels = Vec::with_capacity(plan.kernels.len());
     let mut scratch_bytes = 0;
     for kernel in &plan.kernels {
-        let place = format!("kernel {:?}", tables::shortened(&kernel.name));
+        let place = format!("kernel {:?}", tables::shorten(&kernel.name));
         let signature = at(&place, Signature::of(kernel))?;
         scratch_bytes = scratch_bytes.max(at(&place, signature.scratch())?);
         kernels.push(signature);
@@ -558,14 +558,14 @@ fn check_tables(plan: &Plan<Kernel>) -> Result<()> {
     }
     let made = tables::derived(plan)?;
     for weight in &plan.weights {
-        at(&format!("weight {:?}", tables::shortened(&weight.name)), tables::weight(plan, &made, weight))?;
+        at(&format!("weight {:?}", tables::shorten(&weight.name)), tables::weight(plan, &made, weight))?;
     }
     for (i, state) in plan.states.iter().enumerate() {
-        at(&format!("state {i}, {:?}", tables::shortened(&state.name)), tables::state(state))?;
+        at(&format!("state {i}, {:?}", tables::shorten(&state.name)), tables::state(state))?;
     }
     at(&"plan", tables::packed_at_load(plan, &made))?;
     for buffer in &plan.buffers {
-        at(&format!("buffer {:?}", tables::shortened(&buffer.name)), tables::buffer(plan, buffer))?;
+        at(&format!("buffer {:?}", tables::shorten(&buffer.name)), tables::buffer(plan, buffer))?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::{Ids, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, Problem, Result, Routing, 
 use crate::pack;
 
 /// Shortens a name for an error, to at most a line.
-pub(crate) fn shortened(name: &str) -> String {
+pub(crate) fn shorten(name: &str) -> String {
     if name.chars().nth(100).is_some() {
         name.chars().take(97).chain("...".chars()).collect()
     } else {
@@ -77,7 +77,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWe
     if weight.bytes_in(format).is_none() {
         return Err(Problem::Blocks { shape: weight.shape.clone(), format });
     }
-    inside(what, weight.offset, weight.span(), available)
+    check_inside(what, weight.offset, weight.span(), available)
 }
 
 /// Checks the bytes to be packed, which take memory: at most as many as the files have.
@@ -96,7 +96,7 @@ pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[DerivedSizes]) -> Resu
     range("bytes to be made", bytes(&is_made), 0, most)
 }
 
-pub(super) fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {
+pub(super) fn check_inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {
     match bytes.and_then(|bytes| offset.checked_add(bytes)) {
         Some(end) if end <= available => Ok(()),
         _ => Err(Problem::Outside { what, offset, bytes: bytes.unwrap_or(u64::MAX), available }),
@@ -162,8 +162,9 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
 
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
     check_rows(buffer.rows)?;
-    let bytes = buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens)));
-    inside("the arena", buffer.offset, bytes, plan.arena_bytes)
+    let bytes =
+        buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens)));
+    check_inside("the arena", buffer.offset, bytes, plan.arena_bytes)
 }
 
 /// Returns the routings. Each must be filled once.

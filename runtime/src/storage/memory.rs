@@ -319,7 +319,7 @@ fn row_bytes(table: &RopeTable) -> u64 {
 }
 
 /// The ids before a step, as stored in a state.
-type Before = [f32; ngram::BEFORE];
+type PreviousIds = [f32; ngram::BEFORE];
 
 /// Inputs of a step: one array of words each.
 #[derive(Debug)]
@@ -445,10 +445,11 @@ impl Inputs {
     /// row `first` of the step. `state` returns the memory of a state of the sequence.
     pub fn fill_ngrams(&mut self, first: usize, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
         for (ngram, rows) in &self.ngrams {
-            let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<Before>()) else {
+            let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<PreviousIds>())
+            else {
                 continue;
             };
-            let place = region.base.cast::<Before>();
+            let place = region.base.cast::<PreviousIds>();
             // SAFETY: the region has room for it, and is in memory that was zeroed when it was
             // mapped; no kernel runs between steps.
             let mut before = unsafe { place.read_unaligned() };

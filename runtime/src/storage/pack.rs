@@ -312,7 +312,7 @@ pub(crate) unsafe fn run(
 }
 
 /// Bytes that a thread copies at a time for a checksum.
-const HASHED: u64 = 1 << 16;
+const CHECKSUM_CHUNK: u64 = 1 << 16;
 
 /// Returns the CRC-32 of each region, which must be readable mapped memory of a file. Calls `done`
 /// with the number of bytes after each piece.
@@ -327,13 +327,15 @@ pub(crate) fn checksums(
     let found: Vec<AtomicU32> = regions.iter().map(|_| AtomicU32::new(0)).collect();
     let next = AtomicUsize::new(0);
     pool.run(&|_| {
-        let mut copy = Vec::with_capacity(HASHED as usize);
+        let mut copy = Vec::with_capacity(CHECKSUM_CHUNK as usize);
         while let Some((region, found)) = {
             let number = next.fetch_add(1, Ordering::Relaxed);
             regions.get(number).zip(found.get(number))
         } {
             let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
-            while let Some(part) = region.part(at, HASHED.min(region.bytes() - at)).filter(|part| part.bytes() > 0) {
+            while let Some(part) =
+                region.part(at, CHECKSUM_CHUNK.min(region.bytes() - at)).filter(|part| part.bytes() > 0)
+            {
                 copy.resize(part.bytes() as usize, 0);
                 // SAFETY: regions are in mapped memory. It is copied, because a mapped file may
                 // change and must not be borrowed.

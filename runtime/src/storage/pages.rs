@@ -17,7 +17,7 @@ use crate::memory::Region;
 
 /// Part of the names of mappings with pages that several sequences share. Only a mapping's share of
 /// them counts (`Pss`).
-const SHARED: &str = "/memfd:";
+const SHARED_PAGES_MARK: &str = "/memfd:";
 
 /// Use of pages by some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn mappings(text: &str) -> Vec<Mapping> {
                 && begin < end
             {
                 found.push(Mapping { begin, end, ..Mapping::default() });
-                is_shared = rest.contains(SHARED);
+                is_shared = rest.contains(SHARED_PAGES_MARK);
             }
             continue;
         }

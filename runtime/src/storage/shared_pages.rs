@@ -59,7 +59,7 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 
 use crate::memory::Region;
 use crate::page_file::{PageFile, renew};
-pub(crate) use zeroed::Zeroed;
+pub(crate) use zeroed::ZeroedMemory;
 use zeroed::gaps;
 
 /// Mean number of pages of each column that are worth mapping: making a mapping takes about as long
@@ -260,7 +260,7 @@ impl Pool {
 
 /// Pages of a range of positions in the file.
 #[derive(Debug)]
-struct Run {
+struct PageRun {
     pool: Arc<Pool>,
     /// Offset in the file of the place for the sequence that froze them.
     home: u64,
@@ -279,7 +279,7 @@ struct Extent {
     kept: u32,
 }
 
-impl Run {
+impl PageRun {
     /// Returns the pages of each column in the file, up to a position.
     fn pages(&self, end: u32) -> impl Iterator<Item = Range<u64>> {
         let columns = self.pool.columns.iter().take(self.columns);
@@ -317,23 +317,23 @@ impl Run {
 
 /// A sequence's use of a run.
 #[derive(Debug)]
-struct Use {
-    run: Arc<Run>,
+struct PageUse {
+    run: Arc<PageRun>,
     end: u32,
 }
 
-impl Use {
+impl PageUse {
     /// Makes the first use of a new run.
-    fn first(pool: &Arc<Pool>, home: u64, positions: Range<u32>, columns: usize) -> Use {
+    fn first(pool: &Arc<Pool>, home: u64, positions: Range<u32>, columns: usize) -> PageUse {
         let extent = Mutex::new(Extent { ends: vec![positions.end], kept: positions.end });
-        let run = Run { pool: Arc::clone(pool), home, from: positions.start, columns, extent };
-        Use { run: Arc::new(run), end: positions.end }
+        let run = PageRun { pool: Arc::clone(pool), home, from: positions.start, columns, extent };
+        PageUse { run: Arc::new(run), end: positions.end }
     }
 
     /// Makes another use, up to a position within this one.
-    fn share(&self, end: u32) -> Use {
+    fn share(&self, end: u32) -> PageUse {
         self.run.extent().ends.push(end);
-        Use { run: Arc::clone(&self.run), end }
+        PageUse { run: Arc::clone(&self.run), end }
     }
 
     fn cut(&mut self, end: u32) {
@@ -348,7 +348,7 @@ impl Use {
     }
 }
 
-impl Drop for Use {
+impl Drop for PageUse {
     fn drop(&mut self) {
         self.run.release(self.end, None);
     }
@@ -359,9 +359,9 @@ impl Drop for Use {
 /// Methods take the sequence's memory, in the layout of the pool; no kernel may run meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPrefix {
-    uses: Vec<Use>,
+    uses: Vec<PageUse>,
     /// Uses whose mappings could not be removed.
-    lingering: Vec<Use>,
+    lingering: Vec<PageUse>,
     /// Offset in the file of this sequence's place, and the position up to which it is used.
     home: Option<(u64, u32)>,
     /// Number of this sequence's mappings in [`Pool::mappings`].
@@ -382,7 +382,7 @@ impl SharedPrefix {
     }
 
     /// Returns the parts of a column's range that are the sequence's own.
-    pub(crate) fn own(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn own_ranges(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
         match column {
             Some(column) => gaps(range, self.uses.iter().filter_map(|used| used.pages(column))),
             None => vec![range],
@@ -430,7 +430,7 @@ impl SharedPrefix {
             columns += 1;
         }
         if columns > 0 {
-            self.uses.push(Use::first(pool, home, positions, columns));
+            self.uses.push(PageUse::first(pool, home, positions, columns));
         }
         self.count(pool);
     }
@@ -446,7 +446,7 @@ impl SharedPrefix {
         end: u32,
     ) {
         let end = end / ATTENTION_BLOCK * ATTENTION_BLOCK;
-        let shared: Vec<(&Use, u32)> =
+        let shared: Vec<(&PageUse, u32)> =
             from.uses.iter().filter(|used| used.run.from < end).map(|used| (used, used.end.min(end))).collect();
         let bytes = shared.iter().map(|(used, end)| pool.bytes(&(used.run.from..*end), used.run.columns)).sum();
         if !self.uses.is_empty() || !pool.is_enough(bytes) || !pool.has_room(shared.len()) {
@@ -473,10 +473,10 @@ impl SharedPrefix {
 
     /// Ends sharing from a position on. The rows of the position's block become the sequence's own.
     /// Shared memory after the block becomes zero. With position 0, all memory is released.
-    pub(crate) fn cut(&mut self, memory: Region, position: u32) -> Zeroed {
+    pub(crate) fn cut(&mut self, memory: Region, position: u32) -> ZeroedMemory {
         let end = position / ATTENTION_BLOCK * ATTENTION_BLOCK;
         let Some(pool) = self.uses.iter().chain(&self.lingering).map(|used| Arc::clone(&used.run.pool)).next() else {
-            return Zeroed::Nothing;
+            return ZeroedMemory::Nothing;
         };
         if position == 0 {
             // SAFETY: the region is all of the sequence's memory, an anonymous mapping. The caller
@@ -486,13 +486,13 @@ impl SharedPrefix {
                     self.uses.clear();
                     self.lingering.clear();
                     self.count(&pool);
-                    return Zeroed::All;
+                    return ZeroedMemory::All;
                 }
                 Err(error) => pool.refuse(Refusal::Refused(error.to_string())),
             }
         }
         if end >= self.end() {
-            return Zeroed::Nothing;
+            return ZeroedMemory::Nothing;
         }
         let (mut parts, mut failed) = (Vec::with_capacity(pool.columns.len()), false);
         for (number, column) in pool.columns.iter().enumerate() {
@@ -515,19 +515,19 @@ impl SharedPrefix {
         }
         if failed {
             // Pages that are still mapped must not be punched.
-            let still: Vec<Use> =
+            let still: Vec<PageUse> =
                 self.uses.iter().filter(|used| used.end > end).map(|used| used.share(used.end)).collect();
             self.lingering.extend(still);
         }
         self.uses.retain(|used| used.run.from < end);
         self.uses.iter_mut().filter(|used| used.end > end).for_each(|used| used.cut(end));
         self.count(&pool);
-        Zeroed::Parts(parts)
+        ZeroedMemory::Parts(parts)
     }
 
     /// Updates the counts of mappings and bytes.
     fn count(&mut self, pool: &Pool) {
-        let bytes = |used: &Use| pool.bytes(&(used.run.from..used.end), used.run.columns);
+        let bytes = |used: &PageUse| pool.bytes(&(used.run.from..used.end), used.run.columns);
         self.bytes = self.uses.iter().map(bytes).sum();
         let mut mappings = 0;
         let uses = || self.uses.iter().chain(&self.lingering);

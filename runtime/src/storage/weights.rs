@@ -41,7 +41,7 @@ const FEW_STEPS: u64 = 4;
 const FEW_TOKENS: u32 = 16;
 /// Bytes that the system may map before a page that is read. Some of them were released before, and
 /// are released again.
-const AROUND: u64 = 64 << 10;
+const FAULT_AROUND_BYTES: u64 = 64 << 10;
 /// Bytes of a part whose pages are released at once during packing.
 const WINDOW: u64 = 2 << 20;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
@@ -69,7 +69,7 @@ pub(crate) struct OnDemandPacking {
     part_strips: u64,
     ready: Box<[AtomicBool]>,
     /// Number of parts that are not ready.
-    left: AtomicU64,
+    unpacked_parts: AtomicU64,
 }
 
 impl OnDemandPacking {
@@ -78,7 +78,7 @@ impl OnDemandPacking {
         let part_strips = job.strips().checked_div(parts)?;
         let whole = part_strips > 0 && part_strips.checked_mul(parts) == Some(job.strips());
         let ready = (0..parts).map(|_| AtomicBool::new(false)).collect();
-        whole.then_some(OnDemandPacking { job, file, offset, part_strips, ready, left: parts.into() })
+        whole.then_some(OnDemandPacking { job, file, offset, part_strips, ready, unpacked_parts: parts.into() })
     }
 
     /// Returns the parts that a range of the packed weight touches. Bytes outside the weight belong
@@ -150,7 +150,7 @@ impl Step {
 
 /// Releases pages, and those before them that were mapped with them.
 fn release_around(file: &Mapped, begin: u64, bytes: u64) {
-    let before = begin.min(AROUND);
+    let before = begin.min(FAULT_AROUND_BYTES);
     file.release(begin - before, bytes + before);
 }
 
@@ -164,7 +164,7 @@ pub(crate) struct Weights {
     /// Memory of packed weights.
     packed: Memory,
     /// Number of parts that are not ready.
-    left: AtomicU64,
+    unpacked_parts: AtomicU64,
     /// Number of steps so far.
     steps: u64,
     /// Whether the last step was part of a prompt.
@@ -183,12 +183,13 @@ impl Weights {
     /// Makes the table of weights for a number of threads. Packed weights are in `packed`, now or
     /// later.
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
-        let left = weights.iter().filter_map(|weight| weight.on_demand.as_ref()).map(|u| u.ready.len() as u64).sum();
+        let unpacked_parts =
+            weights.iter().filter_map(|weight| weight.on_demand.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
         Weights {
             weights,
             packed,
-            left: AtomicU64::new(left),
+            unpacked_parts: AtomicU64::new(unpacked_parts),
             steps: 0,
             prompt: false,
             packing: AtomicU64::new(0),
@@ -211,7 +212,7 @@ impl Weights {
 
     /// Returns the number of parts that are not ready.
     pub(crate) fn on_demand_parts(&self) -> u64 {
-        self.left.load(Ordering::Acquire)
+        self.unpacked_parts.load(Ordering::Acquire)
     }
 
     /// Returns the time that steps have packed, summed over all threads.
@@ -269,14 +270,14 @@ impl Weights {
     /// Returns the parts in a range of a weight that are not ready.
     fn unready(&self, weight: u32, offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
         let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
-        let on_demand = on_demand.filter(|on_demand| on_demand.left.load(Ordering::Acquire) > 0).into_iter();
+        let on_demand = on_demand.filter(|on_demand| on_demand.unpacked_parts.load(Ordering::Acquire) > 0).into_iter();
         on_demand.flat_map(move |on_demand| on_demand.parts(offset, bytes).filter(|part| !on_demand.is_ready(*part)))
     }
 
     /// Returns whether all parts of a weight are ready.
     pub fn is_ready(&self, weight: u32) -> bool {
         let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
-        on_demand.is_none_or(|on_demand| on_demand.left.load(Ordering::Acquire) == 0)
+        on_demand.is_none_or(|on_demand| on_demand.unpacked_parts.load(Ordering::Acquire) == 0)
     }
 
     /// Returns all parts that are not ready.
@@ -315,8 +316,8 @@ impl Weights {
             if ready.swap(true, Ordering::AcqRel) {
                 continue;
             }
-            on_demand.left.fetch_sub(1, Ordering::AcqRel);
-            self.left.fetch_sub(1, Ordering::AcqRel);
+            on_demand.unpacked_parts.fetch_sub(1, Ordering::AcqRel);
+            self.unpacked_parts.fetch_sub(1, Ordering::AcqRel);
             let (strip, _) = on_demand.job.strip_bytes();
             let bytes = on_demand.part_strips * strip;
             on_demand.release(part * bytes, bytes, files);
@@ -339,7 +340,8 @@ impl Weights {
         bytes: u64,
     ) -> Option<Region> {
         let on_demand = self.weights.get(weight as usize)?.on_demand.as_ref()?;
-        if on_demand.left.load(Ordering::Acquire) == 0 || on_demand.parts(offset, bytes).all(|p| on_demand.is_ready(p))
+        if on_demand.unpacked_parts.load(Ordering::Acquire) == 0
+            || on_demand.parts(offset, bytes).all(|p| on_demand.is_ready(p))
         {
             return None;
         }

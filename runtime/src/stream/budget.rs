@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::slots::{SizeClass, Slots};
-use super::{Block, Form, StreamError};
+use super::{Block, BlockEncoding, StreamError};
 
 /// Blocks that are smaller than a slot size by at most this fraction (1/32) share it: few sizes are
 /// worth a few lost bytes.
@@ -15,7 +15,7 @@ const STAGING_PART: u64 = 4;
 
 /// Use of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spending {
+pub struct BudgetSplit {
     /// Slots, by size class.
     pub classes: Vec<SizeClass>,
     /// Class of each block.
@@ -24,7 +24,7 @@ pub struct Spending {
     pub staging: SizeClass,
 }
 
-impl Spending {
+impl BudgetSplit {
     /// Returns the total bytes of slots and staging buffers.
     pub fn bytes(&self) -> u64 {
         Slots::bytes(&self.classes) + Slots::bytes(&[self.staging])
@@ -32,7 +32,7 @@ impl Spending {
 
     /// Returns the minimum for streaming: slots for the `top_k` blocks of any two consecutive
     /// groups.
-    pub fn minimum(blocks: &[Block], top_k: u32) -> Spending {
+    pub fn minimum(blocks: &[Block], top_k: u32) -> BudgetSplit {
         let mut sizes: Vec<u64> = blocks.iter().map(Block::slot_bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let mut classes: Vec<SizeClass> = Vec::new();
@@ -61,9 +61,9 @@ impl Spending {
             class.count = class.count.min(class_of.iter().filter(|&&of| of == index).count() as u32);
         }
         let bytes = blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
-        let raw = blocks.iter().filter(|block| matches!(block.form, Form::Raw { .. })).count();
+        let raw = blocks.iter().filter(|block| matches!(block.form, BlockEncoding::Raw { .. })).count();
         let count = MIN_STAGING.min(raw.try_into().unwrap_or(MIN_STAGING));
-        Spending { classes, class_of, staging: SizeClass { bytes, count } }
+        BudgetSplit { classes, class_of, staging: SizeClass { bytes, count } }
     }
 
     /// Spends a budget. It first takes the minimum. It then gives each class slots for nearly the
@@ -71,8 +71,8 @@ impl Spending {
     ///
     /// # Errors
     /// [`StreamError::Budget`] if the budget is below the minimum.
-    pub fn of(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<Spending, StreamError> {
-        let mut spending = Spending::minimum(blocks, top_k);
+    pub fn of(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<BudgetSplit, StreamError> {
+        let mut spending = BudgetSplit::minimum(blocks, top_k);
         let needed = spending.bytes();
         if needed > budget {
             return Err(StreamError::Budget { budget, needed });
@@ -105,7 +105,7 @@ impl Spending {
 
     /// Selects the blocks to keep from `wanted`, in its order; each appears there once. Per size
     /// class, they take at most `percent` of the slots, and leave the minimum for streaming.
-    pub fn choose_kept(&self, least: &Spending, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
+    pub fn choose_kept(&self, least: &BudgetSplit, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
         let room = |(class, least): (&SizeClass, &SizeClass)| {
             let part = u64::from(class.count) * u64::from(percent.min(100)) / 100;
             // At most all slots of the class.
@@ -126,23 +126,23 @@ mod tests {
     use super::super::{BlockId, Extent};
     use super::*;
 
-    fn block(group: u32, expert: u32, bytes: u64, form: Form) -> Block {
+    fn block(group: u32, expert: u32, bytes: u64, form: BlockEncoding) -> Block {
         Block { id: BlockId { group, expert }, extents: vec![Extent { file: 0, offset: 0, bytes, at: 0 }], form }
     }
 
     #[test]
     fn minimum_budget_holds_the_top_experts_of_two_layers() {
         let blocks: Vec<Block> =
-            (0..3).flat_map(|l| (0..8).map(move |e| block(l, e, 10 * PAGE, Form::Packed))).collect();
-        let least = Spending::minimum(&blocks, 2);
+            (0..3).flat_map(|l| (0..8).map(move |e| block(l, e, 10 * PAGE, BlockEncoding::Packed))).collect();
+        let least = BudgetSplit::minimum(&blocks, 2);
         assert_eq!(least.classes, [SizeClass { bytes: 10 * PAGE, count: 4 }]);
         assert_eq!(least.bytes(), 40 * PAGE);
-        let error = Spending::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
+        let error = BudgetSplit::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
         assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
         // The number of blocks is the upper bound.
-        assert_eq!(Spending::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
-        assert_eq!(Spending::minimum(&blocks[..3], 2).classes[0].count, 3);
+        assert_eq!(BudgetSplit::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
+        assert_eq!(BudgetSplit::minimum(&blocks[..3], 2).classes[0].count, 3);
     }
 
     #[test]
@@ -152,12 +152,12 @@ mod tests {
         let blocks: Vec<Block> = (0..8)
             .flat_map(|l| {
                 (0..16).map(move |e| {
-                    block(l, e, if l < 6 { 64 * PAGE - u64::from(l % 2) } else { 32 * PAGE }, Form::Packed)
+                    block(l, e, if l < 6 { 64 * PAGE - u64::from(l % 2) } else { 32 * PAGE }, BlockEncoding::Packed)
                 })
             })
             .collect();
         for budget in (16 * 64 * PAGE..100 * 64 * PAGE).step_by(77 * PAGE as usize) {
-            let spending = Spending::of(&blocks, 2, budget, None).unwrap();
+            let spending = BudgetSplit::of(&blocks, 2, budget, None).unwrap();
             assert!(spending.bytes() <= budget && spending.bytes() + 64 * PAGE > budget, "{budget} {spending:?}");
             let parts: Vec<f64> =
                 spending.classes.iter().zip([96.0, 32.0]).map(|(c, of)| f64::from(c.count) / of).collect();
@@ -168,11 +168,13 @@ mod tests {
     #[test]
     fn kept_blocks_leave_the_minimum_for_others() {
         let blocks: Vec<Block> = (0..4)
-            .flat_map(|l| (0..8).map(move |e| block(l, e, if l < 3 { 10 * PAGE } else { 5 * PAGE }, Form::Packed)))
+            .flat_map(|l| {
+                (0..8).map(move |e| block(l, e, if l < 3 { 10 * PAGE } else { 5 * PAGE }, BlockEncoding::Packed))
+            })
             .collect();
-        let least = Spending::minimum(&blocks, 2);
-        let spending = Spending::of(&blocks, 2, least.bytes() + 120 * PAGE, None).unwrap();
-        let counts = |spending: &Spending| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
+        let least = BudgetSplit::minimum(&blocks, 2);
+        let spending = BudgetSplit::of(&blocks, 2, least.bytes() + 120 * PAGE, None).unwrap();
+        let counts = |spending: &BudgetSplit| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
         let (all, few) = (counts(&spending), counts(&least));
         assert!(all[0] > few[0] + 4 && all[1] > few[1] + 1, "{all:?} {few:?}");
         // The blocks of the last layer come first; their slots have another size.
@@ -193,14 +195,15 @@ mod tests {
 
     #[test]
     fn raw_blocks_get_staging() {
-        let blocks: Vec<Block> = (0..32).map(|e| block(0, e, 5 * PAGE, Form::Raw { bytes: 4 * PAGE })).collect();
-        let least = Spending::minimum(&blocks, 4);
+        let blocks: Vec<Block> =
+            (0..32).map(|e| block(0, e, 5 * PAGE, BlockEncoding::Raw { bytes: 4 * PAGE })).collect();
+        let least = BudgetSplit::minimum(&blocks, 4);
         assert_eq!(
             (least.classes[0], least.staging),
             (SizeClass { bytes: 4 * PAGE, count: 8 }, SizeClass { bytes: 5 * PAGE, count: 2 },)
         );
-        let more = Spending::of(&blocks, 4, 100 * PAGE, None).unwrap();
+        let more = BudgetSplit::of(&blocks, 4, 100 * PAGE, None).unwrap();
         assert_eq!((more.staging.count, more.classes[0].count), (4, 20));
-        assert_eq!(Spending::of(&blocks, 4, 100 * PAGE, Some(9)).unwrap().staging.count, 7);
+        assert_eq!(BudgetSplit::of(&blocks, 4, 100 * PAGE, Some(9)).unwrap().staging.count, 7);
     }
 }

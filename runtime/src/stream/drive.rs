@@ -41,7 +41,7 @@ use super::affinity;
 use super::backend::{AGAIN, Backend, Completion, INTERRUPTED, INVALID, Read};
 use super::counters::Class;
 use super::files::{Files, PAGE};
-use super::queue::{Active, Piece, Queue, State};
+use super::queue::{Active, Queue, ReadPiece, State};
 use super::threaded_reader::ThreadedReader;
 
 /// Max restarts of a read without progress; after that the read fails.
@@ -273,7 +273,7 @@ struct Flight {
     job: u64,
     /// Class when the read started.
     class: Class,
-    piece: Piece,
+    piece: ReadPiece,
     /// Bytes of the piece that have arrived.
     filled: u64,
     /// Offset in the piece at which the outstanding read began.
@@ -285,7 +285,7 @@ struct Flight {
 }
 
 /// Action after a read ended.
-enum Next {
+enum AfterRead {
     Again,
     Done,
     Failed(StreamError),
@@ -378,10 +378,10 @@ impl Owner<'_> {
             let after = *flight;
             let mut state = queue.lock();
             // A read that fails after closing was cancelled: closing is the reason.
-            if let (Next::Again | Next::Failed(_), Some(why)) = (&next, &state.closed) {
-                next = Next::Failed(StreamError::Closed { why: why.clone() });
+            if let (AfterRead::Again | AfterRead::Failed(_), Some(why)) = (&next, &state.closed) {
+                next = AfterRead::Failed(StreamError::Closed { why: why.clone() });
             }
-            if let Next::Again = next {
+            if let AfterRead::Again = next {
                 state.counters.retries += 1;
                 drop(state);
                 // `filled` is larger now; the bytes are counted when the read ends.
@@ -400,7 +400,7 @@ impl Owner<'_> {
                         class: after.class,
                         bytes: after.filled,
                         offset: after.piece.start,
-                        whole: matches!(next, Next::Done),
+                        whole: matches!(next, AfterRead::Done),
                     },
                 );
             }
@@ -413,10 +413,10 @@ impl Owner<'_> {
 }
 
 /// Counts a piece of a job as ended. If it was the last one, ends the job.
-fn end_piece(state: &mut State, tag: u64, next: Next, ended: &mut Vec<(u64, Result<(), StreamError>)>) {
+fn end_piece(state: &mut State, tag: u64, next: AfterRead, ended: &mut Vec<(u64, Result<(), StreamError>)>) {
     let Some(job) = state.jobs.get_mut(&tag) else { return };
     job.outstanding -= 1;
-    if let Next::Failed(error) = next {
+    if let AfterRead::Failed(error) = next {
         job.error.get_or_insert(error);
     }
     if job.is_finished() {
@@ -425,7 +425,7 @@ fn end_piece(state: &mut State, tag: u64, next: Next, ended: &mut Vec<(u64, Resu
     }
 }
 
-fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
+fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> AfterRead {
     let piece = flight.piece;
     let wanted = piece.end - piece.start;
     match result {
@@ -434,18 +434,18 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
             let progress = reached > flight.filled;
             flight.filled = flight.filled.max(reached);
             if flight.filled >= wanted {
-                return Next::Done;
+                return AfterRead::Done;
             }
             if progress {
-                return Next::Again;
+                return AfterRead::Again;
             }
             // No progress: the file ends here, or this was a very short read.
             let length = files.bytes_now(piece.file);
             flight.retries += 1;
             if length >= piece.end && flight.retries <= MAX_RETRIES {
-                return Next::Again;
+                return AfterRead::Again;
             }
-            Next::Failed(StreamError::Truncated {
+            AfterRead::Failed(StreamError::Truncated {
                 path: files.path(piece.file),
                 offset: piece.start + flight.from,
                 found: length.min(piece.start + flight.filled),
@@ -454,14 +454,14 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
         }
         Err(INTERRUPTED | AGAIN) if flight.retries < MAX_RETRIES => {
             flight.retries += 1;
-            Next::Again
+            AfterRead::Again
         }
         Err(INVALID) if flight.direct => {
             files.leave_direct(piece.file, "reads with O_DIRECT are refused (EINVAL)");
             flight.direct = false;
-            Next::Again
+            AfterRead::Again
         }
-        Err(errno) => Next::Failed(StreamError::Read {
+        Err(errno) => AfterRead::Failed(StreamError::Read {
             path: files.path(piece.file),
             file: piece.file,
             offset: piece.start + flight.from,

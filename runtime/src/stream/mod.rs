@@ -73,7 +73,7 @@ impl Extent {
 
 /// Layout of a block's bytes in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum BlockEncoding {
     /// The layout that kernels read. The drive reads the block directly into its slot.
     Packed,
     /// The layout of the model file. The drive reads it into staging memory; packing then fills the
@@ -92,15 +92,17 @@ pub struct Block {
     /// Parts of the block, at least one.
     pub extents: Vec<Extent>,
     /// Layout of its bytes in the file.
-    pub form: Form,
+    pub form: BlockEncoding,
 }
 
 impl Block {
     /// Bytes of the block in the layout that kernels read.
     pub fn bytes(&self) -> u64 {
         match self.form {
-            Form::Packed => self.extents.iter().map(|extent| extent.at.saturating_add(extent.bytes)).max().unwrap_or(0),
-            Form::Raw { bytes } => bytes,
+            BlockEncoding::Packed => {
+                self.extents.iter().map(|extent| extent.at.saturating_add(extent.bytes)).max().unwrap_or(0)
+            }
+            BlockEncoding::Raw { bytes } => bytes,
         }
     }
 
@@ -117,8 +119,8 @@ impl Block {
     /// Bytes of staging memory during its read: whole pages. A packed block needs none.
     pub fn staging_bytes(&self) -> u64 {
         match self.form {
-            Form::Packed => 0,
-            Form::Raw { .. } => self.span(),
+            BlockEncoding::Packed => 0,
+            BlockEncoding::Raw { .. } => self.span(),
         }
     }
 }

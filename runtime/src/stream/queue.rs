@@ -1,6 +1,6 @@
 //! The queue of reads: routed blocks before predicted ones.
 //!
-//! A [`Job`] reads one block. It is divided into reads of a max size, so that the drive has many
+//! A [`ReadJob`] reads one block. It is divided into reads of a max size, so that the drive has many
 //! reads at once. A predicted job can be cancelled: its reads that have not started never do. A
 //! predicted job that the router confirms becomes a routed one in place.
 
@@ -24,7 +24,7 @@ pub trait Wake: Send + Sync {
 
 /// A request to read one block.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ReadJob {
     /// Identifier for the caller. Two unfinished jobs may not share it.
     pub tag: u64,
     /// Class of the read: routed or predicted.
@@ -37,7 +37,7 @@ pub struct Job {
 
 /// One read: whole pages of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct ReadPiece {
     pub file: u32,
     /// Offset of its begin in the file, a multiple of [`PAGE`].
     pub start: u64,
@@ -66,7 +66,7 @@ pub enum TakenBack {
 
 pub(super) struct Active {
     pub class: Class,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<ReadPiece>,
     /// Index of the first of `pieces` that has not started.
     pub next: usize,
     /// Pieces that have started and not ended.
@@ -96,7 +96,7 @@ pub(super) struct State {
 
 impl State {
     /// Starts the next piece: a routed one if possible, else a predicted one if `may_predict`.
-    pub fn take(&mut self, may_predict: bool) -> Option<(u64, Class, Piece)> {
+    pub fn take(&mut self, may_predict: bool) -> Option<(u64, Class, ReadPiece)> {
         for class in [Class::Routed, Class::Predicted] {
             if class == Class::Predicted && !may_predict {
                 return None;
@@ -170,8 +170,9 @@ impl Queue {
     /// # Errors
     /// [`StreamError::Closed`] if the thread has ended; [`StreamError::Memory`] if a job reads
     /// outside the reservation. On an error no job is added.
-    pub fn submit(&self, jobs: Vec<Job>) -> Result<(), StreamError> {
-        let cut = |job: &Job| job.parts.iter().map(|(extent, at)| self.cut(extent, *at)).collect::<Result<Vec<_>, _>>();
+    pub fn submit(&self, jobs: Vec<ReadJob>) -> Result<(), StreamError> {
+        let cut =
+            |job: &ReadJob| job.parts.iter().map(|(extent, at)| self.cut(extent, *at)).collect::<Result<Vec<_>, _>>();
         let pieces = jobs.iter().map(cut).collect::<Result<Vec<_>, _>>()?;
         let mut state = self.lock();
         if let Some(why) = &state.closed {
@@ -242,7 +243,7 @@ impl Queue {
     }
 
     /// Divides one extent into reads of at most a chunk each.
-    fn cut(&self, extent: &Extent, at: u64) -> Result<Vec<Piece>, StreamError> {
+    fn cut(&self, extent: &Extent, at: u64) -> Result<Vec<ReadPiece>, StreamError> {
         let outside = || StreamError::Memory {
             why: format!("a read of {} bytes to {at} is outside the reservation", extent.bytes),
         };
@@ -255,7 +256,7 @@ impl Queue {
             let bytes = self.chunk.min(span - done);
             let into = room.part(done, bytes).ok_or_else(outside)?;
             let start = first + done;
-            pieces.push(Piece { file: extent.file, start, end: end.min(start + bytes), into });
+            pieces.push(ReadPiece { file: extent.file, start, end: end.min(start + bytes), into });
             done += bytes;
         }
         Ok(pieces)

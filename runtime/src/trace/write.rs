@@ -172,8 +172,8 @@ impl Recorder {
             self.write_arrows(&mut list)?;
         }
         self.write_phases(&mut list)?;
-        let made = concat!("ixc ", env!("CARGO_PKG_VERSION"));
-        writeln!(out, "\n],\"otherData\":{{\"made_by\":\"{made}\",\"dropped_events\":\"{dropped}\"}}}}")?;
+        let ixc_version = concat!("ixc ", env!("CARGO_PKG_VERSION"));
+        writeln!(out, "\n],\"otherData\":{{\"made_by\":\"{ixc_version}\",\"dropped_events\":\"{dropped}\"}}}}")?;
         Ok(dropped)
     }
 

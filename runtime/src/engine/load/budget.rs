@@ -12,7 +12,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
 
-use super::{DEFAULT_CONTEXT, LoadError, kept};
+use super::{DEFAULT_CONTEXT, LoadError, own_memory_layout};
 use crate::experts;
 use crate::memory::Rope;
 use crate::options::Options;
@@ -46,7 +46,7 @@ pub(crate) fn needed_process_bytes() -> u64 {
 
 /// The properties of a run that determine its memory, apart from the plan.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct RunSize {
     /// Positions that states have room for, in whole attention blocks.
     pub capacity: u32,
     pub threads: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Run {
     pub more_additions: u32,
 }
 
-impl Run {
+impl RunSize {
     /// Returns the max additions of a step.
     pub(crate) fn additions(&self) -> u32 {
         self.sequences.saturating_add(self.more_additions)
@@ -64,24 +64,24 @@ impl Run {
 
     /// Returns the run of a plan that is loaded with these options. Options that loading will
     /// refuse are clamped to the nearest valid value.
-    pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> Run {
+    pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> RunSize {
         let most = plan.context_length.min(MAX_CONTEXT);
         let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let (capacity, sequences) = (context.next_multiple_of(ATTENTION_BLOCK), options.sequences.max(1));
-        Run { capacity, threads, sequences, more_additions: options.more_additions }
+        RunSize { capacity, threads, sequences, more_additions: options.more_additions }
     }
 }
 
 /// Returns the bytes that a run takes, apart from the memory of the process before, experts'
 /// blocks, mapped files and a recorder.
-pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
+pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &RunSize) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
     let states = States::bytes(&plan.states, run.capacity, plan.max_tokens);
     let parts = program.part_bytes.saturating_mul(run.additions().into());
     let each = states.saturating_mul(run.sequences.into()).saturating_add(parts);
-    let packed = kept(&plan.weights, streamed).1;
+    let packed = own_memory_layout(&plan.weights, streamed).1;
     let rest = [packed, plan.arena_bytes, each, scratch, SPARE_BYTES];
     ropes.chain(rest).fold(0, u64::saturating_add)
 }

@@ -138,7 +138,7 @@ impl Header {
     }
 
     /// Checks that the state belongs to this plan and these weights.
-    fn is_of(&self, identity: &Identity) -> Result<(), SavedError> {
+    fn check_identity(&self, identity: &Identity) -> Result<(), SavedError> {
         let (found, expected) = (self.identity, identity);
         if found.plan != expected.plan {
             return Err(SavedError::OtherPlan { found: found.plan.to_string(), expected: expected.plan.to_string() });
@@ -151,7 +151,7 @@ impl Header {
     }
 
     /// Refuses numbers that no sequence with these states has.
-    fn check(&self, of: &Of<'_>) -> Result<(), SavedError> {
+    fn check(&self, of: &EngineIdentity<'_>) -> Result<(), SavedError> {
         let &Header { from, to, tokens, states, copies, recent, .. } = self;
         let number = |what: &str, found: u32, expected: String| {
             Err(SavedError::Number { what: what.to_owned(), found: found.into(), expected })
@@ -187,7 +187,7 @@ impl Header {
 
 /// The properties of an engine that saved states are checked against.
 #[derive(Clone, Copy, Debug)]
-struct Of<'e> {
+struct EngineIdentity<'e> {
     states: &'e [State],
     context: u32,
     vocabulary: u32,
@@ -220,7 +220,12 @@ impl Facts {
     }
 
     /// Reads the facts at the beginning of a saved state of `bytes` bytes.
-    fn read(input: &mut dyn Read, bytes: u64, identity: &Identity, of: &Of<'_>) -> Result<Facts, SavedError> {
+    fn read(
+        input: &mut dyn Read,
+        bytes: u64,
+        identity: &Identity,
+        of: &EngineIdentity<'_>,
+    ) -> Result<Facts, SavedError> {
         if bytes < HEADER_BYTES as u64 {
             let mut found = Vec::new();
             input.take(bytes).read_to_end(&mut found)?;
@@ -233,7 +238,7 @@ impl Facts {
         let mut header = [0; HEADER_BYTES];
         input.read_exact(&mut header)?;
         let header = Header::decode(&header)?;
-        header.is_of(identity)?;
+        header.check_identity(identity)?;
         header.check(of)?;
         let behind = HEADER_BYTES as u64 + header.facts_bytes();
         if bytes < behind {
@@ -268,7 +273,7 @@ impl Facts {
     }
 
     /// Refuses facts that no sequence with these states has.
-    fn check(&self, of: &Of<'_>) -> Result<(), SavedError> {
+    fn check(&self, of: &EngineIdentity<'_>) -> Result<(), SavedError> {
         let drawn = self.sampler.iter().flat_map(|sampler| &sampler.recent);
         for (index, &id) in self.tokens.iter().chain(drawn).enumerate() {
             if id >= of.vocabulary {
@@ -407,9 +412,9 @@ impl Engine {
         self.loaded.identity()
     }
 
-    fn of(&self) -> Of<'_> {
+    fn of(&self) -> EngineIdentity<'_> {
         let (states, _) = self.states();
-        Of { states, context: self.context(), vocabulary: self.vocabulary() }
+        EngineIdentity { states, context: self.context(), vocabulary: self.vocabulary() }
     }
 
     fn saved_sequence(&self, id: SequenceId) -> Result<&Sequence, SavedError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ixc_ir::state::Rollback;
 
-use super::{Digest, Facts, Of, SavedError, has_copies, read_copies, read_places, write};
+use super::{Digest, EngineIdentity, Facts, SavedError, has_copies, read_copies, read_places, write};
 use crate::engine::{Engine, Sequence, SequenceId};
 
 impl Engine {
@@ -201,7 +201,7 @@ impl Engine {
 type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
 
 /// Returns the copy of a point, which must be at this position.
-fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &Of<'_>) -> Result<Vec<u8>, SavedError> {
+fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &EngineIdentity<'_>) -> Result<Vec<u8>, SavedError> {
     let (facts, behind) = read(bytes)?;
     let copies = if facts.point() == Some(position) {
         read_copies(&facts, of.states, &mut &bytes[behind..])?

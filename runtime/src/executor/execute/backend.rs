@@ -18,7 +18,7 @@ pub(crate) enum Backend {
     /// Machine code.
     Native(Module),
     /// Machine code in the emulator: any x86 target on any machine, with any number of threads.
-    Emulated(Vec<Emulated>),
+    Emulated(Vec<EmulatedCode>),
     /// The reference interpreter, one kernel at a time. It is slow, and defines the correct result.
     Interpreter {
         /// The kernels.
@@ -29,13 +29,13 @@ pub(crate) enum Backend {
 }
 
 /// The code of a kernel in the emulator.
-pub(crate) struct Emulated {
+pub(crate) struct EmulatedCode {
     program: Program,
     /// Name of each buffer, and whether the kernel may write it.
     buffers: Vec<(String, bool)>,
 }
 
-impl std::fmt::Debug for Emulated {
+impl std::fmt::Debug for EmulatedCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Emulated({} instructions)", self.program.len())
     }
@@ -59,7 +59,7 @@ impl Backend {
             let program = Program::new(&code, compiled.code_bytes, target.features());
             let program = program.map_err(|fault| LoadError::Fault { kernel: name(), source: Box::new(fault) })?;
             let buffers = kernel.buffers.iter().map(|buffer| (buffer.name.clone(), buffer.kind.may_store())).collect();
-            Ok(Emulated { program, buffers })
+            Ok(EmulatedCode { program, buffers })
         });
         emulated.collect::<Result<_, LoadError>>().map(Backend::Emulated)
     }

@@ -50,7 +50,7 @@ impl Pass<'_> {
                     is_last = true;
                     self.mark(&self.last_came);
                     self.shares.between(round);
-                    let next = self.between(thread, i, &mut groups, clock.as_deref_mut());
+                    let next = self.act_at_barrier(thread, i, &mut groups, clock.as_deref_mut());
                     self.after.store(next, Ordering::Relaxed);
                     self.mark(&self.let_go);
                 });
@@ -84,7 +84,7 @@ impl Pass<'_> {
     /// Does the work at the barrier after stage `i`, which is not the last: its actions, then the
     /// stages that one thread runs alone, each with its actions. Returns the stage with which all
     /// threads continue. Only one thread runs this.
-    fn between(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
+    fn act_at_barrier(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
         let (stages, end) = (&self.program.stages, self.stages.end.min(self.program.stages.len()));
         let mut next = i + 1;
         self.run_guarded(|| {
@@ -123,11 +123,11 @@ impl Pass<'_> {
     fn actions(&self, stage: &Stage) -> Result<Option<usize>, ExecuteError> {
         for then in &stage.then {
             let begin = self.now(false);
-            let repeated = self.then(*then);
+            let repeated = self.run_action(*then);
             match (then, &repeated) {
                 // The loop ends here.
                 (BarrierAction::Repeat { .. }, Ok(None)) => continue,
-                _ => self.trace(begin, work_of(*then)),
+                _ => self.trace(begin, action_work(*then)),
             }
             if let Some(first) = repeated? {
                 return Ok(Some(first));
@@ -138,7 +138,7 @@ impl Pass<'_> {
 
     /// Runs one action of a barrier. Returns the first stage of a loop that runs again. Only one
     /// thread runs this.
-    fn then(&self, then: BarrierAction) -> Result<Option<usize>, ExecuteError> {
+    fn run_action(&self, then: BarrierAction) -> Result<Option<usize>, ExecuteError> {
         match then {
             BarrierAction::Repeat { first } => {
                 let again = self.store.experts.as_ref().map_or(Ok(false), Experts::next)?;
@@ -215,7 +215,7 @@ impl Pass<'_> {
 }
 
 /// Returns the recorder's name of an action.
-fn work_of(then: BarrierAction) -> Work {
+fn action_work(then: BarrierAction) -> Work {
     match then {
         BarrierAction::Sort(_) => Work::Sort,
         BarrierAction::Repeat { .. } => Work::Next,

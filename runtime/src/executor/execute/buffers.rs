@@ -16,7 +16,7 @@
 use ixc_ir::kernel::Dim;
 use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimExpr, DimInput, Input, KEY_LANES, RowCount, Source};
 
-use super::parts::{Line, RowPositions};
+use super::parts::{PartKey, RowPositions};
 use super::{Item, Pass, Problem};
 use crate::executor::sequences::Piece;
 use crate::executor::sliding::Sliding;
@@ -58,7 +58,7 @@ impl Pass<'_> {
     ) -> Result<Region, Problem> {
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        let region = self.store.parts.region(place, self.line(item), first, count).ok_or_else(size_error)?;
+        let region = self.store.parts.region(place, self.part_key(item), first, count).ok_or_else(size_error)?;
         part(region, 0, bytes, parameter, item)
     }
 
@@ -103,7 +103,7 @@ impl Pass<'_> {
     /// Returns the position of an item's last row in its sequence. The rows must be tokens.
     pub(super) fn last_position(&self, item: &Item) -> u32 {
         // The sum stays below the capacity, as the caller of the pass guarantees.
-        let last = (self.line(item).row + item.rows).saturating_sub(1);
+        let last = (self.part_key(item).row + item.rows).saturating_sub(1);
         self.piece(item.piece).position.saturating_add(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
@@ -141,9 +141,9 @@ impl Pass<'_> {
     }
 
     /// Returns the key of an item among its task's parts.
-    pub(super) fn line(&self, item: &Item) -> Line {
+    pub(super) fn part_key(&self, item: &Item) -> PartKey {
         let row = item.row.saturating_sub(self.piece(item.piece).row.into());
-        Line { piece: item.piece, row, column: item.column }
+        PartKey { piece: item.piece, row, column: item.column }
     }
 
     /// Returns a piece of the step; the first one if the number is too large.
@@ -163,7 +163,7 @@ impl Pass<'_> {
 
     /// Returns the number of positions that the item's state has room for.
     fn capacity(&self, item: &Item) -> u32 {
-        self.sliding(item).map_or(self.store.capacity, Sliding::held)
+        self.sliding(item).map_or(self.store.capacity, Sliding::place_capacity)
     }
 
     /// Returns the memory of a kernel's buffer for an item.

@@ -74,7 +74,7 @@ impl Pass<'_> {
         // meanwhile, each atomic read returns the old or the new word.
         let words = unsafe { std::slice::from_raw_parts(marks.base().cast::<AtomicU32>(), words as usize / 4) };
         let width = row_bytes as usize / ELEMENT;
-        let mut places = Places::new(words, choice, position, first.saturating_mul(ATTENTION_BLOCK.into()));
+        let mut places = ChosenPlaces::new(words, choice, position, first.saturating_mul(ATTENTION_BLOCK.into()));
         for at in (0..bytes).step_by(block as usize) {
             let mut of_block = [0u32; ATTENTION_BLOCK as usize];
             let count = places.fill(&mut of_block);
@@ -96,7 +96,7 @@ impl Pass<'_> {
 }
 
 /// The chosen places of a row, in order.
-struct Places<'w> {
+struct ChosenPlaces<'w> {
     words: &'w [AtomicU32],
     /// Number of the next word to read.
     next: usize,
@@ -108,11 +108,11 @@ struct Places<'w> {
     left: u64,
 }
 
-impl<'w> Places<'w> {
+impl<'w> ChosenPlaces<'w> {
     /// Begins after the first `skipped` chosen places.
-    fn new(words: &'w [AtomicU32], choice: Choice, position: u32, mut skipped: u64) -> Places<'w> {
+    fn new(words: &'w [AtomicU32], choice: Choice, position: u32, mut skipped: u64) -> ChosenPlaces<'w> {
         let left = u64::from(choice.count(position)).saturating_sub(skipped);
-        let mut places = Places { words, next: 0, bits: 0, seen: choice.seen(position), left };
+        let mut places = ChosenPlaces { words, next: 0, bits: 0, seen: choice.seen(position), left };
         while skipped > 0 && places.next_word() {
             let count = u64::from(places.bits.count_ones());
             if count > skipped {
@@ -201,7 +201,7 @@ mod tests {
         bits.iter().map(|&word| AtomicU32::new(word)).collect()
     }
 
-    fn all(mut places: Places<'_>, room: usize) -> Vec<u32> {
+    fn all(mut places: ChosenPlaces<'_>, room: usize) -> Vec<u32> {
         let mut found = Vec::new();
         let mut block = vec![0; room];
         while let count @ 1.. = places.fill(&mut block) {
@@ -217,13 +217,17 @@ mod tests {
         let expected: Vec<u32> = [0, 31].into_iter().chain(80..96).chain(96..101).collect();
         let words = words(&bits);
         for (skipped, room) in (0..=23).flat_map(|skipped| [1, 5, 32].map(|room| (skipped, room))) {
-            assert_eq!(all(Places::new(&words, choice, 100, skipped), room), expected[skipped as usize..], "{skipped}");
+            assert_eq!(
+                all(ChosenPlaces::new(&words, choice, 100, skipped), room),
+                expected[skipped as usize..],
+                "{skipped}"
+            );
         }
         // Bits that do not match the count, more or fewer, give no places that do not exist.
-        assert_eq!(all(Places::new(&words, choice, 30, 0), 32), [0]);
-        assert_eq!(all(Places::new(&words[..2], choice, 100, 0), 32), [0, 31]);
-        assert_eq!(all(Places::new(&words, Choice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
-        assert!(all(Places::new(&words, choice, 100, 1 << 40), 32).is_empty());
+        assert_eq!(all(ChosenPlaces::new(&words, choice, 30, 0), 32), [0]);
+        assert_eq!(all(ChosenPlaces::new(&words[..2], choice, 100, 0), 32), [0, 31]);
+        assert_eq!(all(ChosenPlaces::new(&words, Choice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
+        assert!(all(ChosenPlaces::new(&words, choice, 100, 1 << 40), 32).is_empty());
     }
 
     #[test]

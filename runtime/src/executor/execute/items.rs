@@ -16,7 +16,7 @@ use super::parts::Span;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::executor::sequences::{Piece, runs};
 use crate::expert_sort::ExpertRows;
-use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, RowSeparation, Signature, Stage, shortened};
+use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, RowSeparation, Signature, Stage, shorten};
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
@@ -361,7 +361,7 @@ impl Pass<'_> {
                 whole,
             };
             let failed = |kernel: &Signature, problem| {
-                let (task, kernel) = (shortened(&task.label), kernel.name.clone());
+                let (task, kernel) = (shorten(&task.label), kernel.name.clone());
                 ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
             };
             let done = self.item(thread, &call, kernel, &item, work.is_some());
@@ -370,7 +370,7 @@ impl Pass<'_> {
                 *work += done;
             }
             if let Some(split) = split
-                && self.store.parts.finished(place, self.line(&item), item.span.parts)
+                && self.store.parts.finished(place, self.part_key(&item), item.span.parts)
             {
                 let combine = &self.program.kernels[split.combine.0 as usize];
                 let combined = self.combine(thread, &call, split, combine, &item);

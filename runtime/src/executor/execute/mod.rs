@@ -48,7 +48,7 @@ use crate::weights::{self, Part, Weights};
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
 use item::Item;
-pub(crate) use parts::Parts;
+pub(crate) use parts::PartResults;
 use shares::Shares;
 
 /// The memory of an engine.
@@ -73,7 +73,7 @@ pub(crate) struct EngineMemory {
     /// Number of positions that states have room for.
     pub capacity: u32,
     /// Results of items that are parts.
-    pub parts: Parts,
+    pub parts: PartResults,
     /// Inputs of a step.
     pub inputs: Inputs,
     /// Scratch of each thread.

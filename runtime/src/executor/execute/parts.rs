@@ -23,7 +23,7 @@ use crate::program::{PartPlace, Program};
 /// The memory of the parts of a stage, for each piece of a step, and the number of finished parts
 /// of each column.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct PartResults {
     memory: Memory,
     done: Vec<AtomicU32>,
     /// Bytes of a piece.
@@ -33,7 +33,7 @@ pub(crate) struct Parts {
 
 /// The key of a task's parts: a row and a column of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct PartKey {
     /// Number of the piece.
     pub piece: u32,
     /// The row, relative to the piece's first.
@@ -41,16 +41,16 @@ pub(crate) struct Line {
     pub column: u32,
 }
 
-impl Parts {
+impl PartResults {
     /// Makes memory for the largest stage of a program, and for steps of `pieces` pieces.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
-    pub fn new(program: &Program, pieces: u32) -> Result<Parts, MemoryError> {
+    pub fn new(program: &Program, pieces: u32) -> Result<PartResults, MemoryError> {
         let (bytes, lines) = (program.part_bytes, program.part_lines);
         let memory = Memory::zeroed("parts of items", bytes.saturating_mul(pieces.into()), false)?;
         let counters = lines.saturating_mul(pieces as usize);
-        Ok(Parts { memory, done: (0..counters).map(|_| AtomicU32::new(0)).collect(), bytes, lines })
+        Ok(PartResults { memory, done: (0..counters).map(|_| AtomicU32::new(0)).collect(), bytes, lines })
     }
 
     /// Resets the counters, because an abandoned pass may have left some.
@@ -59,7 +59,7 @@ impl Parts {
     }
 
     /// Returns the memory of `count` parts of a row's column, from part `first` on.
-    pub fn region(&self, place: &PartPlace, at: Line, first: u32, count: u32) -> Option<Region> {
+    pub fn region(&self, place: &PartPlace, at: PartKey, first: u32, count: u32) -> Option<Region> {
         let pieces = self.bytes.checked_mul(at.piece.into())?;
         let before =
             place.line(at.row, at.column)?.checked_mul(u64::from(place.parts))?.checked_add(u64::from(first))?;
@@ -69,7 +69,7 @@ impl Parts {
 
     /// Counts a part of a row's column as finished. Returns whether it was the last of `count`. The
     /// thread that gets `true` can read the parts of the other threads.
-    pub fn finished(&self, place: &PartPlace, at: Line, count: u32) -> bool {
+    pub fn finished(&self, place: &PartPlace, at: PartKey, count: u32) -> bool {
         let line = place.line(at.row, at.column).and_then(|line| usize::try_from(line).ok()?.checked_add(place.line));
         let number = line.and_then(|line| self.lines.checked_mul(at.piece as usize)?.checked_add(line));
         let Some(done) = number.and_then(|i| self.done.get(i)) else { return false };

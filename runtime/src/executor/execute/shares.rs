@@ -58,7 +58,7 @@ impl Stretch {
 }
 
 /// The share of one thread in a stage's items.
-pub(super) struct Turn<'s> {
+pub(super) struct ThreadShare<'s> {
     shares: &'s Shares,
     thread: u64,
     /// Number of the round in this pass, from 1 on.
@@ -91,13 +91,13 @@ impl Shares {
 
     /// Begins the turn of a thread in a round. All threads pass the same total and order, and meet
     /// between two rounds.
-    pub(super) fn turn(&self, thread: usize, round: u64, total: u64, in_order: bool) -> Turn<'_> {
+    pub(super) fn turn(&self, thread: usize, round: u64, total: u64, in_order: bool) -> ThreadShare<'_> {
         let unit = total.div_ceil(MASK).max(1);
-        Turn { shares: self, thread: thread as u64, round, total, unit, in_order }
+        ThreadShare { shares: self, thread: thread as u64, round, total, unit, in_order }
     }
 }
 
-impl Turn<'_> {
+impl ThreadShare<'_> {
     fn threads(&self) -> u64 {
         self.shares.counters.len() as u64
     }

@@ -79,7 +79,7 @@ impl States {
 
     /// Returns the number of places that memory has room for.
     pub(crate) fn room(&self, state: usize) -> u32 {
-        self.sliding.get(state).and_then(Option::as_ref).map_or(u32::MAX, Sliding::held)
+        self.sliding.get(state).and_then(Option::as_ref).map_or(u32::MAX, Sliding::place_capacity)
     }
 
     /// Passes the bytes of these places of a state to `put`, column by column.

@@ -17,7 +17,7 @@ pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
 }
 
 /// Returns the index's choice of the positions that a task's rows see, if any.
-pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
+pub fn position_choice(task: &Task) -> Result<Option<Choice>, Problem> {
     let chosen = |arg: &Arg| match arg.source {
         Source::Chosen { choice, .. } => Some(choice),
         _ => None,
@@ -45,7 +45,7 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
 impl Checker<'_> {
     /// Checks that an argument takes all chosen places, because they cannot be read in another way.
     /// Also checks that a row of marks has the bits of all columns.
-    pub(super) fn unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
+    pub(super) fn check_unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
         let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
         let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
         if [offset, row_stride, expert_stride] != [0; 3] || !column_stride.is_multiple_of(4) {
@@ -66,7 +66,7 @@ impl Checker<'_> {
 
     /// Checks that an index chooses among the places of a state, with a bit for each place of the
     /// context.
-    pub(super) fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
+    pub(super) fn check_choice(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
         check(choice)?;
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;

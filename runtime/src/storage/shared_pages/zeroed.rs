@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Memory that became zero because its pages were released.
 #[derive(Debug)]
-pub(crate) enum Zeroed {
+pub(crate) enum ZeroedMemory {
     /// No memory.
     Nothing,
     /// All memory of the sequence.
@@ -13,13 +13,13 @@ pub(crate) enum Zeroed {
     Parts(Vec<Vec<Range<u64>>>),
 }
 
-impl Zeroed {
+impl ZeroedMemory {
     /// Returns the parts of a column's range that did not become zero.
     pub(crate) fn rest(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
         match (self, column) {
-            (Zeroed::All, _) => Vec::new(),
-            (Zeroed::Parts(parts), Some(column)) => gaps(range, parts.get(column).into_iter().flatten().cloned()),
-            (Zeroed::Nothing | Zeroed::Parts(_), _) => vec![range],
+            (ZeroedMemory::All, _) => Vec::new(),
+            (ZeroedMemory::Parts(parts), Some(column)) => gaps(range, parts.get(column).into_iter().flatten().cloned()),
+            (ZeroedMemory::Nothing | ZeroedMemory::Parts(_), _) => vec![range],
         }
     }
 }

@@ -137,7 +137,7 @@ pub trait Predictor: Send {
 
 /// A choice of a layer's router.
 #[derive(Clone, Copy, Debug)]
-pub struct Observed<'a> {
+pub struct RouterChoice<'a> {
     /// The chosen experts.
     pub experts: &'a [u32],
     /// Whether some of them were not in memory.
@@ -371,7 +371,7 @@ impl Predictions {
     }
 
     /// Scores all strategies with the router's choice, and lets them learn.
-    pub fn observe(&mut self, group: u32, observed: &Observed<'_>) {
+    pub fn observe(&mut self, group: u32, observed: &RouterChoice<'_>) {
         self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / LAYERS_OF_AVERAGE;
         for scored in &mut self.strategies {
             let guess = scored.guesses.get_mut(group as usize).and_then(Option::take);

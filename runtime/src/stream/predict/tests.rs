@@ -6,7 +6,7 @@ use super::*;
 const READ: Duration = Duration::from_millis(2);
 
 fn observe(predictions: &mut Predictions, group: u32, experts: &[u32]) {
-    predictions.observe(group, &Observed { experts, waits: true, block_bytes: 1000, read_time: READ });
+    predictions.observe(group, &RouterChoice { experts, waits: true, block_bytes: 1000, read_time: READ });
 }
 
 #[test]
@@ -204,7 +204,8 @@ fn required_confidence_rises_with_drive_time_and_waiting_layers() {
     let sure_of = |idle, right, wrong, waits: usize| {
         let mut predictions = Predictions::new(Choice::Off, 1);
         for i in 0..2000 {
-            predictions.observe(0, &Observed { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
+            predictions
+                .observe(0, &RouterChoice { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
         }
         let [idle, right, wrong] = [idle, right, wrong].map(|micros: u32| f64::from(micros) * 1e-6);
         predictions.pace(TokenTiming { idle, right, wrong });

@@ -16,7 +16,7 @@ pub trait Pack: Send + Sync {
 
 /// A raw block that has arrived. Its owner packs it. If it is dropped without `finish` or `pack`,
 /// the block fails.
-pub struct Arrived<'a> {
+pub struct ArrivedBlock<'a> {
     pub(super) shared: &'a Shared,
     pub(super) number: u32,
     pub(super) raw: Vec<Region>,
@@ -24,7 +24,7 @@ pub struct Arrived<'a> {
     pub(super) finished: bool,
 }
 
-impl Arrived<'_> {
+impl ArrivedBlock<'_> {
     /// Returns the block's id.
     pub fn id(&self) -> BlockId {
         self.shared.fixed.block(self.number).id
@@ -62,7 +62,7 @@ impl Arrived<'_> {
     }
 }
 
-impl Drop for Arrived<'_> {
+impl Drop for ArrivedBlock<'_> {
     fn drop(&mut self) {
         self.end(Err("the thread that packed it stopped".into()));
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::files::{Files, PAGE};
-use super::super::{Block, BlockId, Form, StreamError};
+use super::super::{Block, BlockEncoding, BlockId, StreamError};
 
 /// Exclusive upper bound of group numbers.
 const MAX_GROUPS: u32 = 1 << 16;
@@ -34,8 +34,8 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
             return bad("the number of its extents", 0, "expected at least one");
         }
         match block.form {
-            Form::Raw { .. } if !packs => return bad("a raw block's packer", 0, "raw blocks need one"),
-            Form::Raw { bytes } if bytes == 0 || bytes > MAX_BYTES => {
+            BlockEncoding::Raw { .. } if !packs => return bad("a raw block's packer", 0, "raw blocks need one"),
+            BlockEncoding::Raw { bytes } if bytes == 0 || bytes > MAX_BYTES => {
                 return bad("its packed length", bytes, "expected 1 to 2^38 bytes");
             }
             _ => {}
@@ -58,7 +58,7 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
                 return Err(StreamError::Truncated { path, offset: extent.offset, found: length, expected: end });
             }
         }
-        if block.form == Form::Packed {
+        if block.form == BlockEncoding::Packed {
             let mut places: Vec<(u64, u64)> = Vec::new();
             for extent in &block.extents {
                 if extent.at > MAX_BYTES || extent.at % PAGE != extent.head() {

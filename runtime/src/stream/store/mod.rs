@@ -68,16 +68,16 @@ use ixc_files::changed::Identity;
 use crate::memory::Region;
 
 use super::backend::Backend;
-use super::budget::Spending;
+use super::budget::BudgetSplit;
 use super::counters::Counters;
 use super::drive::{Drive, Report, Sink};
 use super::files::Files;
 use super::queue::Queue;
 use super::reservation::Reservation;
-use super::{Block, BlockId, Form, StreamError};
-pub use arrived::{Arrived, Pack};
+use super::{Block, BlockEncoding, BlockId, StreamError};
+pub use arrived::{ArrivedBlock, Pack};
 pub use config::{CHUNK, Config, KeptBlocks, Make, MakeBackend};
-use state::{Inner, Phase};
+use state::{Phase, StoreState};
 use stats::{ClassUse, GroupBlocks, Stats};
 
 /// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
@@ -110,7 +110,7 @@ pub struct Request {
 }
 
 /// Data that never changes, and atomics that threads read without the lock.
-struct Fixed {
+struct StoreConstants {
     blocks: Vec<Block>,
     numbers: HashMap<BlockId, u32>,
     class_of: Vec<usize>,
@@ -128,9 +128,9 @@ struct Fixed {
     groups: u32,
 }
 
-impl Fixed {
+impl StoreConstants {
     fn is_raw(&self, number: u32) -> bool {
-        matches!(self.block(number).form, Form::Raw { .. })
+        matches!(self.block(number).form, BlockEncoding::Raw { .. })
     }
 
     fn number(&self, block: BlockId) -> Result<u32, StreamError> {
@@ -165,19 +165,19 @@ impl Fixed {
 }
 
 struct Shared {
-    fixed: Fixed,
-    inner: Mutex<Inner>,
+    fixed: StoreConstants,
+    inner: Mutex<StoreState>,
     changed: Condvar,
     packer: Option<Box<dyn Pack>>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives slots to blocks that wait for one, and wakes waiting threads.
-    fn settle(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn settle(&self, mut inner: MutexGuard<'_, StoreState>) {
         inner.pump(&self.fixed);
         if inner.sleepers > 0 {
             self.changed.notify_all();
@@ -204,7 +204,7 @@ pub struct ExpertCache {
 impl ExpertCache {
     /// Returns the min budget for these blocks: the `top_k` blocks of any two consecutive groups.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
-        Spending::minimum(blocks, top_k).bytes()
+        BudgetSplit::minimum(blocks, top_k).bytes()
     }
 
     /// Opens the files and starts the drive. Raw blocks need a `packer`.
@@ -251,15 +251,15 @@ impl ExpertCache {
     ) -> Result<ExpertCache, StreamError> {
         let files = Arc::new(Files::open(files, config.direct)?);
         let numbers = check::blocks(&blocks, &files, packer.is_some())?;
-        let spending = Spending::of(&blocks, config.top_k, config.budget, config.staging)?;
+        let spending = BudgetSplit::of(&blocks, config.top_k, config.budget, config.staging)?;
         let reservation = Arc::new(Reservation::new(spending.bytes())?);
         let queue = Arc::new(Queue::new(files, reservation, config.chunk).traced(config.trace.clone()));
         let groups = blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(0);
         let mut seen = HashSet::new();
         let wanted = config.keep.blocks.iter().filter_map(|block| numbers.get(block).copied());
         let wanted = wanted.filter(|number| seen.insert(*number));
-        let kept = spending.choose_kept(&Spending::minimum(&blocks, config.top_k), wanted, config.keep.percent);
-        let inner = Inner::new(&spending, blocks.len(), groups, config.policy, &kept);
+        let kept = spending.choose_kept(&BudgetSplit::minimum(&blocks, config.top_k), wanted, config.keep.percent);
+        let inner = StoreState::new(&spending, blocks.len(), groups, config.policy, &kept);
         let slot_offsets = inner.slots.offsets();
         let staging_begin = super::slots::Slots::bytes(&spending.classes);
         let staging = u64::from(spending.staging.count);
@@ -267,7 +267,7 @@ impl ExpertCache {
             let sizes = spending.classes.iter().flat_map(|class| (0..class.count).map(|_| class.bytes));
             trace.describe_blocks(blocks.iter().map(|block| block.id).collect(), sizes.collect());
         }
-        let fixed = Fixed {
+        let fixed = StoreConstants {
             ready: blocks.iter().map(|_| AtomicU32::new(0)).collect(),
             packable: AtomicUsize::new(0),
             stalled: (0..groups).map(|_| AtomicU64::new(0)).collect(),
@@ -404,7 +404,7 @@ impl ExpertCache {
 
     fn wait_for(&self, number: u32, worked: &mut Duration) -> Result<Region, StreamError> {
         let (shared, fixed) = (&*self.shared, &self.shared.fixed);
-        let work = |fixed: &Fixed| shared.packer.is_some() && fixed.packable.load(Ordering::Relaxed) > 0;
+        let work = |fixed: &StoreConstants| shared.packer.is_some() && fixed.packable.load(Ordering::Relaxed) > 0;
         loop {
             for _ in 0..SPINS {
                 if let Some(region) = fixed.ready(number) {
@@ -445,19 +445,19 @@ impl ExpertCache {
 
     /// Claims a raw block that has arrived and that no thread packs yet: a requested one if
     /// possible, else a predicted one.
-    pub fn claim_arrived(&self) -> Option<Arrived<'_>> {
+    pub fn claim_arrived(&self) -> Option<ArrivedBlock<'_>> {
         self.claim(None)
     }
 
     /// Claims the requested block `number` if possible, else another requested block. Without a
     /// number, claims any block.
-    fn claim(&self, number: Option<u32>) -> Option<Arrived<'_>> {
+    fn claim(&self, number: Option<u32>) -> Option<ArrivedBlock<'_>> {
         let fixed = &self.shared.fixed;
         let mut inner = self.shared.lock();
         let number = inner.claim(fixed, number)?;
         let (slot, staging) = inner.places(number)?;
         let (raw, slot) = (fixed.raw(number, staging), fixed.slot(number, slot)?);
-        Some(Arrived { shared: &self.shared, number, raw, slot, finished: false })
+        Some(ArrivedBlock { shared: &self.shared, number, raw, slot, finished: false })
     }
 
     /// Unpins all blocks of a group.

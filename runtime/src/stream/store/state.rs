@@ -21,13 +21,13 @@ mod room;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
-use super::super::budget::Spending;
+use super::super::budget::BudgetSplit;
 use super::super::cache::{Kind, Policy};
 use super::super::counters::Class;
-use super::super::queue::Job;
+use super::super::queue::ReadJob;
 use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
-use super::Fixed;
+use super::StoreConstants;
 use super::stats::{GroupBlocks, GroupStats};
 use crate::trace::{self, Stage};
 
@@ -76,7 +76,7 @@ struct Group {
     stats: GroupStats,
 }
 
-pub struct Inner {
+pub struct StoreState {
     entries: Vec<Entry>,
     pub slots: Slots,
     free_staging: Vec<u32>,
@@ -106,9 +106,9 @@ impl Entry {
     }
 }
 
-impl Inner {
+impl StoreState {
     /// Makes the state of an empty cache. `kept` has the numbers of the kept blocks, each once.
-    pub fn new(spending: &Spending, blocks: usize, groups: u32, kind: Kind, kept: &[u32]) -> Inner {
+    pub fn new(spending: &BudgetSplit, blocks: usize, groups: u32, kind: Kind, kept: &[u32]) -> StoreState {
         let empty = || Entry {
             phase: Phase::Empty,
             pins: 0,
@@ -129,7 +129,7 @@ impl Inner {
             of_class[spending.class_of[number as usize]] += 1;
         }
         let others = classes.iter().zip(&of_class).map(|(class, kept)| class.count.saturating_sub(*kept) as usize);
-        Inner {
+        StoreState {
             entries,
             slots: Slots::new(classes),
             free_staging: (0..spending.staging.count).rev().collect(),
@@ -165,7 +165,7 @@ impl Inner {
         &mut self.entries[number as usize]
     }
 
-    fn stats(&mut self, fixed: &Fixed, number: u32) -> &mut GroupStats {
+    fn stats(&mut self, fixed: &StoreConstants, number: u32) -> &mut GroupStats {
         &mut self.groups[fixed.block(number).id.group as usize].stats
     }
 
@@ -177,7 +177,7 @@ impl Inner {
 
     /// Returns how many of these blocks, counted from the first, can be pinned in addition to the
     /// pinned ones.
-    pub fn window(&mut self, fixed: &Fixed, numbers: &[u32]) -> usize {
+    pub fn window(&mut self, fixed: &StoreConstants, numbers: &[u32]) -> usize {
         self.operation += 1;
         let mut pinned = self.pinned.clone();
         for (i, &number) in numbers.iter().enumerate() {
@@ -195,7 +195,7 @@ impl Inner {
 
     /// Requests blocks. The caller has checked with [`Inner::window`] that they fit;
     /// [`Inner::pump`] reads them.
-    pub fn request(&mut self, fixed: &Fixed, group: u32, numbers: &[u32]) {
+    pub fn request(&mut self, fixed: &StoreConstants, group: u32, numbers: &[u32]) {
         // With a single group, a repeated request begins a new step. With several, it continues
         // this step with deferred experts.
         if group < self.current || (group == self.current && self.released && fixed.groups == 1) {
@@ -251,7 +251,7 @@ impl Inner {
         self.waiting.extend(missing);
     }
 
-    fn pin(&mut self, fixed: &Fixed, number: u32) {
+    fn pin(&mut self, fixed: &StoreConstants, number: u32) {
         let entry = self.entry(number);
         entry.pins += 1;
         if entry.pins == 1 {
@@ -262,7 +262,7 @@ impl Inner {
     }
 
     /// Confirms a predicted block that is requested now: its slot becomes a primary one.
-    fn confirm(&mut self, fixed: &Fixed, number: u32) {
+    fn confirm(&mut self, fixed: &StoreConstants, number: u32) {
         self.shadows[fixed.class_of[number as usize]].remove(&number);
         if let Some(slot) = self.entry(number).slot {
             self.slots.promote(slot);
@@ -281,7 +281,7 @@ impl Inner {
 
     /// Pins kept blocks, queues reads of those not in memory, and returns all of them. These reads
     /// do not count as misses.
-    pub fn read_kept(&mut self, fixed: &Fixed) -> Vec<u32> {
+    pub fn read_kept(&mut self, fixed: &StoreConstants) -> Vec<u32> {
         let kept: Vec<u32> = (0u32..).zip(&self.entries).filter(|(_, entry)| entry.kept).map(|(i, _)| i).collect();
         for &number in &kept {
             self.pin(fixed, number);
@@ -294,7 +294,7 @@ impl Inner {
     }
 
     /// Returns the numbers of blocks in memory and of kept blocks, by group.
-    pub fn blocks_by_group(&self, fixed: &Fixed) -> Vec<GroupBlocks> {
+    pub fn blocks_by_group(&self, fixed: &StoreConstants) -> Vec<GroupBlocks> {
         let mut groups = vec![GroupBlocks::default(); self.groups.len()];
         for (block, entry) in fixed.blocks.iter().zip(&self.entries) {
             let group = &mut groups[block.id.group as usize];
@@ -306,7 +306,7 @@ impl Inner {
 
     /// Ends the predictions for this group. Unread blocks are cancelled; the others are evicted
     /// when a slot is needed.
-    pub fn refute(&mut self, fixed: &Fixed, group: u32) {
+    pub fn refute(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.expected) {
             self.entry(number).expected = false;
@@ -317,7 +317,7 @@ impl Inner {
     }
 
     /// Ends predictions like [`Inner::refute`], and announcements too.
-    pub fn forget(&mut self, fixed: &Fixed, group: u32) {
+    pub fn forget(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
             self.entry(number).announced = false;
@@ -328,7 +328,7 @@ impl Inner {
 
     /// Reads blocks of a group ahead of a request that is certain (`sure`) or only likely. Returns
     /// the number of reads it started.
-    pub fn foresee(&mut self, fixed: &Fixed, group: u32, numbers: &[u32], sure: bool) -> usize {
+    pub fn foresee(&mut self, fixed: &StoreConstants, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
         // Marks all blocks first, which protects those in memory: no prediction evicts another.
@@ -369,7 +369,7 @@ impl Inner {
     }
 
     /// Gives slots to waiting blocks, and starts their reads.
-    pub fn pump(&mut self, fixed: &Fixed) {
+    pub fn pump(&mut self, fixed: &StoreConstants) {
         let mut jobs = Vec::new();
         for number in std::mem::take(&mut self.waiting) {
             if self.take_places(fixed, number, Role::Primary) {
@@ -382,7 +382,7 @@ impl Inner {
     }
 
     /// Makes the job that reads a block into its slot or staging buffer.
-    fn begin(&mut self, fixed: &Fixed, number: u32, class: Class) -> Option<Job> {
+    fn begin(&mut self, fixed: &StoreConstants, number: u32, class: Class) -> Option<ReadJob> {
         let entry = self.entry(number);
         entry.phase = Phase::Reading;
         self.record_slot(fixed, number);
@@ -399,10 +399,10 @@ impl Inner {
             let begin = *fixed.slot_offsets.get(entry.slot? as usize)?;
             parts.extend(extents.iter().map(|extent| (*extent, begin + extent.at - extent.head())));
         }
-        Some(Job { tag: number.into(), class, parts })
+        Some(ReadJob { tag: number.into(), class, parts })
     }
 
-    fn submit(&mut self, fixed: &Fixed, jobs: Vec<Job>) {
+    fn submit(&mut self, fixed: &StoreConstants, jobs: Vec<ReadJob>) {
         if jobs.is_empty() {
             return;
         }
@@ -415,7 +415,7 @@ impl Inner {
     }
 
     /// Records the contents of a block's slot in the trace.
-    fn record_slot(&self, fixed: &Fixed, number: u32) {
+    fn record_slot(&self, fixed: &StoreConstants, number: u32) {
         let entry = &self.entries[number as usize];
         let (Some(trace), Some(slot)) = (fixed.queue.trace(), entry.slot) else { return };
         let stage = match entry.phase {
@@ -432,7 +432,7 @@ impl Inner {
         self.groups.get(group as usize).map_or(0, |group| group.stats.misses + group.stats.on_the_way)
     }
 
-    fn fail(&mut self, fixed: &Fixed, number: u32, error: StreamError) {
+    fn fail(&mut self, fixed: &StoreConstants, number: u32, error: StreamError) {
         let shadow = self.entry(number).shadow;
         let stats = self.stats(fixed, number);
         stats.failures += 1;
@@ -445,7 +445,7 @@ impl Inner {
     }
 
     /// Handles the end of a block's read.
-    pub fn arrive(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
+    pub fn arrive(&mut self, fixed: &StoreConstants, number: u32, result: Result<(), StreamError>) {
         if !self.entries.get(number as usize).is_some_and(|entry| matches!(entry.phase, Phase::Reading)) {
             return;
         }
@@ -475,7 +475,7 @@ impl Inner {
     }
 
     /// Claims an arrived block for packing: see [`super::ExpertCache::claim`].
-    pub fn claim(&mut self, fixed: &Fixed, wanted: Option<u32>) -> Option<u32> {
+    pub fn claim(&mut self, fixed: &StoreConstants, wanted: Option<u32>) -> Option<u32> {
         let requested = |number: &u32| !self.entries[*number as usize].shadow;
         let own = self.arrived.iter().position(|number| Some(*number) == wanted && requested(number));
         let position = own
@@ -491,7 +491,7 @@ impl Inner {
     }
 
     /// Handles the end of packing a claimed block.
-    pub fn finish_packing(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
+    pub fn finish_packing(&mut self, fixed: &StoreConstants, number: u32, result: Result<(), StreamError>) {
         if let Err(error) = result {
             return self.fail(fixed, number, error);
         }
@@ -500,7 +500,7 @@ impl Inner {
         self.make_ready(fixed, number);
     }
 
-    fn make_ready(&mut self, fixed: &Fixed, number: u32) {
+    fn make_ready(&mut self, fixed: &StoreConstants, number: u32) {
         self.entry(number).phase = Phase::Ready;
         self.record_slot(fixed, number);
         if !self.entry(number).shadow && !self.entry(number).kept {
@@ -510,7 +510,7 @@ impl Inner {
         fixed.ready[number as usize].store(slot, Ordering::Release);
     }
 
-    pub fn release(&mut self, fixed: &Fixed, group: u32) {
+    pub fn release(&mut self, fixed: &StoreConstants, group: u32) {
         self.released |= group == self.current;
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.pinned) {
@@ -519,7 +519,7 @@ impl Inner {
         }
     }
 
-    pub fn release_block(&mut self, fixed: &Fixed, number: u32) {
+    pub fn release_block(&mut self, fixed: &StoreConstants, number: u32) {
         let entry = self.entry(number);
         entry.pins = entry.pins.saturating_sub(1);
         let group = &mut self.groups[fixed.block(number).id.group as usize];
@@ -533,7 +533,7 @@ impl Inner {
 
     /// Handles the end of the last pin of a block. A read or packing continues, because the block
     /// may be requested again.
-    fn unpin(&mut self, fixed: &Fixed, number: u32) {
+    fn unpin(&mut self, fixed: &StoreConstants, number: u32) {
         let others = u32::from(!self.entry(number).kept);
         self.pinned[fixed.class_of[number as usize]] -= others;
         match self.entry(number).phase {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::super::counters::Class;
 use super::super::drive::Choice;
 use super::super::files::PAGE;
-use super::super::queue::{Job, TakenBack};
+use super::super::queue::{ReadJob, TakenBack};
 use super::super::threaded_reader::ThreadedReader;
 use super::super::{Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};
@@ -15,8 +15,8 @@ fn extent(offset: u64, bytes: u64) -> Extent {
     Extent { file: 0, offset, bytes, at: 0 }
 }
 
-fn job(tag: u64, class: Class, offset: u64, bytes: u64, at: u64) -> Job {
-    Job { tag, class, parts: vec![(extent(offset, bytes), at)] }
+fn job(tag: u64, class: Class, offset: u64, bytes: u64, at: u64) -> ReadJob {
+    ReadJob { tag, class, parts: vec![(extent(offset, bytes), at)] }
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn both_backends_read_correct_bytes() {
             }
             places.push(parts.clone());
             let class = if tag % 3 == 0 { Class::Predicted } else { Class::Routed };
-            jobs.push(Job { tag, class, parts });
+            jobs.push(ReadJob { tag, class, parts });
         }
         rig.submit(jobs);
         for (tag, result) in rig.results(40) {

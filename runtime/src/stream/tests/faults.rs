@@ -8,7 +8,7 @@ use super::super::backend::Read;
 use super::super::counters::Class;
 use super::super::drive::Choice;
 use super::super::files::PAGE;
-use super::super::queue::{Job, Wake};
+use super::super::queue::{ReadJob, Wake};
 use super::super::{Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};
 use super::*;
@@ -16,9 +16,9 @@ use super::*;
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 
-fn blocks(count: u64, bytes: u64) -> Vec<Job> {
+fn blocks(count: u64, bytes: u64) -> Vec<ReadJob> {
     let part = |i: u64| (Extent { file: 0, offset: i * bytes, bytes, at: 0 }, i * bytes);
-    (0..count).map(|tag| Job { tag, class: Class::Routed, parts: vec![part(tag)] }).collect()
+    (0..count).map(|tag| ReadJob { tag, class: Class::Routed, parts: vec![part(tag)] }).collect()
 }
 
 fn planted(length: u64, mut fate: impl FnMut(&Read) -> Fate + Send + 'static) -> Rig {

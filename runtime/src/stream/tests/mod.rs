@@ -16,7 +16,7 @@ use super::StreamError;
 use super::backend::Backend;
 use super::drive::{Choice, Drive, Options};
 use super::files::Files;
-use super::queue::{Job, Queue};
+use super::queue::{Queue, ReadJob};
 use super::reservation::Reservation;
 
 /// A file that is removed on drop.
@@ -90,7 +90,7 @@ impl Rig {
         Rig { drive, queue, results, _file: file }
     }
 
-    fn submit(&self, jobs: Vec<Job>) {
+    fn submit(&self, jobs: Vec<ReadJob>) {
         self.queue.submit(jobs).unwrap();
     }
 

@@ -11,7 +11,7 @@ use super::super::backend::Read;
 use super::super::cache::Kind;
 use super::super::files::PAGE;
 use super::super::store::{Config, ExpertCache, Pack, State};
-use super::super::{Block, BlockId, Extent, Form, StreamError};
+use super::super::{Block, BlockEncoding, BlockId, Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};
 use super::*;
 
@@ -54,7 +54,7 @@ fn model(groups: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Mo
                 let id = id(group, expert);
                 content.extend((0..extent.bytes).map(|at| byte_of(id, part, at)));
                 if part == 0 {
-                    let form = if raw { Form::Raw { bytes: 3 * bytes(group) } } else { Form::Packed };
+                    let form = if raw { BlockEncoding::Raw { bytes: 3 * bytes(group) } } else { BlockEncoding::Packed };
                     blocks.push(Block { id, extents: Vec::new(), form });
                 }
                 blocks.iter_mut().find(|block| block.id == id).unwrap().extents.push(extent);
@@ -90,7 +90,7 @@ impl Pack for Inverting {
 
 /// Returns whether a region contains the block.
 fn holds(region: Region, block: &Block) -> bool {
-    let invert = matches!(block.form, Form::Raw { .. });
+    let invert = matches!(block.form, BlockEncoding::Raw { .. });
     let mut at = 0;
     block.extents.iter().enumerate().all(|(i, extent)| {
         let part = &bytes_of(region)[at..][..extent.bytes as usize];
@@ -107,7 +107,7 @@ impl Model {
     }
 
     fn packer(&self) -> Option<Box<dyn Pack>> {
-        matches!(self.blocks[0].form, Form::Raw { .. }).then(|| Box::new(Inverting) as Box<dyn Pack>)
+        matches!(self.blocks[0].form, BlockEncoding::Raw { .. }).then(|| Box::new(Inverting) as Box<dyn Pack>)
     }
 
     fn minimum(&self, top_k: u32) -> u64 {
@@ -357,7 +357,7 @@ fn invalid_block_descriptions_are_refused() {
         ("length", &|blocks| blocks[1].extents[0].bytes = 0),
         ("length", &|blocks| blocks[1].extents[0].bytes = u64::MAX),
         ("place", &|blocks| blocks[1].extents[0].at = 1),
-        ("packer", &|blocks| blocks[1].form = Form::Raw { bytes: 1 }),
+        ("packer", &|blocks| blocks[1].form = BlockEncoding::Raw { bytes: 1 }),
         ("page", &|blocks| {
             let extent = blocks[1].extents[0];
             blocks[1].extents.push(Extent { bytes: 1, at: PAGE, ..extent });

@@ -29,7 +29,7 @@ fn kinds(count: usize) -> Vec<State> {
         field.format = format;
     }
     let value = StateField { format: Format::F32, columns: 2, positions: false, width: 40 };
-    let all = [
+    let slots = [
         paged("plain", 3, (128, 128)),
         paged("odd", 2, (72, 40)),
         blocks,
@@ -43,7 +43,7 @@ fn kinds(count: usize) -> Vec<State> {
             ..paged("", 0, (0, 0))
         },
     ];
-    all[..count].to_vec()
+    slots[..count].to_vec()
 }
 
 /// Returns a byte for the row of a position. It depends on the token and all tokens before, as keys
@@ -385,7 +385,7 @@ fn sequences_are_copied_without_memory_files() {
         let bytes = sequences.bytes();
         assert_eq!((bytes.shared, bytes.whole_copies), (0, 1));
         assert!(matches!(bytes.refusal, Some(Refusal::NoFile(_))), "{bytes:?}");
-        let copy = sequences.all[1].take().unwrap();
+        let copy = sequences.slots[1].take().unwrap();
         assert!(Text { sequence: copy, histories: Vec::new() }.seen() == expected);
     };
     std::thread::spawn(run).join().unwrap();

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use super::super::super::queue::TakenBack;
 use super::super::super::slots::Role;
-use super::super::{Evicted, Fixed};
-use super::{Entry, Inner, Phase};
+use super::super::{Evicted, StoreConstants};
+use super::{Entry, Phase, StoreState};
 
-impl Inner {
+impl StoreState {
     /// Takes a slot and, for a raw block, a staging buffer. Returns whether the block has all it
     /// needs; it keeps a partial set.
-    pub(super) fn take_places(&mut self, fixed: &Fixed, number: u32, role: Role) -> bool {
+    pub(super) fn take_places(&mut self, fixed: &StoreConstants, number: u32, role: Role) -> bool {
         let class = fixed.class_of[number as usize];
         if self.entry(number).slot.is_none() {
             let slot = self.slots.take(class, role).or_else(|| {
@@ -30,7 +30,7 @@ impl Inner {
         entry.slot.is_some() && (entry.staging.is_some() || !fixed.is_raw(number))
     }
 
-    pub(super) fn give_places(&mut self, fixed: &Fixed, number: u32) {
+    pub(super) fn give_places(&mut self, fixed: &StoreConstants, number: u32) {
         let (slot, staging) = (self.entry(number).slot.take(), self.entry(number).staging.take());
         if let (Some(trace), Some(slot)) = (fixed.queue.trace(), slot) {
             trace.slot(slot, None);
@@ -41,7 +41,7 @@ impl Inner {
 
     /// Frees a slot of this class by evicting the block that is needed least. A prediction takes no
     /// slot from a request or from another prediction.
-    fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
+    fn make_room(&mut self, fixed: &StoreConstants, class: usize, role: Role) {
         let (current, groups) = (self.current, fixed.groups);
         let groups_ahead = |number: u32| (fixed.block(number).id.group + 2 * groups - current - 1) % groups;
         let latest = |entries: &[Entry], shadows: &BTreeSet<u32>, expected: bool| {
@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// Frees the staging buffer of a predicted block that is not packed, or not read yet.
-    fn make_staging(&mut self, fixed: &Fixed) {
+    fn make_staging(&mut self, fixed: &StoreConstants) {
         let shadows: Vec<u32> = self.shadows.iter().flatten().copied().collect();
         let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
         match arrived {
@@ -90,7 +90,7 @@ impl Inner {
     /// Cancels the read of a predicted block that has not begun. Unless `whole` is true, it also
     /// cancels the rest of a read that has begun. Returns whether the slot is free now; otherwise
     /// it is free when the outstanding reads have ended.
-    pub(super) fn take_back(&mut self, fixed: &Fixed, number: u32, whole: bool) -> bool {
+    pub(super) fn take_back(&mut self, fixed: &StoreConstants, number: u32, whole: bool) -> bool {
         if !matches!(self.entry(number).phase, Phase::Reading) {
             return false;
         }
@@ -114,7 +114,7 @@ impl Inner {
     }
 
     /// Evicts a block in memory that no policy holds any more.
-    fn give_up(&mut self, fixed: &Fixed, number: u32) {
+    fn give_up(&mut self, fixed: &StoreConstants, number: u32) {
         if self.entry(number).shadow {
             self.stats(fixed, number).wasted_bytes += fixed.block(number).span();
         }
@@ -122,7 +122,7 @@ impl Inner {
     }
 
     /// Evicts an unpinned block in memory without asking the policy.
-    pub fn discard(&mut self, fixed: &Fixed, number: u32) {
+    pub fn discard(&mut self, fixed: &StoreConstants, number: u32) {
         let entry = self.entry(number);
         if entry.pins == 0 && matches!(entry.phase, Phase::Ready) {
             self.policies[fixed.class_of[number as usize]].remove(number);
@@ -131,7 +131,7 @@ impl Inner {
     }
 
     /// Evicts the blocks of a group: see [`super::super::ExpertCache::evict`].
-    pub fn evict(&mut self, fixed: &Fixed, group: u32, with_kept: bool) -> Evicted {
+    pub fn evict(&mut self, fixed: &StoreConstants, group: u32, with_kept: bool) -> Evicted {
         self.forget(fixed, group);
         let mut evicted = Evicted::default();
         for (number, block) in (0u32..).zip(&fixed.blocks).filter(|(_, block)| block.id.group == group) {
@@ -156,7 +156,7 @@ impl Inner {
         evicted
     }
 
-    pub(super) fn empty(&mut self, fixed: &Fixed, number: u32) {
+    pub(super) fn empty(&mut self, fixed: &StoreConstants, number: u32) {
         fixed.ready[number as usize].store(0, Ordering::Release);
         if matches!(self.entry(number).phase, Phase::Arrived) {
             self.arrived.retain(|&other| other != number);
