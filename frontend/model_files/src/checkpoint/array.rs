@@ -357,8 +357,8 @@ impl Array {
 }
 
 /// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
-/// `is_stacked`, each array is a matrix of its own; otherwise their rows form one. `None` if shapes or
-/// types differ.
+/// `is_stacked`, each array is a matrix of its own; otherwise their rows form one. `None` if shapes
+/// or types differ.
 pub(super) fn derived(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;

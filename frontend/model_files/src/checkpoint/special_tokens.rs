@@ -91,8 +91,8 @@ impl<'j> SequenceEnds<'j> {
     }
 }
 
-/// Returns the roles of a folder's tokens. `tokenizer_config` is its `tokenizer_config.json`; ids from `count`
-/// on are invalid.
+/// Returns the roles of a folder's tokens. `tokenizer_config` is its `tokenizer_config.json`. Ids
+/// from `count` on are invalid.
 pub(super) fn roles(
     folder: &Path,
     config: &Config,
