@@ -213,8 +213,8 @@ impl SpeculationChoice {
         };
         // The context of the large model, or the small model's own if that is shorter.
         let session = match LoadedModel::open(path, &options(like.run.context)) {
-            Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { most, .. })) => {
-                LoadedModel::open(path, &options(Some(most)))?
+            Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { max, .. })) => {
+                LoadedModel::open(path, &options(Some(max)))?
             }
             other => other?,
         };

@@ -265,10 +265,10 @@ pub fn bind(cpus: &[usize]) -> io::Result<()> {
 /// The system's error, also for an unknown thread.
 #[cfg(target_os = "linux")]
 pub fn bind_thread(thread: ThreadId, cpus: &[usize]) -> io::Result<()> {
-    let most = 8 * size_of::<libc::cpu_set_t>();
+    let max = 8 * size_of::<libc::cpu_set_t>();
     // SAFETY: a set of CPUs is an array of integers, and all bits 0 is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < most) {
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < max) {
         // SAFETY: the number is in the set's range.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }

@@ -215,7 +215,7 @@ fn wrong_steps_are_errors_and_change_nothing() {
     assert_eq!(engine.step(&[], &[]), Err(StepError::NoTokens));
     assert_eq!(engine.prefill(&[]), Err(StepError::NoTokens));
     let too_many = engine.step(&prompt(MAX_TOKENS + 1), &[]);
-    assert_eq!(too_many, Err(StepError::TooManyTokens { found: 49, most: MAX_TOKENS }));
+    assert_eq!(too_many, Err(StepError::TooManyTokens { found: 49, max: MAX_TOKENS }));
     let unknown = engine.step(&[1, VOCABULARY], &[]);
     assert_eq!(unknown, Err(StepError::Token { index: 1, id: VOCABULARY, vocabulary: VOCABULARY }));
     assert_eq!(engine.step(&[1, 2], &[2]), Err(StepError::Output { index: 0, row: 2, rows: 2 }));
@@ -370,7 +370,7 @@ fn plans_not_fitting_machine_or_model_are_errors() {
     let plan = tiny::plan(&folder.0);
     let load = |plan: &Plan<Kernel>, options: Options| Engine::load(plan.clone(), &folder.0, &options).map(drop);
     let context = |context| Options { context: Some(context), ..Options::default() };
-    assert!(matches!(load(&plan, context(0)), Err(LoadError::Context { found: 0, most: CONTEXT })));
+    assert!(matches!(load(&plan, context(0)), Err(LoadError::Context { found: 0, max: CONTEXT })));
     assert!(matches!(load(&plan, context(101)), Err(LoadError::Context { found: 101, .. })));
     load(&plan, context(1)).unwrap();
     let threads = |threads| Options { threads: Some(threads), ..Options::default() };

@@ -198,7 +198,7 @@ fn invalid_batched_steps_are_refused() {
     assert_eq!(engine.copy_sequence(other, other, 1), Err(StepError::CopyOfItself { id: other }));
     engine.step_batch(&[add(other), add(FIRST)]).unwrap();
     let more: Vec<SequenceId> = (2..SEQUENCES).map(|_| engine.add_sequence().unwrap()).collect();
-    assert_eq!(engine.add_sequence(), Err(StepError::TooManySequences { most: SEQUENCES as u32 }));
+    assert_eq!(engine.add_sequence(), Err(StepError::TooManySequences { max: SEQUENCES as u32 }));
     engine.remove_sequence(other);
     assert_eq!(engine.step_batch(&[add(other)]), Err(StepError::NoSequence { id: other }));
     assert_eq!(engine.truncate_sequence(other, 0), Err(StepError::NoSequence { id: other }));

@@ -162,7 +162,7 @@ fn invalid_draft_steps_are_refused() {
     assert_eq!(engine.step_batch(&[add(FIRST), add(other), add(FIRST)]), Err(StepError::SequenceTwice { id: FIRST }));
     assert_eq!(
         engine.step_batch(&[add(FIRST), add(FIRST), add(FIRST), add(other)]),
-        Err(StepError::TooManyAdditions { found: 4, most: 3 })
+        Err(StepError::TooManyAdditions { found: 4, max: 3 })
     );
     assert_eq!((engine.max_additions(), engine.position()), (3, 0), "nothing was added");
     // Positions of the second addition follow those of the first.
@@ -176,7 +176,7 @@ fn invalid_draft_steps_are_refused() {
     assert_eq!(
         engine.step_batch(&most),
         Err(if left == 512 {
-            StepError::TooManyTokens { found: 513, most: 512 }
+            StepError::TooManyTokens { found: 513, max: 512 }
         } else {
             StepError::ContextFull { position: context, tokens: 1, context }
         })

@@ -224,10 +224,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
 
 /// Returns the longest sequence of an engine, in tokens.
 fn context(plan: &Plan<Kernel>, options: &Options) -> Result<u32, LoadError> {
-    let most = plan.context_length.min(MAX_CONTEXT);
-    let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
-    if context == 0 || context > most {
-        return Err(LoadError::Context { found: context, most });
+    let max = plan.context_length.min(MAX_CONTEXT);
+    let context = options.context.unwrap_or(max.min(DEFAULT_CONTEXT));
+    if context == 0 || context > max {
+        return Err(LoadError::Context { found: context, max });
     }
     Ok(context)
 }
@@ -239,10 +239,10 @@ fn record_phase(options: &Options, begun: Instant, what: &'static str) {
 
 /// Limits the memory of a trace, and returns the rest of the experts' budget.
 fn keep_within(trace: &Recorder, layout: &experts::Layout, for_experts: u64, threads: usize) -> u64 {
-    let least = layout.min_bytes();
-    let room = for_recorder(for_experts, least, threads);
+    let min = layout.min_bytes();
+    let room = for_recorder(for_experts, min, threads);
     trace.keep_within(room, threads);
-    for_experts.saturating_sub(room).max(least)
+    for_experts.saturating_sub(room).max(min)
 }
 
 /// Gives a trace the names of tasks and kernels.

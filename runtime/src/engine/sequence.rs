@@ -255,15 +255,15 @@ impl Engine {
 
     /// Checks a step, and divides it into pieces, one for each addition.
     fn pieces(&self, additions: &[Addition<'_>]) -> Result<Vec<Piece>, StepError> {
-        let (most, found) = (self.loaded.program.max_tokens, additions.iter().map(|a| a.tokens.len()).sum());
+        let (max, found) = (self.loaded.program.max_tokens, additions.iter().map(|a| a.tokens.len()).sum());
         if additions.is_empty() || additions.iter().any(|addition| addition.tokens.is_empty()) {
             return Err(StepError::NoTokens);
         }
-        if found > most as usize {
-            return Err(StepError::TooManyTokens { found, most });
+        if found > max as usize {
+            return Err(StepError::TooManyTokens { found, max });
         }
         if additions.len() > self.loaded.additions as usize {
-            return Err(StepError::TooManyAdditions { found: additions.len(), most: self.loaded.additions });
+            return Err(StepError::TooManyAdditions { found: additions.len(), max: self.loaded.additions });
         }
         let (mut pieces, mut next) = (Vec::<Piece>::with_capacity(additions.len()), Piece::default());
         for &Addition { sequence, tokens, outputs } in additions {
@@ -273,7 +273,7 @@ impl Engine {
             }
             let at = self.check_tokens(sequence, tokens, before.map(|piece| piece.position + piece.rows))?;
             if at > 0 && self.reads_whole() {
-                return Err(StepError::Part { position: at, tokens: tokens.len(), most });
+                return Err(StepError::Part { position: at, tokens: tokens.len(), max });
             }
             for (index, &row) in outputs.iter().enumerate() {
                 let wanted = next.output as usize + index;
@@ -301,7 +301,7 @@ impl Engine {
             bytes,
             kind: source.kind(),
         })?;
-        added.map(SequenceId).ok_or(StepError::TooManySequences { most: sequences.max_sequences() })
+        added.map(SequenceId).ok_or(StepError::TooManySequences { max: sequences.max_sequences() })
     }
 
     /// Removes a sequence and frees its memory. [`FIRST`] is only emptied. Does nothing if the
@@ -370,11 +370,11 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Checks that tokens may follow a sequence, or the position `behind` of its previous addition.
+    /// Checks that tokens may follow a sequence, or the position `after` of its previous addition.
     /// Returns the position of the first.
-    fn check_tokens(&self, id: SequenceId, tokens: &[u32], behind: Option<u32>) -> Result<u32, StepError> {
+    fn check_tokens(&self, id: SequenceId, tokens: &[u32], after: Option<u32>) -> Result<u32, StepError> {
         let position = self.sequence(id).ok_or(StepError::NoSequence { id })?.position();
-        let position = behind.unwrap_or(position);
+        let position = after.unwrap_or(position);
         let vocabulary = self.loaded.program.vocabulary;
         if let Some((index, &id)) = tokens.iter().enumerate().find(|(_, id)| **id >= vocabulary) {
             return Err(StepError::Token { index, id, vocabulary });

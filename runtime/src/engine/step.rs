@@ -12,12 +12,12 @@ pub enum StepError {
     #[error("a step needs at least one token")]
     NoTokens,
     /// The step has more tokens than the plan allows.
-    #[error("the step has {found} tokens; the plan takes at most {most} (split longer prompts into several steps)")]
+    #[error("the step has {found} tokens; the plan takes at most {max} (split longer prompts into several steps)")]
     TooManyTokens {
         /// Number of tokens.
         found: usize,
         /// Max tokens of a step.
-        most: u32,
+        max: u32,
     },
     /// A token id is outside the vocabulary.
     #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
@@ -51,7 +51,7 @@ pub enum StepError {
     },
     /// A part of a text is given to a model that reads texts whole.
     #[error(
-        "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {most} tokens"
+        "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {max} tokens"
     )]
     Part {
         /// Tokens in the sequence.
@@ -59,7 +59,7 @@ pub enum StepError {
         /// Tokens to be added.
         tokens: usize,
         /// Max tokens of a step.
-        most: u32,
+        max: u32,
     },
     /// The sequence does not exist.
     #[error("there is no sequence {id}")]
@@ -80,18 +80,18 @@ pub enum StepError {
         id: SequenceId,
     },
     /// The step has more additions than the engine was loaded for.
-    #[error("the step has {found} additions; the engine was loaded for at most {most}")]
+    #[error("the step has {found} additions; the engine was loaded for at most {max}")]
     TooManyAdditions {
         /// Number of additions.
         found: usize,
         /// Max additions of a step.
-        most: u32,
+        max: u32,
     },
     /// The engine has its max number of sequences.
-    #[error("all {most} sequences that the engine was loaded for exist already")]
+    #[error("all {max} sequences that the engine was loaded for exist already")]
     TooManySequences {
         /// Max number of sequences.
-        most: u32,
+        max: u32,
     },
     /// The system refuses memory for another sequence.
     #[error("cannot map {bytes} bytes for {what}: {kind}")]

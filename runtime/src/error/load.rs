@@ -111,12 +111,12 @@ pub enum LoadError {
         expected: u64,
     },
     /// The requested context is not possible.
-    #[error("the context is {found} tokens; expected 1 to {most} for this model")]
+    #[error("the context is {found} tokens; expected 1 to {max} for this model")]
     Context {
         /// The requested context.
         found: u32,
         /// Max context.
-        most: u32,
+        max: u32,
     },
     /// The requested number of threads is not possible.
     #[error("the number of threads is {found}; expected 1 to {MAX_THREADS}")]

@@ -304,9 +304,9 @@ impl States {
         };
         // All states that need a copy have the same ones, so they reach the same positions. Without
         // one, they reach 0.
-        let least = self.states.iter().map(reach).min().unwrap_or(wanted);
+        let min = self.states.iter().map(reach).min().unwrap_or(wanted);
         // The same applies if positions are needed that memory no longer holds.
-        if self.sliding.iter().flatten().all(|sliding| sliding.reaches(least)) { least } else { 0 }
+        if self.sliding.iter().flatten().all(|sliding| sliding.reaches(min)) { min } else { 0 }
     }
 
     /// Returns the last copy up to a position.

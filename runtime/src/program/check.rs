@@ -286,8 +286,8 @@ impl Checker<'_> {
         let kernel = self.kernel(task, *kernel, dims)?;
         let is_numbered = dims.iter().any(|dim| dim.uses(DimInput::Band));
         for (_, dim) in dims.iter().zip(&kernel.dims).filter(|(value, _)| value.is(DimInput::Band)) {
-            let most = if dim.lo > 0 { 0 } else { u64::try_from(dim.hi).map_or(0, |last| last.saturating_add(1)) };
-            range("bands of a column, of those that its kernel can tell apart,", *count, 2, most)?;
+            let max = if dim.lo > 0 { 0 } else { u64::try_from(dim.hi).map_or(0, |last| last.saturating_add(1)) };
+            range("bands of a column, of those that its kernel can tell apart,", *count, 2, max)?;
         }
         for ((buffer, arg), stride) in kernel.buffers.iter().zip(&task.args).zip(strides) {
             if matches!(arg.source, Source::Chosen { .. }) && *stride != 0 {
@@ -465,8 +465,7 @@ impl Checker<'_> {
         let buffer = &self.plan.buffers[buffer.0 as usize];
         let tokens = self.plan.max_tokens;
         // The product cannot overflow, because the buffer was found inside the arena.
-        buffer.offset
-            ..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
+        buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {

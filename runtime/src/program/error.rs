@@ -19,16 +19,16 @@ pub struct PlanError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A number is outside its range.
-    #[error("{what} is {found}, must be in {least}..={most}")]
+    #[error("{what} is {found}, must be in {min}..={max}")]
     Range {
         /// Name of the number.
         what: &'static str,
         /// The value found.
         found: u64,
         /// Min value.
-        least: u64,
+        min: u64,
         /// Max value.
-        most: u64,
+        max: u64,
     },
     /// An id names nothing.
     #[error("{what} {found} does not exist; the plan has {count}")]

@@ -81,9 +81,9 @@ fn at<T>(place: &dyn std::fmt::Display, result: Result<T, Problem>) -> Result<T>
     result.map_err(|problem| PlanError { place: place.to_string(), problem })
 }
 
-fn range(what: &'static str, found: impl Into<u64>, least: u64, most: impl Into<u64>) -> Result<(), Problem> {
-    let (found, most) = (found.into(), most.into());
-    if (least..=most).contains(&found) { Ok(()) } else { Err(Problem::Range { what, found, least, most }) }
+fn range(what: &'static str, found: impl Into<u64>, min: u64, max: impl Into<u64>) -> Result<(), Problem> {
+    let (found, max) = (found.into(), max.into());
+    if (min..=max).contains(&found) { Ok(()) } else { Err(Problem::Range { what, found, min, max }) }
 }
 
 fn id<'a, T>(what: &'static str, found: u32, all: &'a [T]) -> Result<&'a T, Problem> {
@@ -454,12 +454,12 @@ impl Program {
         if !exact && self.kernels.iter().any(|kernel| kernel.has_tiles) {
             return 1;
         }
-        let least = |task: &Task| match &task.variants[..] {
+        let min = |task: &Task| match &task.variants[..] {
             [.., few, _] if task.rows == ixc_ir::plan::RowAxis::Tokens => few.up_to_rows.saturating_add(1),
             _ => 1,
         };
         let tasks = self.stages.iter().flat_map(|stage| stage.tasks.iter().zip(&stage.separation));
-        tasks.filter(|(_, apart)| rounds(**apart)).map(|(task, _)| least(task)).max().unwrap_or(1)
+        tasks.filter(|(_, apart)| rounds(**apart)).map(|(task, _)| min(task)).max().unwrap_or(1)
     }
 
     /// Returns the windows of a group, by position.

@@ -82,7 +82,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWe
 
 /// Checks the bytes to be packed, which take memory: at most as many as the files have.
 pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[DerivedSizes]) -> Result<(), Problem> {
-    let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
+    let max = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let stored = |weight: &PlanWeight| match weight.file {
         WeightFile::Derived(number) => made.get(number as usize).and_then(|made| made.stored),
         WeightFile::Source(_) | WeightFile::Plan | WeightFile::Blocks { .. } => Some(weight.bytes),
@@ -91,9 +91,9 @@ pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[DerivedSizes]) -> Resu
         let weights = plan.weights.iter().filter(|weight| wanted(weight));
         weights.fold(0u64, |sum, weight| sum.saturating_add(stored(weight).unwrap_or(u64::MAX)))
     };
-    range("bytes to be packed", bytes(&PlanWeight::is_packed_at_load), 0, most)?;
+    range("bytes to be packed", bytes(&PlanWeight::is_packed_at_load), 0, max)?;
     let is_made = |weight: &PlanWeight| !weight.is_packed_at_load() && matches!(weight.file, WeightFile::Derived(_));
-    range("bytes to be made", bytes(&is_made), 0, most)
+    range("bytes to be made", bytes(&is_made), 0, max)
 }
 
 pub(super) fn check_inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {
@@ -162,8 +162,7 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
 
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
     check_rows(buffer.rows)?;
-    let bytes =
-        buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens)));
+    let bytes = buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens)));
     check_inside("the arena", buffer.offset, bytes, plan.arena_bytes)
 }
 

@@ -469,8 +469,8 @@ impl Inputs {
     }
 
     fn write_from(&self, region: Region, first: usize, words: &mut dyn Iterator<Item = u32>) {
-        let most = (region.bytes / INDEX_BYTES) as usize;
-        for (i, word) in (first..most).zip(words) {
+        let max = (region.bytes / INDEX_BYTES) as usize;
+        for (i, word) in (first..max).zip(words) {
             // SAFETY: `i` is below the number of words of the region, which is in the mapping of
             // these inputs. The caller borrows them exclusively, so no kernel runs.
             unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };

@@ -137,11 +137,11 @@ impl Job {
     /// `to` meanwhile.
     unsafe fn strip(&self, strip: u64, rows: &mut Vec<u8>) {
         // A row scale covers all columns of its row.
-        let most = if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 };
+        let max = if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 };
         let (from_row, to_row) = self.bytes(self.columns);
         let mut first = 0;
         while first < self.columns {
-            let columns = most.min(self.columns - first);
+            let columns = max.min(self.columns - first);
             // No columns have no bytes, but a row scale would still be counted.
             let (from_at, to_at) = if first == 0 { (0, 0) } else { self.bytes(first) };
             let (from_bytes, to_bytes) = self.bytes(columns);

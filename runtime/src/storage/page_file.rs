@@ -154,8 +154,8 @@ mod system {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the structure lives during the call, which fills it.
         let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-        let most = i64::MAX.cast_unsigned();
-        if known { limit.rlim_cur.min(most) } else { most }
+        let max = i64::MAX.cast_unsigned();
+        if known { limit.rlim_cur.min(max) } else { max }
     }
 
     /// # Safety

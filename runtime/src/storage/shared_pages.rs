@@ -183,8 +183,8 @@ impl Pool {
         if columns.is_empty() {
             return Ok(None);
         }
-        let most = read_system(Path::new(MAX_MAPPINGS_FILE)).and_then(|text| text.trim().parse::<u64>().ok());
-        let max_mappings = most.unwrap_or(DEFAULT_MAX_MAPPINGS) / 4 * 3;
+        let max = read_system(Path::new(MAX_MAPPINGS_FILE)).and_then(|text| text.trim().parse::<u64>().ok());
+        let max_mappings = max.unwrap_or(DEFAULT_MAX_MAPPINGS) / 4 * 3;
         Pool::with(columns, layout_bytes, max_mappings, min_pages).map(Some)
     }
 

@@ -80,8 +80,8 @@ impl BudgetSplit {
         let mut left = budget - needed;
         let part = left.min(budget / STAGING_PART);
         if let Some(affordable) = part.checked_div(spending.staging.bytes) {
-            let least = spending.staging.count;
-            let wish = staging.unwrap_or(top_k).saturating_sub(least);
+            let min = spending.staging.count;
+            let wish = staging.unwrap_or(top_k).saturating_sub(min);
             let more = wish.min(u32::try_from(affordable).unwrap_or(u32::MAX));
             spending.staging.count += more;
             left -= u64::from(more) * spending.staging.bytes;
@@ -105,13 +105,13 @@ impl BudgetSplit {
 
     /// Selects the blocks to keep from `wanted`, in its order; each appears there once. Per size
     /// class, they take at most `percent` of the slots, and leave the minimum for streaming.
-    pub fn choose_kept(&self, least: &BudgetSplit, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
-        let room = |(class, least): (&SizeClass, &SizeClass)| {
+    pub fn choose_kept(&self, min: &BudgetSplit, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
+        let room = |(class, min): (&SizeClass, &SizeClass)| {
             let part = u64::from(class.count) * u64::from(percent.min(100)) / 100;
             // At most all slots of the class.
-            (part as u32).min(class.count.saturating_sub(least.count))
+            (part as u32).min(class.count.saturating_sub(min.count))
         };
-        let mut rooms: Vec<u32> = self.classes.iter().zip(&least.classes).map(room).collect();
+        let mut rooms: Vec<u32> = self.classes.iter().zip(&min.classes).map(room).collect();
         let mut takes = |number: &u32| {
             let room = self.class_of.get(*number as usize).and_then(|class| rooms.get_mut(*class));
             room.is_some_and(|room| std::mem::replace(room, room.saturating_sub(1)) > 0)
@@ -134,9 +134,9 @@ mod tests {
     fn minimum_budget_holds_the_top_experts_of_two_layers() {
         let blocks: Vec<Block> =
             (0..3).flat_map(|l| (0..8).map(move |e| block(l, e, 10 * PAGE, BlockEncoding::Packed))).collect();
-        let least = BudgetSplit::minimum(&blocks, 2);
-        assert_eq!(least.classes, [SizeClass { bytes: 10 * PAGE, count: 4 }]);
-        assert_eq!(least.bytes(), 40 * PAGE);
+        let min = BudgetSplit::minimum(&blocks, 2);
+        assert_eq!(min.classes, [SizeClass { bytes: 10 * PAGE, count: 4 }]);
+        assert_eq!(min.bytes(), 40 * PAGE);
         let error = BudgetSplit::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
         assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
@@ -172,15 +172,15 @@ mod tests {
                 (0..8).map(move |e| block(l, e, if l < 3 { 10 * PAGE } else { 5 * PAGE }, BlockEncoding::Packed))
             })
             .collect();
-        let least = BudgetSplit::minimum(&blocks, 2);
-        let spending = BudgetSplit::of(&blocks, 2, least.bytes() + 120 * PAGE, None).unwrap();
+        let min = BudgetSplit::minimum(&blocks, 2);
+        let spending = BudgetSplit::of(&blocks, 2, min.bytes() + 120 * PAGE, None).unwrap();
         let counts = |spending: &BudgetSplit| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
-        let (all, few) = (counts(&spending), counts(&least));
+        let (all, few) = (counts(&spending), counts(&min));
         assert!(all[0] > few[0] + 4 && all[1] > few[1] + 1, "{all:?} {few:?}");
         // The blocks of the last layer come first; their slots have another size.
         let wanted = || (0..32u32).rev();
         for percent in [0, 1, 25, 50, 100, 300] {
-            let kept = spending.choose_kept(&least, wanted(), percent);
+            let kept = spending.choose_kept(&min, wanted(), percent);
             let of = |class| kept.iter().filter(|&&number| spending.class_of[number as usize] == class).count() as u32;
             for class in [0, 1] {
                 let part = all[class] * percent.min(100) / 100;
@@ -189,17 +189,17 @@ mod tests {
             assert!(kept.is_sorted_by(|a, b| a > b));
         }
         // With the minimum, no block can be kept. Numbers without a block are ignored.
-        assert!(least.choose_kept(&least, wanted(), 100).is_empty());
-        assert_eq!(spending.choose_kept(&least, [77, 31], 100), [31]);
+        assert!(min.choose_kept(&min, wanted(), 100).is_empty());
+        assert_eq!(spending.choose_kept(&min, [77, 31], 100), [31]);
     }
 
     #[test]
     fn raw_blocks_get_staging() {
         let blocks: Vec<Block> =
             (0..32).map(|e| block(0, e, 5 * PAGE, BlockEncoding::Raw { bytes: 4 * PAGE })).collect();
-        let least = BudgetSplit::minimum(&blocks, 4);
+        let min = BudgetSplit::minimum(&blocks, 4);
         assert_eq!(
-            (least.classes[0], least.staging),
+            (min.classes[0], min.staging),
             (SizeClass { bytes: 4 * PAGE, count: 8 }, SizeClass { bytes: 5 * PAGE, count: 2 },)
         );
         let more = BudgetSplit::of(&blocks, 4, 100 * PAGE, None).unwrap();

@@ -157,7 +157,7 @@ impl Drive {
         make: impl FnOnce() -> Result<(Box<dyn Backend>, Vec<String>), String> + Send + 'static,
     ) -> Result<Drive, StreamError> {
         let finished = Arc::new(EndFlag::default());
-        let (told, tell) = {
+        let (reported, tell) = {
             let (sender, receiver) = mpsc::channel();
             (receiver, sender)
         };
@@ -208,7 +208,7 @@ impl Drive {
             .name("ixc-drive".into())
             .spawn(body)
             .map_err(|error| StreamError::Closed { why: error.to_string() })?;
-        match told.recv() {
+        match reported.recv() {
             Ok(Ok(report)) => Ok(Drive { queue: Arc::clone(queue), thread: Some(thread), finished, report }),
             Ok(Err(why)) => Err(StreamError::Closed { why }),
             Err(_) => Err(StreamError::Closed { why: "it ended before it began".into() }),

@@ -174,8 +174,8 @@ fn direct_alignment(file: &File) -> Option<u64> {
     };
     // SAFETY: all bytes were zero, which is a valid `statx`, and the call writes a valid one.
     let status = unsafe { status.assume_init() };
-    let told = failed == 0 && status.stx_mask & libc::STATX_DIOALIGN != 0;
-    told.then(|| u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align)))
+    let reported = failed == 0 && status.stx_mask & libc::STATX_DIOALIGN != 0;
+    reported.then(|| u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align)))
 }
 
 #[cfg(target_os = "linux")]

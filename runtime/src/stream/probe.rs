@@ -325,10 +325,10 @@ impl Sampler<'_> {
     /// Returns the next offset: after the last read, or at a random page that is at least one read
     /// before the end of the file.
     fn offset(&mut self) -> u64 {
-        let (behind, left) = (self.last.0 + self.options.chunk, self.last.1);
-        if left > 0 && behind + self.options.chunk <= self.queue.files().bytes(0) {
-            self.last = (behind, left - 1);
-            return behind;
+        let (after, left) = (self.last.0 + self.options.chunk, self.last.1);
+        if left > 0 && after + self.options.chunk <= self.queue.files().bytes(0) {
+            self.last = (after, left - 1);
+            return after;
         }
         // xorshift64*.
         self.random ^= self.random >> 12;

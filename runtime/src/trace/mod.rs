@@ -158,27 +158,27 @@ pub(crate) struct Step {
 #[derive(Debug)]
 struct Buffer<T> {
     spans: Vec<Span<T>>,
-    most: usize,
+    max: usize,
     dropped: u64,
 }
 
 impl<T> Buffer<T> {
-    fn new(most: usize) -> Buffer<T> {
+    fn new(max: usize) -> Buffer<T> {
         // Pages that are never written to take no memory.
-        Buffer { spans: Vec::with_capacity(most), most, dropped: 0 }
+        Buffer { spans: Vec::with_capacity(max), max, dropped: 0 }
     }
 
     /// Reduces the max length.
-    fn shrink(&mut self, most: usize) {
-        self.most = self.most.min(most);
+    fn shrink(&mut self, max: usize) {
+        self.max = self.max.min(max);
     }
 
-    fn bytes(most: usize) -> u64 {
-        (most * size_of::<Span<T>>()) as u64
+    fn bytes(max: usize) -> u64 {
+        (max * size_of::<Span<T>>()) as u64
     }
 
     fn push(&mut self, span: Span<T>) {
-        if self.spans.len() < self.most {
+        if self.spans.len() < self.max {
             self.spans.push(span);
         } else {
             self.dropped += 1;
@@ -273,7 +273,7 @@ impl Recorder {
     /// kind. Must be called before the first event.
     pub(crate) fn keep_within(&self, bytes: u64, threads: usize) {
         let part = (bytes as f64 / Recorder::bytes(threads).max(1) as f64).min(1.0);
-        let of = |most: usize| ((most as f64 * part) as usize).max(1);
+        let of = |max: usize| ((max as f64 * part) as usize).max(1);
         let _ = self.thread_events.set(of(events_of_a_thread(threads)));
         lock(&self.reads).shrink(of(MAX_READS));
         lock(&self.slots).events.shrink(of(MAX_SLOT_EVENTS));
@@ -304,9 +304,9 @@ impl Recorder {
     /// Describes the plan's tasks and kernels, and the number of threads. Only the first call
     /// counts: a recorder is for one engine.
     pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>, kernels: Vec<String>) {
-        let most = self.thread_events.get().copied().unwrap_or_else(|| events_of_a_thread(threads));
+        let max = self.thread_events.get().copied().unwrap_or_else(|| events_of_a_thread(threads));
         self.threads.get_or_init(|| Threads {
-            lanes: (0..threads).map(|_| Lane(Mutex::new(Buffer::new(most)))).collect(),
+            lanes: (0..threads).map(|_| Lane(Mutex::new(Buffer::new(max)))).collect(),
             labels,
             kernels,
         });
@@ -407,8 +407,8 @@ impl SlotStay {
 }
 
 fn events_of_a_thread(threads: usize) -> usize {
-    let (least, most) = EVENTS_PER_THREAD;
-    (MAX_THREAD_EVENTS / threads.max(1)).clamp(least, most)
+    let (min, max) = EVENTS_PER_THREAD;
+    (MAX_THREAD_EVENTS / threads.max(1)).clamp(min, max)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -301,7 +301,7 @@ impl Recorder {
         let slots = lock(&self.slots);
         let now = self.at(Instant::now());
         // Blocks in slots now stay until now.
-        let mut open = Buffer { spans: Vec::new(), most: usize::MAX, dropped: 0 };
+        let mut open = Buffer { spans: Vec::new(), max: usize::MAX, dropped: 0 };
         for (slot, place) in (0u32..).zip(&slots.open) {
             if let Some(place) = place {
                 place.close(slot, now, false, &mut open);

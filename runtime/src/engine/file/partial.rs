@@ -136,8 +136,8 @@ impl Partial {
         sealing.write(payload);
         start.extend(sealing.finish().to_le_bytes());
         let mut noted = Vec::new();
-        let most = start.len() as u64 + (units.len() * ENTRY) as u64;
-        (&mut journal).take(most).read_to_end(&mut noted).map_err(io(&journal_path))?;
+        let max = start.len() as u64 + (units.len() * ENTRY) as u64;
+        (&mut journal).take(max).read_to_end(&mut noted).map_err(io(&journal_path))?;
         let mut partial = Partial {
             place,
             part,

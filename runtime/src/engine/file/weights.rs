@@ -300,10 +300,10 @@ pub fn write_to(
                 let shape = groups.get(block.group as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
                 let shape = shape.ok_or_else(|| file_error(LoadError::NoWeights))?;
                 // The count is at least one and at most the number of remaining experts.
-                let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
+                let max = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
                 let source = Source { weights: weights.collect(), experts: group.experts, files: &sources };
-                let (packed, checksums) = pack_blocks(shape, block, most, &source, &mut memory, &mut pool)?;
+                let (packed, checksums) = pack_blocks(shape, block, max, &source, &mut memory, &mut pool)?;
                 // SAFETY: `packed` lies in `memory`, is mapped and so initialised, and is not
                 // written before the next round.
                 let bytes = unsafe { std::slice::from_raw_parts(packed.base(), packed.bytes() as usize) };
@@ -464,12 +464,12 @@ fn chunks(
         return Err(wrong());
     };
     let strips = weight.bytes.checked_div(from_strip).unwrap_or(0);
-    let most = (CHUNK / to_strip.max(1)).clamp(1, strips.max(1));
-    let memory = Memory::zeroed("packed weights", most.saturating_mul(to_strip), true);
+    let max = (CHUNK / to_strip.max(1)).clamp(1, strips.max(1));
+    let memory = Memory::zeroed("packed weights", max.saturating_mul(to_strip), true);
     let memory = memory.map_err(|error| file_error(error.into()))?;
     let mut first = 0;
     while first < strips {
-        let count = most.min(strips - first);
+        let count = max.min(strips - first);
         // Both ranges lie inside the weight, because its own lengths do.
         let from = files.of(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
@@ -497,10 +497,10 @@ fn copies(
 ) -> Result<(), FileError> {
     let wrong = || file_error(LoadError::NoWeights);
     // Chunks are whole blocks, because derived tensors consist of whole blocks.
-    let most = COPIED - COPIED % weight.stored.block_bytes() as u64;
+    let max = COPIED - COPIED % weight.stored.block_bytes() as u64;
     let (mut copy, mut at) = (Vec::new(), 0);
     while at < weight.bytes {
-        let count = most.min(weight.bytes - at);
+        let count = max.min(weight.bytes - at);
         let from = files.of(weight, at, count).ok_or_else(wrong)?;
         copy.resize(count as usize, 0);
         // SAFETY: `from` lies in mapped files.

@@ -65,8 +65,8 @@ impl RunSize {
     /// Returns the run of a plan that is loaded with these options. Options that loading will
     /// refuse are clamped to the nearest valid value.
     pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> RunSize {
-        let most = plan.context_length.min(MAX_CONTEXT);
-        let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
+        let max = plan.context_length.min(MAX_CONTEXT);
+        let context = options.context.unwrap_or(max.min(DEFAULT_CONTEXT)).clamp(1, max.max(1));
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let (capacity, sequences) = (context.next_multiple_of(ATTENTION_BLOCK), options.sequences.max(1));
         RunSize { capacity, threads, sequences, more_additions: options.more_additions }
@@ -111,20 +111,20 @@ pub(super) fn budget(
 }
 
 /// Returns the bytes that a budget leaves for experts' blocks. Everything else takes `fixed` bytes,
-/// and blocks need `least`. All commands accept or refuse a budget by this function.
+/// and blocks need `min`. All commands accept or refuse a budget by this function.
 ///
 /// # Errors
 /// [`LoadError::Budget`] where it is too small.
-pub(crate) fn for_experts(budget: u64, fixed: u64, least: u64) -> Result<u64, LoadError> {
-    let needed = fixed.saturating_add(least);
+pub(crate) fn for_experts(budget: u64, fixed: u64, min: u64) -> Result<u64, LoadError> {
+    let needed = fixed.saturating_add(min);
     if budget.saturating_add(TOLERANCE_BYTES) < needed {
         return Err(LoadError::Budget { budget, fixed, needed });
     }
-    Ok(budget.saturating_sub(fixed).max(least))
+    Ok(budget.saturating_sub(fixed).max(min))
 }
 
 /// Returns how many of the bytes `left` for blocks a recorder may take: all that it needs, or half
-/// of those beyond `least`. A smaller recorder is full sooner.
-pub(crate) fn for_recorder(left: u64, least: u64, threads: usize) -> u64 {
-    (left.saturating_sub(least) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
+/// of those beyond `min`. A smaller recorder is full sooner.
+pub(crate) fn for_recorder(left: u64, min: u64, threads: usize) -> u64 {
+    (left.saturating_sub(min) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
 }

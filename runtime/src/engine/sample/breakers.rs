@@ -49,8 +49,8 @@ impl Breakers {
     pub(super) fn tail_of(&self, tokens: &[u32]) -> Option<usize> {
         let (head, rest) = tokens.split_first()?;
         let own = self.of(*head);
-        let most = if own.is_empty() { return None } else { self.longest_tail.min(rest.len()) };
-        (0..=most).rev().find(|length| own.binary_search_by(|(_, tail)| tail[..].cmp(&rest[..*length])).is_ok())
+        let max = if own.is_empty() { return None } else { self.longest_tail.min(rest.len()) };
+        (0..=max).rev().find(|length| own.binary_search_by(|(_, tail)| tail[..].cmp(&rest[..*length])).is_ok())
     }
 }
 

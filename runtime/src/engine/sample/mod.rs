@@ -98,17 +98,17 @@ fn compare_descending(logits: &[f32], a: u32, b: u32) -> Ordering {
 /// vocabulary of a hundred thousand tokens.
 fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
     let room = 2 * count + 64;
-    let mut least = f32::NEG_INFINITY;
+    let mut min = f32::NEG_INFINITY;
     for (token, &logit) in (0..).zip(logits) {
         // Equal logits have a higher id than the last of the best, so they come after it.
-        if logit <= least {
+        if logit <= min {
             continue;
         }
         best.push(token);
         if best.len() == room {
             best.select_nth_unstable_by(count - 1, |&a, &b| compare_descending(logits, a, b));
             best.truncate(count);
-            least = logits[best[count - 1] as usize];
+            min = logits[best[count - 1] as usize];
         }
     }
     best.sort_unstable_by(|&a, &b| compare_descending(logits, a, b));

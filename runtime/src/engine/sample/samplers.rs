@@ -136,8 +136,8 @@ pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, 
     }
     // A repetition cannot extend over the last breaker. A breaker that begins before all
     // repetitions has no effect.
-    let most = common.iter().copied().max().unwrap_or(0);
-    let reach = count.min(most.saturating_add(breakers.longest_tail()).saturating_add(1));
+    let max = common.iter().copied().max().unwrap_or(0);
+    let reach = count.min(max.saturating_add(breakers.longest_tail()).saturating_add(1));
     let breaks = |from_end: usize| Some(from_end - breakers.tail_of(&history[count - 1 - from_end..])?);
     let limit = (0..reach).find_map(breaks).unwrap_or(count);
     let mut longest: HashMap<u32, usize> = HashMap::new();
@@ -188,8 +188,8 @@ fn top_n_sigma(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError
     let mean = counted.iter().sum::<f64>() / count;
     let deviation = (counted.iter().map(|logit| (logit - mean).powi(2)).sum::<f64>() / count).sqrt();
     let largest = counted.into_iter().fold(f64::NEG_INFINITY, f64::max);
-    let least = largest - n * deviation;
-    sampler.candidates.retain(|&token| f64::from(logits[token as usize]) >= least);
+    let min = largest - n * deviation;
+    sampler.candidates.retain(|&token| f64::from(logits[token as usize]) >= min);
     Ok(())
 }
 
@@ -255,8 +255,8 @@ fn min_p(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     sampler.scale();
     sampler.list();
     let (best, logits) = (sampler.best_token(), &sampler.logits);
-    let least = logits[best as usize] + p.ln();
-    sampler.candidates.retain(|&token| logits[token as usize] >= least);
+    let min = logits[best as usize] + p.ln();
+    sampler.candidates.retain(|&token| logits[token as usize] >= min);
     Ok(())
 }
 
@@ -286,9 +286,9 @@ fn temperature(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), Sampl
         }
         sampler.list();
         let shares = sampler.shares(softmax)?;
-        let (least, most) = (f64::from((temperature - range).max(0.0)), f64::from(temperature + range));
+        let (min, max) = (f64::from((temperature - range).max(0.0)), f64::from(temperature + range));
         let certain = entropy(&shares) / (shares.len() as f64).ln();
-        temperature = (least + (most - least) * certain.clamp(0.0, 1.0).powf(exponent)) as f32;
+        temperature = (min + (max - min) * certain.clamp(0.0, 1.0).powf(exponent)) as f32;
     }
     if temperature < LOWEST_TEMPERATURE {
         let best = sampler.best_token();

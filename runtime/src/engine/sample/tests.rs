@@ -309,8 +309,8 @@ fn xtc_leaves_out_all_likely_tokens_but_the_last() {
     assert_eq!(tokens(&remaining(Settings { top_k: 2, ..cold.clone() }, &logits)), [1]);
     assert_eq!(tokens(&remaining(Settings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
     // A sampler after XTC keeps the best of the rest.
-    let behind = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
-    assert_eq!(tokens(&remaining(Settings { top_k: 2, samplers: behind, ..cold }, &logits)), [2]);
+    let after = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
+    assert_eq!(tokens(&remaining(Settings { top_k: 2, samplers: after, ..cold }, &logits)), [2]);
 }
 
 #[test]

@@ -123,14 +123,14 @@ pub enum SavedError {
         id: SequenceId,
     },
     /// The number of tokens does not match the states.
-    #[error("found {found} tokens for a sequence that holds {held}; expected {held} to {most} tokens")]
+    #[error("found {found} tokens for a sequence that holds {held}; expected {held} to {max} tokens")]
     Tokens {
         /// Number of tokens given.
         found: usize,
         /// Number of tokens in the sequence.
         held: u32,
         /// Max number of tokens that can be given.
-        most: u32,
+        max: u32,
     },
 }
 

@@ -162,9 +162,9 @@ impl Header {
         if from >= to || !from.is_multiple_of(ATTENTION_BLOCK) {
             return number("first position", from, format!("a multiple of {ATTENTION_BLOCK} below {to}"));
         }
-        let most = (to - from).saturating_add(MAX_PENDING);
-        if !(to - from..=most).contains(&tokens) {
-            return number("tokens", tokens, format!("from {} to {most}", to - from));
+        let max = (to - from).saturating_add(MAX_PENDING);
+        if !(to - from..=max).contains(&tokens) {
+            return number("tokens", tokens, format!("from {} to {max}", to - from));
         }
         if states != 0 && states as usize != of.states.len() {
             return number("states", states, of.states.len().to_string());
@@ -240,9 +240,9 @@ impl Facts {
         let header = Header::decode(&header)?;
         header.check_identity(identity)?;
         header.check(of)?;
-        let behind = HEADER_BYTES as u64 + header.facts_bytes();
-        if bytes < behind {
-            return Err(SavedError::Length { found: bytes, expected: behind });
+        let after = HEADER_BYTES as u64 + header.facts_bytes();
+        if bytes < after {
+            return Err(SavedError::Length { found: bytes, expected: after });
         }
         // The allocation is safe, because the input has as many bytes.
         let mut facts = vec![0; header.facts_bytes() as usize];
@@ -436,9 +436,9 @@ impl Engine {
     ) -> Result<u64, SavedError> {
         let sequence = self.saved_sequence(id)?;
         let held = sequence.position();
-        let most = held.saturating_add(MAX_PENDING);
-        if held == 0 || !(held as usize..=most as usize).contains(&tokens.len()) {
-            return Err(SavedError::Tokens { found: tokens.len(), held, most });
+        let max = held.saturating_add(MAX_PENDING);
+        if held == 0 || !(held as usize..=max as usize).contains(&tokens.len()) {
+            return Err(SavedError::Tokens { found: tokens.len(), held, max });
         }
         let states = &sequence.states;
         let mut copies: Vec<u32> = states.copies().map(|(position, _)| position).filter(|&at| at < held).collect();

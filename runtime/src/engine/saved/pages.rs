@@ -73,9 +73,9 @@ impl Engine {
 
     fn page_positions(&self, held: u32, first: u32, tokens: &[u32]) -> Result<Range<u32>, SavedError> {
         let end = u32::try_from(tokens.len()).ok().and_then(|count| first.checked_add(count));
-        let most = held.saturating_sub(first);
+        let max = held.saturating_sub(first);
         let end = end.filter(|end| *end <= held && !tokens.is_empty());
-        Ok(first..end.ok_or(SavedError::Tokens { found: tokens.len(), held, most })?)
+        Ok(first..end.ok_or(SavedError::Tokens { found: tokens.len(), held, max })?)
     }
 
     /// Returns whether a sequence can be put together from pages only at the positions of points.
@@ -202,9 +202,9 @@ type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
 
 /// Returns the copy of a point, which must be at this position.
 fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &EngineIdentity<'_>) -> Result<Vec<u8>, SavedError> {
-    let (facts, behind) = read(bytes)?;
+    let (facts, after) = read(bytes)?;
     let copies = if facts.point() == Some(position) {
-        read_copies(&facts, of.states, &mut &bytes[behind..])?
+        read_copies(&facts, of.states, &mut &bytes[after..])?
     } else {
         Vec::new()
     };

@@ -126,9 +126,9 @@ impl Pass<'_> {
             // Rows see up to `reach` positions ahead, but not beyond the last one of their text.
             let (Piece { position, row, .. }, end, reach) = (self.piece(item.piece), self.text_end(item), reach.into());
             let own = u64::from(position) + item.row.saturating_sub(row.into());
-            let behind = own + item.rows.saturating_sub(1);
-            let [first, last] = [own, behind].map(|own: u64| own.saturating_add(reach).min(end));
-            return RowPositions { first, last, seen: behind.saturating_sub(reach), dropped: 0 };
+            let after = own + item.rows.saturating_sub(1);
+            let [first, last] = [own, after].map(|own: u64| own.saturating_add(reach).min(end));
+            return RowPositions { first, last, seen: after.saturating_sub(reach), dropped: 0 };
         }
         let (piece, sliding) = (self.piece(item.piece), self.sliding(item));
         let base = sliding.map_or(0, Sliding::base);
@@ -275,8 +275,8 @@ impl Pass<'_> {
             }
             Source::Input(Input::Whole(every)) => {
                 let whole = store.inputs.shared.iter().find(|(of, ..)| *of == every).map(|(.., whole)| *whole);
-                let most = u64::from(store.capacity / every.max(1)) + 1;
-                (whole.map_or_else(empty, |whole| words(whole, tokens)), most)
+                let max = u64::from(store.capacity / every.max(1)) + 1;
+                (whole.map_or_else(empty, |whole| words(whole, tokens)), max)
             }
             Source::Input(Input::Chosen(choice)) => {
                 let count = store.inputs.chosen.iter().find(|(of, ..)| *of == choice).map(|(_, count, _)| *count);

@@ -190,9 +190,9 @@ impl Pass<'_> {
                 // Rows that are divided are items of their own (the program's check), because each
                 // has its own parts.
                 let each = |rows: u32| if chosen.split.is_some() { 1 } else { rows.max(1) };
-                let (before, behind) = ((0..together), (together..rows.rows));
+                let (before, after) = ((0..together), (together..rows.rows));
                 let stretches = before.step_by(each(together) as usize).map(|first| (first, each(together), u64::MAX));
-                let alone = behind.map(|first| (first, 1, 1));
+                let alone = after.map(|first| (first, 1, 1));
                 for (first, count, most_rows) in stretches.chain(alone) {
                     let count = u64::from(count);
                     let chunk_rows = chunk_rows(chosen, count).min(most_rows);
@@ -473,10 +473,10 @@ impl Pass<'_> {
 /// Returns the rows of each item but the last. The number of chunks is that of the largest allowed
 /// chunk. Chunks are even, and multiples of the kernel's row group.
 fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
-    let most = u64::from(variant.row_chunk.max(1));
-    let even = rows.div_ceil(rows.div_ceil(most).max(1));
+    let max = u64::from(variant.row_chunk.max(1));
+    let even = rows.div_ceil(rows.div_ceil(max).max(1));
     let group = variant.dims.iter().find_map(|dim| dim.divisor(DimInput::Rows)).map(u64::from);
-    even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
+    even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, max)
 }
 
 /// Returns the bytes of a call for [`stats::Work::bytes`].

@@ -85,7 +85,7 @@ struct EarlyRouters(Vec<Vec<u32>>);
 
 impl Predictor for EarlyRouters {
     fn predict(&mut self, group: u32, width: usize) -> Vec<u32> {
-        self.0.get(group as usize).map(|said| said.iter().copied().take(width).collect()).unwrap_or_default()
+        self.0.get(group as usize).map(|stated| stated.iter().copied().take(width).collect()).unwrap_or_default()
     }
 
     fn observe(&mut self, group: u32, _: &[u32]) {

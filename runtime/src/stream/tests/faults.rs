@@ -180,9 +180,9 @@ fn unresponsive_drive_is_dropped_and_keeps_its_memory() {
         assert_eq!(memory.upgrade().is_some(), !cancels);
         gate.open();
         // All waiting jobs get a result; the channel closes when the thread ends.
-        let told: Vec<_> = results.iter().flatten().collect();
-        assert_eq!(told.len(), 8);
-        assert!(told.iter().all(|(_, result)| matches!(result, Err(StreamError::Closed { .. }))), "{told:?}");
+        let reported: Vec<_> = results.iter().flatten().collect();
+        assert_eq!(reported.len(), 8);
+        assert!(reported.iter().all(|(_, result)| matches!(result, Err(StreamError::Closed { .. }))), "{reported:?}");
         while memory.upgrade().is_some() {
             std::thread::yield_now();
         }

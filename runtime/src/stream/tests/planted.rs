@@ -61,7 +61,7 @@ impl<F: FnMut(&Read) -> Fate> Planted<F> {
     fn carry_out(&self, read: &Read, fate: Fate) -> Result<u32, i32> {
         let bytes = match fate {
             Fate::Errno(errno) => return Err(errno),
-            Fate::Short(most) => most.min(read.into.bytes()),
+            Fate::Short(max) => max.min(read.into.bytes()),
             Fate::Good | Fate::Stuck => read.into.bytes(),
         };
         // SAFETY: the region is mapped, and no other code accesses it until the completion is

@@ -154,9 +154,9 @@ fn probe_reads_are_sequential_on_request() {
     let options = Options { adjacent_reads: 3, ..options(&[4]) };
     let (rates, offsets, _) = measure("together", 4, &options, all);
     assert!(rates.unwrap()[0].median > 0.0);
-    let behind = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
+    let after = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
     // Two of three, except at the end of the file.
-    assert!(behind * 100 > offsets.len() * 60 && behind * 100 < offsets.len() * 70, "{behind} of {}", offsets.len());
+    assert!(after * 100 > offsets.len() * 60 && after * 100 < offsets.len() * 70, "{after} of {}", offsets.len());
 }
 
 #[test]

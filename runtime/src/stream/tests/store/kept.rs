@@ -92,8 +92,8 @@ fn kept_blocks_shrink_the_windows_of_large_layers() {
     }
     assert!(kept.iter().all(|&block| store.ready(block).is_some()));
     // With the minimum, no block can be kept.
-    let least = Config { budget: model.minimum(2), ..config };
-    assert!(read_kept(&model, &model.store(&least)).is_empty());
+    let min = Config { budget: model.minimum(2), ..config };
+    assert!(read_kept(&model, &model.store(&min)).is_empty());
 }
 
 #[test]
