@@ -169,15 +169,15 @@ fn require<'s>(shards: &'s Shards, name: &str) -> Result<&'s StoredTensor, Check
     shards.tensors.get(name).ok_or_else(missing)
 }
 
-/// Returns the first numbers of a tensor, at most `most`. The tensor must have `count` numbers, and
+/// Returns the first numbers of a tensor, at most `max`. The tensor must have `count` numbers, and
 /// the returned ones must be finite.
-fn numbers(shards: &Shards, name: &str, count: u64, most: u64) -> Result<Vec<f32>, CheckpointError> {
+fn numbers(shards: &Shards, name: &str, count: u64, max: u64) -> Result<Vec<f32>, CheckpointError> {
     let entry = &require(shards, name)?.entry;
     if entry.dtype.name != "F32" || entry.shape.iter().product::<u64>() != count {
         let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
         return Err(shards.wrong(name, found, format!("{count} numbers of F32")));
     }
-    let bytes = shards.bytes(name, most.saturating_mul(4)).unwrap_or_default();
+    let bytes = shards.bytes(name, max.saturating_mul(4)).unwrap_or_default();
     let numbers: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     match numbers.iter().position(|number| !number.is_finite()) {
         Some(at) => Err(shards.wrong(name, format!("{} at {at}", numbers[at]), "finite numbers")),

@@ -234,9 +234,9 @@ pub(super) fn latent_keys_values(s: &Sizes, x: Array) -> Option<Vec<ConvertedPar
 /// Splits a matrix into queries, keys and values.
 pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
-    let behind = q.checked_add(k)?;
+    let after = q.checked_add(k)?;
     let part = |from, len| x.clone().slice(0, from, len);
-    named_parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
+    named_parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(after, k))])
 }
 
 /// Splits a matrix into four equal parts: output gates of attention, queries, keys and values.

@@ -103,9 +103,10 @@ impl Modules {
             self.lowercase = config.flag(&["do_lower_case"])?.unwrap_or(false);
         }
         if self.longest.is_none() {
-            let said = config::read_optional(&folder.join(vocabulary::CONFIG))?.unwrap_or_default();
+            let tokenizer_config = config::read_optional(&folder.join(vocabulary::CONFIG))?.unwrap_or_default();
             // A number beyond the range of counts means no maximum.
-            self.longest = said.get("model_max_length").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
+            self.longest =
+                tokenizer_config.get("model_max_length").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
         }
         self.longest = self.longest.filter(|longest| *longest > 0);
         Ok(())

@@ -259,14 +259,14 @@ fn check(shards: &Shards, name: &str, packed: &StackedExperts) -> Result<(), Che
     }
     for (row, bytes) in rows.chunks_exact(row_bytes as usize).enumerate() {
         let numbers = derived.format.dequantise_rows(bytes, derived.columns as usize);
-        let most = numbers.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let max = numbers.iter().fold(0f32, |max, x| max.max(x.abs()));
         let scale = derived.pieces.first().and_then(|piece| piece.scales.as_ref()).map(|scales| {
             let mut bytes = [0u8; 4];
             fetch(scales.extent.file, scales.extent.offset + 4 * row as u64, &mut bytes);
             (f32::from_le_bytes(bytes) * packing.scale).abs()
         });
         let Some(scale) = scale.filter(|scale| scale.is_normal()) else { continue };
-        let largest = (most / scale).round();
+        let largest = (max / scale).round();
         if largest != f32::from(packing.largest) {
             let fault = PackedFault::Order { row, found: largest, method: packing.method, expected: packing.largest };
             return Err(CheckpointError::StackedExperts { path: shards.folder.clone(), tensor: name.into(), fault });

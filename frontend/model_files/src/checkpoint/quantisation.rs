@@ -30,13 +30,14 @@ impl Quantisation {
     /// Reads `quantization_config` of the configuration.
     pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
         let none = Quantisation { block: None, integers: Targets::none(), codes: false };
-        let Some(said) = config.object("quantization_config")? else { return Ok(none) };
-        if let Some(integers) = Scheme::read(&said)? {
+        let Some(quantisation_config) = config.object("quantization_config")? else { return Ok(none) };
+        if let Some(integers) = Scheme::read(&quantisation_config)? {
             return Ok(Quantisation { integers: Targets::for_all(Some(integers)), ..none });
         }
         let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
-        let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
-        let method = match said.text(&["quant_method"])? {
+        let is_four_bits =
+            || Ok::<_, CheckpointError>(quantisation_config.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
+        let method = match quantisation_config.text(&["quant_method"])? {
             Some(method) => method,
             // Transformers wrote no method before it had several.
             None if is_four_bits()? => "bitsandbytes",
@@ -46,20 +47,20 @@ impl Quantisation {
             "bitsandbytes" => return Ok(Quantisation { codes: true, ..none }),
             "fp8" | "mxfp4" => {}
             // NVIDIA's ModelOpt.
-            "modelopt" => match said.text(&["quant_algo"])?.unwrap_or("FP8") {
+            "modelopt" => match quantisation_config.text(&["quant_algo"])?.unwrap_or("FP8") {
                 "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => {}
                 other => return Err(refused(&format!("{method}, {other}"))),
             },
             "compressed-tensors" => {}
             other => return Err(refused(other)),
         }
-        let mut block = said.counts("weight_block_size")?;
+        let mut block = quantisation_config.counts("weight_block_size")?;
         let mut integers = Targets::none();
         if method == "compressed-tensors" {
-            let format = said.text(&["format"])?.unwrap_or("float-quantized");
-            let groups = groups(&said)?;
+            let format = quantisation_config.text(&["format"])?.unwrap_or("float-quantized");
+            let groups = groups(&quantisation_config)?;
             if groups.is_empty() && Scheme::FORMATS.contains(&format) {
-                return Err(said.wrong("config_groups", "without weights", "a group_0 with weights"));
+                return Err(quantisation_config.wrong("config_groups", "without weights", "a group_0 with weights"));
             }
             let is_known = |format: &str| FLOAT_FORMATS.contains(&format) || Scheme::FORMATS.contains(&format);
             if !is_known(format) && format != MIXED_PRECISION {
@@ -89,7 +90,11 @@ impl Quantisation {
         }
         let block = block.map(|block| match block[..] {
             [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
-            _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
+            _ => Err(quantisation_config.wrong(
+                "weight_block_size",
+                format!("{block:?}"),
+                "two counts: rows and columns",
+            )),
         });
         Ok(Quantisation { block: block.transpose()?, integers, codes: false })
     }
@@ -102,8 +107,8 @@ impl Quantisation {
 }
 
 /// Returns the groups of compressed-tensors that quantise weights, with their weight settings.
-fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
-    let Some(all) = said.object("config_groups")? else { return Ok(Vec::new()) };
+fn groups(quantisation_config: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
+    let Some(all) = quantisation_config.object("config_groups")? else { return Ok(Vec::new()) };
     let mut groups = Vec::new();
     for name in all.keys() {
         if let Some(group) = all.object(name)?

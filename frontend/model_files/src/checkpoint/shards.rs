@@ -139,10 +139,10 @@ impl Shards {
     }
 
     /// Returns the first bytes of a tensor, if it exists.
-    pub(super) fn bytes(&self, name: &str, most: u64) -> Option<&[u8]> {
+    pub(super) fn bytes(&self, name: &str, max: u64) -> Option<&[u8]> {
         let StoredTensor { file, entry } = self.tensors.get(name)?;
         let rest = self.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
-        rest.get(..entry.bytes.min(most) as usize)
+        rest.get(..entry.bytes.min(max) as usize)
     }
 
     /// Copies bytes of a file; returns false if they are out of range.

@@ -9,8 +9,8 @@ use ixc_ir::derived::Change;
 /// Multiplies gates, values, keys, queries and steps of state spaces by their factors.
 pub(super) fn into_states(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let keys = s.groups.checked_mul(s.state)?;
-    let behind = s.inner.checked_add(keys)?.checked_mul(2)?;
-    let lens = [s.inner, s.inner, keys, keys, x.len(0).checked_sub(behind)?];
+    let after = s.inner.checked_add(keys)?.checked_mul(2)?;
+    let lens = [s.inner, s.inner, keys, keys, x.len(0).checked_sub(after)?];
     let mut from = 0;
     let part = |(len, factor): (u64, f32)| {
         let part = x.clone().slice(0, from, len)?;

@@ -24,12 +24,12 @@ const DEFAULT: &str = "default";
 /// Key of templates in JSON.
 const KEY: &str = "chat_template";
 
-/// Returns the template of a folder whose `tokenizer_config.json` is `said`.
-pub(super) fn template(folder: &Path, said: &Json) -> Result<Option<String>, CheckpointError> {
+/// Returns the template of a folder whose `tokenizer_config.json` is `tokenizer_config`.
+pub(super) fn template(folder: &Path, tokenizer_config: &Json) -> Result<Option<String>, CheckpointError> {
     if let Some(text) = file(&folder.join("chat_template.jinja"))? {
         return Ok(Some(text));
     }
-    if let Some(text) = said.get(KEY).and_then(default_template) {
+    if let Some(text) = tokenizer_config.get(KEY).and_then(default_template) {
         return Ok(Some(text));
     }
     let beside = config::read_optional(&folder.join("chat_template.json"))?.unwrap_or(Json::Null);

@@ -202,14 +202,14 @@ fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, Check
         tracing::warn!("{}: a tokenizer {kind} is not supported; the model takes token ids only", path.display());
         return Ok(None);
     };
-    let most = ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id)).max().unwrap_or(0);
-    if most as usize >= MAX_TOKENS {
-        return Err(wrong(path, KEY, format!("of {} tokens", u64::from(most) + 1), "at most 524288"));
+    let max = ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id)).max().unwrap_or(0);
+    if max as usize >= MAX_TOKENS {
+        return Err(wrong(path, KEY, format!("of {} tokens", u64::from(max) + 1), "at most 524288"));
     }
     if rows > MAX_TOKENS as u64 {
         return Err(wrong(path, KEY, format!("for an embedding table of {rows} rows"), "at most 524288"));
     }
-    let count = if rows == 0 { u64::from(most) + 1 } else { rows };
+    let count = if rows == 0 { u64::from(max) + 1 } else { rows };
     let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
     let without_row = ids.iter().filter(|(_, id)| u64::from(**id) >= count && !added.contains(id));
     if let Some((token, id)) = without_row.min_by_key(|(_, id)| **id) {

@@ -72,8 +72,8 @@ impl WordPieces {
 }
 
 /// Returns whether a folder without `tokenizer.json` has BERT's list of words.
-pub(super) fn has_list(folder: &Path, said: &Json, model_type: Option<&str>) -> bool {
-    let class = said.get("tokenizer_class").and_then(Json::as_str);
+pub(super) fn has_list(folder: &Path, tokenizer_config: &Json, model_type: Option<&str>) -> bool {
+    let class = tokenizer_config.get("tokenizer_class").and_then(Json::as_str);
     let is_bert = class.map_or(model_type == Some("bert"), |class| class.starts_with("BertTokenizer"));
     is_bert && folder.join(LIST).is_file()
 }
@@ -82,14 +82,14 @@ pub(super) fn has_list(folder: &Path, said: &Json, model_type: Option<&str>) -> 
 ///
 /// # Errors
 /// When the file cannot be read.
-pub(super) fn list(folder: &Path, said: &Json) -> Result<File, CheckpointError> {
+pub(super) fn list(folder: &Path, tokenizer_config: &Json) -> Result<File, CheckpointError> {
     let text = ixc_files::read_text(&folder.join(LIST), MAX_BYTES)?;
     // The last of equal words is used, as in transformers.
     let ids = text.lines().map(str::to_owned).zip(0..);
     let ids: std::collections::HashMap<String, u32> = ids.collect();
-    let flag = |key: &str| said.get(key).and_then(Json::as_bool);
+    let flag = |key: &str| tokenizer_config.get(key).and_then(Json::as_bool);
     let named = |key: &str, usual: &str| {
-        let token = said.get(key);
+        let token = tokenizer_config.get(key);
         let text = token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
         text.unwrap_or(usual).to_owned()
     };

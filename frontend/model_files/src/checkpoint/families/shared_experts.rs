@@ -460,10 +460,10 @@ fn cohere_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     // Leading dense layers have their own period.
     let period = |key| config.require(&[key]).map(|period| period.max(1));
-    let (front, behind) = (period("prefix_dense_sliding_window_pattern")?, period("sliding_window_pattern")?);
+    let (front, after) = (period("prefix_dense_sliding_window_pattern")?, period("sliding_window_pattern")?);
     let windowed = |layer: u32| match layer.checked_sub(dense) {
         None => !(layer + 1).is_multiple_of(front),
-        Some(layer) => !(layer + 1).is_multiple_of(behind),
+        Some(layer) => !(layer + 1).is_multiple_of(after),
     };
     keys.flags("attention.sliding_window_pattern", (0..config.require(&["num_hidden_layers"])?).map(windowed));
     Ok(())
