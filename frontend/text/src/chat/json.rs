@@ -26,12 +26,12 @@ pub fn sequence(text: &str) -> Reading<Vec<&str>> {
             Some(Err(error)) if !error.is_eof() => return Reading::Wrong,
             Some(Err(_)) | None => return Reading::Unfinished,
         }
-        let (value, behind) = rest.split_at(reader.byte_offset());
+        let (value, after) = rest.split_at(reader.byte_offset());
         values.push(value.trim());
-        rest = behind.trim_start_matches(between);
+        rest = after.trim_start_matches(between);
         if rest.is_empty() {
             // A value must follow a comma; a semicolon may end the text.
-            return if behind.contains(',') { Reading::Unfinished } else { Reading::Whole(values) };
+            return if after.contains(',') { Reading::Unfinished } else { Reading::Whole(values) };
         }
         // Only white space separates numbers and words.
         if !rest.starts_with(['{', '[']) {

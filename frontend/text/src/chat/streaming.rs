@@ -309,9 +309,9 @@ impl CallStream {
         let mut end = None;
         while let Some(found) = text[value.search_from..].find(tags.close) {
             let close = value.search_from + found;
-            let behind = text[close + tags.close.len()..].trim_start();
+            let after = text[close + tags.close.len()..].trim_start();
             let next = [tags.key.open, tags.end].into_iter().filter(|next| !next.is_empty());
-            let mut follows = next.map(|next| word(behind, next));
+            let mut follows = next.map(|next| word(after, next));
             match follows.find(|next| !matches!(next, Err(Stop::Off))) {
                 Some(Ok(_)) => {
                     end = Some(close);

@@ -159,11 +159,11 @@ impl Conversation {
     /// they are too short to decide.
     pub(super) fn appears_in(&self, text: &str) -> Option<bool> {
         let users = self.messages.iter().filter(|message| message.role == "user");
-        let said: Vec<&str> = users.map(|message| message.content.trim()).filter(|said| !said.is_empty()).collect();
-        let longest = said.iter().max_by_key(|said| said.len());
+        let texts: Vec<&str> = users.map(|message| message.content.trim()).filter(|text| !text.is_empty()).collect();
+        let longest = texts.iter().max_by_key(|text| text.len());
         longest.map_or(Some(true), |longest| match text.contains(longest) {
             true => (longest.len() >= MIN_PROOF_BYTES).then_some(true),
-            false => Some(said.iter().any(|said| said.len() >= MIN_PROOF_BYTES && text.contains(said))),
+            false => Some(texts.iter().any(|user| user.len() >= MIN_PROOF_BYTES && text.contains(user))),
         })
     }
 

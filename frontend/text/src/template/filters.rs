@@ -90,9 +90,9 @@ fn lines(text: &str) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find(ENDS) {
         lines.push(&rest[..at]);
-        let behind = &rest[at..];
-        let end = behind.chars().next().map_or(0, char::len_utf8);
-        rest = behind.strip_prefix("\r\n").unwrap_or(&behind[end..]);
+        let after = &rest[at..];
+        let end = after.chars().next().map_or(0, char::len_utf8);
+        rest = after.strip_prefix("\r\n").unwrap_or(&after[end..]);
     }
     // A carriage return at the end and the added line feed are one line end.
     if !(rest.is_empty() && text.ends_with('\r')) {
@@ -222,7 +222,7 @@ pub fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &
 fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
     let words = |index: usize| arguments.get(index).and_then(Value::as_str);
     let whole = |index: usize| arguments.get(index).and_then(|value| i64::try_from(value.clone()).ok());
-    let parts = |before: &str, between: &str, behind: &str| Some(Value::from_iter([before, between, behind]));
+    let parts = |before: &str, between: &str, after: &str| Some(Value::from_iter([before, between, after]));
     let padded = |left: bool, right: bool| {
         let width = whole(0).and_then(|width| usize::try_from(width).ok()).unwrap_or(0).min(MOST_PADDED);
         let missing = width.saturating_sub(text.chars().count());
@@ -244,17 +244,17 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
         ("removeprefix", Some(words)) => Some(text.strip_prefix(words).unwrap_or(text).into()),
         ("removesuffix", Some(words)) => Some(text.strip_suffix(words).unwrap_or(text).into()),
         ("partition", Some(words)) => match text.split_once(words) {
-            Some((before, behind)) => parts(before, words, behind),
+            Some((before, after)) => parts(before, words, after),
             None => parts(text, "", ""),
         },
         ("rpartition", Some(words)) => match text.rsplit_once(words) {
-            Some((before, behind)) => parts(before, words, behind),
+            Some((before, after)) => parts(before, words, after),
             None => parts("", "", text),
         },
         ("rsplit", words) => {
-            let most = whole(1).and_then(|most| usize::try_from(most).ok());
-            let mut parts: Vec<&str> = match (words, most) {
-                (Some(words), Some(most)) => text.rsplitn(most + 1, words).collect(),
+            let max = whole(1).and_then(|max| usize::try_from(max).ok());
+            let mut parts: Vec<&str> = match (words, max) {
+                (Some(words), Some(max)) => text.rsplitn(max + 1, words).collect(),
                 (Some(words), None) => text.rsplit(words).collect(),
                 (None, None) => text.split_whitespace().rev().collect(),
                 (None, Some(_)) => return Ok(None),

@@ -33,8 +33,8 @@ pub fn render(program: &Path, source: &str, conversation: &Conversation) -> Resu
         |what: &str, error: &dyn std::fmt::Display| TemplateError::Failed { reason: format!("{what}: {error}") };
     let request = Request { source: source.to_owned(), conversation: conversation.clone() };
     let request = serde_json::to_vec(&request).map_err(|error| failed("request", &error))?;
-    let most = budget.output_bytes * ANSWER_BYTES_PER_OUTPUT_BYTE + ANSWER_BYTES;
-    let answer = helper::ask(program, RENDER_ARGUMENT, &request, most, &|| true).map_err(|death| of(death, budget))?;
+    let max = budget.output_bytes * ANSWER_BYTES_PER_OUTPUT_BYTE + ANSWER_BYTES;
+    let answer = helper::ask(program, RENDER_ARGUMENT, &request, max, &|| true).map_err(|death| of(death, budget))?;
     serde_json::from_slice(&answer).unwrap_or_else(|error| Err(failed("answer", &error)))
 }
 

@@ -43,8 +43,8 @@ impl Conversation {
     /// JSON arguments leave it unchanged.
     #[must_use]
     pub fn with_tools_in_prompt(&self, format: &Format, demand: Demand) -> Conversation {
-        let mut told = self.clone();
-        let Some(form) = written_call(format, NAME, ARGUMENTS) else { return told };
+        let mut described = self.clone();
+        let Some(form) = written_call(format, NAME, ARGUMENTS) else { return described };
         let tools: Vec<&str> = self.tools.iter().map(|tool| tool.as_str()).collect();
         let words = format!(
             "{} A call is written so, {ARGUMENTS} being an object as the tool's parameters say:\n{form}\nTools:\n{}",
@@ -52,15 +52,15 @@ impl Conversation {
             tools.join("\n")
         );
         let place = |role: &str| self.messages.iter().position(|message| message.role == role);
-        match (place("system").and_then(|at| told.messages.get_mut(at)), place("user")) {
+        match (place("system").and_then(|at| described.messages.get_mut(at)), place("user")) {
             (Some(system), _) => system.content = [&*system.content, &*words].join("\n\n"),
             (None, Some(user)) => {
-                let said = &mut told.messages[user].content;
+                let said = &mut described.messages[user].content;
                 *said = [&*words, &**said].join("\n\n");
             }
-            (None, None) => told.messages.insert(0, Message::new("user", words)),
+            (None, None) => described.messages.insert(0, Message::new("user", words)),
         }
-        told
+        described
     }
 
     /// Returns the conversation with calls and results as text, for templates that know neither.
@@ -162,19 +162,19 @@ mod tests {
     fn tool_descriptions_use_the_parsed_call_form() {
         let tool = Json::new(r#"{"type": "function", "function": {"name": "look"}}"#).unwrap();
         let format = find("generic").unwrap();
-        let told = |roles: &[&str]| {
+        let described = |roles: &[&str]| {
             let messages = roles.iter().map(|role| Message::new(*role, "x")).collect();
             let conversation = Conversation { messages, tools: vec![tool.clone()], ..Conversation::default() };
-            let told = conversation.with_tools_in_prompt(format, Demand::Call).messages;
-            told.into_iter().map(|message| (message.role, message.content)).collect::<Vec<_>>()
+            let described = conversation.with_tools_in_prompt(format, Demand::Call).messages;
+            described.into_iter().map(|message| (message.role, message.content)).collect::<Vec<_>>()
         };
         let words = "Call the tools that the answer needs, and write nothing else. A call is written so, ARGUMENTS being an object as the tool's parameters \
                      say:\n{\"tool_call\":\n{\"name\": \"NAME\", \"arguments\": ARGUMENTS}\n\n}\nTools:\n\
                      {\"type\": \"function\", \"function\": {\"name\": \"look\"}}";
         let of = |role: &str, text: String| (role.to_owned(), text);
-        assert_eq!(told(&["user", "system"]), [of("user", "x".into()), of("system", format!("x\n\n{words}"))]);
-        assert_eq!(told(&["assistant", "user"]), [of("assistant", "x".into()), of("user", format!("{words}\n\nx"))]);
-        assert_eq!(told(&["assistant"]), [of("user", words.into()), of("assistant", "x".into())]);
+        assert_eq!(described(&["user", "system"]), [of("user", "x".into()), of("system", format!("x\n\n{words}"))]);
+        assert_eq!(described(&["assistant", "user"]), [of("assistant", "x".into()), of("user", format!("{words}\n\nx"))]);
+        assert_eq!(described(&["assistant"]), [of("user", words.into()), of("assistant", "x".into())]);
         let (_, form) = words.split_once("say:\n").unwrap();
         let written = form.split_once("\nTools").unwrap().0.replace(ARGUMENTS, "{\"at\": {\"x\": 1\n}\n}");
         let (mut parser, mut answer) = (Parser::new(format, ""), Answer::default());
@@ -225,12 +225,12 @@ mod tests {
         };
         let calls = Message { tool_calls: vec![call("f"), call("g")], ..Message::new("assistant", "Wait.") };
         let messages = vec![Message::new("user", "x"), calls, result(Some("f"), "id_f"), result(None, "id_g")];
-        let told = Conversation { messages, ..Conversation::default() }.with_calls_as_text(find("qwen3").unwrap());
-        let said: Vec<_> = told.messages.iter().map(|message| (&*message.role, &*message.content)).collect();
+        let described = Conversation { messages, ..Conversation::default() }.with_calls_as_text(find("qwen3").unwrap());
+        let said: Vec<_> = described.messages.iter().map(|message| (&*message.role, &*message.content)).collect();
         let written = |name: &str| format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
         let calls = format!("Wait.\n{}\n{}", written("f"), written("g"));
         assert_eq!(said, [("user", "x"), ("assistant", &*calls), ("user", "Result of f:\n7\n\nResult of id_g:\n7")]);
-        assert!(told.messages.iter().all(|message| message.tool_calls.is_empty()));
+        assert!(described.messages.iter().all(|message| message.tool_calls.is_empty()));
     }
 
     /// Every format without headers has a form of calls that a prompt can describe.
@@ -239,8 +239,8 @@ mod tests {
         let messages = vec![Message::new("user", "Hi")];
         let conversation = Conversation { messages, tools: tools(&["look_up"]), ..Conversation::default() };
         for format in FORMATS {
-            let told = conversation.with_tools_in_prompt(format.for_calls(), Demand::Maybe);
-            let is_told = told.messages[0].content.contains("look_up");
+            let described = conversation.with_tools_in_prompt(format.for_calls(), Demand::Maybe);
+            let is_told = described.messages[0].content.contains("look_up");
             assert_eq!(is_told, !format.has_headers(), "{}", format.name);
         }
     }

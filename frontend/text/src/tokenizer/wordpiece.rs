@@ -64,9 +64,9 @@ impl WordPiece {
         // A token with the space begins a word, and matches nowhere else.
         let (mut left, mut begins) = (&spaced[..], true);
         while !left.is_empty() {
-            let least = if begins { SPM_SPACE.len_utf8() + 1 } else { 1 };
+            let min = if begins { SPM_SPACE.len_utf8() + 1 } else { 1 };
             let ends = left.char_indices().map(|(at, c)| at + c.len_utf8());
-            let ends: Vec<usize> = ends.take_while(|end| *end <= self.longest).filter(|end| *end >= least).collect();
+            let ends: Vec<usize> = ends.take_while(|end| *end <= self.longest).filter(|end| *end >= min).collect();
             let found = ends.into_iter().rev().find_map(|end| {
                 let piece = &left[..end];
                 // The space alone is a token that may continue a word.
