@@ -121,14 +121,14 @@ pub enum KernelError {
         dims: Vec<String>,
     },
     /// More rows than the kernel takes in a call.
-    #[error("{kernel} takes at most {most} rows in a call, not {found}")]
+    #[error("{kernel} takes at most {max} rows in a call, not {found}")]
     TooManyRows {
         /// The kernel.
         kernel: String,
         /// Requested number of rows.
         found: u32,
         /// Max number of rows.
-        most: u32,
+        max: u32,
     },
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
@@ -272,23 +272,23 @@ pub enum BundleError {
     },
     /// An invalid file name, which could lead out of the folder.
     #[error(
-        "file name \"{name}\": names here are letters, digits, `_`, `-` and `.`, do not start with `.`, and have at most {most} characters"
+        "file name \"{name}\": names here are letters, digits, `_`, `-` and `.`, do not start with `.`, and have at most {max} characters"
     )]
     Name {
         /// The name.
         name: String,
         /// Max characters of a name.
-        most: usize,
+        max: usize,
     },
     /// The folder exceeds a limit.
-    #[error("the bundle has {found} {what}; expected at most {most}")]
+    #[error("the bundle has {found} {what}; expected at most {max}")]
     TooMuch {
         /// The counted items.
         what: &'static str,
         /// The count.
         found: u64,
         /// The limit.
-        most: u64,
+        max: u64,
     },
     /// The path is a link, a folder or a device.
     #[error("{}: is not a regular file", path.display())]

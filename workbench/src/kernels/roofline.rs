@@ -116,13 +116,12 @@ const LEAST_BYTES: u64 = 64 << 20;
 fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     let free = memory().available.map(|free| free / 4);
     let group = cgroup_left().map(|left| left / 2);
-    let most =
-        [free, group, budget].into_iter().flatten().min().unwrap_or(u64::MAX).min(bandwidth::BUFFER_BYTES as u64);
-    let least = sizes.l3.or(sizes.l2).map_or(LEAST_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
-    if most < least {
-        return Err(format!("it takes {}, and only {} may be used", Bytes(least), Bytes(most)));
+    let max = [free, group, budget].into_iter().flatten().min().unwrap_or(u64::MAX).min(bandwidth::BUFFER_BYTES as u64);
+    let min = sizes.l3.or(sizes.l2).map_or(LEAST_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
+    if max < min {
+        return Err(format!("it takes {}, and only {} may be used", Bytes(min), Bytes(max)));
     }
-    Ok(usize::try_from(most).unwrap_or(usize::MAX))
+    Ok(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// Measures reading from the caches, with a part of each that fits into the budget: one or a few

@@ -195,9 +195,9 @@ pub fn dims(chosen: &TargetKernel, sizes: Option<Sizes>) -> Result<Vec<i64>, Ker
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
         (Sizes::Dims(dims), _) => Ok(dims),
         (Sizes::Rows(found), Some(spec)) => {
-            let most = spec.max_rows();
-            let dims = (found <= most).then(|| spec.dims_of_rows(found));
-            dims.ok_or_else(|| KernelError::TooManyRows { kernel: kernel.name.clone(), found, most })
+            let max = spec.max_rows();
+            let dims = (found <= max).then(|| spec.dims_of_rows(found));
+            dims.ok_or_else(|| KernelError::TooManyRows { kernel: kernel.name.clone(), found, max })
         }
         (Sizes::Rows(rows), None) => match kernel.dims.as_slice() {
             [] => Ok(Vec::new()),
@@ -227,9 +227,9 @@ mod tests {
         case_of(row, target, 1)
     }
 
-    fn case_of(row: &Row, target: Target, most: u32) -> Option<Case> {
+    fn case_of(row: &Row, target: Target, max: u32) -> Option<Case> {
         match choose(row.name, target) {
-            Ok(chosen) => Some(Case::new(chosen, Some(Sizes::Rows(row.rows.min(most))), 7).unwrap()),
+            Ok(chosen) => Some(Case::new(chosen, Some(Sizes::Rows(row.rows.min(max))), 7).unwrap()),
             Err(Error::Compile(error)) if matches!(*error, CompileError::Generate(_)) => {
                 println!("NO KERNEL: {} for {target:?}: {error}", row.name);
                 None

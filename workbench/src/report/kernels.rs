@@ -98,13 +98,13 @@ fn calls(plan: &Plan<Kernel>) -> Calls {
         }
     };
     for variant in tasks(plan).flat_map(|task| &task.variants) {
-        let most = variant.row_chunk.min(variant.up_to_rows).max(1);
-        for rows in [1, most] {
+        let max = variant.row_chunk.min(variant.up_to_rows).max(1);
+        for rows in [1, max] {
             note(variant.kernel.0, rows, variant);
         }
         if let Some(bands) = &variant.bands {
             let band = Variant { dims: bands.dims.clone(), bands: None, split: None, ..variant.clone() };
-            note(bands.kernel.0, most, &band);
+            note(bands.kernel.0, max, &band);
         }
     }
     calls

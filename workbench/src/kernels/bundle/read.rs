@@ -88,13 +88,13 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
 
 /// Checks everything that the index alone can show, and returns the features.
 fn check(index: &Index) -> Result<Features, BundleError> {
-    let most = |what, found: usize, most: u64| match found as u64 {
-        found if found > most => Err(BundleError::TooMuch { what, found, most }),
+    let check_count = |what, found: usize, max: u64| match found as u64 {
+        found if found > max => Err(BundleError::TooMuch { what, found, max }),
         _ => Ok(()),
     };
-    most("buffers", index.buffers.len(), index::MOST_ARGUMENTS)?;
-    most("dims", index.dims.len(), index::MOST_ARGUMENTS)?;
-    most("features", index.features.len(), index::MOST_ARGUMENTS)?;
+    check_count("buffers", index.buffers.len(), index::MOST_ARGUMENTS)?;
+    check_count("dims", index.dims.len(), index::MOST_ARGUMENTS)?;
+    check_count("features", index.features.len(), index::MOST_ARGUMENTS)?;
     let code = &index.code;
     check_value(|| "code.entry".into(), code.entry, code.entry == 0, || "0".into())?;
     let aligned = code.alignment.is_power_of_two() && code.alignment <= 4096;
@@ -120,7 +120,7 @@ fn check(index: &Index) -> Result<Features, BundleError> {
     let mut left = index::MOST_BUFFERS;
     for buffer in &index.buffers {
         let too_much =
-            || BundleError::TooMuch { what: "bytes of buffers", found: buffer.bytes, most: index::MOST_BUFFERS };
+            || BundleError::TooMuch { what: "bytes of buffers", found: buffer.bytes, max: index::MOST_BUFFERS };
         left = left.checked_sub(buffer.bytes).ok_or_else(too_much)?;
         for file in [&buffer.input, &buffer.expected].into_iter().flatten() {
             let right = file.bytes == buffer.bytes;
@@ -167,14 +167,14 @@ fn excerpt(text: &str) -> String {
 }
 
 /// Reads a file of the folder, and checks its length and checksum against the index.
-fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
+fn file(folder: &Path, file: &File, what: &'static str, max: u64) -> Result<Vec<u8>, Error> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &file.file;
     if name.is_empty() || name.len() > index::MOST_NAME || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(BundleError::Name { name: excerpt(name), most: index::MOST_NAME }.into());
+        return Err(BundleError::Name { name: excerpt(name), max: index::MOST_NAME }.into());
     }
     let path = folder.join(name);
-    let bytes = bytes(&path, Some(file.bytes), what, most)?;
+    let bytes = bytes(&path, Some(file.bytes), what, max)?;
     let found = format!("{:08x}", crc32fast::hash(&bytes));
     if found != file.crc32 {
         return Err(BundleError::Checksum { path, found, expected: excerpt(&file.crc32) }.into());
@@ -182,8 +182,8 @@ fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec
     Ok(bytes)
 }
 
-/// Reads a regular file of at most `most` bytes, and of exactly `expected` bytes if that is given.
-fn bytes(path: &Path, expected: Option<u64>, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
+/// Reads a regular file of at most `max` bytes, and of exactly `expected` bytes if that is given.
+fn bytes(path: &Path, expected: Option<u64>, what: &'static str, max: u64) -> Result<Vec<u8>, Error> {
     // A link could lead out of the folder.
     let mut file = match ixc_files::open_unlinked(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) || ixc_files::is_not_regular(&error) => {
@@ -194,8 +194,8 @@ fn bytes(path: &Path, expected: Option<u64>, what: &'static str, most: u64) -> R
     let metadata = file.metadata().map_err(Error::io(path, "read"))?;
     let length = |found: u64| BundleError::Length { path: path.to_owned(), found, expected: expected.unwrap_or(found) };
     let found = metadata.len();
-    if let Some(beyond) = [found, expected.unwrap_or(0)].into_iter().find(|&size| size > most) {
-        return Err(BundleError::TooMuch { what, found: beyond, most }.into());
+    if let Some(beyond) = [found, expected.unwrap_or(0)].into_iter().find(|&size| size > max) {
+        return Err(BundleError::TooMuch { what, found: beyond, max }.into());
     }
     if expected.is_some_and(|expected| expected != found) {
         return Err(length(found).into());

@@ -292,9 +292,9 @@ impl<'m> Steps<'m> {
             }
             defaults.push(default);
             found.into_iter().for_each(|(number, time)| pairs[number].push([default, time]));
-            let (most, times) = HOPELESS;
+            let (max, times) = HOPELESS;
             let is_close =
-                |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[default, other]| default > &(most * other));
+                |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[default, other]| default > &(max * other));
             // A single candidate is measured for the last time, and gets all rounds.
             left.retain(|number| pairs.len() == 1 || is_close(&pairs[*number]));
             if rounds >= HALVING_ROUND && round == rounds / 3 {
