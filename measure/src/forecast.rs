@@ -243,8 +243,8 @@ pub fn measure(model: Model, options: &LoadOptions, drive: &Choice, shape: &Shap
     let (one, _) = LayerTimes::measure(model, options, 1)?;
     let more = (layers - 1) as f64;
     // Noise can make the difference too small: a layer takes at least as long as its experts.
-    let per_layer = |several: f64, one: f64, least: f64| {
-        if few > 1 { ((several - one) / (few - 1) as f64).max(least) } else { 0.0 }
+    let per_layer = |several: f64, one: f64, min: f64| {
+        if few > 1 { ((several - one) / (few - 1) as f64).max(min) } else { 0.0 }
     };
     let experts = several.experts / few as f64;
     let token = one.token + more * per_layer(several.token, one.token, experts);

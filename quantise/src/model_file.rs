@@ -136,8 +136,8 @@ pub struct Plan<'m> {
 impl TensorPlan<'_> {
     /// Returns the type in the output.
     pub fn tensor_type(&self) -> TensorType {
-        let encoded = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
-        encoded.unwrap_or(self.tensor.tensor_type())
+        let new_type = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
+        new_type.unwrap_or(self.tensor.tensor_type())
     }
 
     /// Returns the bytes in the output.
@@ -162,8 +162,8 @@ impl Plan<'_> {
     /// Returns the number of tensors that need an importance matrix and have none.
     pub fn without_importance(&self) -> usize {
         let known = |name: &str| self.importance.is_some_and(|importance| importance.knows(name));
-        let encoded = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
-        encoded.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
+        let changed = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
+        changed.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
     }
 
     /// Returns the bytes of all tensors in the output.

@@ -151,16 +151,16 @@ impl Record {
             Err(TryLockError::Error(source)) => return Err(io("lock it")(source)),
             Ok(()) => {}
         }
-        let most = HEADER_BYTES + pieces as u64 * (PIECE_BYTES + positions as u64 * POSITION_BYTES);
+        let max = HEADER_BYTES + pieces as u64 * (PIECE_BYTES + positions as u64 * POSITION_BYTES);
         let mut bytes = Vec::new();
         if anew {
             file.set_len(0).map_err(io("write"))?;
         }
         file.seek(SeekFrom::Start(0))
-            .and_then(|_| (&file).take(most + 1).read_to_end(&mut bytes))
+            .and_then(|_| (&file).take(max + 1).read_to_end(&mut bytes))
             .map_err(io("read"))?;
-        if bytes.len() as u64 > most {
-            let problem = format!("part of a file of more than {most} bytes; {pieces} pieces have at most that many");
+        if bytes.len() as u64 > max {
+            let problem = format!("part of a file of more than {max} bytes; {pieces} pieces have at most that many");
             return Err(RecordError::Malformed { path, line: 1, problem });
         }
         // An incomplete last line is written again.
