@@ -37,8 +37,8 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// Makes the record for a window or chunks, or for places of `positions_per_place` positions. Memory has room
-    /// for `place_capacity` places, and steps have at most `max_tokens`.
+    /// Makes the record for a window or chunks, or for places of `positions_per_place` positions.
+    /// Memory has room for `place_capacity` places, and steps have at most `max_tokens`.
     ///
     /// # Errors
     /// Fails if the system refuses memory.

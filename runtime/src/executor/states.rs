@@ -385,7 +385,7 @@ impl States {
     }
 
     /// Becomes a copy of other states of the same plan and size. `used` of their positions were
-    /// written. `position` is one that their [`States::reach`] returned. `own_ranges` positions of these
+    /// written. `position` is one that their [`States::reach`] returned. `own` positions of these
     /// states were written. With a pool, both share their common pages.
     pub(crate) fn copy_from(
         &mut self,

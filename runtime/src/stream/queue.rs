@@ -1,8 +1,8 @@
 //! The queue of reads: routed blocks before predicted ones.
 //!
-//! A [`ReadJob`] reads one block. It is divided into reads of a max size, so that the drive has many
-//! reads at once. A predicted job can be cancelled: its reads that have not started never do. A
-//! predicted job that the router confirms becomes a routed one in place.
+//! A [`ReadJob`] reads one block. It is divided into reads of a max size, so that the drive has
+//! many reads at once. A predicted job can be cancelled: its reads that have not started never do.
+//! A predicted job that the router confirms becomes a routed one in place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
