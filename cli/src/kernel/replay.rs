@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long)]
     emulate: bool,
     /// Maximum number of emulated instructions. More is reported as an endless loop.
-    #[arg(long, value_name = "N", default_value_t = replay::MOST_STEPS)]
+    #[arg(long, value_name = "N", default_value_t = replay::MAX_STEPS)]
     steps: u64,
     /// Print JSON.
     #[arg(long)]

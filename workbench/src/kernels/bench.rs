@@ -28,7 +28,7 @@ const ROUND_SECONDS: f64 = 0.02;
 /// Rounds of warm-up: caches, clock rate, page faults.
 const WARM_UP: u32 = 2;
 /// Max bytes of all alternating sets of buffers, over all threads.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// Memory level of a kernel's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -116,7 +116,7 @@ fn buffer_sets(case: &Case, place: MemoryLevel, threads: usize) -> usize {
             let all: usize = case.before.iter().map(Vec::len).sum::<usize>().max(1);
             let weights = usize::try_from(call_work(case).bytes).unwrap_or(all).max(1);
             let wanted = (bandwidth::BUFFER_BYTES / threads).div_ceil(weights);
-            wanted.min((MOST_BYTES / threads / all).max(1)).max(2)
+            wanted.min((MAX_BYTES / threads / all).max(1)).max(2)
         }
     }
 }

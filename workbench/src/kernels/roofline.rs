@@ -105,7 +105,7 @@ fn products(target: Target, threads: usize) -> Result<Vec<ProductRate>, Error> {
 }
 
 /// Min bytes to read if the size of the last cache level is unknown.
-const LEAST_BYTES: u64 = 64 << 20;
+const MIN_BYTES: u64 = 64 << 20;
 
 /// Returns how many bytes to read in the measurement: at most a quarter of the free memory, half of
 /// the control groups' rest, and the budget.
@@ -117,7 +117,7 @@ fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     let free = memory().available.map(|free| free / 4);
     let group = cgroup_left().map(|left| left / 2);
     let max = [free, group, budget].into_iter().flatten().min().unwrap_or(u64::MAX).min(bandwidth::BUFFER_BYTES as u64);
-    let min = sizes.l3.or(sizes.l2).map_or(LEAST_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
+    let min = sizes.l3.or(sizes.l2).map_or(MIN_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
     if max < min {
         return Err(format!("it takes {}, and only {} may be used", Bytes(min), Bytes(max)));
     }

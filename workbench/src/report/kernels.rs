@@ -21,7 +21,7 @@ use crate::Error;
 use crate::kernels::show;
 
 /// Max number of lines of a kernel's IR, and of its instructions.
-const MOST_LINES: usize = 20_000;
+const MAX_LINES: usize = 20_000;
 
 /// A kernel.
 #[derive(Clone, Debug, Serialize)]
@@ -187,9 +187,9 @@ fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
 
 /// Returns a text's first lines, and the number of omitted lines.
 fn cut(text: &str) -> (String, usize) {
-    match text.lines().count().saturating_sub(MOST_LINES) {
+    match text.lines().count().saturating_sub(MAX_LINES) {
         0 => (text.to_owned(), 0),
-        more => (text.lines().take(MOST_LINES).map(|line| format!("{line}\n")).collect(), more),
+        more => (text.lines().take(MAX_LINES).map(|line| format!("{line}\n")).collect(), more),
     }
 }
 
@@ -203,7 +203,7 @@ fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>, usize) {
     let named: BTreeSet<&str> = listed.iter().filter_map(|line| label(&line.text)).collect();
     let (mut text, mut origins, mut more) = (String::new(), Vec::new(), 0);
     let mut push = |line: &str, origin: Option<u32>| {
-        if origins.len() < MOST_LINES {
+        if origins.len() < MAX_LINES {
             text.push_str(line);
             text.push('\n');
             origins.push(origin.and_then(|origin| i32::try_from(origin).ok()).unwrap_or(-1));
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn cut_lines_are_counted() {
         let lines = |n: usize| "a\n".repeat(n);
-        assert_eq!(cut(&lines(MOST_LINES)), (lines(MOST_LINES), 0));
-        assert_eq!(cut(&lines(MOST_LINES + 3)), (lines(MOST_LINES), 3));
+        assert_eq!(cut(&lines(MAX_LINES)), (lines(MAX_LINES), 0));
+        assert_eq!(cut(&lines(MAX_LINES + 3)), (lines(MAX_LINES), 3));
     }
 }

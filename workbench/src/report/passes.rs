@@ -29,8 +29,8 @@ use super::graph;
 /// Number of equal lines around changes.
 const CONTEXT_LINES: usize = 2;
 /// Max lines of a diff, and max diffs of a pass.
-const MOST_LINES: usize = 1500;
-const MOST_DIFFS: usize = 16;
+const MAX_LINES: usize = 1500;
+const MAX_DIFFS: usize = 16;
 /// Time limit for a comparison of two texts; longer ones give a coarser diff.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -135,7 +135,7 @@ fn diffs(before: &FoldedSections<String>, after: &FoldedSections<String>) -> (Ve
         let (lines, more) = diff(&body(before, old), &body(after, new));
         (!lines.is_empty()).then(|| Diff { sections: section_names(&sections), lines, more })
     });
-    let shown: Vec<Diff> = all.by_ref().take(MOST_DIFFS).collect();
+    let shown: Vec<Diff> = all.by_ref().take(MAX_DIFFS).collect();
     (shown, all.count())
 }
 
@@ -160,8 +160,8 @@ fn diff(before: &[String], after: &[String]) -> (Vec<String>, usize) {
             }
         }
     }
-    let more = lines.len().saturating_sub(MOST_LINES);
-    lines.truncate(MOST_LINES);
+    let more = lines.len().saturating_sub(MAX_LINES);
+    lines.truncate(MAX_LINES);
     (lines, more)
 }
 
@@ -338,18 +338,18 @@ mod tests {
         let lines = [" a", "-b", " c"].map(str::to_owned).to_vec();
         assert_eq!(found, [Diff { sections: "layers 0, 1".to_owned(), lines, more: 0 }]);
         assert_eq!(more, 0);
-        let many: Vec<[String; 1]> = (0..MOST_DIFFS + 3).map(|i| [i.to_string()]).collect();
+        let many: Vec<[String; 1]> = (0..MAX_DIFFS + 3).map(|i| [i.to_string()]).collect();
         let many: Vec<Vec<&str>> = many.iter().map(|line| line.iter().map(String::as_str).collect()).collect();
         let many: Vec<&[&str]> = many.iter().map(Vec::as_slice).collect();
         let (found, more) = diffs(&FoldedSections::default(), &folded(&many));
-        assert_eq!((found.len(), more), (MOST_DIFFS, 3));
+        assert_eq!((found.len(), more), (MAX_DIFFS, 3));
     }
 
     #[test]
     fn a_diff_has_a_bound() {
-        let lines: Vec<String> = (0..MOST_LINES + 5).map(|i| i.to_string()).collect();
+        let lines: Vec<String> = (0..MAX_LINES + 5).map(|i| i.to_string()).collect();
         let (shown, more) = diff(&[], &lines);
-        assert_eq!((shown.len(), more), (MOST_LINES, 5));
+        assert_eq!((shown.len(), more), (MAX_LINES, 5));
         assert_eq!(diff(&lines, &lines).0, Vec::<String>::new());
     }
 }

@@ -16,16 +16,16 @@ use crate::Error;
 use crate::kernels::roofline::Roofline;
 
 /// Max size of a trace.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 /// Max number of steps that are listed; further ones count in sums only.
-const MOST_STEPS: usize = 4096;
+const MAX_STEPS: usize = 4096;
 /// Intervals of the timeline of experts in memory.
 const PARTS: usize = 480;
 /// Max number of expert groups, and max number of experts in a group.
-const MOST_GROUPS: usize = 1024;
-const MOST_EXPERTS: usize = 4096;
+const MAX_GROUPS: usize = 1024;
+const MAX_EXPERTS: usize = 4096;
 /// Max number of names of threads' work.
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 
 /// Measurements of a trace.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -211,7 +211,7 @@ impl EventSums {
                 event.name.split_whitespace().filter(|word| word.parse::<u64>().is_err()).collect::<Vec<_>>().join(" ")
             }
         };
-        if self.work.len() >= MOST_NAMES && !self.work.contains_key(&name) {
+        if self.work.len() >= MAX_NAMES && !self.work.contains_key(&name) {
             return;
         }
         let work = self.work.entry(name).or_default();
@@ -223,7 +223,7 @@ impl EventSums {
         let bytes = &mut work.bytes[usize::from(long)];
         *bytes = bytes.saturating_add(event.args.bytes.unwrap_or(0));
         if let Some(kernel) = event.args.kernel.as_deref()
-            && (self.kernels.len() < MOST_NAMES || self.kernels.contains_key(kernel))
+            && (self.kernels.len() < MAX_NAMES || self.kernels.contains_key(kernel))
         {
             let time = self.kernels.entry(kernel.to_owned()).or_default();
             *(if long { &mut time.prefill } else { &mut time.decode }) += event.dur;
@@ -236,7 +236,7 @@ impl EventSums {
         let whole = event.name.strip_prefix("layer ").and_then(|rest| rest.split_once(" expert "));
         let Some((group, expert)) = whole.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?))) else { return };
         self.slots.insert(event.tid, end);
-        if group < MOST_GROUPS && expert < MOST_EXPERTS {
+        if group < MAX_GROUPS && expert < MAX_EXPERTS {
             self.held.push((group, expert, start, end));
         }
     }
@@ -330,7 +330,7 @@ impl TraceView {
     /// # Errors
     /// If the file cannot be read, or is not a trace of ixc.
     pub fn read(path: &Path) -> Result<TraceView, Error> {
-        let text = ixc_files::read_text(path, MOST_BYTES)?;
+        let text = ixc_files::read_text(path, MAX_BYTES)?;
         TraceView::parse(&text, path).map_err(|source| Error::Trace { path: path.to_owned(), source })
     }
 
@@ -340,11 +340,11 @@ impl TraceView {
             return Err(de::Error::custom("no lane of steps; expected the trace of a run"));
         }
         let residency = events.residency();
-        let more_steps = events.steps.len().saturating_sub(MOST_STEPS);
+        let more_steps = events.steps.len().saturating_sub(MAX_STEPS);
         let mut steps = events.steps;
         let one_steps = steps.iter().filter(|step| step.2 == 1).count();
         let long_tokens = steps.iter().map(|step| step.2).filter(|&tokens| tokens != 1).fold(0, u64::saturating_add);
-        steps.truncate(MOST_STEPS);
+        steps.truncate(MAX_STEPS);
         let named = |(name, work): (String, Work)| {
             let kind = if work.task { without_number(&name) } else { name.clone() };
             Work { name, kind, ..work }
@@ -420,11 +420,11 @@ mod tests {
     /// Checks that sums and their divisors cover all steps, including those that are not listed.
     #[test]
     fn unlisted_steps_count_in_sums() {
-        let steps = (0..MOST_STEPS + 5)
+        let steps = (0..MAX_STEPS + 5)
             .map(|i| format!(r#"{{"ph":"X","pid":1,"ts":{}.0,"dur":1.0,"args":{{"tokens":1}}}}"#, 200 + i));
         let text = format!("{HEAD}{}]}}", steps.collect::<Vec<_>>().join(","));
         let view = TraceView::parse(&text, Path::new("t.json")).unwrap();
-        assert_eq!((view.steps.len(), view.more_steps, view.one_steps), (MOST_STEPS, 7, MOST_STEPS + 6));
+        assert_eq!((view.steps.len(), view.more_steps, view.one_steps), (MAX_STEPS, 7, MAX_STEPS + 6));
     }
 
     #[test]

@@ -11,15 +11,15 @@ pub const FORMAT: &str = "ixc-kernel";
 pub const VERSION: u64 = 1;
 
 /// Max bytes of an index: a thousand times the usual size.
-pub const MOST_INDEX: u64 = 4 << 20;
+pub const MAX_INDEX: u64 = 4 << 20;
 /// Max bytes of code.
-pub const MOST_CODE: u64 = 16 << 20;
+pub const MAX_CODE: u64 = 16 << 20;
 /// Max bytes of all buffers together.
-pub const MOST_BUFFERS: u64 = ixc_kernels::catalogue::inputs::MAX_BYTES;
+pub const MAX_BUFFERS: u64 = ixc_kernels::catalogue::inputs::MAX_BYTES;
 /// Max number of buffers, and max number of dims.
-pub const MOST_ARGUMENTS: u64 = 64;
+pub const MAX_ARGUMENTS: u64 = 64;
 /// Max number of characters in a file name.
-pub const MOST_NAME: usize = 100;
+pub const MAX_NAME: usize = 100;
 
 /// The index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,7 +44,7 @@ struct Head {
 /// inconsistent.
 pub fn read(folder: &Path) -> Result<Bundle, Error> {
     let path = folder.join(index::FILE);
-    let text = bytes(&path, None, "bytes of an index", index::MOST_INDEX)?;
+    let text = bytes(&path, None, "bytes of an index", index::MAX_INDEX)?;
     let malformed = |error: serde_json::Error| BundleError::Index { path: path.clone(), reason: error.to_string() };
     let head: Head = serde_json::from_slice(&text).map_err(malformed)?;
     if head.format != index::FORMAT || head.version != index::VERSION {
@@ -54,12 +54,12 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
     }
     let index: Index = serde_json::from_slice(&text).map_err(malformed)?;
     let features = check(&index)?;
-    let code = file(folder, &index.code.file, "bytes of code", index::MOST_CODE)?;
+    let code = file(folder, &index.code.file, "bytes of code", index::MAX_CODE)?;
     let mut before = Vec::new();
     let mut expected = Vec::new();
     for buffer in &index.buffers {
         let start = match &buffer.input {
-            Some(input) => file(folder, input, "bytes of a buffer", index::MOST_BUFFERS)?,
+            Some(input) => file(folder, input, "bytes of a buffer", index::MAX_BUFFERS)?,
             // The size was checked against the limit.
             None => vec![buffer.fill; buffer.bytes as usize],
         };
@@ -75,7 +75,7 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
             }
         }
         expected.push(match (&buffer.expected, buffer.kind) {
-            (Some(expected), _) => Some(file(folder, expected, "bytes of a buffer", index::MOST_BUFFERS)?),
+            (Some(expected), _) => Some(file(folder, expected, "bytes of a buffer", index::MAX_BUFFERS)?),
             (None, BufferAccess::Read | BufferAccess::Index) => Some(start.clone()),
             (None, BufferAccess::Write | BufferAccess::ReadWrite | BufferAccess::Scratch) => None,
         });
@@ -92,9 +92,9 @@ fn check(index: &Index) -> Result<Features, BundleError> {
         found if found > max => Err(BundleError::TooMuch { what, found, max }),
         _ => Ok(()),
     };
-    check_count("buffers", index.buffers.len(), index::MOST_ARGUMENTS)?;
-    check_count("dims", index.dims.len(), index::MOST_ARGUMENTS)?;
-    check_count("features", index.features.len(), index::MOST_ARGUMENTS)?;
+    check_count("buffers", index.buffers.len(), index::MAX_ARGUMENTS)?;
+    check_count("dims", index.dims.len(), index::MAX_ARGUMENTS)?;
+    check_count("features", index.features.len(), index::MAX_ARGUMENTS)?;
     let code = &index.code;
     check_value(|| "code.entry".into(), code.entry, code.entry == 0, || "0".into())?;
     let aligned = code.alignment.is_power_of_two() && code.alignment <= 4096;
@@ -117,10 +117,10 @@ fn check(index: &Index) -> Result<Features, BundleError> {
             || format!("{} to {}", dim.lo, dim.hi),
         )?;
     }
-    let mut left = index::MOST_BUFFERS;
+    let mut left = index::MAX_BUFFERS;
     for buffer in &index.buffers {
         let too_much =
-            || BundleError::TooMuch { what: "bytes of buffers", found: buffer.bytes, max: index::MOST_BUFFERS };
+            || BundleError::TooMuch { what: "bytes of buffers", found: buffer.bytes, max: index::MAX_BUFFERS };
         left = left.checked_sub(buffer.bytes).ok_or_else(too_much)?;
         for file in [&buffer.input, &buffer.expected].into_iter().flatten() {
             let right = file.bytes == buffer.bytes;
@@ -170,8 +170,8 @@ fn excerpt(text: &str) -> String {
 fn file(folder: &Path, file: &File, what: &'static str, max: u64) -> Result<Vec<u8>, Error> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &file.file;
-    if name.is_empty() || name.len() > index::MOST_NAME || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(BundleError::Name { name: excerpt(name), max: index::MOST_NAME }.into());
+    if name.is_empty() || name.len() > index::MAX_NAME || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(BundleError::Name { name: excerpt(name), max: index::MAX_NAME }.into());
     }
     let path = folder.join(name);
     let bytes = bytes(&path, Some(file.bytes), what, max)?;

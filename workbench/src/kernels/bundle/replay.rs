@@ -12,7 +12,7 @@ use crate::kernels::run::{Engine, slices};
 
 /// Default limit of emulated instructions for foreign code: a thousand times those of a large
 /// kernel. Code that needs more has probably an endless loop.
-pub const MOST_STEPS: u64 = 1 << 32;
+pub const MAX_STEPS: u64 = 1 << 32;
 
 /// Result of a replay.
 #[derive(Clone, Debug)]

@@ -25,9 +25,9 @@ use ixc_compile::tuned::Speedup;
 use ixc_measure::ratio::Ratio;
 
 /// Min seconds of a measurement.
-const LEAST_SECONDS: f64 = 0.02;
+const MIN_SECONDS: f64 = 0.02;
 /// Max number of steps in a measurement.
-const MOST_STEPS: u32 = 256;
+const MAX_STEPS: u32 = 256;
 /// Rounds after which the slower candidates are dropped.
 const HALVING_ROUND: u32 = 6;
 /// Candidates that are left then.
@@ -138,7 +138,7 @@ impl<'m> Steps<'m> {
         // The first step touches new pages: run it untimed.
         self.time(rows, 1)?;
         let step = self.time(rows, 2)?.wall.max(1e-7);
-        Ok(((LEAST_SECONDS / step).ceil() as u32).clamp(1, MOST_STEPS))
+        Ok(((MIN_SECONDS / step).ceil() as u32).clamp(1, MAX_STEPS))
     }
 
     /// Returns the products that take at least `min_share` of the step time, the slowest first.
