@@ -657,7 +657,7 @@ impl Format {
 
     /// Returns the format for answers that must call a tool. This is `self` if its calls have
     /// arguments in JSON. Otherwise it is a generic format, which the prompt must describe
-    /// ([`Conversation::with_tools_in_prompt`](crate::template::Conversation::with_tools_in_prompt)).
+    /// ([`with_tools_in_prompt`](crate::template::Conversation::with_tools_in_prompt)).
     pub fn for_calls(&'static self) -> &'static Format {
         let thinks = self.moves.iter().any(|of| of.to == Reasoning);
         let name = match (self.has_headers() || self.call_frame("").is_some(), thinks) {
