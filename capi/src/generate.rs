@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use ixc::generator::{End, Event, Request};
 use ixc::grammar::Source;
-use ixc::output_text::{OutputText, StopStrings};
 use ixc::runtime::sample::Settings;
 use ixc::text::chat::{Answer, Delta, Parser, ToolCall};
-use ixc::text::tokenizer::DecodeOptions;
 
 use crate::arguments::{HandlePlace, SizedStruct, free, not_null, optional_string, sized, slice, texts, write_sized};
 use crate::cancel::IxcCancel;
@@ -162,7 +160,7 @@ pub struct IxcGeneration {
 pub(crate) struct Options {
     settings: Arc<Settings>,
     limit: Option<usize>,
-    stop: StopStrings,
+    stop: Arc<[String]>,
     source: Option<Source>,
     on_text: IxcTextCallback,
     user: *mut c_void,
@@ -206,7 +204,7 @@ impl Options {
         Ok(Options {
             settings: Arc::new(settings),
             limit: Some(given.max_tokens).filter(|&tokens| tokens > 0),
-            stop: StopStrings::new(stop),
+            stop: stop.into_iter().map(Into::into).collect(),
             source,
             on_text: given.on_text,
             user: given.user,
@@ -264,8 +262,7 @@ impl Assembler<'_> {
     }
 
     /// Ends the answer.
-    fn finish(mut self, rest: &str, token: u32, is_cut: bool) -> Answer {
-        self.push(rest, token);
+    fn finish(mut self, token: u32, is_cut: bool) -> Answer {
         if let Some(parser) = self.parser.take() {
             let deltas = if is_cut { parser.finish_cut() } else { parser.finish() };
             self.extend(deltas, token);
@@ -317,27 +314,30 @@ pub(crate) fn generate(
         }
         None => None,
     };
+    // A text needs a tokenizer.
+    model.tokenizer()?;
     let sampler = running.sampler.clone();
     let request = Request {
         limit: options.limit,
         ignore_end: options.has(flags::IGNORE_END),
         cache_prompt: !options.has(flags::NO_CACHE),
-        resumed: sampler.filter(|_| options.has(flags::RESUME_SAMPLER)),
+        sampler_state: sampler.filter(|_| options.has(flags::RESUME_SAMPLER)),
+        stop: Arc::clone(&options.stop),
+        show_special: parser.is_some() || options.has(flags::SHOW_SPECIAL),
         grammar,
         ..Request::new(prompt, Arc::clone(&options.settings))
     };
-    let show_special = parser.is_some() || options.has(flags::SHOW_SPECIAL);
-    let decoder = model.tokenizer()?.stream(DecodeOptions { show_special, at_start: false });
-    let mut output = OutputText::new(Some(decoder), options.stop.clone());
     let mut assembler = Assembler { options, parser, answer: Answer::default(), is_stopped: false };
     let (mut last, mut is_cancelled) = (0, false);
     let result = running.session.generate(&request, |event| -> Result<ControlFlow<()>, ixc::Error> {
         if let &Event::Token { token, .. } = event {
             last = token;
-            assembler.push(&output.push(token)?, token);
+        }
+        if let Some(text) = event.text() {
+            assembler.push(text, last);
         }
         is_cancelled = options.cancel.is_set();
-        Ok(match assembler.is_stopped || is_cancelled || output.stopped() {
+        Ok(match assembler.is_stopped || is_cancelled {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         })
@@ -345,13 +345,12 @@ pub(crate) fn generate(
     running.sampler = None;
     let generation = result.inspect_err(|_| running.text.clear())?;
     running.text = [prompt, &generation.tokens].concat();
-    let is_stop = output.stopped();
     let is_stopped = assembler.is_stopped;
-    let is_cut = matches!(generation.end, End::Limit | End::Context | End::Stopped) && !is_stop;
-    let answer = assembler.finish(&output.finish().text, last, is_cut);
+    let is_cut = matches!(generation.end, End::Limit | End::Context | End::Stopped);
+    let answer = assembler.finish(last, is_cut);
     let end = match generation.end {
-        _ if is_stop => IxcEnd::Stop,
         End::Token(_) => IxcEnd::Token,
+        End::StopString(_) => IxcEnd::Stop,
         End::Grammar => IxcEnd::Grammar,
         End::Limit => IxcEnd::Limit,
         End::Context => IxcEnd::Context,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ixc_generate::chat::{self, Chat, Fitted};
-use ixc_generate::generator::{End, Event, Request};
-use ixc_generate::output_text::{OutputText, RestOfText, StopStrings};
+use ixc_generate::generator::{End, Request};
+use ixc_generate::output_text::StopStrings;
 use ixc_generate::session::{Generation, Session};
 use ixc_generate::speculate::Tally;
 use ixc_generate::timing::Phase;
@@ -21,7 +21,6 @@ use ixc_runtime::processors::PinRefusal;
 use ixc_runtime::stream::store::ExpertCache;
 use ixc_runtime::stream::store::stats::Stats;
 use ixc_text::chat::{Answer, Parser};
-use ixc_text::tokenizer::DecodeOptions;
 use ixc_workbench::kernels::roofline::Roofline;
 use serde_json::json;
 
@@ -156,10 +155,6 @@ impl Writer<'_> {
             self.session.model().engine().stream().filter(|_| self.params.stats.is_some()).map(ExpertCache::stats);
         let tokenizer = self.session.model().tokenizer()?.clone();
         let mut shown = DisplayedAnswer::new(parser);
-        // Markers of answers are control tokens in some vocabularies.
-        let show_special = shown.reads_markers();
-        let decoder = tokenizer.stream(DecodeOptions { show_special, at_start: false });
-        let mut text = OutputText::new(Some(decoder), StopStrings::new(&self.params.sampling.stop));
         let mut last = '\n';
         let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
             last = text.chars().next_back().unwrap_or(last);
@@ -171,27 +166,32 @@ impl Writer<'_> {
         let out = &mut *self.out;
         let sampling = self.params.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
         let mut watch = Some(Watch::new(&self.gauge));
-        let request = Request { limit, grammar: self.params.grammar.clone(), ..Request::new(tokens, sampling) };
+        let request = Request {
+            limit,
+            stop: self.params.sampling.stop.clone().into(),
+            // Markers of answers are control tokens in some vocabularies.
+            show_special: shown.reads_markers(),
+            grammar: self.params.grammar.clone(),
+            ..Request::new(tokens, sampling)
+        };
         let (each, seconds) = LONG_STEP;
         let long = seconds * self.session.model().engine().max_tokens().div_ceil(each);
         let (begin, mut writing) = (Instant::now(), self.converses.then(|| TextGuard::begin(long)));
         let generation = self.session.generate(&request, |event| -> anyhow::Result<ControlFlow<()>> {
-            if let &Event::Token { token, .. } = event {
+            if let Some(text) = event.text() {
                 // Clear the progress line before text appears.
                 drop(watch.take());
                 // From here on, before text appears, Ctrl-C ends the text and not the program.
                 writing.get_or_insert_with(|| TextGuard::begin(begin.elapsed()));
-                show(out, &shown.push(&text.push(token).map_err(ixc_error::Error::from)?))?;
+                show(out, &shown.push(text))?;
             }
             let is_interrupted = writing.as_ref().is_some_and(TextGuard::is_interrupted);
-            Ok(if is_interrupted || text.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if is_interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         drop(writing);
         drop(watch);
-        let RestOfText { text, stop } = text.finish();
-        let text = shown.push(&text);
         let (rest, answer) = shown.finish();
-        show(out, &(text + &rest))?;
+        show(out, &rest)?;
         if last != '\n' {
             writeln!(out)?;
         }
@@ -214,7 +214,7 @@ impl Writer<'_> {
             None => {}
         }
         self.advise(&generation);
-        let interrupted = generation.end == End::Stopped && stop.is_none();
+        let interrupted = generation.end == End::Stopped;
         Ok(WrittenText { tokens: generation.tokens, interrupted, answer })
     }
 

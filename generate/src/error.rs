@@ -193,6 +193,9 @@ pub enum Error {
     /// Invalid rows for experts, or experts that cannot be read.
     #[error(transparent)]
     Layer(#[from] LayerError),
+    /// A step panicked, so that its requests have no results.
+    #[error("the engine failed at this step; the server's log says where")]
+    StepPanicked,
     /// The thread that runs experts has ended.
     #[error("the thread that runs experts has ended; load the plan again")]
     NoMoe,
@@ -249,7 +252,7 @@ impl Error {
             // Reading the drive was the request.
             Error::Drive { .. } => Class::Io,
             Error::PlanSays { .. } | Error::NotPlan { .. } => Class::Usage,
-            Error::NoMoe => Class::Failed,
+            Error::NoMoe | Error::StepPanicked => Class::Failed,
             Error::OtherTarget { .. }
             | Error::OtherOutput { .. }
             | Error::NoEarlyRouters

@@ -70,10 +70,11 @@ use ixc_text::tokenizer::Tokenizer;
 use crate::Error;
 use crate::loaded_model::LoadedModel;
 use crate::masks::{Bell, Budget, Masks};
+use crate::output_text::OutputText;
 use crate::prompt_cache::{self, PromptCache};
 use crate::slot_file;
 use crate::speculate::{Speculation, Tally};
-pub use request::{End, Event, FinalText, Request, RequestId};
+pub use request::{DraftCounts, End, Event, FinalState, LogProbs, Request, RequestId};
 
 /// Default limit of prompt tokens in a step that also generates tokens. A larger limit computes
 /// prompts sooner, since a step reads weights once, but delays the generated tokens.
@@ -124,10 +125,12 @@ enum Callers {
 
 /// Request with a slot.
 #[derive(Debug)]
-struct Active {
+struct ActiveRequest {
     id: RequestId,
     request: Request,
     sampler: Sampler,
+    /// Assembler of the text.
+    output: OutputText,
     /// Masks of the request's grammar.
     masks: Option<Masks>,
     /// Reason of the end with the last token, unless the grammar ends there, too.
@@ -142,7 +145,7 @@ struct Slot {
     sequence: SequenceId,
     /// Tokens that its states hold.
     cached: Vec<u32>,
-    active: Option<Active>,
+    active: Option<ActiveRequest>,
     /// Tokens of the last request's prompt. Later tokens were computed one by one.
     prompt: usize,
     /// Whether only its request may read the cached tokens.

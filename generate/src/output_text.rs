@@ -14,15 +14,15 @@
 
 use std::sync::Arc;
 
-use ixc_text::tokenizer::{Stream, TokenizerError};
+use ixc_text::tokenizer::{DecodeOptions, Stream, Tokenizer};
 
-/// Assembler of text from tokens.
+/// Assembler of text from tokens: the generator has one for each request.
 ///
 /// Invariant: the text that it returns is final. No later token changes it or stops before its end.
 #[derive(Debug)]
-pub struct OutputText<'t> {
+pub struct OutputText {
     /// Decoder of tokens. Without a tokenizer, tokens have no text.
-    decoder: Option<Stream<'t>>,
+    decoder: Option<Stream<Arc<Tokenizer>>>,
     stop: StopStrings,
 }
 
@@ -35,19 +35,19 @@ pub struct RestOfText {
     pub stop: Option<String>,
 }
 
-impl<'t> OutputText<'t> {
-    /// Creates an assembler without tokens.
-    pub fn new(decoder: Option<Stream<'t>>, stop: StopStrings) -> OutputText<'t> {
-        OutputText { decoder, stop }
+impl OutputText {
+    /// Creates an assembler of the text after a prompt. `show_special` shows control tokens as
+    /// their names.
+    pub fn new(tokenizer: Option<Arc<Tokenizer>>, show_special: bool, stop: StopStrings) -> OutputText {
+        let options = DecodeOptions { show_special, at_start: false };
+        OutputText { decoder: tokenizer.map(|tokenizer| Stream::new(tokenizer, options)), stop }
     }
 
-    /// Adds a token. Returns the text that is final now.
-    ///
-    /// # Errors
-    /// When the tokenizer has no such token.
-    pub fn push(&mut self, token: u32) -> Result<String, TokenizerError> {
-        let text = self.decoder.as_mut().map(|decoder| decoder.push(token)).transpose()?;
-        Ok(self.stop.push(&text.unwrap_or_default()))
+    /// Adds a token. Returns the text that is final now. A token that the tokenizer lacks has no
+    /// text.
+    pub fn push(&mut self, token: u32) -> String {
+        let text = self.decoder.as_mut().and_then(|decoder| decoder.push(token).ok());
+        self.stop.push(&text.unwrap_or_default())
     }
 
     /// Whether a stop string was found.
@@ -70,13 +70,13 @@ impl<'t> OutputText<'t> {
 pub struct StopStrings {
     strings: Arc<[String]>,
     /// Withheld text.
-    held: String,
+    withheld: String,
     /// Index of the string that was found.
     found: Option<usize>,
 }
 
-/// Creates a search for strings that several texts share. Empty strings never match.
 impl From<Arc<[String]>> for StopStrings {
+    /// Creates a search for strings that several texts share. Empty strings never match.
     fn from(strings: Arc<[String]>) -> StopStrings {
         match strings.iter().any(String::is_empty) {
             true => StopStrings::new(strings.iter()),
@@ -97,18 +97,18 @@ impl StopStrings {
         if self.found.is_some() {
             return String::new();
         }
-        self.held.push_str(text);
+        self.withheld.push_str(text);
         let found =
-            self.strings.iter().enumerate().filter_map(|(i, string)| Some((self.held.find(string.as_str())?, i)));
+            self.strings.iter().enumerate().filter_map(|(i, string)| Some((self.withheld.find(string.as_str())?, i)));
         if let Some((at, which)) = found.min() {
             self.found = Some(which);
-            self.held.truncate(at);
-            return std::mem::take(&mut self.held);
+            self.withheld.truncate(at);
+            return std::mem::take(&mut self.withheld);
         }
-        let begins = |at: &usize| self.strings.iter().any(|string| string.starts_with(&self.held[*at..]));
-        let undecided = self.held.char_indices().map(|(at, _)| at).find(begins).unwrap_or(self.held.len());
-        let rest = self.held.split_off(undecided);
-        std::mem::replace(&mut self.held, rest)
+        let begins = |at: &usize| self.strings.iter().any(|string| string.starts_with(&self.withheld[*at..]));
+        let undecided = self.withheld.char_indices().map(|(at, _)| at).find(begins).unwrap_or(self.withheld.len());
+        let rest = self.withheld.split_off(undecided);
+        std::mem::replace(&mut self.withheld, rest)
     }
 
     /// Whether one of the strings was found.
@@ -123,7 +123,7 @@ impl StopStrings {
 
     /// Ends the text. Returns what was withheld; nothing follows one of the strings.
     pub fn finish(self) -> String {
-        self.held
+        self.withheld
     }
 }
 

@@ -28,7 +28,7 @@ use ixc_runtime::sample::SamplerState;
 use ixc_runtime::stats::Stats;
 
 use crate::Error;
-use crate::generator::{ContextShift, End, Event, FinalText, Generator, Request};
+use crate::generator::{ContextShift, DraftCounts, End, Event, FinalState, Generator, Request};
 use crate::loaded_model::{LoadOptions, LoadedModel};
 use crate::speculate::{Speculation, Tally};
 use crate::timing::Meter;
@@ -78,8 +78,8 @@ pub struct Session {
     text: Vec<u32>,
     /// State of the sampler after the last text.
     sampler: Option<SamplerState>,
-    /// State that the next text's sampler resumes.
-    resumed: Option<SamplerState>,
+    /// State at which the next text's sampler resumes.
+    next_sampler: Option<SamplerState>,
 }
 
 impl Session {
@@ -93,7 +93,7 @@ impl Session {
 
     /// Creates a session without text.
     pub fn new(model: LoadedModel) -> Session {
-        Session { generator: Generator::for_one(model), text: Vec::new(), sampler: None, resumed: None }
+        Session { generator: Generator::for_one(model), text: Vec::new(), sampler: None, next_sampler: None }
     }
 
     /// Returns the model.
@@ -108,7 +108,7 @@ impl Session {
     }
 
     /// Generates text. Cached tokens of the prompt are not computed again. `progress` is called
-    /// with each [`Event::Computed`] and [`Event::Token`], and may stop the text.
+    /// with each [`Event::Computed`], [`Event::Token`] and [`Event::Text`], and may stop the text.
     ///
     /// # Errors
     /// When the tokens are not of this model, or do not fit into the context; and errors of
@@ -118,11 +118,11 @@ impl Session {
         request: &Request,
         mut progress: impl FnMut(&Event) -> Result<ControlFlow<()>, E>,
     ) -> Result<Generation, E> {
-        let resumed = self.resumed.take().or_else(|| request.resumed.clone());
+        let sampler_state = self.next_sampler.take().or_else(|| request.sampler_state.clone());
         let guessed = self.generator.guessed();
         // The statistics so far belong to other texts.
         self.generator.model_mut().take_stats();
-        self.generator.submit(Request { resumed, ..request.clone() })?;
+        self.generator.submit(Request { sampler_state, ..request.clone() })?;
         let mut generation = Generation {
             tokens: Vec::new(),
             end: End::Limit,
@@ -147,22 +147,26 @@ impl Session {
                         *phase = meter.phase(phase.tokens + tokens, model.engine());
                     }
                     Event::Token { token, .. } => generation.tokens.push(token),
+                    Event::Text(_) => {}
                     Event::Shifted => {
                         generation.shifts += 1;
                         return ControlFlow::Continue(());
                     }
-                    Event::Guessed { accepted, .. } => {
+                    Event::Drafted(DraftCounts { accepted, .. }) => {
                         generation.decode.tokens += accepted;
                         return ControlFlow::Continue(());
                     }
-                    Event::Ended { end, text } => {
-                        ended = Some(Ok((end, text)));
+                    Event::Ended { end, state } => {
+                        ended = Some(Ok((end, state)));
                         return ControlFlow::Continue(());
                     }
                     Event::Failed(error) => {
                         ended = Some(Err(error));
                         return ControlFlow::Continue(());
                     }
+                }
+                if failure.is_some() {
+                    return ControlFlow::Break(());
                 }
                 let flow = progress(&event).unwrap_or_else(|error| {
                     failure = Some(error);
@@ -183,7 +187,7 @@ impl Session {
         generation.guessed = self.generator.guessed().since(&guessed);
         (self.text, self.sampler) = (Vec::new(), None);
         if let Some(ended) = ended {
-            let (end, FinalText { tokens, sampler }) = ended?;
+            let (end, FinalState { tokens, sampler }) = ended?;
             (generation.end, self.text, self.sampler) = (end, tokens, Some(sampler));
         }
         failure.map_or(Ok(generation), Err)
@@ -240,6 +244,6 @@ impl Session {
 
     /// Makes the next text's sampler resume from this state.
     pub fn resume_sampler(&mut self, state: SamplerState) {
-        self.resumed = Some(state);
+        self.next_sampler = Some(state);
     }
 }

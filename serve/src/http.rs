@@ -1,5 +1,6 @@
 //! HTTP server: the interfaces of OpenAI, Anthropic and llama-server. They turn bodies into
-//! [requests](crate::model::Request), and [events](crate::model::Event) into answers.
+//! [requests](ixc_generate::generator::Request), and
+//! [events](ixc_generate::generator::Event) into answers.
 //!
 //! ```text
 //! connection ──▶ admission ──▶ interface: fields, forms, tools ──Request──▶ model

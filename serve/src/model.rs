@@ -1,9 +1,7 @@
-//! Requests to a model, its events and its status.
-
-use std::sync::Arc;
+//! Requests to a model besides those for text, refusals, and the model's status. Requests for text
+//! and their events are those of [`ixc_generate::generator`].
 
 use ixc_failure::Remedy;
-use ixc_generate::generator;
 use ixc_grammar::{GrammarError, Source};
 use ixc_runtime::engine::StateBytes;
 use ixc_text::chat::{Parser, Part};
@@ -148,115 +146,6 @@ impl Constraint {
     pub fn must_call(&self) -> bool {
         matches!(self, Constraint::Calls { otherwise: None, .. })
     }
-}
-
-/// A request to generate text: the request to the engine, and the ends and form of its text.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Request to the engine.
-    pub generation: generator::Request,
-    /// Texts that end the answer and are not part of it.
-    pub stop: Arc<[String]>,
-    /// Tokens that end the answer and are not part of it.
-    pub stop_tokens: Vec<u32>,
-    /// Whether the text contains the names of special tokens.
-    pub show_special: bool,
-}
-
-impl From<generator::Request> for Request {
-    /// Creates a request that ends where the engine ends it.
-    fn from(generation: generator::Request) -> Request {
-        Request { generation, stop: Arc::default(), stop_tokens: Vec::new(), show_special: false }
-    }
-}
-
-impl Request {
-    /// Copies the request for each of these prompts. Check the number of prompts before.
-    pub(crate) fn to_each(&self, prompts: Vec<Vec<u32>>) -> Vec<Request> {
-        let each = prompts.into_iter().map(|tokens| {
-            let mut request = self.clone();
-            request.generation.tokens = tokens;
-            request
-        });
-        each.collect()
-    }
-}
-
-/// Counts of guessed tokens of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guessed {
-    /// Guessed tokens that were computed.
-    pub drafted: usize,
-    /// Computed guesses that became part of the answer.
-    pub accepted: usize,
-}
-
-/// A token with its probability.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Likely {
-    /// The token.
-    pub token: u32,
-    /// Bytes of its text, which may be parts of characters.
-    pub bytes: Vec<u8>,
-    /// The logarithm of its probability.
-    pub log_probability: f32,
-}
-
-/// An event of a request.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// The request started to run.
-    Begun {
-        /// Prompt tokens reused from a cache.
-        reused: usize,
-    },
-    /// Text that is certain to be part of the answer, and the number of tokens generated so far.
-    Text {
-        /// The text; empty while a token's text is not yet certain.
-        text: String,
-        /// Number of tokens.
-        made: usize,
-    },
-    /// Probability of a generated token, and the likeliest tokens, if requested. The token's text
-    /// comes later.
-    Likely {
-        /// The token.
-        token: Likely,
-        /// The likeliest.
-        likeliest: Vec<Likely>,
-    },
-    /// Counts of guessed tokens. Comes before the end, if any were guessed.
-    Guessed(Guessed),
-    /// The answer has ended.
-    Ended {
-        /// Reason of the end.
-        end: End,
-        /// Number of generated tokens.
-        made: usize,
-    },
-    /// The request failed.
-    Failed {
-        /// Reason, for people.
-        message: String,
-    },
-    /// The request's grammar failed during the answer.
-    Refused {
-        /// A message for people.
-        message: String,
-    },
-}
-
-/// Why an answer ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The model ended it.
-    Model,
-    /// A stop text occurred.
-    Stop(String),
-    /// The requested number of tokens was reached.
-    Limit,
-    /// The context is full.
-    Context,
 }
 
 /// Why a request is refused.

@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal,
-    SlotAction, SlotDone, Status,
+    Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal, SlotAction,
+    SlotDone, Status,
 };
 use ixc_failure::Remedy;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
@@ -34,7 +34,7 @@ use ixc_generate::Error as GenerationError;
 use ixc_generate::chat::{self, Rendered, ToolUse};
 use ixc_generate::embedding::Embedder;
 use ixc_generate::expert_use::ExpertUse;
-use ixc_generate::generator::{ContextShift, Generator};
+use ixc_generate::generator::{ContextShift, Event, Generator, Request};
 use ixc_generate::loaded_model::{self, LoadedModel};
 use ixc_generate::prompt_cache;
 use ixc_generate::session;
@@ -155,9 +155,9 @@ impl Host {
         options.prompt_rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
         generator.set_context_shift(options.shift);
         speculation.map_or(Ok(()), |speculation| generator.speculate(speculation))?;
-        let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
+        let folder = options.slot_folder.clone();
         Host::with_thread(facts, tokenizer, template, options, move |shared, incoming| {
-            thread::run(tokens::Worker::new(generator, decoder.as_deref(), shared, folder), incoming)
+            thread::run(tokens::Worker::new(generator, shared, folder), incoming)
         })
     }
 
@@ -295,6 +295,11 @@ impl Host {
         self.tokenizer()?.decode(tokens).map_err(invalid)
     }
 
+    /// Returns the bytes of a token's text; none if there is no such token.
+    pub(crate) fn token_bytes(&self, token: u32) -> &[u8] {
+        self.tokenizer.as_deref().and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default()
+    }
+
     /// Makes a prompt from a conversation, for an answer with this constraint. If tools must be
     /// called but the template has no form of calls, the prompt describes them. May take long and
     /// starts a process, so do not call this on a thread that others wait for.
@@ -372,27 +377,27 @@ impl Host {
         }
     }
 
-    /// Begins to generate tokens. Events are sent; the last is
-    /// [`Ended`](model::Event::Ended) or [`Failed`](model::Event::Failed). Generation ends within a
-    /// step after the receiver is dropped.
+    /// Begins to generate tokens. Events are sent, except [`Event::Computed`] and
+    /// [`Event::Shifted`]; the last is [`Event::Ended`] or [`Event::Failed`]. Generation ends within
+    /// a step after the receiver is dropped.
     ///
     /// # Errors
     /// See [`Refusal`]; no event is sent then.
-    pub fn start(&self, mut request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+    pub fn start(&self, mut request: Request, events: UnboundedSender<Event>) -> Result<(), Refusal> {
         self.gives_text()?;
-        let (tokens, context) = (request.generation.tokens.len(), self.facts.context);
+        let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
             return Err(Refusal::too_long(tokens, context));
         }
-        ixc_compile::model::check_tokens(&request.generation.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+        ixc_compile::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
         // With context shifts, the context never ends an answer.
-        request.generation.limit = request.generation.limit.or(self.options.shift.map(|_| context));
+        request.limit = request.limit.or(self.options.shift.map(|_| context));
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let free = self.status().slots.iter().filter(|slot| !slot.active).count();
         let refused = if waiting >= self.options.queue.saturating_add(free) {
             Some(Refusal::Busy { waiting: self.options.queue })
         } else {
-            let message = Message::Request(Box::new(Submission { request, events, at: Instant::now() }));
+            let message = Message::Request(Box::new(Submission { request, events, time: Instant::now() }));
             self.submissions.send(message).is_err().then_some(Refusal::Ending)
         };
         match refused {

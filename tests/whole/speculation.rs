@@ -217,7 +217,7 @@ pub fn settings() -> [Settings; 3] {
 #[track_caller]
 pub fn same(session: &mut Session, request: &Request, expected: &Generation, what: &str) -> (u64, u64) {
     let found = generate(session, request);
-    assert_eq!((&found.tokens, found.end), (&expected.tokens, expected.end), "{what}");
+    assert_eq!((&found.tokens, &found.end), (&expected.tokens, &expected.end), "{what}");
     assert_eq!(found.decode.tokens, expected.decode.tokens, "{what}");
     let held = request.tokens.len() + found.tokens.len() - usize::from(!matches!(found.end, End::Token(_)));
     assert_eq!(session.model().engine().position() as usize, held, "{what}");
@@ -390,9 +390,9 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
         for (id, event) in generator.step() {
             let job = ids.iter().position(|found| *found == Some(id)).unwrap();
             match event {
-                Event::Token { token, likely } => {
-                    assert_eq!(likely.is_some(), jobs[job].likeliest.is_some());
-                    assert!(likely.is_none_or(|(own, _)| own.token == token));
+                Event::Token { token, log_probs, .. } => {
+                    assert_eq!(log_probs.is_some(), jobs[job].top_logprobs.is_some());
+                    assert!(log_probs.is_none_or(|log_probs| log_probs.token.token == token));
                     all[job].0.push(token);
                 }
                 Event::Ended { end, .. } => all[job].1 = Some(end),
@@ -422,9 +422,9 @@ fn drafts_change_no_concurrent_requests() {
     for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
         let tokens = plain.model().encode_prompt(prompts[number % prompts.len()]).unwrap();
         let grammar = (number % 4 == 1).then(|| matcher.clone());
-        let (limit, likeliest) = (Some(1 + random.index(40)), (number % 3 == 0).then_some(2));
+        let (limit, top_logprobs) = (Some(1 + random.index(40)), (number % 3 == 0).then_some(2));
         let sampling = Settings { seed: number as u64, ..sampling };
-        jobs.push(Request { limit, grammar, likeliest, ..Request::new(tokens, sampling) });
+        jobs.push(Request { limit, grammar, top_logprobs, ..Request::new(tokens, sampling) });
     }
     let (expected, _) = run(&mut plain, &jobs, &mut random);
     let texts: Vec<Vec<u32>> =

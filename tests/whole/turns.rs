@@ -51,7 +51,7 @@ impl Agent {
         self.tell();
         let never = generator.model().tokenizer().unwrap().end_of_generation();
         let sampling = Settings { banned: never, ..Settings::greedy() };
-        let job = Request { limit: Some(ANSWER), likeliest: Some(0), ..Request::new(self.text.clone(), sampling) };
+        let job = Request { limit: Some(ANSWER), top_logprobs: Some(0), ..Request::new(self.text.clone(), sampling) };
         generator.submit(job).unwrap()
     }
 
@@ -64,8 +64,8 @@ impl Agent {
                 assert_eq!(of, id);
                 match event {
                     Event::Begun { prompt, reused } => (turn.prompt, turn.reused) = (prompt, reused),
-                    Event::Token { token, likely } => {
-                        turn.made.push((token, likely.unwrap().0.log_probability.to_bits()))
+                    Event::Token { token, log_probs, .. } => {
+                        turn.made.push((token, log_probs.unwrap().token.log_probability.to_bits()))
                     }
                     Event::Failed(error) => panic!("{error}"),
                     _ => {}

@@ -1,5 +1,6 @@
 //! Requests for text, and the events of their generation.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use ixc_grammar::Matcher;
@@ -7,7 +8,7 @@ use ixc_runtime::sample::{Sampler, SamplerState, Settings, SettingsError, TokenL
 
 use crate::Error;
 
-/// Request for a continuation of a text.
+/// Request for a continuation of a text, from any interface.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Tokens of the prompt; at least one.
@@ -17,16 +18,22 @@ pub struct Request {
     /// Settings of the sampler.
     pub sampling: Arc<Settings>,
     /// Number added to the seed.
-    pub number: u32,
-    /// State of the sampler that this one resumes.
-    pub resumed: Option<SamplerState>,
+    pub seed_offset: u32,
+    /// State at which the sampler resumes.
+    pub sampler_state: Option<SamplerState>,
+    /// Texts that end the answer and are not part of it.
+    pub stop: Arc<[String]>,
+    /// Tokens that end the answer. They count as generated tokens, but have no text.
+    pub stop_tokens: Vec<u32>,
     /// Whether end tokens are never sampled.
     pub ignore_end: bool,
+    /// Whether the text has the names of control tokens.
+    pub show_special: bool,
     /// Grammar of the generated text.
     pub grammar: Option<Matcher>,
     /// Number of likeliest tokens to return with each token. `None` also omits the probability of
     /// the token itself.
-    pub likeliest: Option<usize>,
+    pub top_logprobs: Option<usize>,
     /// Whether probabilities are those after sampling, not those of the model.
     pub after_sampling: bool,
     /// Whether the request reads and writes cached prompts.
@@ -40,11 +47,14 @@ impl Request {
             tokens: tokens.into(),
             limit: None,
             sampling: sampling.into(),
-            number: 0,
-            resumed: None,
+            seed_offset: 0,
+            sampler_state: None,
+            stop: Arc::default(),
+            stop_tokens: Vec::new(),
             ignore_end: false,
+            show_special: false,
             grammar: None,
-            likeliest: None,
+            top_logprobs: None,
             after_sampling: false,
             cache_prompt: true,
         }
@@ -53,12 +63,15 @@ impl Request {
     /// Creates the sampler, and gives it the prompt's tokens.
     pub(super) fn sampler(&self, ends: &[u32]) -> Result<Sampler, SettingsError> {
         let mut settings = Settings::clone(&self.sampling);
-        settings.seed = settings.seed.wrapping_add(self.number.into());
+        settings.seed = settings.seed.wrapping_add(self.seed_offset.into());
+        if settings.min_tokens > 0 {
+            settings.late_tokens = [ends, &self.stop_tokens].concat();
+        }
         if self.ignore_end {
             settings.banned.extend_from_slice(ends);
         }
         let mut sampler = Sampler::new(settings)?;
-        self.resumed.iter().for_each(|state| sampler.resume(state));
+        self.sampler_state.iter().for_each(|state| sampler.resume(state));
         self.tokens.iter().for_each(|&token| sampler.accept(token));
         Ok(sampler)
     }
@@ -67,6 +80,31 @@ impl Request {
 /// Number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(super) u64);
+
+/// Probability of a sampled token, and the likeliest tokens at its position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProbs {
+    /// The sampled token.
+    pub token: TokenLogProb,
+    /// The likeliest tokens, as many as [`Request::top_logprobs`].
+    pub top: Vec<TokenLogProb>,
+}
+
+/// Counts of draft tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Draft tokens that were computed.
+    pub drafted: usize,
+    /// Draft tokens that were also sampled.
+    pub accepted: usize,
+}
+
+impl AddAssign for DraftCounts {
+    fn add_assign(&mut self, other: DraftCounts) {
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+    }
+}
 
 /// Event of a request.
 #[derive(Debug)]
@@ -89,34 +127,46 @@ pub enum Event {
     Token {
         /// The token.
         token: u32,
-        /// Probability of the token and the likeliest tokens, if requested.
-        likely: Option<(TokenLogProb, Vec<TokenLogProb>)>,
+        /// Text that is final with this token; empty while it may belong to a stop string or to an
+        /// incomplete character.
+        text: String,
+        /// Probabilities, if [requested](Request::top_logprobs).
+        log_probs: Option<LogProbs>,
     },
     /// The context was full, and tokens after the first ones were forgotten.
     Shifted,
     /// A step computed a draft. The event follows its accepted tokens.
-    Guessed {
-        /// Tokens of the draft.
-        drafted: usize,
-        /// Tokens of the draft that were sampled.
-        accepted: usize,
-    },
+    Drafted(DraftCounts),
+    /// Text that was withheld until the end. It precedes [`Event::Ended`], unless it is empty.
+    Text(String),
     /// The request has ended.
     Ended {
         /// Reason of the end.
         end: End,
         /// Final state of the text.
-        text: FinalText,
+        state: FinalState,
     },
     /// The request failed. A step that fails ends all of its requests.
     Failed(Error),
 }
 
+impl Event {
+    /// Returns the text that is final with this event.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Event::Token { text, .. } | Event::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// Reason why a text ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The model sampled this end token, which is not part of the text.
+    /// The model sampled this end token or stop token, which is not part of the text.
     Token(u32),
+    /// The text contained this stop string, before which it ends.
+    StopString(String),
     /// The grammar allows no further token.
     Grammar,
     /// The text has the requested number of tokens.
@@ -129,7 +179,7 @@ pub enum End {
 
 /// Final state of a text. A later request can continue from it.
 #[derive(Clone, Debug)]
-pub struct FinalText {
+pub struct FinalState {
     /// Tokens of the prompt and the generated tokens, without forgotten ones.
     pub tokens: Vec<u32>,
     /// State of the sampler.

@@ -3,7 +3,7 @@
 use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_runtime::engine::{Addition, StepError};
 
-use super::{Active, CHUNK, Callers, Generator, PART, Slot};
+use super::{ActiveRequest, CHUNK, Callers, Generator, PART, Slot};
 use crate::masks::Masks;
 use crate::speculate::{Seen, Text};
 
@@ -28,7 +28,7 @@ impl Generator {
     /// Whether the next rows of a slot give logits that need a mask.
     pub(super) fn needs_mask(&self, number: usize) -> bool {
         let slot = &self.slots[number];
-        let left = |active: &Active| active.request.tokens.len() - slot.cached.len();
+        let left = |active: &ActiveRequest| active.request.tokens.len() - slot.cached.len();
         slot.active.as_ref().is_some_and(|active| left(active) <= 1 || active.ending.is_some())
     }
 
@@ -41,7 +41,7 @@ impl Generator {
         let context = engine.context() as usize;
         let slots = &self.slots;
         let text = |rows: &Rows| {
-            let Active { request, made, .. } = slots[rows.number].active.as_ref()?;
+            let ActiveRequest { request, made, .. } = slots[rows.number].active.as_ref()?;
             let left = request.limit.map_or(usize::MAX, |limit| limit.saturating_sub(made + 1));
             let most = context.saturating_sub(request.tokens.len()).min(left);
             Some(Text { slot: rows.number, tokens: &request.tokens, most, draft: Vec::new() })
@@ -75,9 +75,9 @@ impl Generator {
         let most = self.model.max_tokens();
         let active =
             || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
-        let left = |slot: &Slot, active: &Active| active.request.tokens.len() - slot.cached.len();
-        let is_pending = |active: &Active| active.masks.as_ref().is_some_and(Masks::is_pending);
-        let waits = |active: &Active| self.callers == Callers::Many && is_pending(active);
+        let left = |slot: &Slot, active: &ActiveRequest| active.request.tokens.len() - slot.cached.len();
+        let is_pending = |active: &ActiveRequest| active.masks.as_ref().is_some_and(Masks::is_pending);
+        let waits = |active: &ActiveRequest| self.callers == Callers::Many && is_pending(active);
         let (mut single, mut prompts): (Vec<_>, Vec<_>) = active()
             .filter(|(_, _, active)| active.ending.is_none())
             .partition(|(_, slot, active)| left(slot, active) == 1);

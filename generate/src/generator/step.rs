@@ -5,6 +5,7 @@
 //! ```
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_grammar::GrammarError;
@@ -12,10 +13,14 @@ use ixc_runtime::engine::StepError;
 use ixc_runtime::sample::log_probabilities_of;
 
 use super::rows::Rows;
-use super::{Active, Callers, End, Event, FinalText, Generator, LEAST_WAIT, LONGEST_WAIT, Request, RequestId, SHARE};
+use super::{
+    ActiveRequest, Callers, DraftCounts, End, Event, FinalState, Generator, LEAST_WAIT, LONGEST_WAIT, LogProbs,
+    Request, RequestId, SHARE,
+};
 use crate::Error;
 use crate::loaded_model::LoadedModel;
 use crate::masks::{Masks, Progress};
+use crate::output_text::{OutputText, RestOfText, StopStrings};
 
 /// Listener to the events of a step. `Break` after [`Event::Computed`] or [`Event::Token`] stops
 /// the request.
@@ -90,8 +95,8 @@ impl Generator {
                 speculation.note_draft(rows.number, rows.draft.len(), drawn.accepted);
             }
             if !rows.draft.is_empty() {
-                let guessed = Event::Guessed { drafted: rows.draft.len(), accepted: drawn.accepted };
-                let _ = listener(&self.model, drawn.id, guessed);
+                let counts = DraftCounts { drafted: rows.draft.len(), accepted: drawn.accepted };
+                let _ = listener(&self.model, drawn.id, Event::Drafted(counts));
             }
             if let Some(end) = drawn.end {
                 self.end(rows.number, end, listener);
@@ -131,15 +136,17 @@ impl Generator {
         has_events
     }
 
-    /// Creates the sampler and the masks of a request.
-    fn activate(&self, id: RequestId, mut request: Request) -> Result<Active, Error> {
+    /// Creates the sampler, the text and the masks of a request.
+    fn activate(&self, id: RequestId, mut request: Request) -> Result<ActiveRequest, Error> {
         let sampler = request.sampler(&self.ends)?;
         let follow =
             |grammar| Masks::follow(grammar, self.budget, &self.bell).map_err(Error::io("masks".as_ref(), "start"));
         // A request for no tokens needs no masks.
         let grammar = request.grammar.take().filter(|_| request.limit != Some(0));
         let masks = grammar.map(follow).transpose()?;
-        Ok(Active { id, request, sampler, masks, ending: None, made: 0 })
+        let tokenizer = self.model.shared_tokenizer().ok().cloned();
+        let output = OutputText::new(tokenizer, request.show_special, StopStrings::from(Arc::clone(&request.stop)));
+        Ok(ActiveRequest { id, request, sampler, output, masks, ending: None, made: 0 })
     }
 
     /// Waits a little for masks, and ends the requests whose grammars have ended or failed. A text
@@ -157,7 +164,7 @@ impl Generator {
                 let end = match active.masks.as_mut().map(Masks::progress) {
                     Some(Err(error)) => Some(Err(error.into())),
                     Some(Ok(Progress::Ended)) if active.made > 0 => Some(Ok(End::Grammar)),
-                    Some(Ok(Progress::Making | Progress::Ready)) => active.ending.map(Ok),
+                    Some(Ok(Progress::Making | Progress::Ready)) => active.ending.take().map(Ok),
                     _ => None,
                 };
                 let is_pending = active.masks.as_ref().is_some_and(Masks::is_pending);
@@ -183,15 +190,19 @@ impl Generator {
 
     /// Ends the request of a slot.
     fn end(&mut self, number: usize, end: Result<End, Error>, listener: &mut Listener<'_>) {
-        let Some(active) = self.slots[number].active.take() else { return };
+        let Some(ActiveRequest { id, request, sampler, output, .. }) = self.slots[number].active.take() else { return };
         let event = match end {
             Ok(end) => {
-                let text = FinalText { tokens: active.request.tokens, sampler: active.sampler.state() };
-                Event::Ended { end, text }
+                let RestOfText { text, stop } = output.finish();
+                if !text.is_empty() {
+                    let _ = listener(&self.model, id, Event::Text(text));
+                }
+                let state = FinalState { tokens: request.tokens, sampler: sampler.state() };
+                Event::Ended { end: stop.map_or(end, End::StopString), state }
             }
             Err(error) => Event::Failed(error),
         };
-        let _ = listener(&self.model, active.id, event);
+        let _ = listener(&self.model, id, event);
     }
 
     /// Ends the requests of a step that failed.
@@ -249,13 +260,23 @@ impl Generator {
                 Ok(token) if self.ends.contains(&token) => break Some(Ok(End::Token(token))),
                 Ok(token) => token,
             };
-            let likely = active.request.likeliest.map(|count| match active.request.after_sampling {
-                true => active.sampler.log_probabilities(token, count),
-                false => log_probabilities_of(logits, token, count),
+            let log_probs = active.request.top_logprobs.map(|count| {
+                let (token, top) = match active.request.after_sampling {
+                    true => active.sampler.log_probabilities(token, count),
+                    false => log_probabilities_of(logits, token, count),
+                };
+                LogProbs { token, top }
             });
             active.made += 1;
             active.request.tokens.push(token);
-            if listener(&self.model, id, Event::Token { token, likely }).is_break() {
+            let is_stop_token = active.request.stop_tokens.contains(&token);
+            let text = if is_stop_token { String::new() } else { active.output.push(token) };
+            let is_cancelled = listener(&self.model, id, Event::Token { token, text, log_probs }).is_break();
+            // The text ends before a stop string: see `end`.
+            if is_stop_token || active.output.stopped() {
+                break Some(Ok(End::Token(token)));
+            }
+            if is_cancelled {
                 break Some(Ok(End::Stopped));
             }
             let is_full = active.request.tokens.len() > context;

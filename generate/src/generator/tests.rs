@@ -32,7 +32,7 @@ fn generators(options: &LoadOptions) -> [Generator; 2] {
 /// Returns a greedy request that also returns the probabilities of its tokens.
 fn request(tokens: &[u32], limit: usize) -> Request {
     let own = Request::new(tokens.to_vec(), Settings::greedy());
-    Request { limit: Some(limit), ignore_end: true, likeliest: Some(3), ..own }
+    Request { limit: Some(limit), ignore_end: true, top_logprobs: Some(3), ..own }
 }
 
 /// Runs requests to their ends; returns tokens with the bits of their probabilities, and the ends.
@@ -43,9 +43,9 @@ fn run(generator: &mut Generator, requests: Vec<Request>) -> Vec<(Vec<(u32, u32)
         for (id, event) in generator.step() {
             let Some(own) = ids.iter().position(|own| *own == id).map(|number| &mut all[number]) else { continue };
             match event {
-                Event::Token { token, likely: Some((likely, likeliest)) } => {
-                    own.0.push((token, likely.log_probability.to_bits()));
-                    own.0.extend(likeliest.iter().map(|one| (one.token, one.log_probability.to_bits())));
+                Event::Token { token, log_probs: Some(log_probs), .. } => {
+                    own.0.push((token, log_probs.token.log_probability.to_bits()));
+                    own.0.extend(log_probs.top.iter().map(|one| (one.token, one.log_probability.to_bits())));
                 }
                 Event::Ended { end, .. } => own.1 = format!("{end:?}"),
                 Event::Failed(error) => own.1 = error.to_string(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ixc_generate::generator::{DraftCounts, End, Event, LogProbs, Request};
 use ixc_text::chat::{Delta, Parser, TextParameters};
 use ixc_text::template::{Conversation, Json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -11,15 +12,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::http::app::Asked;
 use crate::http::error::HttpError;
 use crate::http::request_log::{self, Record, Tokens};
-use crate::model::{Constraint, End, Event, Guessed, Likely, Request};
+use crate::model::Constraint;
 use crate::serving::Host;
 
 /// Interval of messages that keep an idle stream open.
 pub(crate) const PING: Duration = Duration::from_secs(15);
 
-/// Next part of an answer.
+/// Part of an answer.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum AnswerPart {
     /// Parts of the text.
     Deltas(Vec<Delta>),
     /// End of the answer.
@@ -35,15 +36,15 @@ pub(crate) struct Usage {
     pub(crate) made: usize,
 }
 
-/// Parameters of an answer.
+/// Options of the answers to a conversation.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct AnswerOptions {
     /// Request without tokens and grammar.
     pub(crate) request: Request,
     /// Whether the stop text is returned with the answer.
-    pub(crate) tells_stop: bool,
+    pub(crate) includes_stop: bool,
     /// Whether the answer has at most one call.
-    pub(crate) one_call: bool,
+    pub(crate) single_call: bool,
     /// Form of the answer.
     pub(crate) constraint: Option<Constraint>,
     /// Number of answers; each has its own seed.
@@ -55,20 +56,20 @@ pub(crate) struct Answer {
     events: UnboundedReceiver<Event>,
     /// Parser that splits the text; without it, all text is content.
     parser: Option<Parser>,
-    /// End of the answer, kept until the text held back before it was returned.
+    /// End of the answer, until the text before it was returned.
     end: Option<End>,
     /// Calls that may still begin.
-    calls: usize,
+    calls_left: usize,
     /// Whether a stop text is returned with the answer.
-    tells_stop: bool,
+    includes_stop: bool,
     pub(crate) usage: Usage,
-    guessed: Guessed,
-    /// Time of the request, and time of the first token.
-    begun: Instant,
-    first: Option<Instant>,
-    ended: Option<Instant>,
+    drafts: DraftCounts,
+    /// Times of the request, of the first token, and of the end.
+    request_time: Instant,
+    first_token_time: Option<Instant>,
+    end_time: Option<Instant>,
     /// Probabilities of tokens whose text was not yet returned.
-    likely: Vec<(Likely, Vec<Likely>)>,
+    log_probs: Vec<LogProbs>,
 }
 
 impl Answer {
@@ -77,14 +78,14 @@ impl Answer {
             events,
             parser,
             end: None,
-            calls: usize::MAX,
-            tells_stop: false,
+            calls_left: usize::MAX,
+            includes_stop: false,
             usage: Usage { prompt, ..Usage::default() },
-            guessed: Guessed::default(),
-            begun: Instant::now(),
-            first: None,
-            ended: None,
-            likely: Vec::new(),
+            drafts: DraftCounts::default(),
+            request_time: Instant::now(),
+            first_token_time: None,
+            end_time: None,
+            log_probs: Vec::new(),
         }
     }
 
@@ -92,23 +93,23 @@ impl Answer {
     pub(crate) async fn to_conversation(
         app: &Asked,
         conversation: Conversation,
-        wanted: Wanted,
+        options: AnswerOptions,
     ) -> Result<Answers, HttpError> {
         let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
         let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
         let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
-        let Wanted { mut request, tells_stop, one_call, constraint, count } = wanted;
+        let AnswerOptions { mut request, includes_stop, single_call, constraint, count } = options;
         check_places(&app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
         // Markers are special tokens in some vocabularies.
         request.show_special |= parser.is_some();
-        (request.generation.tokens, request.generation.grammar) = (prompt.tokens, grammar);
+        (request.tokens, request.grammar) = (prompt.tokens, grammar);
         let mut answers = Answer::several(app, &[request], parser.as_ref(), count)?;
         for answer in &mut answers.list {
-            answer.calls = if one_call { 1 } else { usize::MAX };
+            answer.calls_left = if single_call { 1 } else { usize::MAX };
         }
-        Ok(answers.telling_stop(tells_stop))
+        Ok(answers.including_stop(includes_stop))
     }
 
     /// Begins `count` answers, at least one, to each request; those of one request follow each
@@ -123,8 +124,8 @@ impl Answer {
         let count = count.max(1);
         let one = |request: &Request, number: u32| {
             let mut request = request.clone();
-            request.generation.number = number;
-            let prompt = request.generation.tokens.len();
+            request.seed_offset = number;
+            let prompt = request.tokens.len();
             let (send, events) = unbounded_channel();
             app.model.start(request, send)?;
             let parser = parser.map(|parser| parser.clone().with_ids(format!("call_{}-", app.next_id())));
@@ -138,85 +139,80 @@ impl Answer {
             count: count as usize,
             list,
             record: request_log::current(),
-            _model: Arc::clone(&app.model),
+            model: Arc::clone(&app.model),
         })
     }
 
     /// Returns the next part; `None` after the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Next>, HttpError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, HttpError> {
         loop {
             if let Some(end) = self.end.take() {
-                return Ok(Some(Next::Ended(end)));
+                return Ok(Some(AnswerPart::Ended(end)));
             }
             let deltas = match self.events.recv().await {
                 None => return Ok(None),
-                Some(Event::Begun { reused }) => {
+                Some(Event::Begun { reused, .. }) => {
                     self.usage.reused = reused;
                     continue;
                 }
-                Some(Event::Likely { token, likeliest }) => {
-                    self.likely.push((token, likeliest));
+                Some(Event::Token { text, log_probs, .. }) => {
+                    self.usage.made += 1;
+                    self.first_token_time.get_or_insert_with(Instant::now);
+                    self.log_probs.extend(log_probs);
+                    self.split(text)
+                }
+                Some(Event::Text(text)) => self.split(text),
+                Some(Event::Drafted(counts)) => {
+                    self.drafts += counts;
                     continue;
                 }
-                Some(Event::Text { text, made }) => {
-                    self.usage.made = made;
-                    self.first.get_or_insert_with(Instant::now);
-                    self.apart(text)
-                }
-                Some(Event::Guessed(guessed)) => {
-                    self.guessed = guessed;
-                    continue;
-                }
-                Some(Event::Ended { end, made }) => {
-                    self.usage.made = made;
-                    self.ended(end)
-                }
-                Some(Event::Failed { message }) => return Err(HttpError::failed(message)),
-                Some(Event::Refused { message }) => return Err(HttpError::invalid(None, message)),
+                Some(Event::Computed { .. } | Event::Shifted) => continue,
+                Some(Event::Ended { end, .. }) => self.finish(end),
+                Some(Event::Failed(error)) => return Err(error.into()),
             };
-            let deltas = self.allowed(deltas);
+            let deltas = self.limit_calls(deltas);
             if !deltas.is_empty() {
-                return Ok(Some(Next::Deltas(deltas)));
+                return Ok(Some(AnswerPart::Deltas(deltas)));
             }
         }
     }
 
     /// Splits a text into reasoning, content and calls.
-    fn apart(&mut self, text: String) -> Vec<Delta> {
+    fn split(&mut self, text: String) -> Vec<Delta> {
         match &mut self.parser {
             Some(parser) => parser.push(&text),
             None => vec![Delta::Content(text)],
         }
     }
 
-    /// Records the end, and returns the text that was held back.
-    fn ended(&mut self, end: End) -> Vec<Delta> {
-        self.ended = Some(Instant::now());
+    /// Records the end, and returns the text that the parser withheld.
+    fn finish(&mut self, end: End) -> Vec<Delta> {
+        self.end_time = Some(Instant::now());
         self.events.close();
-        let told = match &end {
-            End::Stop(text) if self.tells_stop => self.apart(text.clone()),
+        let stop = match &end {
+            End::StopString(text) if self.includes_stop => self.split(text.clone()),
             _ => Vec::new(),
         };
         let rest = self.parser.take().map(|parser| match &end {
-            End::Model => parser.finish(),
-            End::Stop(_) | End::Limit | End::Context => parser.finish_cut(),
+            End::Token(_) | End::Grammar | End::Stopped => parser.finish(),
+            End::StopString(_) | End::Limit | End::Context => parser.finish_cut(),
         });
         self.end = Some(end);
-        told.into_iter().chain(rest.unwrap_or_default()).collect()
+        stop.into_iter().chain(rest.unwrap_or_default()).collect()
     }
 
     /// Removes empty deltas. A call beyond the limit ends the answer and stops the engine.
-    fn allowed(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+    fn limit_calls(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
         let mut allowed = Vec::with_capacity(deltas.len());
         for delta in deltas.into_iter().filter(|delta| !is_empty(delta)) {
             if matches!(delta, Delta::Call(_)) {
-                let Some(left) = self.calls.checked_sub(1) else {
-                    self.ended.get_or_insert_with(Instant::now);
+                let Some(left) = self.calls_left.checked_sub(1) else {
+                    self.end_time.get_or_insert_with(Instant::now);
                     self.events.close();
-                    (self.parser, self.end) = (None, Some(End::Model));
+                    (self.parser, self.end) = (None, Some(End::Stopped));
                     return allowed;
                 };
-                self.calls = left;
+                self.calls_left = left;
             }
             allowed.push(delta);
         }
@@ -251,20 +247,25 @@ pub(crate) struct Answers {
     ended: Vec<bool>,
     /// The record of the request for the log.
     record: Option<Arc<Record>>,
-    /// Keeps the model loaded while answers are generated.
-    _model: Arc<Host>,
+    /// The model, which stays loaded while answers are generated.
+    model: Arc<Host>,
 }
 
 impl Answers {
     /// Sets whether answers include the stop text.
     #[must_use]
-    pub(crate) fn telling_stop(mut self, tells_stop: bool) -> Answers {
-        self.list.iter_mut().for_each(|answer| answer.tells_stop = tells_stop);
+    pub(crate) fn including_stop(mut self, includes_stop: bool) -> Answers {
+        self.list.iter_mut().for_each(|answer| answer.includes_stop = includes_stop);
         self
     }
 
+    /// Returns the model.
+    pub(crate) fn model(&self) -> &Host {
+        &self.model
+    }
+
     /// Returns the next part with the number of its answer; `None` after the end of all answers.
-    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Next, HttpError>)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<AnswerPart, HttpError>)> {
         let open: Vec<usize> = (0..self.list.len()).filter(|number| !self.ended[*number]).collect();
         if open.is_empty() {
             return None;
@@ -273,7 +274,7 @@ impl Answers {
         let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
         let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
         let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
-        self.ended[open[of]] = !matches!(next, Ok(Next::Deltas(_)));
+        self.ended[open[of]] = !matches!(next, Ok(AnswerPart::Deltas(_)));
         if let (Err(error), Some(record)) = (&next, &self.record) {
             record.fail(error.message());
         }
@@ -281,21 +282,23 @@ impl Answers {
     }
 
     /// Returns the next part of the only answer.
-    pub(crate) async fn next_of_one(&mut self) -> Result<Option<Next>, HttpError> {
+    pub(crate) async fn next_of_one(&mut self) -> Result<Option<AnswerPart>, HttpError> {
         self.next().await.map(|(_, next)| next).transpose()
     }
 
-    /// Returns the token probabilities of answer `number` that were not yet taken, each with the
-    /// likeliest tokens.
-    pub(crate) fn take_likely(&mut self, number: usize) -> Vec<(Likely, Vec<Likely>)> {
-        self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
+    /// Returns the token probabilities of answer `number` that were not yet taken.
+    pub(crate) fn take_log_probs(&mut self, number: usize) -> Vec<LogProbs> {
+        self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.log_probs)).unwrap_or_default()
     }
 
     /// Returns the time of an answer's prompt, waiting included, and the time after it.
     pub(crate) fn times(&self, number: usize) -> (Duration, Duration) {
-        let Some(Answer { begun, first, ended, .. }) = self.list.get(number) else { return Default::default() };
-        let end = ended.unwrap_or_else(Instant::now);
-        first.map_or_else(|| (end - *begun, Duration::ZERO), |first| (first - *begun, end - first))
+        let Some(answer) = self.list.get(number) else { return Default::default() };
+        let (begin, end) = (answer.request_time, answer.end_time.unwrap_or_else(Instant::now));
+        match answer.first_token_time {
+            Some(first) => (first - begin, end - first),
+            None => (end - begin, Duration::ZERO),
+        }
     }
 
     /// Returns the number of answers.
@@ -303,9 +306,9 @@ impl Answers {
         self.list.len()
     }
 
-    /// Returns the counts of an answer's guessed tokens.
-    pub(crate) fn guessed(&self, number: usize) -> Guessed {
-        self.list.get(number).map(|answer| answer.guessed).unwrap_or_default()
+    /// Returns the counts of an answer's draft tokens.
+    pub(crate) fn drafts(&self, number: usize) -> DraftCounts {
+        self.list.get(number).map(|answer| answer.drafts).unwrap_or_default()
     }
 
     /// Returns the tokens of an answer and its prompt.

@@ -22,11 +22,12 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
+use ixc_generate::generator::End;
 use ixc_text::chat::{Delta, ToolCall, whole_arguments};
 use ixc_text::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Value, json};
 
-use crate::http::answer::{Answer, Answers, Next, PING, Usage, Wanted};
+use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
 use crate::http::app::App;
 use crate::http::conversation::{MOST_MESSAGES, going_on};
 use crate::http::error::HttpError;
@@ -34,8 +35,7 @@ use crate::http::fields::Fields;
 use crate::http::forms;
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::{Tools, json_text};
-use crate::http::wanted::{self, tells_stop};
-use crate::model::End;
+use crate::http::wanted::{self, includes_stop};
 
 /// Answers a conversation.
 pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
@@ -50,15 +50,15 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result
         return Err(HttpError::invalid(Some("max_tokens"), "max_tokens must be at least 1"));
     }
     let streamed = fields.flag("stream")?.unwrap_or(false);
-    let wanted = Wanted {
+    let options = AnswerOptions {
         request: wanted::request(&app, &fields, "stop_sequences").await?,
-        tells_stop: tells_stop(&fields)?,
-        one_call: !tools.parallel,
+        includes_stop: includes_stop(&fields)?,
+        single_call: !tools.parallel,
         constraint,
         count: 1,
     };
     drop(fields);
-    let answers = Answer::to_conversation(&app, conversation, wanted).await?;
+    let answers = Answer::to_conversation(&app, conversation, options).await?;
     let (id, model) = (format!("msg_{}", app.next_id()), app.model.facts().name.clone());
     match streamed {
         true => Ok(stream(&id, &model, answers)),
@@ -234,10 +234,10 @@ fn usage_object(usage: Usage) -> Value {
 /// Returns why an answer ended, and the stop text that it ended at.
 fn stop_reason(end: &End, called: bool) -> (&'static str, Option<&str>) {
     match end {
-        End::Model if called => ("tool_use", None),
-        End::Model => ("end_turn", None),
-        End::Stop(text) => ("stop_sequence", Some(text)),
+        End::StopString(text) => ("stop_sequence", Some(text)),
         End::Limit | End::Context => ("max_tokens", None),
+        End::Token(_) | End::Grammar | End::Stopped if called => ("tool_use", None),
+        End::Token(_) | End::Grammar | End::Stopped => ("end_turn", None),
     }
 }
 
@@ -258,8 +258,8 @@ async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, Htt
     let (mut said, mut end) = (ixc_text::chat::Answer::default(), None);
     while let Some(next) = answers.next_of_one().await? {
         match next {
-            Next::Deltas(deltas) => said.extend(deltas),
-            Next::Ended(why) => end = Some(why),
+            AnswerPart::Deltas(deltas) => said.extend(deltas),
+            AnswerPart::Ended(why) => end = Some(why),
         }
     }
     let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
@@ -383,8 +383,8 @@ fn stream(id: &str, model: &str, answers: Answers) -> Response {
                 }
                 let next = answers.next_of_one().await;
                 match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
-                    Ok(Next::Deltas(deltas)) => deltas.into_iter().for_each(|delta| blocks.add(delta)),
-                    Ok(Next::Ended(end)) => {
+                    Ok(AnswerPart::Deltas(deltas)) => deltas.into_iter().for_each(|delta| blocks.add(delta)),
+                    Ok(AnswerPart::Ended(end)) => {
                         blocks.end(&end, answers.usage());
                         done = true;
                     }

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ixc_failure::Remedy;
+use ixc_generate::Error as GenerationError;
 use serde_json::{Value, json};
 
 use crate::model::Refusal;
@@ -168,6 +169,18 @@ impl From<Refusal> for HttpError {
             Refusal::Busy { .. } | Refusal::Later { .. } | Refusal::NoRoom { .. } | Refusal::Gone | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
+        }
+    }
+}
+
+/// Error of an answer in progress.
+impl From<GenerationError> for HttpError {
+    fn from(error: GenerationError) -> HttpError {
+        let message = error.to_string();
+        match error {
+            // An invalid grammar is the client's fault.
+            GenerationError::Grammar(_) => HttpError::invalid(None, message),
+            _ => HttpError::failed(message),
         }
     }
 }

@@ -9,22 +9,23 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
+use ixc_generate::generator::{DraftCounts, End, LogProbs};
 use ixc_runtime::sample::{NUMBERS, Number, Settings};
 use ixc_text::chat::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, Answers, Next, Usage};
+use crate::http::answer::{Answer, AnswerPart, Answers, Usage};
 use crate::http::app::{App, query};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
 use crate::http::probabilities::token_object;
-use crate::http::prompts::prompts;
+use crate::http::prompts::{prompts, requests_for};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, count, tells_stop};
-use crate::model::{End, Guessed, Likely};
+use crate::http::wanted::{self, count, includes_stop};
+use crate::serving::Host;
 
 /// Returns whether the server works: its thread is active, and it is not ending.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
@@ -79,137 +80,136 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     request_fields::refuse(Interface::Native, &fields)?;
     let app = app.of(&fields).await?;
     let mut request = wanted::request(&app, &fields, "stop").await?;
-    let tells_stop = tells_stop(&fields)?;
+    let includes_stop = includes_stop(&fields)?;
     let count = match fields.number("n_cmpl")? {
         Some(count) => count as u32,
         None => count(&fields)?,
     };
     let prompts = prompts(&app, &mut fields, count).await?;
-    let likeliest = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
+    let top_logprobs = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
-    let generation = &mut request.generation;
-    generation.grammar = app.constrain(forms::of_text(&fields)?).await?;
+    request.grammar = app.constrain(forms::of_text(&fields)?).await?;
     // Tokens come with their probabilities.
-    generation.likeliest = likeliest.or(returns_tokens.then_some(0));
-    generation.after_sampling = after_sampling;
+    request.top_logprobs = top_logprobs.or(returns_tokens.then_some(0));
+    request.after_sampling = after_sampling;
     let streamed = fields.flag("stream")?.unwrap_or(false);
-    let chosen = fields.texts("response_fields", MOST_FIELDS)?;
-    let mut settings = settings_object(&generation.sampling);
+    let response_fields = fields.texts("response_fields", MOST_FIELDS)?;
+    let mut settings = settings_object(&request.sampling);
     settings.extend([
-        ("n_predict".to_owned(), generation.limit.map_or_else(|| (-1).into(), Value::from)),
+        ("n_predict".to_owned(), request.limit.map_or_else(|| (-1).into(), Value::from)),
         ("stop".to_owned(), request.stop.to_vec().into()),
-        ("ignore_eos".to_owned(), generation.ignore_end.into()),
-        ("n_probs".to_owned(), likeliest.unwrap_or(0).into()),
+        ("ignore_eos".to_owned(), request.ignore_end.into()),
+        ("n_probs".to_owned(), top_logprobs.unwrap_or(0).into()),
         ("post_sampling_probs".to_owned(), after_sampling.into()),
         ("stream".to_owned(), streamed.into()),
     ]);
     drop(fields);
-    let told = prompts.clone();
-    let told = app.blocking(move |model| told.iter().map(|tokens| model.decode(tokens)).collect::<Result<_, _>>());
-    let how = How {
+    let encoded = prompts.clone();
+    let texts = app.blocking(move |model| encoded.iter().map(|tokens| model.decode(tokens)).collect::<Result<_, _>>());
+    let format = CompletionFormat {
         name: app.model.facts().name.clone(),
         settings,
-        prompts: told.await??,
-        each: count.max(1) as usize,
-        tells_likely: likeliest.is_some(),
+        prompts: texts.await??,
+        answers_per_prompt: count.max(1) as usize,
+        has_probabilities: top_logprobs.is_some(),
         after_sampling,
         returns_tokens,
-        chosen,
+        response_fields,
     };
-    let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
-    let mut answers = answers.telling_stop(tells_stop);
+    let answers = Answer::several(&app, &requests_for(&request, prompts), None, count)?;
+    let mut answers = answers.including_stop(includes_stop);
     if !streamed {
         let mut made = vec![(String::new(), Vec::new(), None); answers.len()];
         while let Some((number, next)) = answers.next().await {
             let (text, all, last) = &mut made[number];
-            all.extend(answers.take_likely(number));
+            all.extend(answers.take_log_probs(number));
             match next? {
-                Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
-                Next::Ended(end) => *last = Some(end),
+                AnswerPart::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
+                AnswerPart::Ended(end) => *last = Some(end),
             }
         }
         let mut objects = Vec::with_capacity(made.len());
-        for (number, (text, likely, end)) in made.into_iter().enumerate() {
+        for (number, (text, log_probs, end)) in made.into_iter().enumerate() {
             let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
-            objects.push(how.last(&answers, number, &text, &end, &likely));
+            objects.push(format.last_object(&answers, number, &text, &end, &log_probs));
         }
         let one = if objects.len() == 1 { objects.pop() } else { None };
         return Ok(Json(one.unwrap_or_else(|| objects.into())).into_response());
     }
-    let events = futures_util::stream::unfold((answers, how, false), |(mut answers, how, done)| async move {
+    let events = futures_util::stream::unfold((answers, format, false), |(mut answers, format, done)| async move {
         if done {
             return None;
         }
         let (number, next) = answers.next().await?;
-        let likely = answers.take_likely(number);
+        let log_probs = answers.take_log_probs(number);
         let (object, done) = match next {
-            Ok(Next::Deltas(deltas)) => {
+            Ok(AnswerPart::Deltas(deltas)) => {
                 let text: String = deltas.into_iter().map(text_of).collect();
                 let made = answers.usage_of(number).made;
                 let part = json!({"index": number, "content": text, "stop": false, "tokens_predicted": made});
-                (how.with_tokens(part, &likely), false)
+                (format.with_tokens(answers.model(), part, &log_probs), false)
             }
-            Ok(Next::Ended(end)) => (how.last(&answers, number, "", &end, &likely), false),
+            Ok(AnswerPart::Ended(end)) => (format.last_object(&answers, number, "", &end, &log_probs), false),
             Err(error) => (error.body(), true),
         };
-        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, how, done)))
+        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, format, done)))
     });
     Ok(axum::response::sse::Sse::new(events).into_response())
 }
 
-/// Form of completions.
-struct How {
+/// Format of completions.
+struct CompletionFormat {
     name: String,
     settings: Map<String, Value>,
-    /// Texts of the prompts, and the number of answers to each.
+    /// Texts of the prompts.
     prompts: Vec<String>,
-    each: usize,
-    tells_likely: bool,
+    answers_per_prompt: usize,
+    has_probabilities: bool,
     /// Whether probabilities are those after the samplers; otherwise logarithms of the model's own.
     after_sampling: bool,
     returns_tokens: bool,
     /// Fields of the last object: names, or names with slashes between them; an empty list selects
     /// all.
-    chosen: Vec<String>,
+    response_fields: Vec<String>,
 }
 
-impl How {
+impl CompletionFormat {
     /// Adds the requested token data to a part of an answer.
-    fn with_tokens(&self, mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
+    fn with_tokens(&self, model: &Host, mut object: Value, log_probs: &[LogProbs]) -> Value {
         if self.returns_tokens {
-            object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
+            object["tokens"] = log_probs.iter().map(|log_probs| log_probs.token.token).collect();
         }
-        if self.tells_likely && !likely.is_empty() {
-            let token = |token: &(Likely, Vec<Likely>)| token_object(token, self.after_sampling);
-            object["completion_probabilities"] = likely.iter().map(token).collect();
+        if self.has_probabilities && !log_probs.is_empty() {
+            let token = |log_probs: &LogProbs| token_object(model, log_probs, self.after_sampling);
+            object["completion_probabilities"] = log_probs.iter().map(token).collect();
         }
         object
     }
 
     /// Returns the last object of an answer.
-    fn last(&self, answers: &Answers, number: usize, text: &str, end: &End, likely: &[(Likely, Vec<Likely>)]) -> Value {
+    fn last_object(&self, answers: &Answers, number: usize, text: &str, end: &End, log_probs: &[LogProbs]) -> Value {
         let usage = answers.usage_of(number);
         let (kind, word) = match end {
-            End::Model => ("eos", ""),
-            End::Stop(word) => ("word", &**word),
+            End::Token(_) | End::Grammar | End::Stopped => ("eos", ""),
+            End::StopString(word) => ("word", &**word),
             End::Limit | End::Context => ("limit", ""),
         };
         let object = json!({
             "index": number, "content": text, "stop": true, "stop_type": kind, "stopping_word": word,
-            "model": self.name, "prompt": self.prompts.get(number / self.each), "generation_settings": self.settings,
+            "model": self.name, "prompt": self.prompts.get(number / self.answers_per_prompt), "generation_settings": self.settings,
             "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
             "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "timings": timings(answers, number),
         });
-        let object = self.with_tokens(object, likely);
-        if self.chosen.is_empty() {
+        let object = self.with_tokens(answers.model(), object, log_probs);
+        if self.response_fields.is_empty() {
             return object;
         }
         let found = |path: &String| {
             let inner = path.split('/').try_fold(&object, |object, name| object.get(name))?;
             Some((path.clone(), inner.clone()))
         };
-        self.chosen.iter().filter_map(found).collect::<Map<_, _>>().into()
+        self.response_fields.iter().filter_map(found).collect::<Map<_, _>>().into()
     }
 }
 
@@ -239,17 +239,17 @@ fn text_of(delta: Delta) -> String {
 /// Returns the times of an answer in llama-server's form.
 fn timings(answers: &Answers, number: usize) -> Value {
     let Usage { prompt, reused, made } = answers.usage_of(number);
-    let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times(number));
-    let (before, behind) = (before.as_secs_f64() * 1e3, behind.as_secs_f64() * 1e3);
+    let (computed, (prefill, decode)) = (prompt.saturating_sub(reused), answers.times(number));
+    let (prefill, decode) = (prefill.as_secs_f64() * 1e3, decode.as_secs_f64() * 1e3);
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
     let rate =
         |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
     let mut timings = json!({
-        "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
-        "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
-        "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
+        "cache_n": reused, "prompt_n": computed, "prompt_ms": prefill, "prompt_per_token_ms": each(prefill, computed),
+        "prompt_per_second": rate(prefill, computed), "predicted_n": made, "predicted_ms": decode,
+        "predicted_per_token_ms": each(decode, made), "predicted_per_second": rate(decode, made),
     });
-    let Guessed { drafted, accepted } = answers.guessed(number);
+    let DraftCounts { drafted, accepted } = answers.drafts(number);
     if drafted > 0 {
         timings["draft_n"] = drafted.into();
         timings["draft_n_accepted"] = accepted.into();

@@ -21,21 +21,23 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
+use ixc_generate::generator::{End, LogProbs};
+use ixc_runtime::sample::TokenLogProb;
 use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, Answers, Next, PING, Usage, Wanted};
+use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
 use crate::http::app::{App, Asked};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::forms;
 use crate::http::probabilities::{logarithm, text_of, token_object};
-use crate::http::prompts::prompts;
+use crate::http::prompts::{prompts, requests_for};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, count, likeliest_of_chat, tells_stop};
-use crate::model::{End, Likely};
+use crate::http::wanted::{self, count, includes_stop, top_logprobs_of_chat};
+use crate::serving::Host;
 
 /// Default max tokens of a completion, as in OpenAI's interface.
 const COMPLETION_TOKENS: usize = 16;
@@ -49,19 +51,19 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     let tools = Tools::of_chat(&fields)?;
     let constraint = tools.constraint(forms::of_chat(&fields)?)?;
     let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
-    let how = How::of(&fields, Kind::Chat)?;
+    let format = ResponseFormat::of(&fields, Kind::Chat)?;
     let mut request = wanted::request(&app, &fields, "stop").await?;
-    request.generation.likeliest = likeliest_of_chat(&fields)?;
-    let wanted = Wanted {
+    request.top_logprobs = top_logprobs_of_chat(&fields)?;
+    let options = AnswerOptions {
         request,
-        tells_stop: tells_stop(&fields)?,
-        one_call: !tools.parallel,
+        includes_stop: includes_stop(&fields)?,
+        single_call: !tools.parallel,
         constraint,
         count: count(&fields)?,
     };
     // An answer takes long, so the memory of its request is freed first.
     drop(fields);
-    respond(&app, how, Answer::to_conversation(&app, conversation, wanted).await?).await
+    respond(&app, format, Answer::to_conversation(&app, conversation, options).await?).await
 }
 
 /// Completes a text.
@@ -70,18 +72,18 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     drop(body);
     request_fields::refuse(Interface::Completions, &fields)?;
     let app = app.of(&fields).await?;
-    let how = How::of(&fields, Kind::Completion)?;
+    let format = ResponseFormat::of(&fields, Kind::Completion)?;
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
     let count = count(&fields)?;
     let prompts = prompts(&app, &mut fields, count).await?;
     let mut request = wanted::request(&app, &fields, "stop").await?;
-    request.generation.limit = limit;
-    request.generation.grammar = app.constrain(forms::of_text(&fields)?).await?;
-    request.generation.likeliest = fields.number("logprobs")?.map(|likeliest| likeliest as usize);
-    let tells_stop = tells_stop(&fields)?;
+    request.limit = limit;
+    request.grammar = app.constrain(forms::of_text(&fields)?).await?;
+    request.top_logprobs = fields.number("logprobs")?.map(|top| top as usize);
+    let includes_stop = includes_stop(&fields)?;
     drop(fields);
-    let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
-    respond(&app, how, answers.telling_stop(tells_stop)).await
+    let answers = Answer::several(&app, &requests_for(&request, prompts), None, count)?;
+    respond(&app, format, answers.including_stop(includes_stop)).await
 }
 
 /// Interface of an answer.
@@ -108,17 +110,17 @@ impl Kind {
     }
 }
 
-/// Form of an answer.
+/// Format of a response.
 #[derive(Clone, Debug)]
-struct How {
+struct ResponseFormat {
     kind: Kind,
     streamed: bool,
     /// Whether a stream ends with the token counts.
     usage: bool,
 }
 
-impl How {
-    fn of(fields: &Fields, kind: Kind) -> Result<How, HttpError> {
+impl ResponseFormat {
+    fn of(fields: &Fields, kind: Kind) -> Result<ResponseFormat, HttpError> {
         let streamed = fields.flag("stream")?.unwrap_or(false);
         const OPTIONS: &str = "stream_options";
         let usage = match fields.get(OPTIONS) {
@@ -129,7 +131,7 @@ impl How {
             Some(Value::Object(options)) => options.get("include_usage").is_some_and(|usage| *usage == true),
             Some(_) => return Err(HttpError::invalid(Some(OPTIONS), format!("{OPTIONS} must be an object"))),
         };
-        Ok(How { kind, streamed, usage })
+        Ok(ResponseFormat { kind, streamed, usage })
     }
 }
 
@@ -143,9 +145,9 @@ fn usage_object(usage: Usage) -> Value {
 
 fn finish_reason(end: &End, called: bool) -> &'static str {
     match end {
-        End::Model | End::Stop(_) if called => "tool_calls",
-        End::Model | End::Stop(_) => "stop",
         End::Limit | End::Context => "length",
+        End::Token(_) | End::StopString(_) | End::Grammar | End::Stopped if called => "tool_calls",
+        End::Token(_) | End::StopString(_) | End::Grammar | End::Stopped => "stop",
     }
 }
 
@@ -181,44 +183,45 @@ impl Frame {
 
     /// Returns the probabilities of tokens; `offset` is the place of their text in the answer's
     /// text.
-    fn logprobs(&self, likely: &[(Likely, Vec<Likely>)], offset: usize) -> Value {
-        if likely.is_empty() {
+    fn logprobs(&self, model: &Host, log_probs: &[LogProbs], offset: usize) -> Value {
+        if log_probs.is_empty() {
             return Value::Null;
         }
         match self.kind {
             Kind::Chat => {
-                let token = |token: &(Likely, Vec<Likely>)| token_object(token, false);
-                json!({"content": likely.iter().map(token).collect::<Value>(), "refusal": null})
+                let tokens: Value = log_probs.iter().map(|log_probs| token_object(model, log_probs, false)).collect();
+                json!({"content": tokens, "refusal": null})
             }
             Kind::Completion => {
+                let text = |token: &TokenLogProb| text_of(model, token.token);
                 let mut next = offset;
-                let mut offsets = Vec::with_capacity(likely.len());
-                for (token, _) in likely {
+                let mut offsets = Vec::with_capacity(log_probs.len());
+                for LogProbs { token, .. } in log_probs {
                     offsets.push(next);
-                    next += text_of(token).chars().count();
+                    next += text(token).chars().count();
                 }
-                let top = |(_, likeliest): &(Likely, Vec<Likely>)| -> Value {
-                    likeliest.iter().map(|one| (text_of(one), logarithm(one))).collect::<Map<_, _>>().into()
+                let top = |log_probs: &LogProbs| -> Value {
+                    log_probs.top.iter().map(|token| (text(token), logarithm(token))).collect::<Map<_, _>>().into()
                 };
                 json!({
-                    "tokens": likely.iter().map(|(token, _)| text_of(token)).collect::<Vec<_>>(),
-                    "token_logprobs": likely.iter().map(|(token, _)| logarithm(token)).collect::<Vec<_>>(),
-                    "top_logprobs": likely.iter().map(top).collect::<Vec<_>>(), "text_offset": offsets,
+                    "tokens": log_probs.iter().map(|log_probs| text(&log_probs.token)).collect::<Vec<_>>(),
+                    "token_logprobs": log_probs.iter().map(|log_probs| logarithm(&log_probs.token)).collect::<Vec<_>>(),
+                    "top_logprobs": log_probs.iter().map(top).collect::<Vec<_>>(), "text_offset": offsets,
                 })
             }
         }
     }
 }
 
-async fn respond(app: &Asked, how: How, answers: Answers) -> Result<Response, HttpError> {
+async fn respond(app: &Asked, format: ResponseFormat, answers: Answers) -> Result<Response, HttpError> {
     let frame = Frame {
-        kind: how.kind,
-        id: format!("{}-{}", how.kind.prefix(), app.next_id()),
+        kind: format.kind,
+        id: format!("{}-{}", format.kind.prefix(), app.next_id()),
         created: crate::http::app::seconds_since_1970(),
         model: app.model.facts().name.clone(),
     };
-    match how.streamed {
-        true => Ok(stream(frame, how, answers)),
+    match format.streamed {
+        true => Ok(stream(frame, format, answers)),
         false => whole(frame, answers).await.map(|object| Json(object).into_response()),
     }
 }
@@ -227,19 +230,18 @@ async fn respond(app: &Asked, how: How, answers: Answers) -> Result<Response, Ht
 async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
     let mut said = vec![(ixc_text::chat::Answer::default(), Vec::new(), None); answers.len()];
     while let Some((number, next)) = answers.next().await {
-        let likely = answers.take_likely(number);
-        let (said, all, end) = &mut said[number];
-        all.extend(likely);
+        let (said, log_probs, end) = &mut said[number];
+        log_probs.extend(answers.take_log_probs(number));
         match next? {
-            Next::Deltas(deltas) => said.extend(deltas),
-            Next::Ended(why) => *end = Some(why),
+            AnswerPart::Deltas(deltas) => said.extend(deltas),
+            AnswerPart::Ended(reason) => *end = Some(reason),
         }
     }
     let mut choices = Vec::new();
-    for (index, (said, likely, end)) in said.into_iter().enumerate() {
+    for (index, (said, log_probs, end)) in said.into_iter().enumerate() {
         let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
         let finish = finish_reason(&end, !said.calls.is_empty());
-        let logprobs = frame.logprobs(&likely, 0);
+        let logprobs = frame.logprobs(answers.model(), &log_probs, 0);
         choices.push(match frame.kind {
             Kind::Chat => {
                 let message = message_object(said);
@@ -268,13 +270,22 @@ fn message_object(said: ixc_text::chat::Answer) -> Value {
     message
 }
 
+/// Progress of a streamed answer.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    /// Number of calls so far.
+    calls: usize,
+    /// Number of characters of its tokens with probabilities so far.
+    chars: usize,
+}
+
 /// Streamed answers, as they are generated.
 struct Stream {
     frame: Frame,
-    how: How,
+    format: ResponseFormat,
     answers: Answers,
-    /// For each answer, its number of calls so far, and of characters of its tokens.
-    said: Vec<(usize, usize)>,
+    /// Progress of each answer.
+    progress: Vec<Progress>,
     /// Objects to send before the next event is requested.
     ready: VecDeque<String>,
     done: bool,
@@ -285,24 +296,26 @@ impl Stream {
         self.ready.push_back(self.frame.chunk(index, content, logprobs, finish).to_string());
     }
 
-    fn add(&mut self, index: usize, next: Next) {
-        let likely = self.answers.take_likely(index);
-        let mut logprobs = self.frame.logprobs(&likely, self.said[index].1);
-        self.said[index].1 += likely.iter().map(|(token, _)| text_of(token).chars().count()).sum::<usize>();
-        match next {
-            Next::Deltas(deltas) => {
+    fn add(&mut self, index: usize, part: AnswerPart) {
+        let log_probs = self.answers.take_log_probs(index);
+        let model = self.answers.model();
+        let mut logprobs = self.frame.logprobs(model, &log_probs, self.progress[index].chars);
+        let chars = |log_probs: &LogProbs| text_of(model, log_probs.token.token).chars().count();
+        self.progress[index].chars += log_probs.iter().map(chars).sum::<usize>();
+        match part {
+            AnswerPart::Deltas(deltas) => {
                 for delta in deltas {
-                    let content = match (self.how.kind, delta) {
+                    let content = match (self.format.kind, delta) {
                         (Kind::Chat, Delta::Content(text)) => json!({"content": text}),
                         (Kind::Chat, Delta::Reasoning(text)) => json!({"reasoning_content": text}),
                         (Kind::Chat, Delta::Call(call)) => {
                             let mut object = call_object(&call);
-                            object.insert("index".to_owned(), self.said[index].0.into());
-                            self.said[index].0 += 1;
+                            object.insert("index".to_owned(), self.progress[index].calls.into());
+                            self.progress[index].calls += 1;
                             json!({"tool_calls": [object]})
                         }
                         (Kind::Chat, Delta::Arguments(text)) => {
-                            let last = self.said[index].0.saturating_sub(1);
+                            let last = self.progress[index].calls.saturating_sub(1);
                             json!({"tool_calls": [{"index": last, "function": {"arguments": text}}]})
                         }
                         (Kind::Completion, Delta::Content(text) | Delta::Reasoning(text)) => text.into(),
@@ -311,9 +324,9 @@ impl Stream {
                     self.push(index, content, logprobs.take(), None);
                 }
             }
-            Next::Ended(end) => {
-                let empty = if self.how.kind == Kind::Chat { json!({}) } else { "".into() };
-                let finish = finish_reason(&end, self.said[index].0 > 0);
+            AnswerPart::Ended(end) => {
+                let empty = if self.format.kind == Kind::Chat { json!({}) } else { "".into() };
+                let finish = finish_reason(&end, self.progress[index].calls > 0);
                 self.push(index, empty, logprobs.take(), Some(finish));
             }
         }
@@ -321,7 +334,7 @@ impl Stream {
 
     /// Adds the end of the stream.
     fn end(&mut self) {
-        if self.how.usage {
+        if self.format.usage {
             let mut object = self.frame.object(true, json!([]));
             object["usage"] = usage_object(self.answers.usage());
             self.ready.push_back(object.to_string());
@@ -332,10 +345,10 @@ impl Stream {
 }
 
 /// Streams the answers as they are generated.
-fn stream(frame: Frame, how: How, answers: Answers) -> Response {
-    let said = vec![(0, 0); answers.len()];
-    let mut begin = Stream { frame, how, answers, said, ready: VecDeque::new(), done: false };
-    if begin.how.kind == Kind::Chat {
+fn stream(frame: Frame, format: ResponseFormat, answers: Answers) -> Response {
+    let progress = vec![Progress::default(); answers.len()];
+    let mut begin = Stream { frame, format, answers, progress, ready: VecDeque::new(), done: false };
+    if begin.format.kind == Kind::Chat {
         for index in 0..begin.answers.len() {
             begin.push(index, json!({"role": "assistant", "content": null}), Value::Null, None);
         }
@@ -346,7 +359,7 @@ fn stream(frame: Frame, how: How, answers: Answers) -> Response {
                 return None;
             }
             match s.answers.next().await {
-                Some((index, Ok(next))) => s.add(index, next),
+                Some((index, Ok(part))) => s.add(index, part),
                 Some((_, Err(error))) => {
                     s.ready.push_back(error.body().to_string());
                     s.done = true;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing is copied or encoded for a prompt before all of them have a place.
 
+use ixc_generate::generator::Request;
 use serde_json::Value;
 
 use crate::http::answer::check_places;
@@ -44,6 +45,11 @@ pub(crate) async fn prompts(app: &Asked, fields: &mut Fields, answers: u32) -> R
         Some(empty) => Err(HttpError::invalid(Some("prompt"), format!("prompt[{empty}] is empty"))),
         None => Ok(prompts),
     }
+}
+
+/// Copies a request for each of these prompts. Check the number of prompts before.
+pub(crate) fn requests_for(request: &Request, prompts: Vec<Vec<u32>>) -> Vec<Request> {
+    prompts.into_iter().map(|tokens| Request { tokens, ..request.clone() }).collect()
 }
 
 /// Whether a value is one prompt: a text, an object with a text as in llama-server, or a list of

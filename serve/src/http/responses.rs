@@ -22,11 +22,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
-use ixc_generate::generator;
+use ixc_generate::generator::{End, Request};
 use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, Answers, Next, PING, Usage, Wanted};
+use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
 use crate::http::app::{App, Asked};
 use crate::http::conversation::{MOST_MESSAGES, conversation};
 use crate::http::error::HttpError;
@@ -35,8 +35,7 @@ use crate::http::forms;
 use crate::http::offered::{INPUT, Offered};
 use crate::http::request_fields::{self, Interface};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, tells_stop};
-use crate::model::End;
+use crate::http::wanted::{self, includes_stop};
 
 /// Answers a conversation.
 pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
@@ -47,17 +46,17 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Resul
     let offered = Offered::of(&fields)?;
     let chat = chat_of(&fields, &offered)?;
     let tools = Tools::of_chat(&chat)?;
-    let wanted = Wanted {
+    let options = AnswerOptions {
         request: wanted::request(&app, &fields, "stop").await?,
-        tells_stop: tells_stop(&fields)?,
-        one_call: !tools.parallel,
+        includes_stop: includes_stop(&fields)?,
+        single_call: !tools.parallel,
         constraint: tools.constraint(forms::of_chat(&chat)?)?,
         count: 1,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
-    let frame = frame_of(&fields, &app, &wanted, &offered);
+    let frame = frame_of(&fields, &app, &options.request, &offered);
     let conversation = conversation(&chat, tools.told, app.model.facts().template.as_deref())?;
-    let answers = Answer::to_conversation(&app, conversation, wanted).await?;
+    let answers = Answer::to_conversation(&app, conversation, options).await?;
     let items = Items { id: app.next_id(), frame, offered, ..Items::default() };
     match streamed {
         true => Ok(stream(items, answers)),
@@ -66,8 +65,8 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Resul
 }
 
 /// Returns the members of a response that repeat its request.
-fn frame_of(fields: &Fields, app: &Asked, wanted: &Wanted, offered: &Offered) -> Map<String, Value> {
-    let generator::Request { limit, sampling, .. } = &wanted.request.generation;
+fn frame_of(fields: &Fields, app: &Asked, request: &Request, offered: &Offered) -> Map<String, Value> {
+    let Request { limit, sampling, .. } = request;
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
         "object": "response", "created_at": crate::http::app::seconds_since_1970(), "model": app.model.facts().name, "error": null,
@@ -379,8 +378,8 @@ impl Items {
     /// Returns the response at its end.
     fn end(&mut self, end: &End, usage: Usage) -> Value {
         let (status, name) = match end {
-            End::Model | End::Stop(_) => ("completed", "response.completed"),
             End::Limit | End::Context => ("incomplete", "response.incomplete"),
+            End::Token(_) | End::StopString(_) | End::Grammar | End::Stopped => ("completed", "response.completed"),
         };
         // The open item gets the status of the answer; earlier items are complete.
         self.close(status);
@@ -395,8 +394,8 @@ impl Items {
 async fn whole(mut items: Items, mut answers: Answers) -> Result<Value, HttpError> {
     while let Some(next) = answers.next_of_one().await? {
         match next {
-            Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| items.add(delta)),
-            Next::Ended(end) => return Ok(items.end(&end, answers.usage())),
+            AnswerPart::Deltas(deltas) => deltas.into_iter().for_each(|delta| items.add(delta)),
+            AnswerPart::Ended(end) => return Ok(items.end(&end, answers.usage())),
         }
     }
     Err(HttpError::failed("the answer was not finished"))
@@ -414,8 +413,8 @@ fn stream(mut items: Items, answers: Answers) -> Response {
             }
             let next = answers.next_of_one().await;
             match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
-                Ok(Next::Deltas(deltas)) => deltas.into_iter().for_each(|delta| items.add(delta)),
-                Ok(Next::Ended(end)) => drop(items.end(&end, answers.usage())),
+                Ok(AnswerPart::Deltas(deltas)) => deltas.into_iter().for_each(|delta| items.add(delta)),
+                Ok(AnswerPart::Ended(end)) => drop(items.end(&end, answers.usage())),
                 Err(error) => {
                     let mut object = items.response("failed", None);
                     object["error"] = json!({"code": "server_error", "message": error.body()["error"]["message"]});
@@ -474,7 +473,7 @@ mod tests {
             assert_eq!(told, said);
             said
         };
-        assert_eq!(ended(End::Model), ["completed", "completed"]);
+        assert_eq!(ended(End::Token(0)), ["completed", "completed"]);
         assert_eq!(ended(End::Limit), ["completed", "incomplete"]);
         assert_eq!(ended(End::Context), ["completed", "incomplete"]);
     }

@@ -1,13 +1,12 @@
 //! Fields that all interfaces have: sampling, and the ends of an answer.
 
-use ixc_generate::generator;
+use ixc_generate::generator::Request;
 use ixc_runtime::sample::{self, Kind, Settings};
 use serde_json::{Map, Value};
 
 use crate::http::app::Asked;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::model::Request;
 
 /// Max texts that end repetitions, and max bytes of each.
 const MOST_BREAKERS: usize = 64;
@@ -19,16 +18,14 @@ pub(crate) async fn request(app: &Asked, fields: &Fields, stop: &'static str) ->
     let sampling = sampling(app, fields).await?;
     let flag = |name, default| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(default));
     Ok(Request {
+        limit,
         stop: fields.stop(stop)?.into(),
         stop_tokens: fields.stop_tokens()?,
-        generation: generator::Request {
-            limit,
-            ignore_end: flag("ignore_eos", false)?,
-            // llama-server's field.
-            cache_prompt: flag("cache_prompt", true)?,
-            ..generator::Request::new(Vec::new(), sampling)
-        },
+        ignore_end: flag("ignore_eos", false)?,
         show_special: !flag("skip_special_tokens", true)?,
+        // llama-server's field.
+        cache_prompt: flag("cache_prompt", true)?,
+        ..Request::new(Vec::new(), sampling)
     })
 }
 
@@ -38,7 +35,7 @@ pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
 }
 
 /// Reads whether a stop text is returned with the answer.
-pub(crate) fn tells_stop(fields: &Fields) -> Result<bool, HttpError> {
+pub(crate) fn includes_stop(fields: &Fields) -> Result<bool, HttpError> {
     Ok(fields.flag("include_stop_str_in_output")?.unwrap_or(false))
 }
 
@@ -130,7 +127,7 @@ fn any_seed() -> u64 {
 }
 
 /// Returns the number of likeliest tokens to return with each token of a chat.
-pub(crate) fn likeliest_of_chat(fields: &Fields) -> Result<Option<usize>, HttpError> {
+pub(crate) fn top_logprobs_of_chat(fields: &Fields) -> Result<Option<usize>, HttpError> {
     let top = fields.number("top_logprobs")?.map(|top| top as usize);
     match (fields.flag("logprobs")?.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),

@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use ixc_generate::generator::{End, Event, FinalState, Request};
+use ixc_runtime::sample::{Sampler, Settings};
 use ixc_text::template::ChatTemplate;
 use serde_json::json;
 
 use super::thread::{Message, Submission};
 use super::{Host, Options};
-use crate::model::{End, Event, Facts, Request};
+use crate::model::Facts;
 
 /// Text that the thread writes, and the last request.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(crate) struct Script {
 impl Script {
     /// Creates a script that writes nothing.
     pub(crate) fn new() -> Arc<Script> {
-        Arc::new(Script { text: Mutex::new((String::new(), End::Model)), request: Mutex::default() })
+        Arc::new(Script { text: Mutex::new((String::new(), End::Token(0))), request: Mutex::default() })
     }
 
     /// Sets the text and the end of the next answers.
@@ -35,17 +37,17 @@ impl Script {
 
     /// Answers a request, one character at a time.
     fn answer(&self, Submission { request, events, .. }: Submission) {
+        let tokens = request.tokens.clone();
         *self.request.lock().unwrap() = Some(request);
         let (text, end) = self.text.lock().unwrap().clone();
         // The client may be gone.
         let send = |event| drop(events.send(event));
-        send(Event::Begun { reused: 0 });
-        let mut made = 0;
+        send(Event::Begun { prompt: tokens.len(), reused: 0 });
         for c in text.chars() {
-            made += 1;
-            send(Event::Text { text: c.into(), made });
+            send(Event::Token { token: 0, text: c.into(), log_probs: None });
         }
-        send(Event::Ended { end, made });
+        let sampler = Sampler::new(Settings::greedy()).unwrap().state();
+        send(Event::Ended { end, state: FinalState { tokens, sampler } });
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::model::{self, Embeddings, ExpertsAction, Refusal, SlotAction, SlotDone, Status};
+use crate::model::{Embeddings, ExpertsAction, Refusal, SlotAction, SlotDone, Status};
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 use serde_json::{Value, json};
@@ -23,9 +23,8 @@ use tokio::sync::oneshot;
 
 use super::invalid;
 use ixc_generate::expert_use::ExpertUse;
+use ixc_generate::generator::{Event, Request};
 
-/// Error message of requests whose step was not finished.
-pub(super) const FAILED: &str = "the engine failed at this step; the server's log says where";
 /// Interval of the idle thread's status updates.
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -56,12 +55,11 @@ pub(super) struct LogitsWish {
     pub(super) done: Reply<Vec<f32>>,
 }
 
-/// Request on its way to the thread.
+/// Request for text, and the channel of its events.
 pub(super) struct Submission {
-    pub(super) request: model::Request,
-    pub(super) events: UnboundedSender<model::Event>,
-    /// Time of submission.
-    pub(super) at: Instant,
+    pub(super) request: Request,
+    pub(super) events: UnboundedSender<Event>,
+    pub(super) time: Instant,
 }
 
 /// State that the thread publishes.

@@ -1,68 +1,40 @@
-//! The engine's thread for token generation; it computes all current requests together.
-//!
-//! Invariant: text that was sent to a client is final. It has whole characters, no part of a stop
-//! text, and no token after one.
+//! The engine's thread for token generation; it computes all current requests together, and sends
+//! the generator's events to the clients.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::model::{self, Experts, Guessed, Refusal, Request, Slot, SlotAction, SlotDone, Status};
+use crate::model::{Experts, Refusal, Slot, SlotAction, SlotDone, Status};
 use ixc_files::Guard;
 use ixc_runtime::engine::{Engine, EvictError};
+use ixc_runtime::saved;
 use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
-use ixc_runtime::{sample, saved};
-use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::thread::{FAILED, LogitsWish, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{LogitsWish, Shared, SlotWish, Submission, Texts, Work};
 use ixc_generate::Error;
 use ixc_generate::generator::{End, Event, Generator, RequestId};
-use ixc_generate::output_text::{OutputText, RestOfText, StopStrings};
 use ixc_generate::speculate::Tally;
 
 /// Client of a request in progress.
-struct Client<'t> {
-    events: UnboundedSender<model::Event>,
-    text: OutputText<'t>,
-    /// Tokens that end the answer and are not part of it.
-    stop_tokens: Vec<u32>,
-    made: usize,
-    guessed: Guessed,
-    begun: bool,
-    /// Time of submission, and time of the last token.
-    at: Instant,
-    last: Option<Instant>,
+struct Client {
+    events: UnboundedSender<Event>,
+    /// Time of submission.
+    submitted: Instant,
+    /// Time of the last token.
+    last_token: Option<Instant>,
+    has_begun: bool,
 }
 
-impl Client<'_> {
-    /// Sends an event; returns whether the client is still there.
-    fn tell(&self, event: model::Event) -> bool {
-        self.events.send(event).is_ok()
+impl Client {
+    /// Sends an event, unless the client has gone.
+    fn send(&self, event: Event) {
+        let _ = self.events.send(event);
     }
-
-    /// Sends the withheld text, and the reason of the end.
-    fn end(self, end: model::End) {
-        let Client { events, text, made, guessed, .. } = self;
-        let RestOfText { text, stop } = text.finish();
-        let guessed = (guessed.drafted > 0).then_some(model::Event::Guessed(guessed));
-        let ended = model::Event::Ended { end: stop.map_or(end, model::End::Stop), made };
-        for event in [model::Event::Text { text, made }].into_iter().chain(guessed).chain([ended]) {
-            // The client may be gone.
-            let _ = events.send(event);
-        }
-    }
-}
-
-/// Converts a token and its probability to the client's form.
-fn told(tokenizer: Option<&Tokenizer>, likely: sample::TokenLogProb) -> model::Likely {
-    let sample::TokenLogProb { token, log_probability } = likely;
-    let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default().to_vec();
-    model::Likely { token, bytes, log_probability }
 }
 
 /// Returns the counters of streamed experts in the client's form.
@@ -81,13 +53,11 @@ fn experts(stats: &stats::Stats) -> Experts {
 }
 
 /// Worker of the thread that generates tokens.
-pub(super) struct Worker<'t> {
+pub(super) struct Worker<'s> {
     generator: Generator,
-    tokenizer: Option<&'t Tokenizer>,
-    ends: Vec<u32>,
-    clients: HashMap<RequestId, Client<'t>>,
+    clients: HashMap<RequestId, Client>,
     status: Status,
-    shared: &'t Shared,
+    shared: &'s Shared,
     /// Folder for saved sequences, and actions that wait for a free slot.
     folder: Option<PathBuf>,
     wishes: Vec<SlotWish>,
@@ -95,16 +65,10 @@ pub(super) struct Worker<'t> {
     logits: Vec<LogitsWish>,
 }
 
-impl<'t> Worker<'t> {
-    pub(super) fn new(
-        generator: Generator,
-        tokenizer: Option<&'t Tokenizer>,
-        shared: &'t Shared,
-        folder: Option<PathBuf>,
-    ) -> Worker<'t> {
-        let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
+impl<'s> Worker<'s> {
+    pub(super) fn new(generator: Generator, shared: &'s Shared, folder: Option<PathBuf>) -> Worker<'s> {
         let (clients, status) = (HashMap::new(), Status::default());
-        Worker { generator, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new(), logits: Vec::new() }
+        Worker { generator, clients, status, shared, folder, wishes: Vec::new(), logits: Vec::new() }
     }
 
     /// Performs the waiting actions on slots without a request.
@@ -143,15 +107,23 @@ impl<'t> Worker<'t> {
         Ok(SlotDone { tokens, bytes })
     }
 
-    fn end(&mut self, id: RequestId, end: model::End) {
-        if let Some(client) = self.clients.remove(&id) {
-            self.status.ended += 1;
-            self.status.bounded += u64::from(matches!(end, model::End::Limit | model::End::Context));
-            self.status.distributions.whole.add(client.at.elapsed().as_secs_f64());
-            // Publish before the client gets its answer, which is then already counted.
-            self.publish();
-            client.end(end);
+    /// Removes a client whose request is over, and sends the last event.
+    fn end(&mut self, id: RequestId, last: Event) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        if !client.has_begun {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
+        match &last {
+            Event::Ended { end, .. } => {
+                self.status.ended += 1;
+                self.status.bounded += u64::from(matches!(end, End::Limit | End::Context));
+                self.status.distributions.whole.add(client.submitted.elapsed().as_secs_f64());
+            }
+            _ => self.status.failed += 1,
+        }
+        // Publish before the client gets its answer, which is then already counted.
+        self.publish();
+        client.send(last);
     }
 }
 
@@ -173,22 +145,14 @@ fn told_of_slot(error: &Error, folder: &Path) -> Refusal {
 impl Work for Worker<'_> {
     type Id = RequestId;
 
-    fn request(&mut self, Submission { request, events, at }: Submission) {
-        let Request { mut generation, stop, stop_tokens, show_special } = request;
-        if generation.sampling.min_tokens > 0 {
-            Arc::make_mut(&mut generation.sampling).late_tokens = [&*self.ends, &stop_tokens].concat();
-        }
-        match self.generator.submit(generation) {
+    fn request(&mut self, Submission { request, events, time }: Submission) {
+        match self.generator.submit(request) {
             Ok(id) => {
-                let options = DecodeOptions { show_special, at_start: false };
-                let decoder = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let (text, guessed) = (OutputText::new(decoder, StopStrings::from(stop)), Guessed::default());
-                let client = Client { events, text, stop_tokens, made: 0, guessed, begun: false, at, last: None };
-                self.clients.insert(id, client);
+                self.clients.insert(id, Client { events, submitted: time, last_token: None, has_begun: false });
             }
             Err(error) => {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                let _ = events.send(model::Event::Failed { message: error.to_string() });
+                let _ = events.send(Event::Failed(error));
             }
         }
     }
@@ -212,19 +176,16 @@ impl Work for Worker<'_> {
 
     fn forget(&mut self, id: RequestId) {
         self.generator.cancel(id);
-        if self.clients.remove(&id).is_some_and(|client| !client.begun) {
+        if self.clients.remove(&id).is_some_and(|client| !client.has_begun) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn fail_all(&mut self) {
         self.generator.abandon();
-        for (_, client) in std::mem::take(&mut self.clients) {
-            if !client.begun {
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            }
-            self.status.failed += 1;
-            client.tell(model::Event::Failed { message: FAILED.to_owned() });
+        let ids: Vec<RequestId> = self.clients.keys().copied().collect();
+        for id in ids {
+            self.end(id, Event::Failed(Error::StepPanicked));
         }
     }
 
@@ -252,70 +213,36 @@ impl Work for Worker<'_> {
         }
         for (id, event) in events {
             match event {
+                Event::Computed { .. } | Event::Shifted => {}
                 Event::Begun { reused, .. } => {
                     self.status.reused_tokens += reused as u64;
                     if let Some(client) = self.clients.get_mut(&id) {
-                        client.begun = true;
-                        self.status.distributions.queued.add((begin - client.at).as_secs_f64());
+                        client.has_begun = true;
+                        self.status.distributions.queued.add((begin - client.submitted).as_secs_f64());
                         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                        client.tell(model::Event::Begun { reused });
+                        client.send(event);
                     }
                 }
-                Event::Token { token, likely } => {
-                    // The same step may give tokens after a stop text: drop them.
+                Event::Token { .. } => {
                     let Some(client) = self.clients.get_mut(&id) else { continue };
                     self.status.made_tokens += 1;
-                    client.made += 1;
                     let distributions = &mut self.status.distributions;
-                    match client.last.replace(now) {
-                        None => distributions.first_token.add((now - client.at).as_secs_f64()),
+                    match client.last_token.replace(now) {
+                        None => distributions.first_token.add((now - client.submitted).as_secs_f64()),
                         Some(last) => distributions.between_tokens.add((now - last).as_secs_f64()),
                     }
-                    if let Some((token, likeliest)) = likely {
-                        let told = |one| told(self.tokenizer, one);
-                        let likeliest = likeliest.into_iter().map(told).collect();
-                        client.tell(model::Event::Likely { token: told(token), likeliest });
-                    }
-                    let ends = client.stop_tokens.contains(&token);
-                    // A stop token has no text, and neither has a token that the tokenizer lacks.
-                    let text = if ends { String::new() } else { client.text.push(token).unwrap_or_default() };
-                    client.tell(model::Event::Text { text, made: client.made });
-                    if ends || client.text.stopped() {
-                        self.generator.cancel(id);
-                        self.end(id, model::End::Model);
+                    client.send(event);
+                }
+                Event::Drafted(_) | Event::Text(_) => {
+                    if let Some(client) = self.clients.get(&id) {
+                        client.send(event);
                     }
                 }
-                Event::Guessed { drafted, accepted } => {
-                    if let Some(client) = self.clients.get_mut(&id) {
-                        client.guessed.drafted += drafted;
-                        client.guessed.accepted += accepted;
-                    }
-                }
-                Event::Computed { .. } | Event::Shifted => {}
-                Event::Ended { end, .. } => self.end(
-                    id,
-                    match end {
-                        End::Token(_) | End::Stopped | End::Grammar => model::End::Model,
-                        End::Limit => model::End::Limit,
-                        End::Context => model::End::Context,
-                    },
-                ),
-                Event::Failed(error) => {
-                    self.status.failed += 1;
-                    self.publish();
+                Event::Failed(ref error) => {
                     tracing::error!(%error, "a request failed");
-                    if let Some(client) = self.clients.remove(&id) {
-                        if !client.begun {
-                            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                        }
-                        let message = error.to_string();
-                        client.tell(match error {
-                            // An invalid grammar is the client's fault.
-                            Error::Grammar(_) => model::Event::Refused { message },
-                            _ => model::Event::Failed { message },
-                        });
-                    }
+                    self.end(id, event);
                 }
+                Event::Ended { .. } => self.end(id, event),
             }
         }
     }

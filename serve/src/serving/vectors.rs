@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::model::{self, Embeddings, Refusal, Slot, Status};
+use crate::model::{Embeddings, Refusal, Slot, Status};
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 
 use super::invalid;
-use super::thread::{FAILED, LogitsWish, Reply, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{LogitsWish, Reply, Shared, SlotWish, Submission, Texts, Work};
 use ixc_generate::Error;
 use ixc_generate::embedding::{Embedder, TextId};
 
@@ -93,9 +93,8 @@ impl<'s> Worker<'s> {
 impl Work for Worker<'_> {
     type Id = u64;
 
-    fn request(&mut self, submission: Submission) {
+    fn request(&mut self, _submission: Submission) {
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        let _ = submission.events.send(model::Event::Failed { message: super::NO_TOKENS.to_owned() });
     }
 
     fn slot(&mut self, wish: SlotWish) {
@@ -141,7 +140,7 @@ impl Work for Worker<'_> {
 
     fn fail_all(&mut self) {
         for (_, client) in std::mem::take(&mut self.clients) {
-            self.end(client, Err(Refusal::Failed { message: FAILED.to_owned() }));
+            self.end(client, Err(Refusal::Failed { message: Error::StepPanicked.to_string() }));
         }
     }
 

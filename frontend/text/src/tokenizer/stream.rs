@@ -1,6 +1,8 @@
 //! Converts ids to text, one at a time. A token may end inside a character, so bytes are kept until
 //! the character is complete.
 
+use std::borrow::Borrow;
+
 use super::{DecodeOptions, Tokenizer, TokenizerError};
 
 impl Tokenizer {
@@ -28,23 +30,25 @@ impl Tokenizer {
         let mut stream = self.stream(options);
         let mut bytes = Vec::new();
         for &id in ids {
-            bytes.extend(stream.shown_bytes(id)?);
+            bytes.extend(shown_bytes(self, id, stream.show_special, &mut stream.strip_space)?);
         }
         Ok(bytes)
     }
 
     /// Returns a decoder for one token at a time.
-    pub fn stream(&self, options: DecodeOptions) -> Stream<'_> {
-        let strip_space = options.at_start && self.add_space_prefix;
-        Stream { tokenizer: self, show_special: options.show_special, strip_space, pending: Vec::new() }
+    pub fn stream(&self, options: DecodeOptions) -> Stream<&Tokenizer> {
+        Stream::new(self, options)
     }
 }
 
 /// Decoder for one token at a time. The texts of [`Stream::push`] and [`Stream::finish`] together
 /// are the text that [`Tokenizer::decode_with`] returns for all ids.
+///
+/// `T` is a reference to the tokenizer: `&Tokenizer`, or `Arc<Tokenizer>` for a decoder that
+/// outlives its scope.
 #[derive(Clone, Debug)]
-pub struct Stream<'t> {
-    tokenizer: &'t Tokenizer,
+pub struct Stream<T> {
+    tokenizer: T,
     show_special: bool,
     /// Whether a leading space is removed from the next text.
     strip_space: bool,
@@ -52,13 +56,19 @@ pub struct Stream<'t> {
     pending: Vec<u8>,
 }
 
-impl<'t> Stream<'t> {
+impl<T: Borrow<Tokenizer>> Stream<T> {
+    /// Creates a decoder.
+    pub fn new(tokenizer: T, options: DecodeOptions) -> Stream<T> {
+        let strip_space = options.at_start && tokenizer.borrow().add_space_prefix;
+        Stream { tokenizer, show_special: options.show_special, strip_space, pending: Vec::new() }
+    }
+
     /// Returns the text that is certain after this token: whole characters, possibly none.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
-        let bytes = self.shown_bytes(id)?;
+        let bytes = shown_bytes(self.tokenizer.borrow(), id, self.show_special, &mut self.strip_space)?;
         self.pending.extend(bytes);
         let mut text = String::new();
         let mut certain = 0;
@@ -82,14 +92,19 @@ impl<'t> Stream<'t> {
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.pending).into_owned()
     }
+}
 
-    /// Returns a token's bytes as they are shown here.
-    fn shown_bytes(&mut self, id: u32) -> Result<&'t [u8], TokenizerError> {
-        let bytes = self.tokenizer.token_bytes(id)?;
-        if !self.show_special && !self.tokenizer.is_text(id) {
-            return Ok(&[]);
-        }
-        let strip = std::mem::take(&mut self.strip_space) && self.tokenizer.is_text(id);
-        Ok(bytes.strip_prefix(b" ").filter(|_| strip).unwrap_or(bytes))
+/// Returns a token's bytes as they are shown. The first text clears `strip_space`.
+fn shown_bytes<'t>(
+    tokenizer: &'t Tokenizer,
+    id: u32,
+    show_special: bool,
+    strip_space: &mut bool,
+) -> Result<&'t [u8], TokenizerError> {
+    let bytes = tokenizer.token_bytes(id)?;
+    if !show_special && !tokenizer.is_text(id) {
+        return Ok(&[]);
     }
+    let strip = std::mem::take(strip_space) && tokenizer.is_text(id);
+    Ok(bytes.strip_prefix(b" ").filter(|_| strip).unwrap_or(bytes))
 }

@@ -1,9 +1,9 @@
 //! Calls of tools in all three interfaces: whole, in parts, and cut off.
 
+use ixc_generate::generator::End;
 use serde_json::{Value, json};
 
 use super::scripted::{Said, Scripted};
-use crate::model::End;
 
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
 
@@ -87,7 +87,7 @@ fn text_is_a_call_only_with_tools_enabled() {
             }
             _ => "completed",
         };
-        let (called, pieces) = said(&model, path, &request(path, "auto", json!({})), CALL, &End::Model);
+        let (called, pieces) = said(&model, path, &request(path, "auto", json!({})), CALL, &End::Token(0));
         let arguments = r#"{"at": "a </tool_call> \"b\"", "n": 12}"#;
         assert_eq!(called.calls, [("look".to_owned(), arguments.to_owned())], "{path}");
         assert_eq!((&*called.content, &*called.end), ("", end(true)), "{path}");
@@ -99,7 +99,7 @@ fn text_is_a_call_only_with_tools_enabled() {
         }
         for body in [request(path, "none", json!({})), without, request(path, "auto", json!({"tools": []}))] {
             for text in [CALL, "a <tool_call>{} b\n", "<tool_"] {
-                let (written, _) = said(&model, path, &body, text, &End::Model);
+                let (written, _) = said(&model, path, &body, text, &End::Token(0));
                 let expected = Said { content: text.to_owned(), calls: Vec::new(), end: end(false).to_owned() };
                 assert_eq!(written, expected, "{path}: {body}");
             }
@@ -111,7 +111,7 @@ fn text_is_a_call_only_with_tools_enabled() {
         (CODER, "<tool_call>\n<function=look>\n</function>\n</tool_call>"),
     ] {
         let body = request(PATHS[0], "none", json!({}));
-        assert_eq!(said(&Scripted::new(template), PATHS[0], &body, text, &End::Model).0.content, text);
+        assert_eq!(said(&Scripted::new(template), PATHS[0], &body, text, &End::Token(0)).0.content, text);
     }
 }
 
@@ -126,18 +126,18 @@ fn truncated_calls_are_never_content() {
         for path in PATHS {
             let body = request(path, "auto", json!({}));
             let text = [before, call].concat();
-            let (whole, _) = said(&model, path, &body, &text, &End::Model);
+            let (whole, _) = said(&model, path, &body, &text, &End::Token(0));
             assert_eq!(whole.calls.len(), 1, "{path}: {whole:?}");
             let mut longest = 0;
             for (at, _) in text.char_indices().skip(before.len()) {
-                for end in [End::Limit, End::Context, End::Stop("x".into())] {
+                for end in [End::Limit, End::Context, End::StopString("x".into())] {
                     let (cut, _) = said(&model, path, &body, &text[..at], &end);
                     assert_eq!(cut.content.trim_end(), before.trim_end(), "{path}: {:?}", &text[..at]);
                     let Some((name, arguments)) = cut.calls.first() else { continue };
                     assert!(name == "look" && whole.calls[0].1.starts_with(&**arguments), "{path}: {cut:?}");
                     longest = longest.max(arguments.len());
                     let is_length = ["length", "max_tokens", "incomplete"].contains(&&*cut.end);
-                    assert_eq!(is_length, !matches!(end, End::Stop(_)), "{path}: {cut:?}");
+                    assert_eq!(is_length, !matches!(end, End::StopString(_)), "{path}: {cut:?}");
                 }
             }
             assert!(longest + 2 > whole.calls[0].1.len(), "{path}: {longest} of {whole:?}");
@@ -154,8 +154,8 @@ fn single_call_is_returned_without_parallel_calls() {
             "/v1/messages" => json!({"tool_choice": {"type": "auto", "disable_parallel_tool_use": true}}),
             _ => json!({"parallel_tool_calls": false}),
         };
-        let several = said(&model, path, &request(path, "auto", json!({})), &text, &End::Model).0;
-        let one = said(&model, path, &request(path, "auto", alone), &text, &End::Model).0;
+        let several = said(&model, path, &request(path, "auto", json!({})), &text, &End::Token(0)).0;
+        let one = said(&model, path, &request(path, "auto", alone), &text, &End::Token(0)).0;
         assert_eq!((several.calls.len(), one.calls.len()), (2, 1), "{path}");
         assert_eq!(one.calls[0], several.calls[0], "{path}");
         assert_eq!((one.end, &*one.content), (several.end, ""), "{path}");
@@ -167,7 +167,7 @@ fn single_call_is_returned_without_parallel_calls() {
 fn stop_text_can_be_included_in_the_answer() {
     let model = Scripted::new(QWEN);
     for path in PATHS {
-        let end = End::Stop("END".into());
+        let end = End::StopString("END".into());
         for (tells, expected) in [(false, "So "), (true, "So END")] {
             let body = request(path, "auto", json!({"include_stop_str_in_output": tells}));
             assert_eq!(said(&model, path, &body, "So ", &end).0.content, expected, "{path}");

@@ -1,10 +1,10 @@
 //! Requests as clients write them: each is answered, and its prompt has all that it says. The
 //! bodies are ours, in the shapes of the clients' own.
 
+use ixc_generate::generator::End;
 use serde_json::{Value, json};
 
 use super::scripted::{Scripted, events};
-use crate::model::End;
 
 /// Writes all that a conversation has.
 const TEMPLATE: &str = "{# <tool_call> <think> #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
@@ -53,7 +53,7 @@ fn recorded_client_requests_are_answered() {
             if !streamed {
                 body.as_object_mut().unwrap().remove("stream_options");
             }
-            let (status, answer) = model.post(path, &body, "Yes.", End::Model);
+            let (status, answer) = model.post(path, &body, "Yes.", End::Token(0));
             assert_eq!(status, 200, "{name}: {answer}");
             let prompt = model.prompt();
             for said in *says {
@@ -72,7 +72,7 @@ fn custom_tools_are_called_with_text() {
     let mut body: Value = serde_json::from_str(include_str!("clients/codex.json")).unwrap();
     let call = r#"<tool_call>{"name": "apply_patch", "arguments": {"input": "*** Begin \"Patch\"\n"}}</tool_call>"#;
     body["stream"] = true.into();
-    let (_, stream) = model.post("/v1/responses", &body, call, End::Model);
+    let (_, stream) = model.post("/v1/responses", &body, call, End::Token(0));
     let events = events(&stream);
     let of = |name: &str| events.iter().find(|event| event["type"] == name).cloned().unwrap_or_default();
     let text = "*** Begin \"Patch\"\n";
@@ -98,13 +98,12 @@ fn request_fields_reach_the_engine() {
             "ignore_eos": true, "seed": -9_223_372_036_854_775_808_i64, "temperature": 2.0, "logit_bias": {"7": -100},
             "metadata": {"a": "b"}, "user": "u", "top_p": null, "stop": null, "tools": null,
         });
-        let (status, answer) = model.post(path, &body, "Yes.", End::Model);
+        let (status, answer) = model.post(path, &body, "Yes.", End::Token(0));
         assert_eq!(status, 200, "{path}: {answer}");
         let request = model.request();
-        let generation = request.generation;
-        let ends = (generation.limit, request.stop_tokens, generation.ignore_end);
+        let ends = (request.limit, request.stop_tokens, request.ignore_end);
         assert_eq!(ends, (Some(16), vec![5, 6], true), "{path}");
-        let sampling = generation.sampling;
+        let sampling = request.sampling;
         assert_eq!((sampling.seed, sampling.min_tokens, sampling.temperature), (1 << 63, 3, 2.0), "{path}");
         assert_eq!(sampling.bias, [(7, -100.0)], "{path}");
     }
@@ -137,13 +136,13 @@ fn output_formats_combine_with_tools() {
         ] {
             let mut body = json!({"messages": messages, "input": messages, "max_tokens": 9, "tools": [tool], "tool_choice": choice});
             body.as_object_mut().unwrap().extend(form.as_object().unwrap().clone());
-            assert_eq!(model.post(path, &body, "", End::Model).0, 200, "{path}");
+            assert_eq!(model.post(path, &body, "", End::Token(0)).0, 200, "{path}");
             assert!(model.allows(CALL) && !model.allows(&CALL.replace("{}", r#"{"a": 1}"#)), "{path}");
             assert!(model.allows(r#"{"a": 1}"#) != must && !model.allows(r#"{"a": "1"}"#), "{path}");
         }
         let mut body = json!({"messages": messages, "input": messages, "max_tokens": 9, "tools": []});
         body.as_object_mut().unwrap().extend(form.as_object().unwrap().clone());
-        model.post(path, &body, "", End::Model);
+        model.post(path, &body, "", End::Token(0));
         assert!(model.allows(r#"{"a": 1}"#) && !model.allows(r#"{"a": "1"}"#) && !model.allows(CALL), "{path}");
     }
 }
@@ -169,7 +168,7 @@ fn calls_without_arguments_have_an_empty_object() {
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "7"}]},
         ]});
         for (path, body) in [("/v1/chat/completions", chat), ("/v1/responses", responses), ("/v1/messages", messages)] {
-            let (status, answer) = model.post(path, &body, "Yes.", End::Model);
+            let (status, answer) = model.post(path, &body, "Yes.", End::Token(0));
             assert_eq!(status, 200, "{path}, {arguments}: {answer}");
             assert!(model.prompt().contains("[f {}]"), "{path}, {arguments}: {}", model.prompt());
         }

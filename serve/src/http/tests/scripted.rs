@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use ixc_generate::generator::{End, Request};
 use serde_json::{Value, json};
 
 use crate::http::Local;
-use crate::model::{End, Request};
 use crate::serving::scripted::{Script, host};
 use crate::serving::{Host, Registry};
 
@@ -34,7 +34,7 @@ impl Scripted {
 
     /// Returns the text of the last prompt.
     pub fn prompt(&self) -> String {
-        self.host.decode(&self.request().generation.tokens).unwrap()
+        self.host.decode(&self.request().tokens).unwrap()
     }
 
     /// Returns the last request.
@@ -44,7 +44,7 @@ impl Scripted {
 
     /// Returns whether the grammar of the last request allows a text as the whole answer.
     pub fn allows(&self, text: &str) -> bool {
-        let mut grammar = self.request().generation.grammar.unwrap();
+        let mut grammar = self.request().grammar.unwrap();
         let tokens = self.host.encode(text, false, false).unwrap();
         tokens.iter().all(|token| grammar.accept(*token).is_ok()) && grammar.may_end()
     }
