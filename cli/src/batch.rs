@@ -112,8 +112,8 @@ impl Files {
         let started = Instant::now();
         let mut line = Line::new(begin);
         let tell = |progress: Progress| line.show(format_args!("{}", progress_text(progress, started)));
-        let lines = Lines::new(BufReader::with_capacity(READ_BYTES, self.input));
-        let progress = batch::run(host, (self.from, lines), &mut answers, &defaults, stopped, tell);
+        let lines = Lines::new(self.from, BufReader::with_capacity(READ_BYTES, self.input));
+        let progress = batch::run(host, lines, &mut answers, &defaults, stopped, tell);
         line.clear();
         let (progress, used) = progress?;
         used.map_or(Ok(()), |used| record.write(|| used))?;
@@ -131,13 +131,13 @@ impl Files {
 
 /// Returns a progress line.
 fn progress_text(progress: Progress, started: Instant) -> String {
-    let Progress { answered, failed, skipped, made, .. } = progress;
-    let rate = made as f64 / started.elapsed().as_secs_f64().max(1e-3);
+    let Progress { answered, failed, skipped, generated_tokens, .. } = progress;
+    let rate = generated_tokens as f64 / started.elapsed().as_secs_f64().max(1e-3);
     let failed = if failed > 0 { format!(", {failed} of them with an error") } else { String::new() };
     let skipped = if skipped > 0 { format!(", {skipped} answered before") } else { String::new() };
     format!(
         "{} answered{failed}{skipped}, {}, {rate:.1} tokens/s",
         counted(answered, "request"),
-        counted(made, "token")
+        counted(generated_tokens, "token")
     )
 }

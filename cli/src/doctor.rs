@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 
 use ixc_compile::machine::features::{Feature, TargetState, cpu_name, features, targets};
 use ixc_compile::machine::system::{Memory, Probe, executable_memory, huge_pages, io_uring, memory};
-use ixc_generate::drive::{self, Measured};
+use ixc_generate::drive::{self, DriveMeasurement};
 use ixc_targets::Target;
 use ixc_targets::cpu::{Caches, caches};
 use ixc_workbench::kernels::roofline::Roofline;
@@ -72,7 +72,7 @@ struct Machine {
     features: Vec<Feature>,
     caches: Caches,
     memory: Memory,
-    drive: Option<Measured>,
+    drive: Option<DriveMeasurement>,
     /// Rates of one thread and of all threads; empty if they were not measured.
     limits: Vec<Roofline>,
     huge_pages: Option<String>,
@@ -245,7 +245,7 @@ fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> io::Result<()> {
     if line.is_empty() { Ok(()) } else { writeln!(out, "{title:<10}{line}") }
 }
 
-fn drive_facts(measured: &Measured) -> serde_json::Value {
+fn drive_facts(measured: &DriveMeasurement) -> serde_json::Value {
     let probe = &measured.probe;
     let rates: Vec<_> = probe.rates.iter().map(|rate| {
         json!({"depth": rate.depth, "bytes_per_second": rate.median, "lowest": rate.lowest, "highest": rate.highest})
@@ -262,12 +262,12 @@ fn drive_facts(measured: &Measured) -> serde_json::Value {
         "direct": probe.direct,
         "rates": rates,
         "queue_depth": probe.depth,
-        "remembered": measured.remembered.is_ok(),
+        "remembered": measured.stored.is_ok(),
         "notes": measured.notes(),
     })
 }
 
-fn write_drive(out: &mut dyn Write, measured: &Measured) -> io::Result<()> {
+fn write_drive(out: &mut dyn Write, measured: &DriveMeasurement) -> io::Result<()> {
     let probe = &measured.probe;
     let name = match &measured.place {
         None => "no block device".to_owned(),

@@ -180,7 +180,7 @@ struct Prediction {
     target: Target,
     needs: Needs,
     shape: Shape,
-    drive: drive::Choice,
+    drive: drive::QueueDepth,
     costs: Costs,
     routing: RoutingOrigin,
     /// Budgets in bytes, with the forecast of each.

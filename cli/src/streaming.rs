@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use ixc_compile::machine::system;
-use ixc_generate::drive::{Choice, Origin};
+use ixc_generate::drive::{DepthOrigin, QueueDepth};
 use ixc_generate::timing::{Overlap, Phase};
 use ixc_measure::forecast::{PROMPT, Routing, StoredForecast, forecast};
 use ixc_runtime::engine::Engine;
@@ -211,12 +211,12 @@ pub const BASELINE: Duration = Duration::from_millis(250);
 
 /// Prints the depth of the drive's queue, and the share of the drive's own rate at which missed
 /// experts were read. `own` holds the drive's rates in bytes per second, before and after the run.
-pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
+pub fn note_drive(choice: &QueueDepth, drive: &Counters, own: &[f64]) {
     let origin = match choice.origin {
-        Origin::Told => "as requested",
-        Origin::Remembered => "measured by `ixc doctor --drive`",
-        Origin::Looked => "measured at the start",
-        Origin::Usual => "the default",
+        DepthOrigin::Request => "as requested",
+        DepthOrigin::StoredMeasurement => "measured by `ixc doctor --drive`",
+        DepthOrigin::QuickMeasurement => "measured at the start",
+        DepthOrigin::Default => "the default",
     };
     stat!(Queue, "{} of {} at once, {origin}", counted(choice.depth as u64, "read"), Bytes(CHUNK));
     for text in &choice.notes {

@@ -249,8 +249,8 @@ impl Writer<'_> {
         let (session, limits) = (&self.session, self.limits());
         let part = |phase, stats| op_times::facts(phase, stats, limits);
         let (states, state_bytes) = session.model().engine().states();
-        let guessed = session.guesses().map(|name| {
-            let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
+        let guessed = session.drafter_name().map(|name| {
+            let Tally { drafted, accepted, drafts, drafting, declined } = generation.speculation;
             json!({
                 "by": name,
                 "drafted": drafted,
@@ -270,8 +270,8 @@ impl Writer<'_> {
             "context": session.model().context(),
             "states": { "count": states.len(), "bytes": state_bytes },
             "limits": limits,
-            "prefill": part(&generation.prefill, &generation.spent.prefill),
-            "decode": part(&generation.decode, &generation.spent.decode),
+            "prefill": part(&generation.prefill, &generation.op_times.prefill),
+            "decode": part(&generation.decode, &generation.op_times.decode),
             "guessed": guessed,
             "deferred": self.params.streaming.defer(),
             "prefetch": streaming::facts(session.model().engine()),
@@ -312,8 +312,8 @@ impl Writer<'_> {
             };
             part.print(format_args!("{tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}"));
         }
-        if let Some(name) = self.session.guesses() {
-            let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
+        if let Some(name) = self.session.drafter_name() {
+            let Tally { drafted, accepted, drafts, drafting, declined } = generation.speculation;
             let share = if drafted > 0 { 100.0 * accepted as f64 / drafted as f64 } else { 0.0 };
             let (tokens, steps) = (counted(drafted, "token"), counted(drafts, "step"));
             stat!(Drafts, "{tokens} by {name} in {steps}, {accepted} accepted ({share:.0} %)");
@@ -324,7 +324,7 @@ impl Writer<'_> {
         if packing > 0.0 {
             stat!(Packing, "{packing:.2} s of this time, at the first use of weights; `ixc compile` avoids it");
         }
-        let Generation { prefill, decode, spent, .. } = generation;
+        let Generation { prefill, decode, op_times: spent, .. } = generation;
         for (part, phase, stats) in [(Label::Prefill, prefill, &spent.prefill), (Label::Decode, decode, &spent.decode)]
         {
             op_times::note(part, phase, stats, self.limits());

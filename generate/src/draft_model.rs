@@ -8,7 +8,7 @@
 //!
 //! The small model has a sequence for each slot, with the same context. Rejected draft tokens are
 //! cut off, so that its keys and values are always those of the text. It reads a long prompt in
-//! parts ([`PART`]) between the larger model's steps, and drafts nothing meanwhile.
+//! parts ([`MAX_READ`]) between the larger model's steps, and drafts nothing meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ use crate::speculate::{Drafter, Text};
 
 /// Max number of unread tokens of a text before a draft. More of them are read first, without a
 /// draft.
-const BEHIND: usize = 16;
+const MAX_UNREAD: usize = 16;
 /// Max number of text tokens that are read in one go.
-const PART: usize = 256;
+const MAX_READ: usize = 256;
 
 /// Options of drafting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +41,7 @@ impl Default for Options {
 
 /// Sequence of the small model.
 #[derive(Debug)]
-struct Lane {
+struct DraftSequence {
     sequence: SequenceId,
     /// Tokens in the sequence's state.
     cached: Vec<u32>,
@@ -51,7 +51,7 @@ struct Lane {
 #[derive(Debug)]
 pub struct DraftModel {
     engine: Engine,
-    lanes: Vec<Lane>,
+    lanes: Vec<DraftSequence>,
     options: Options,
     /// Number of tokens that both models have.
     vocabulary: u32,
@@ -71,9 +71,9 @@ impl DraftModel {
             return Err(DraftError::Uncut.into());
         }
         engine.reset();
-        let mut lanes = vec![Lane { sequence: FIRST, cached: Vec::new() }];
+        let mut lanes = vec![DraftSequence { sequence: FIRST, cached: Vec::new() }];
         while lanes.len() < engine.sequences() as usize {
-            lanes.push(Lane { sequence: engine.add_sequence()?, cached: Vec::new() });
+            lanes.push(DraftSequence { sequence: engine.add_sequence()?, cached: Vec::new() });
         }
         Ok(DraftModel { engine, lanes, options, vocabulary })
     }
@@ -103,7 +103,7 @@ impl DraftModel {
                     let outputs = if number == last { &row[..] } else { &[] };
                     self.step(&[(*slot, part)], &[Addition { sequence, tokens: part, outputs }])?;
                 }
-                found.push(likeliest(self.engine.logits(0), self.vocabulary));
+                found.push(most_likely_token(self.engine.logits(0), self.vocabulary));
                 rest = &rest[1..];
                 continue;
             }
@@ -122,7 +122,7 @@ impl DraftModel {
                 .collect();
             let parts: Vec<(usize, &[u32])> = now.iter().map(|(slot, tokens)| (*slot, &tokens[..])).collect();
             self.step(&parts, &additions)?;
-            found.extend((0..count).map(|row| likeliest(self.engine.logits(row), self.vocabulary)));
+            found.extend((0..count).map(|row| most_likely_token(self.engine.logits(row), self.vocabulary)));
             rest = later;
         }
         Ok(found)
@@ -147,15 +147,15 @@ impl Drafter for DraftModel {
         let (mut open, mut parts) = (Vec::new(), Vec::new());
         for (number, text) in texts.iter_mut().enumerate() {
             // The last token of a draft is not read.
-            text.most = text.most.min(context.saturating_sub(text.tokens.len()) + 1);
-            let fits = text.tokens.len() <= context && text.slot < self.lanes.len() && text.most > 0;
+            text.max_draft = text.max_draft.min(context.saturating_sub(text.tokens.len()) + 1);
+            let fits = text.tokens.len() <= context && text.slot < self.lanes.len() && text.max_draft > 0;
             if !fits || text.tokens.iter().any(|token| *token >= vocabulary) {
                 continue;
             }
             self.cut(text.slot, text.tokens)?;
             let unread = &text.tokens[self.lanes[text.slot].cached.len()..];
-            if unread.len() > BEHIND {
-                let part = &unread[..unread.len().min(PART).min(unread.len() - 1)];
+            if unread.len() > MAX_UNREAD {
+                let part = &unread[..unread.len().min(MAX_READ).min(unread.len() - 1)];
                 self.read(&[(text.slot, part.to_vec())])?;
                 continue;
             }
@@ -173,7 +173,7 @@ impl Drafter for DraftModel {
                     continue;
                 }
                 text.draft.push(token);
-                if text.draft.len() < text.most {
+                if text.draft.len() < text.max_draft {
                     parts.push((text.slot, vec![token]));
                     left.push(number);
                 }
@@ -186,7 +186,7 @@ impl Drafter for DraftModel {
 
 /// Returns the likeliest token below `vocabulary` and its probability; among equal ones, the
 /// lowest.
-pub(crate) fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
+pub(crate) fn most_likely_token(logits: &[f32], vocabulary: u32) -> (u32, f32) {
     let shared = (0..vocabulary).zip(logits);
     let best =
         shared.fold((0, f32::NEG_INFINITY), |best, (token, &logit)| if logit > best.1 { (token, logit) } else { best });
@@ -216,15 +216,15 @@ fn check(draft: &Tokenizer, model: &Tokenizer) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::likeliest;
+    use super::most_likely_token;
 
     #[test]
     fn draft_model_returns_likeliest_token_and_probability() {
         let logits = [1.0f32, 3.0, 3.0, 9.0];
-        let (token, probability) = likeliest(&logits, 3);
+        let (token, probability) = most_likely_token(&logits, 3);
         // Next to a token that the larger model does not have, it is not likely.
         assert_eq!(token, 1);
         assert!((probability - 1.0 / (2.0 + (-2.0f32).exp() + 6.0f32.exp())).abs() < 1e-6);
-        assert_eq!(likeliest(&[0.0], 1), (0, 1.0));
+        assert_eq!(most_likely_token(&[0.0], 1), (0, 1.0));
     }
 }

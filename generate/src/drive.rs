@@ -24,15 +24,15 @@ use ixc_compile::cache_file;
 use crate::Error;
 
 /// Min size of a file: a smaller one is in the drive's own memory after a few reads.
-const LEAST_FILE: u64 = 64 << 20;
+const MIN_FILE_BYTES: u64 = 64 << 20;
 /// Version of the stored results.
 const VERSION: u32 = 1;
 /// Max plausible rate, in bytes per second.
-const FASTEST: f64 = 1e12;
+const MAX_RATE: f64 = 1e12;
 
 /// A drive, measured.
 #[derive(Debug)]
-pub struct Measured {
+pub struct DriveMeasurement {
     /// File that was read.
     pub file: PathBuf,
     /// The drive, as the system describes it.
@@ -40,17 +40,17 @@ pub struct Measured {
     /// Rates and the depth to use.
     pub probe: Probe,
     /// File with the stored result, or the reason that it was not stored.
-    pub remembered: Result<PathBuf, String>,
+    pub stored: Result<PathBuf, String>,
 }
 
-impl Measured {
+impl DriveMeasurement {
     /// Returns the problems of the measurement, and the place of the stored result.
     pub fn notes(&self) -> Vec<String> {
-        let remembered = match &self.remembered {
+        let stored = match &self.stored {
             Ok(path) => format!("remembered in {}", path.display()),
             Err(why) => format!("not remembered: {why}"),
         };
-        self.probe.notes.iter().cloned().chain([remembered]).collect()
+        self.probe.notes.iter().cloned().chain([stored]).collect()
     }
 }
 
@@ -59,11 +59,11 @@ impl Measured {
 ///
 /// # Errors
 /// When the file is missing, too small, or cannot be read.
-pub fn measure(path: &Path) -> Result<Measured, Error> {
-    let file = largest(path)?;
+pub fn measure(path: &Path) -> Result<DriveMeasurement, Error> {
+    let file = largest_file(path)?;
     let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
     let place = affinity::place(&file);
-    let remembered = match (&place, private_files::folder(), probe.direct) {
+    let stored = match (&place, private_files::folder(), probe.direct) {
         (_, _, false) => Err("it was read through the page cache".into()),
         (None, ..) => Err("it is not a block device".into()),
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
@@ -74,11 +74,11 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
                 .map_err(|e| format!("{}: {e}", path.display()))
         }
     };
-    Ok(Measured { file, place, probe, remembered })
+    Ok(DriveMeasurement { file, place, probe, stored })
 }
 
 /// Returns the file itself, or the largest in a folder, if it is large enough.
-fn largest(path: &Path) -> Result<PathBuf, Error> {
+fn largest_file(path: &Path) -> Result<PathBuf, Error> {
     let length = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|data| data.len());
     let facts = fs::metadata(path).map_err(Error::io(path, "measure"))?;
     let file = if facts.is_dir() {
@@ -88,21 +88,21 @@ fn largest(path: &Path) -> Result<PathBuf, Error> {
         Some(path.to_owned())
     };
     let bytes = file.as_deref().and_then(length).unwrap_or(0);
-    match file.filter(|_| bytes >= LEAST_FILE) {
+    match file.filter(|_| bytes >= MIN_FILE_BYTES) {
         Some(file) => Ok(file),
-        None => Err(Error::SmallDrive { path: path.to_owned(), bytes, needed: LEAST_FILE }),
+        None => Err(Error::SmallDrive { path: path.to_owned(), bytes, needed: MIN_FILE_BYTES }),
     }
 }
 
 /// Number of reads of streamed experts in flight, and its origin.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct QueueDepth {
     /// File that experts are read from.
     pub file: PathBuf,
     /// Reads in flight.
     pub depth: usize,
     /// Origin of the number.
-    pub origin: Origin,
+    pub origin: DepthOrigin,
     /// The drive's rate in bytes per second with this many reads of [`CHUNK`] bytes, if known.
     pub rate: Option<f64>,
     /// Problems of the measurement.
@@ -111,18 +111,18 @@ pub struct Choice {
 
 /// Origin of the number of reads in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum DepthOrigin {
     /// The user's option.
-    Told,
+    Request,
     /// An earlier `ixc doctor --drive`.
-    Remembered,
+    StoredMeasurement,
     /// A short measurement before this run.
-    Looked,
+    QuickMeasurement,
     /// The default.
-    Usual,
+    Default,
 }
 
-impl Choice {
+impl QueueDepth {
     /// Measures the drive's current rate in bytes per second, with this number of reads in flight,
     /// for about `time`. `None` if the file is too small or cannot be read.
     pub fn rate_now(&self, time: Duration) -> Option<f64> {
@@ -130,11 +130,11 @@ impl Choice {
     }
 
     /// Returns the same drive with another number of reads in flight.
-    pub fn with_depth(&self, depth: usize) -> Choice {
-        Choice { depth, ..self.clone() }
+    pub fn with_depth(&self, depth: usize) -> QueueDepth {
+        QueueDepth { depth, ..self.clone() }
     }
 
-    /// Like [`Choice::rate_now`], with `together` adjacent reads at a time.
+    /// Like [`QueueDepth::rate_now`], with `together` adjacent reads at a time.
     pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
         let probe =
             probe::file(&self.file, &Options { adjacent_reads: together, ..Options::at(self.depth, time) }).ok()?;
@@ -144,26 +144,26 @@ impl Choice {
 
 /// Chooses the number of reads in flight for a file's drive: the given one, the stored one, or the
 /// result of a measurement of a quarter of a second.
-pub fn choose(file: &Path, told: Option<usize>) -> Choice {
-    choose_by(remembered(file), file, told)
+pub fn choose(file: &Path, requested: Option<usize>) -> QueueDepth {
+    choose_with_entry(read_entry(file), file, requested)
 }
 
-fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Option<usize>) -> Choice {
-    let (remembered, mut notes) = match remembered {
+fn choose_with_entry(stored: Result<Option<Entry>, String>, file: &Path, requested: Option<usize>) -> QueueDepth {
+    let (stored, mut notes) = match stored {
         Ok(entry) => (entry, Vec::new()),
         Err(note) => (None, vec![note]),
     };
-    let choice = |depth, origin, rate, notes| Choice { file: file.to_owned(), depth, origin, rate, notes };
-    if let Some(depth) = told {
-        let rate = remembered.and_then(|entry| entry.rate(depth));
-        return choice(depth, Origin::Told, rate, notes);
+    let choice = |depth, origin, rate, notes| QueueDepth { file: file.to_owned(), depth, origin, rate, notes };
+    if let Some(depth) = requested {
+        let rate = stored.and_then(|entry| entry.rate(depth));
+        return choice(depth, DepthOrigin::Request, rate, notes);
     }
-    if let Some(entry) = remembered {
-        return choice(entry.depth, Origin::Remembered, entry.rate(entry.depth), notes);
+    if let Some(entry) = stored {
+        return choice(entry.depth, DepthOrigin::StoredMeasurement, entry.rate(entry.depth), notes);
     }
-    let usual = DriveOptions::default().depth;
-    if fs::metadata(file).map_or(0, |facts| facts.len()) < LEAST_FILE {
-        return choice(usual, Origin::Usual, None, notes);
+    let default_depth = DriveOptions::default().depth;
+    if fs::metadata(file).map_or(0, |facts| facts.len()) < MIN_FILE_BYTES {
+        return choice(default_depth, DepthOrigin::Default, None, notes);
     }
     match probe::file(file, &Options::quick()) {
         // Reads through the page cache did not measure the drive.
@@ -171,19 +171,19 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
             // If nothing was read in this short time, the rate is unknown: a rate of 0 would cause
             // a division by zero.
             let rate = Some(probe.rate()).filter(|rate| *rate > 0.0);
-            choice(probe.depth, Origin::Looked, rate, notes)
+            choice(probe.depth, DepthOrigin::QuickMeasurement, rate, notes)
         }
-        Ok(_) => choice(usual, Origin::Usual, None, notes),
+        Ok(_) => choice(default_depth, DepthOrigin::Default, None, notes),
         Err(error) => {
             notes.push(format!("the drive was not measured: {error}"));
-            choice(usual, Origin::Usual, None, notes)
+            choice(default_depth, DepthOrigin::Default, None, notes)
         }
     }
 }
 
 /// Returns the stored entry of a file's drive. `Ok(None)` without an entry; the error is a note
 /// about an implausible entry.
-fn remembered(file: &Path) -> Result<Option<Entry>, String> {
+fn read_entry(file: &Path) -> Result<Option<Entry>, String> {
     let (Some(place), Some(folder)) = (affinity::place(file), private_files::folder()) else { return Ok(None) };
     let path = entry_path(&folder, &place);
     Entry::read(&path, &place, SystemTime::now()).map_err(|why| format!("{} is ignored: {why}", path.display()))
@@ -230,7 +230,7 @@ impl Entry {
 
     fn read(path: &Path, place: &Place, now: SystemTime) -> Result<Option<Entry>, String> {
         let Some(entry) = cache_file::read::<Entry>(path)? else { return Ok(None) };
-        let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && rate > 0.0 && rate < FASTEST;
+        let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && rate > 0.0 && rate < MAX_RATE;
         if entry.version != VERSION {
             return Err(format!("it has version {}, not {VERSION}", entry.version));
         }
@@ -347,9 +347,12 @@ mod tests {
         assert_eq!(error.class(), crate::error::Class::Data);
         assert!(error.to_string().contains("has 200 B"), "{error}");
         assert_eq!(measure(&folder.join("c")).unwrap_err().class(), crate::error::Class::NoInput);
-        let choose = |told| choose_by(Ok(None), &folder.join("a"), told);
+        let choose = |requested| choose_with_entry(Ok(None), &folder.join("a"), requested);
         let choice = choose(None);
-        assert_eq!((choice.depth, choice.origin, choice.rate), (DriveOptions::default().depth, Origin::Usual, None));
+        assert_eq!(
+            (choice.depth, choice.origin, choice.rate),
+            (DriveOptions::default().depth, DepthOrigin::Default, None)
+        );
         assert_eq!(choose(Some(7)).depth, 7);
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -30,6 +30,7 @@ use ixc_runtime::engine::{Addition, EvictError, FIRST, SequenceId};
 use ixc_runtime::stream::store::Evicted;
 
 use crate::Error;
+use crate::generator::SlotStatus;
 use crate::loaded_model::{self, LoadedModel};
 
 /// Size of a text's parts in tokens, except the last: chunk-wise states then round alike.
@@ -44,11 +45,11 @@ pub struct TextId(u64);
 
 /// Text in progress, with the sum of its rows so far.
 #[derive(Debug)]
-struct Active {
+struct ActiveText {
     id: TextId,
     tokens: Vec<u32>,
     /// Number of computed tokens.
-    done: usize,
+    computed: usize,
     sum: Vec<f64>,
 }
 
@@ -59,7 +60,7 @@ pub struct Embedder {
     pooling: Pooling,
     /// Whether vectors have length 1.
     unit: bool,
-    slots: Vec<(SequenceId, Option<Active>)>,
+    slots: Vec<(SequenceId, Option<ActiveText>)>,
     waiting: VecDeque<(TextId, Vec<u32>)>,
     /// Texts so far.
     count: u64,
@@ -163,9 +164,13 @@ impl Embedder {
         self.rows
     }
 
-    /// Returns the tokens in each sequence, and whether its text is in progress.
-    pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
-        self.slots.iter().map(|(_, active)| (active.as_ref().map_or(0, |active| active.done), active.is_some()))
+    /// Returns the status of each sequence.
+    pub fn slots(&self) -> impl Iterator<Item = SlotStatus> {
+        self.slots.iter().map(|(_, active)| SlotStatus {
+            cached_tokens: active.as_ref().map_or(0, |active| active.computed),
+            has_request: active.is_some(),
+            ..SlotStatus::default()
+        })
     }
 
     /// Computes a step, and returns the vectors of finished texts. If the step fails, all of its
@@ -180,12 +185,12 @@ impl Embedder {
                 // Each text starts in an empty sequence.
                 let emptied = self.model.engine.truncate_sequence(*sequence, 0);
                 debug_assert_eq!(emptied, Ok(0));
-                *active = Some(Active { id, tokens, done: 0, sum: vec![0.0; width] });
+                *active = Some(ActiveText { id, tokens, computed: 0, sum: vec![0.0; width] });
             }
         }
         let every_row = self.pooling == Pooling::Mean;
         let whole = self.model.engine.reads_whole();
-        let (mut rows, mut wanted) = (self.model.max_tokens(), self.model.engine.max_outputs() as usize);
+        let (mut rows, mut output_room) = (self.model.max_tokens(), self.model.engine.max_outputs() as usize);
         let (mut parts, mut outputs) = (Vec::new(), Vec::new());
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         if whole {
@@ -194,10 +199,10 @@ impl Embedder {
         }
         for number in order {
             let Some((_, Some(active))) = self.slots.get(number) else { continue };
-            let left = active.tokens.len() - active.done;
+            let left = active.tokens.len() - active.computed;
             let room = match every_row {
-                true => rows.min(wanted),
-                false if wanted > 0 => rows,
+                true => rows.min(output_room),
+                false if output_room > 0 => rows,
                 false => 0,
             };
             // The first text continues even in a short step.
@@ -213,11 +218,11 @@ impl Embedder {
             let ends = part == left;
             let of: Vec<u32> = match self.pooling {
                 Pooling::Mean => (0..part as u32).collect(),
-                Pooling::First if active.done == 0 => vec![0],
+                Pooling::First if active.computed == 0 => vec![0],
                 Pooling::Last if ends => vec![part as u32 - 1],
                 Pooling::First | Pooling::Last => Vec::new(),
             };
-            (rows, wanted) = (rows - part, wanted - of.len());
+            (rows, output_room) = (rows - part, output_room - of.len());
             parts.push((number, part));
             outputs.push(of);
         }
@@ -227,7 +232,7 @@ impl Embedder {
             .filter_map(|(&(number, part), outputs)| {
                 let (sequence, active) = self.slots.get(number)?;
                 let active = active.as_ref()?;
-                let tokens = active.tokens.get(active.done..active.done + part)?;
+                let tokens = active.tokens.get(active.computed..active.computed + part)?;
                 Some(Addition { sequence: *sequence, tokens, outputs })
             })
             .collect();
@@ -235,22 +240,22 @@ impl Embedder {
             return Vec::new();
         }
         self.rows = parts.iter().map(|(_, part)| part).sum();
-        let given = match self.model.engine.step_batch(&additions) {
-            Ok(given) => given,
+        let outputs_of_step = match self.model.engine.step_batch(&additions) {
+            Ok(outputs_of_step) => outputs_of_step,
             Err(error) => {
                 let failed = parts.iter().filter_map(|(number, _)| self.slots.get_mut(*number)?.1.take());
                 return failed.map(|active| (active.id, Err(error.clone().into()))).collect();
             }
         };
-        let (mut given, mut ended) = (given.chunks_exact(width), Vec::new());
+        let (mut outputs_of_step, mut ended) = (outputs_of_step.chunks_exact(width), Vec::new());
         for ((number, part), outputs) in parts.into_iter().zip(&outputs) {
             let Some((_, slot)) = self.slots.get_mut(number) else { continue };
             let Some(active) = slot else { continue };
-            for row in given.by_ref().take(outputs.len()) {
+            for row in outputs_of_step.by_ref().take(outputs.len()) {
                 active.sum.iter_mut().zip(row).for_each(|(sum, &number)| *sum += f64::from(number));
             }
-            active.done += part;
-            if let Some(active) = slot.take_if(|active| active.done == active.tokens.len()) {
+            active.computed += part;
+            if let Some(active) = slot.take_if(|active| active.computed == active.tokens.len()) {
                 ended.push((active.id, Ok(vector(&active, self.pooling, self.unit))));
             }
         }
@@ -288,7 +293,7 @@ impl Embedder {
 }
 
 /// Returns the vector of a text from the sum of its rows.
-fn vector(text: &Active, pooling: Pooling, unit: bool) -> Vec<f32> {
+fn vector(text: &ActiveText, pooling: Pooling, unit: bool) -> Vec<f32> {
     let rows = if pooling == Pooling::Mean { text.tokens.len() as f64 } else { 1.0 };
     match unit {
         true => normalised(&text.sum),

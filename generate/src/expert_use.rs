@@ -32,7 +32,7 @@ pub const KIND: Kind =
     Kind { name: "record of expert use", is: |head| head.starts_with(BEGIN), streams: false, private: false };
 /// Max bytes of such a file. A number of 20 digits for each of 512 experts in 128 layers takes a
 /// twelfth of it.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Count of tokens that chose each expert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,12 +117,12 @@ impl ExpertUse {
     pub fn of(engine: &Engine) -> ExpertUse {
         let counts = engine.expert_counts();
         let streamed = engine.stream().map(|store| {
-            let (groups, held) = (store.stats().groups, store.blocks_by_group());
+            let (groups, blocks) = (store.stats().groups, store.blocks_by_group());
             let of = |group: Option<u32>| {
                 let number = group? as usize;
                 let GroupStats { hits, on_the_way, misses, bytes, .. } = *groups.get(number)?;
-                let GroupBlocks { in_memory, kept } = held.get(number).copied().unwrap_or_default();
-                Some(Streamed { hits, on_the_way, misses, bytes, in_memory, pinned: kept })
+                let GroupBlocks { in_memory, kept: pinned } = blocks.get(number).copied().unwrap_or_default();
+                Some(Streamed { hits, on_the_way, misses, bytes, in_memory, pinned })
             };
             counts.layers().iter().map(|layer| of(layer.group).unwrap_or_default()).collect()
         });
@@ -141,7 +141,7 @@ impl ExpertUse {
     /// # Errors
     /// See [`ExpertUseError`].
     pub fn read(path: &Path) -> Result<ExpertUse, ExpertUseError> {
-        ExpertUse::parse(&read_text(path, MOST_BYTES)?, path)
+        ExpertUse::parse(&read_text(path, MAX_BYTES)?, path)
     }
 
     fn parse(text: &str, path: &Path) -> Result<ExpertUse, ExpertUseError> {

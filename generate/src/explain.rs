@@ -83,12 +83,12 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
     if !memory_estimate::has_early_routers(plan)? {
         predictions = predictions.without_early_routers();
     }
-    let told = |StrategyDecision { chosen, why, rejected }| {
+    let to_decision = |StrategyDecision { chosen, why, rejected }| {
         let rejected = rejected.into_iter().map(|(what, why)| Rejected { what, why }).collect();
         let (op, question) = ("experts".to_owned(), "predictor");
         Decision { pass: RUN, op, name: String::new(), question, chosen, why, rejected }
     };
-    Ok(predictions.decision().map(told))
+    Ok(predictions.decision().map(to_decision))
 }
 
 /// Places a model on a grid, and returns the placement with its decisions.

@@ -49,21 +49,18 @@
 
 mod request;
 mod rows;
+mod slot;
 mod slot_choice;
 mod step;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ixc_files::Output;
-use ixc_runtime::engine::{EvictError, FIRST, Sequence, SequenceId, StepError};
+use ixc_runtime::engine::{EvictError, FIRST, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
-use ixc_runtime::saved::{LoadedSequence, SavedError};
 use ixc_runtime::stream::store::Evicted;
 use ixc_text::tokenizer::Tokenizer;
 
@@ -72,24 +69,25 @@ use crate::loaded_model::LoadedModel;
 use crate::masks::{Bell, Budget, Masks};
 use crate::output_text::OutputText;
 use crate::prompt_cache::{self, PromptCache};
-use crate::slot_file;
 use crate::speculate::{Speculation, Tally};
 pub use request::{DraftCounts, End, Event, FinalState, LogProbs, Request, RequestId};
+use slot::Slot;
+pub use slot::{SlotSize, SlotStatus};
 
 /// Default limit of prompt tokens in a step that also generates tokens. A larger limit computes
 /// prompts sooner, since a step reads weights once, but delays the generated tokens.
 pub const PROMPT_ROWS: usize = 256;
 /// Unit of the parts of prompts, except the last part. States that are computed in chunks then
 /// round alike.
-const PART: usize = 64;
+const PROMPT_PART: usize = 64;
 /// Multiple for shorter steps: the length of a chunk of recurrent states.
 const CHUNK: usize = 16;
 /// Divisor of a step's time: other requests wait this long for masks.
-const SHARE: u32 = 8;
+const MASK_WAIT_SHARE: u32 = 8;
 /// Least time to wait for masks. A usual mask takes less.
-const LEAST_WAIT: Duration = Duration::from_millis(1);
+const MIN_MASK_WAIT: Duration = Duration::from_millis(1);
 /// Max time to wait for masks when there is nothing to compute. Messages are read after it.
-const LONGEST_WAIT: Duration = Duration::from_millis(20);
+const MAX_MASK_WAIT: Duration = Duration::from_millis(20);
 
 /// Shift of a full context. The first tokens stay, because attention needs them (StreamingLLM, Xiao
 /// et al., 2023), and so does the later half of the others. The rest is dropped.
@@ -105,7 +103,7 @@ pub struct ContextShift {
 impl ContextShift {
     /// Returns the remaining tokens of a text in a context of this length. Half of the context is
     /// then free, unless the first tokens take more.
-    pub fn kept(self, tokens: &[u32], context: usize) -> Vec<u32> {
+    pub fn remaining(self, tokens: &[u32], context: usize) -> Vec<u32> {
         let first = self.keep.min(context / 2).min(tokens.len());
         let rest = ((context - first) / 2).max(1).min(tokens.len() - first);
         [&tokens[..first], &tokens[tokens.len() - rest..]].concat()
@@ -134,24 +132,18 @@ struct ActiveRequest {
     /// Masks of the request's grammar.
     masks: Option<Masks>,
     /// Reason of the end with the last token, unless the grammar ends there, too.
-    ending: Option<End>,
+    pending_end: Option<End>,
     /// Number of generated tokens.
-    made: usize,
+    generated_tokens: usize,
 }
 
-/// Sequence of the engine, and its request.
-#[derive(Debug)]
-struct Slot {
-    sequence: SequenceId,
-    /// Tokens that its states hold.
-    cached: Vec<u32>,
-    active: Option<ActiveRequest>,
-    /// Tokens of the last request's prompt. Later tokens were computed one by one.
-    prompt: usize,
-    /// Whether only its request may read the cached tokens.
-    is_private: bool,
-    /// Step of its last use. The least recently used slot is the first to be reused.
-    used: u64,
+/// Rows of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRows {
+    /// All rows, including drafts.
+    pub total: usize,
+    /// Rows of prompts.
+    pub prompt: usize,
 }
 
 /// Requests for text, and the model that they share.
@@ -167,23 +159,22 @@ pub struct Generator {
     shift: Option<ContextShift>,
     /// Drafter of tokens.
     speculation: Option<Speculation>,
-    ends: Vec<u32>,
+    end_tokens: Vec<u32>,
     /// Requests so far.
-    count: u64,
+    request_count: u64,
     /// Steps so far.
     steps: u64,
-    /// Rows of the last step, and those of prompts among them.
-    last_rows: (usize, usize),
+    last_rows: StepRows,
     /// Max number of prompt tokens in a step that also decodes.
     prompt_rows: usize,
     /// See [`min_rows`](ixc_runtime::engine::Engine::min_rows).
-    least: usize,
+    min_rows: usize,
     /// CPU time for the masks of a request.
     budget: Budget,
     /// Rings when a mask is there.
     bell: Arc<Bell>,
     /// Duration of the last step.
-    last_step: Duration,
+    last_step_time: Duration,
 }
 
 impl Generator {
@@ -206,26 +197,24 @@ impl Generator {
 
     fn with_sequences(mut model: LoadedModel, sequences: &[SequenceId], callers: Callers) -> Generator {
         model.engine.reset();
-        let slot =
-            |&sequence| Slot { sequence, cached: Vec::new(), active: None, prompt: 0, is_private: false, used: 0 };
-        let ends = model.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
-        let least = model.engine.min_rows() as usize;
+        let end_tokens = model.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
+        let min_rows = model.engine.min_rows() as usize;
         Generator {
             model,
             callers,
-            least,
-            budget: Budget::USUAL,
+            min_rows,
+            budget: Budget::DEFAULT,
             bell: Arc::default(),
-            last_step: Duration::ZERO,
-            slots: sequences.iter().map(slot).collect(),
+            last_step_time: Duration::ZERO,
+            slots: sequences.iter().copied().map(Slot::new).collect(),
             waiting: VecDeque::new(),
             cache: None,
             shift: None,
             speculation: None,
-            ends,
-            count: 0,
+            end_tokens,
+            request_count: 0,
             steps: 0,
-            last_rows: (0, 0),
+            last_rows: StepRows::default(),
             prompt_rows: PROMPT_ROWS,
         }
     }
@@ -245,7 +234,7 @@ impl Generator {
     ///
     /// # Errors
     /// When the folder cannot be had.
-    pub fn keep_prompts(&mut self, options: prompt_cache::Options) -> Result<(), Error> {
+    pub fn enable_prompt_cache(&mut self, options: prompt_cache::Options) -> Result<(), Error> {
         self.cache = Some(PromptCache::new(options, &self.model.engine)?);
         Ok(())
     }
@@ -275,94 +264,33 @@ impl Generator {
     }
 
     /// Returns the name of the drafter, if there is one.
-    pub fn guesses(&self) -> Option<&'static str> {
+    pub fn drafter_name(&self) -> Option<&'static str> {
         self.speculation.as_ref().map(Speculation::name)
     }
 
     /// Returns the results of speculation so far.
-    pub fn guessed(&self) -> Tally {
+    pub fn speculation_tally(&self) -> Tally {
         self.speculation.as_ref().map(Speculation::tally).unwrap_or_default()
     }
 
     /// Returns the size of the prompt cache.
-    pub fn kept(&self) -> prompt_cache::Tally {
+    pub fn prompt_cache_tally(&self) -> prompt_cache::Tally {
         self.cache.as_ref().map(PromptCache::tally).unwrap_or_default()
     }
 
     /// Stores the states of all sequences in the prompt cache, and waits until its folder has them.
     pub fn finish(&mut self) {
         for number in 0..self.slots.len() {
-            self.keep(number);
+            self.store_prompt(number);
         }
         self.cache.iter_mut().for_each(PromptCache::finish);
     }
 
     /// Stores the state of a sequence in the prompt cache.
-    fn keep(&mut self, number: usize) {
+    pub(super) fn store_prompt(&mut self, number: usize) {
         if let (Some(cache), Some(slot)) = (&mut self.cache, self.slots.get(number).filter(|slot| !slot.is_private)) {
-            cache.keep(&self.model.engine, slot.sequence, &slot.cached);
+            cache.store(&self.model.engine, slot.sequence, &slot.cached_tokens);
         }
-    }
-
-    /// Saves the state of a sequence. Returns the numbers of tokens and bytes.
-    ///
-    /// # Errors
-    /// When there is no such sequence, it is empty, or it cannot be written.
-    pub fn save_slot(&self, number: usize, output: Output) -> Result<(usize, u64), Error> {
-        let slot = self.slots.get(number).ok_or(Error::NoSlot { number, slots: self.slots.len() })?;
-        let bytes = self.model.save(slot.sequence, &slot.cached, None, output)?;
-        Ok((slot.cached.len(), bytes))
-    }
-
-    /// Restores an idle sequence from a file of [`Generator::save_slot`]; returns its tokens and
-    /// bytes. Links are not followed.
-    ///
-    /// # Errors
-    /// When there is no such sequence, or the file is not a state of this model. The sequence stays
-    /// as it was.
-    pub fn restore_slot(&mut self, number: usize, path: &Path) -> Result<(usize, u64), Error> {
-        let slots = self.slots.len();
-        self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
-        let (file, bytes) = slot_file::open(path, &self.model.engine)?;
-        self.keep(number);
-        self.load_slot(number, file, bytes).map_err(|source| slot_file::refused(path, source))?;
-        let held = self.slots[number].cached.len();
-        Ok((held, bytes))
-    }
-
-    /// Replaces the states of an idle slot by saved ones. The slot stays as it was on an error.
-    pub(crate) fn load_slot(&mut self, number: usize, file: File, bytes: u64) -> Result<LoadedSequence, SavedError> {
-        let (engine, slot) = (&mut self.model.engine, &mut self.slots[number]);
-        // Damage after the header is found only while the sequence is being overwritten.
-        let mut before = Vec::new();
-        let kept = engine.save_state(slot.sequence, &slot.cached, None, &mut before);
-        let mut input = std::io::BufReader::with_capacity(1 << 20, file);
-        let loaded = engine.load_state(slot.sequence, &mut input, bytes).inspect_err(|_| {
-            let length = before.len() as u64;
-            let again = kept.is_ok() && engine.load_state(slot.sequence, &mut &before[..], length).is_ok();
-            if !again {
-                let _ = engine.truncate_sequence(slot.sequence, 0);
-                slot.cached.clear();
-            }
-        })?;
-        let held = engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position()) as usize;
-        slot.cached.clear();
-        slot.cached.extend_from_slice(&loaded.tokens[..held]);
-        // A restored slot is not the next to be reused.
-        (slot.prompt, slot.used) = (0, self.steps);
-        Ok(loaded)
-    }
-
-    /// Returns the slot whose request computed last, if any has.
-    pub fn recent_slot(&self) -> Option<usize> {
-        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.used > 0);
-        used.max_by_key(|(_, slot)| slot.used).map(|(number, _)| number)
-    }
-
-    /// Returns an idle slot, preferably the one that was used least recently.
-    pub fn idle_slot(&self) -> Option<usize> {
-        let idle = self.slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
-        idle.min_by_key(|(_, slot)| slot.used).map(|(number, _)| number)
     }
 
     /// Returns the logits at every position, `[tokens, vocabulary]`: [`LoadedModel::logits`], in
@@ -373,7 +301,7 @@ impl Generator {
     /// slot.
     pub fn logits(&mut self, number: usize, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.model.check(tokens)?;
-        self.keep(number);
+        self.store_prompt(number);
         self.erase_slot(number)?;
         let sequence = self.slots[number].sequence;
         let logits = self.model.logits_in(sequence, tokens);
@@ -390,23 +318,6 @@ impl Generator {
         self.model.evict_experts(layer, pinned)
     }
 
-    /// Empties an idle sequence, and returns the number of its tokens.
-    ///
-    /// # Errors
-    /// When there is no such sequence.
-    pub fn erase_slot(&mut self, number: usize) -> Result<usize, Error> {
-        let slots = self.slots.len();
-        let slot = self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
-        let (id, held) = (slot.sequence, slot.cached.len());
-        slot.cached.clear();
-        self.model.engine.truncate_sequence(id, 0)?;
-        Ok(held)
-    }
-
-    fn free_slot(&mut self, number: usize) -> Option<&mut Slot> {
-        self.slots.get_mut(number).filter(|slot| slot.active.is_none())
-    }
-
     /// Submits a request.
     ///
     /// # Errors
@@ -418,8 +329,8 @@ impl Generator {
             return Err(StepError::NoTokens.into());
         }
         request.sampling.check()?;
-        let id = RequestId(self.count);
-        self.count += 1;
+        let id = RequestId(self.request_count);
+        self.request_count += 1;
         self.waiting.push_back((id, request));
         Ok(id)
     }
@@ -429,7 +340,7 @@ impl Generator {
     pub fn cancel(&mut self, id: RequestId) {
         self.waiting.retain(|(waiting, _)| *waiting != id);
         for slot in &mut self.slots {
-            slot.active.take_if(|active| active.id == id);
+            slot.active_request.take_if(|active| active.id == id);
         }
         self.forget_private();
     }
@@ -438,58 +349,29 @@ impl Generator {
     pub fn abandon(&mut self) {
         self.waiting.clear();
         for slot in &mut self.slots {
-            (slot.active, slot.is_private) = (None, false);
-            slot.cached.clear();
+            (slot.active_request, slot.is_private) = (None, false);
+            slot.cached_tokens.clear();
             let _ = self.model.engine.truncate_sequence(slot.sequence, 0);
         }
     }
 
-    /// Returns the number of cached tokens of each slot, and whether it has an active request.
-    pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
-        self.slots.iter().map(|slot| (slot.cached.len(), slot.active.is_some()))
-    }
-
-    /// Returns the used bytes of each slot, and how many of them lie in shared pages.
-    pub fn slot_bytes(&self) -> impl Iterator<Item = (u64, u64)> {
-        let sequence = |slot: &Slot| self.model.engine.sequence(slot.sequence);
-        self.slots.iter().map(move |slot| sequence(slot).map_or((0, 0), Sequence::bytes))
-    }
-
-    /// Returns the rows of the last step, including drafts, and the number of prompt rows among
-    /// them.
-    pub fn last_rows(&self) -> (usize, usize) {
+    /// Returns the rows of the last step.
+    pub fn last_rows(&self) -> StepRows {
         self.last_rows
     }
 
     /// Returns the number of requests that wait for a sequence.
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_requests(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns the number of requests in progress.
-    pub fn active(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.active.is_some()).count()
+    pub fn active_requests(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.active_request.is_some()).count()
     }
 
     /// Whether there is no request.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.active() == 0
-    }
-
-    /// Empties the slots of finished private requests.
-    fn forget_private(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.is_private && slot.active.is_none()) {
-            slot.is_private = false;
-            slot.cached.clear();
-            // A sequence is cut to its beginning in any case.
-            let _ = self.model.engine.truncate_sequence(slot.sequence, 0);
-        }
-    }
-
-    /// Cuts a sequence to its first `len` tokens.
-    fn cut(&mut self, number: usize, len: usize) {
-        let slot = &mut self.slots[number];
-        let left = self.model.engine.truncate_sequence(slot.sequence, len as u32);
-        slot.cached.truncate(left.map_or(0, |left| left as usize));
+        self.waiting.is_empty() && self.active_requests() == 0
     }
 }

@@ -138,7 +138,7 @@ pub struct LoadedModel {
     /// Progress of long operations.
     pub(crate) gauge: Arc<Gauge>,
     /// Drive that experts are read from.
-    drive: Option<drive::Choice>,
+    drive: Option<drive::QueueDepth>,
     /// Whether experts are deferred.
     defers: bool,
     /// Model files of the plan.
@@ -285,7 +285,7 @@ impl LoadedModel {
     }
 
     /// Returns the measurements of the experts' drive, and the queue depth in use.
-    pub fn drive(&self) -> Option<&drive::Choice> {
+    pub fn drive(&self) -> Option<&drive::QueueDepth> {
         self.drive.as_ref()
     }
 

@@ -22,7 +22,7 @@ use ixc_grammar::{Canceller, GrammarError, Matcher, ThreadClock};
 /// Stack of a mask thread. It must be large, since grammars nest.
 const STACK_BYTES: usize = 64 << 20;
 /// Period of checks whether a late mask has exceeded its budget.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// CPU time that masks may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +35,13 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Default budget. Masks of a usual grammar take a hundredth of it.
-    pub const USUAL: Budget = Budget { text: Duration::from_secs(10), token: Duration::from_millis(20) };
+    pub const DEFAULT: Budget = Budget { text: Duration::from_secs(10), token: Duration::from_millis(20) };
 
-    fn of(self, tokens: u32) -> Duration {
+    fn for_tokens(self, tokens: u32) -> Duration {
         self.text.saturating_add(self.token.saturating_mul(tokens))
     }
 
-    fn spent(self) -> GrammarError {
+    fn error(self) -> GrammarError {
         GrammarError::MaskTime { seconds: self.text.as_secs(), milliseconds: self.token.as_millis() as u64 }
     }
 }
@@ -49,26 +49,26 @@ impl Budget {
 /// A bell that rings when a mask arrives, for a thread that waits for several masks.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
-    rung: Mutex<bool>,
+    has_rung: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Bell {
     fn ring(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
     }
 
     /// Waits until the bell has rung since the last wait, for at most `most`.
     pub fn wait(&self, most: Duration) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(rung, most, |rung| !*rung);
+        let has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(has_rung, most, |has_rung| !*has_rung);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 }
 
 /// Message from the thread.
-enum Told {
+enum Message {
     /// The matcher accepted the token, or the text begins. `is_ended` tells whether the text is
     /// complete.
     Accepted {
@@ -95,7 +95,7 @@ pub(crate) enum Progress {
 #[derive(Debug)]
 pub(crate) struct Masks {
     tokens: Sender<u32>,
-    told: Receiver<Told>,
+    messages: Receiver<Message>,
     bell: Arc<Bell>,
     canceller: Canceller,
     clock: Arc<Mutex<Option<ThreadClock>>>,
@@ -103,7 +103,7 @@ pub(crate) struct Masks {
     /// Number of tokens sent to the thread.
     sent: u32,
     /// Time of the last budget check.
-    looked: Instant,
+    last_check: Instant,
     progress: Progress,
     mask: Vec<u32>,
 }
@@ -121,7 +121,7 @@ impl Masks {
     /// When the system cannot start a thread.
     pub fn follow(mut matcher: Matcher, budget: Budget, bell: &Arc<Bell>) -> std::io::Result<Masks> {
         let canceller = matcher.canceller();
-        let ((tokens, taken), (tell, told)) = (channel(), channel());
+        let ((tokens, accepted_tokens), (sender, messages)) = (channel(), channel());
         let clock = Arc::new(Mutex::new(None));
         let (ring, own_clock) = (Arc::clone(bell), Arc::clone(&clock));
         let thread = std::thread::Builder::new().name("masks".into()).stack_size(STACK_BYTES);
@@ -129,18 +129,18 @@ impl Masks {
             *own_clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(ThreadClock::of_current_thread());
             // Rings on a panic, too: the waiting thread then finds the channel closed.
             let bell = RingOnDrop(ring);
-            make(&mut matcher, &taken, &tell, &bell.0);
-            drop(tell);
+            make(&mut matcher, &accepted_tokens, &sender, &bell.0);
+            drop(sender);
         })?;
         Ok(Masks {
             tokens,
-            told,
+            messages,
             bell: Arc::clone(bell),
             canceller,
             clock,
             budget,
             sent: 0,
-            looked: Instant::now(),
+            last_check: Instant::now(),
             progress: Progress::Accepting,
             mask: Vec::new(),
         })
@@ -153,12 +153,12 @@ impl Masks {
     /// their budget.
     pub fn progress(&mut self) -> Result<&Progress, GrammarError> {
         loop {
-            match self.told.try_recv() {
-                Ok(Told::Accepted { is_ended }) => {
+            match self.messages.try_recv() {
+                Ok(Message::Accepted { is_ended }) => {
                     self.progress = if is_ended { Progress::Ended } else { Progress::Making };
                 }
-                Ok(Told::Mask(mask)) => (self.mask, self.progress) = (mask, Progress::Ready),
-                Ok(Told::Failed(error)) => return Err(error),
+                Ok(Message::Mask(mask)) => (self.mask, self.progress) = (mask, Progress::Ready),
+                Ok(Message::Failed(error)) => return Err(error),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) if self.is_pending() => {
                     return Err(GrammarError::Step { message: "its matcher failed".into() });
@@ -166,12 +166,12 @@ impl Masks {
                 Err(TryRecvError::Disconnected) => break,
             }
         }
-        if self.is_pending() && self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
+        if self.is_pending() && self.last_check.elapsed() >= CHECK_INTERVAL {
+            self.last_check = Instant::now();
             let clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-            if clock.as_ref().is_some_and(|clock| clock.cpu_time() > self.budget.of(self.sent)) {
+            if clock.as_ref().is_some_and(|clock| clock.cpu_time() > self.budget.for_tokens(self.sent)) {
                 self.canceller.cancel();
-                return Err(self.budget.spent());
+                return Err(self.budget.error());
             }
         }
         Ok(&self.progress)
@@ -186,7 +186,7 @@ impl Masks {
         let begin = Instant::now();
         while matches!(self.progress()?, Progress::Accepting | Progress::Making) {
             let Some(left) = most.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else { return Ok(false) };
-            self.bell.wait(left.min(LOOK));
+            self.bell.wait(left.min(CHECK_INTERVAL));
         }
         Ok(true)
     }
@@ -197,7 +197,7 @@ impl Masks {
     /// See [`Masks::progress`].
     pub fn is_ended(&mut self) -> Result<bool, GrammarError> {
         while *self.progress()? == Progress::Accepting {
-            self.bell.wait(LOOK);
+            self.bell.wait(CHECK_INTERVAL);
         }
         Ok(self.progress == Progress::Ended)
     }
@@ -221,7 +221,7 @@ impl Masks {
         // If the thread has ended, a later call reports it.
         let _ = self.tokens.send(token);
         (self.sent, self.progress) = (self.sent.saturating_add(1), Progress::Accepting);
-        self.looked = Instant::now();
+        self.last_check = Instant::now();
     }
 
     /// Whether a message from the thread is still expected.
@@ -240,28 +240,28 @@ impl Drop for RingOnDrop {
 }
 
 /// Computes the first mask, and a mask after each token.
-fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, told: &Sender<Told>, bell: &Bell) {
+fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, messages: &Sender<Message>, bell: &Bell) {
     let mut next = None;
     loop {
         let accepted = next.map_or(Ok(()), |token| matcher.accept(token));
         let is_ended = matcher.is_ended();
-        let told_all = match accepted {
-            Err(error) => told.send(Told::Failed(error)),
-            Ok(()) => told.send(Told::Accepted { is_ended }).and_then(|()| {
+        let result = match accepted {
+            Err(error) => messages.send(Message::Failed(error)),
+            Ok(()) => messages.send(Message::Accepted { is_ended }).and_then(|()| {
                 if is_ended {
                     return Ok(());
                 }
                 // A caller may wait only for whether the text is complete.
                 bell.ring();
                 match matcher.allowed() {
-                    Ok(mask) => told.send(Told::Mask(mask.to_vec())),
-                    Err(error) => told.send(Told::Failed(error)),
+                    Ok(mask) => messages.send(Message::Mask(mask.to_vec())),
+                    Err(error) => messages.send(Message::Failed(error)),
                 }
             }),
         };
         bell.ring();
         match tokens.recv() {
-            Ok(token) if told_all.is_ok() => next = Some(token),
+            Ok(token) if result.is_ok() => next = Some(token),
             _ => return,
         }
     }

@@ -59,7 +59,7 @@ pub struct MoeOptions {
 /// Work of the thread.
 struct Work {
     layer: u32,
-    rows: Owned,
+    rows: OwnedRows,
     ids: Vec<i32>,
     weights: Vec<f32>,
     promise: Promise,
@@ -67,46 +67,46 @@ struct Work {
 
 /// Promise of a result. If it is dropped without one, the result is an error.
 struct Promise {
-    place: Arc<Place>,
-    open: Arc<Signal<usize>>,
+    cell: Arc<ResultCell>,
+    pending: Arc<Signal<usize>>,
 }
 
 impl Promise {
     fn keep(self, result: Result<Vec<f32>, LayerError>) {
-        self.place.set(|place| *place = Some(result));
+        self.cell.set(|cell| *cell = Some(result));
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
         let ended = || ExecuteError::Panic { message: "the thread that runs experts ended".to_string() };
-        self.place.set(|place| {
-            if place.is_none() {
-                *place = Some(Err(ended().into()));
+        self.cell.set(|cell| {
+            if cell.is_none() {
+                *cell = Some(Err(ended().into()));
             }
         });
-        self.open.set(|open| *open -= 1);
+        self.pending.set(|pending| *pending -= 1);
     }
 }
 
 /// Rows, copied.
-enum Owned {
+enum OwnedRows {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
 }
 
-impl Owned {
-    fn of(rows: Rows<'_>) -> Owned {
+impl OwnedRows {
+    fn of(rows: Rows<'_>) -> OwnedRows {
         match rows {
-            Rows::F32(rows) => Owned::F32(rows.to_vec()),
-            Rows::Bf16(rows) => Owned::Bf16(rows.to_vec()),
+            Rows::F32(rows) => OwnedRows::F32(rows.to_vec()),
+            Rows::Bf16(rows) => OwnedRows::Bf16(rows.to_vec()),
         }
     }
 
     fn rows(&self) -> Rows<'_> {
         match self {
-            Owned::F32(rows) => Rows::F32(rows),
-            Owned::Bf16(rows) => Rows::Bf16(rows),
+            OwnedRows::F32(rows) => Rows::F32(rows),
+            OwnedRows::Bf16(rows) => Rows::Bf16(rows),
         }
     }
 }
@@ -134,20 +134,20 @@ impl<T> Signal<T> {
     }
 }
 
-/// Place of a future result.
-type Place = Signal<Option<Result<Vec<f32>, LayerError>>>;
+/// Cell of a future result.
+type ResultCell = Signal<Option<Result<Vec<f32>, LayerError>>>;
 
 /// Rows in computation.
 #[derive(Debug)]
 #[must_use = "what is computed is taken by `wait`"]
 pub struct Handle {
-    place: Arc<Place>,
+    cell: Arc<ResultCell>,
 }
 
 impl Handle {
     /// Whether the result is there.
     pub fn is_done(&self) -> bool {
-        self.place.lock().is_some()
+        self.cell.lock().is_some()
     }
 
     /// Returns the result if it is there, or else the handle again.
@@ -155,7 +155,7 @@ impl Handle {
     /// # Errors
     /// The handle.
     pub fn poll(self) -> Result<Result<Vec<f32>, Error>, Handle> {
-        let result = self.place.lock().take();
+        let result = self.cell.lock().take();
         result.map(|result| result.map_err(Error::from)).ok_or(self)
     }
 
@@ -164,7 +164,7 @@ impl Handle {
     /// # Errors
     /// When experts cannot be read, or the plan is wrong.
     pub fn wait(self) -> Result<Vec<f32>, Error> {
-        let result = self.place.wait(Option::is_some).take();
+        let result = self.cell.wait(Option::is_some).take();
         // It was there.
         result.unwrap_or_else(|| Ok(Vec::new())).map_err(Error::from)
     }
@@ -174,9 +174,9 @@ impl Handle {
 #[derive(Debug)]
 pub struct Moe {
     layers: Vec<Layer>,
-    submitted: Option<Sender<Work>>,
+    queue: Option<Sender<Work>>,
     /// Number of submissions without a result.
-    open: Arc<Signal<usize>>,
+    pending: Arc<Signal<usize>>,
     thread: Option<JoinHandle<()>>,
     /// Whether experts are streamed.
     streams: bool,
@@ -227,8 +227,8 @@ impl Moe {
         let (run, _) = loaded_model::engine_options(&file, folder, run, None)?;
         let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(loaded_model::not_loaded)?;
         let (layers, streams) = (experts.layers().to_vec(), experts.stream().is_some());
-        let (submitted, work) = channel::<Work>();
-        let open = Arc::new(Signal::default());
+        let (queue, work) = channel::<Work>();
+        let pending = Arc::new(Signal::default());
         let run = move || {
             for Work { layer, rows, ids, weights, promise } in work {
                 promise.keep(experts.run(layer, rows.rows(), &ids, &weights));
@@ -236,7 +236,7 @@ impl Moe {
         };
         let thread = std::thread::Builder::new().name("ixc-moe".to_string()).spawn(run);
         let thread = thread.map_err(|source| ixc_runtime::load::LoadError::Thread { source })?;
-        Ok(Moe { layers, submitted: Some(submitted), open, thread: Some(thread), streams })
+        Ok(Moe { layers, queue: Some(queue), pending, thread: Some(thread), streams })
     }
 
     /// Returns the layers with routed experts, in the model's order.
@@ -263,12 +263,12 @@ impl Moe {
             LayerError::NoLayer { layer, layers }
         })?;
         ExpertLayers::check(found, rows, ids, weights)?;
-        let place = Arc::new(Place::default());
-        let handle = Handle { place: Arc::clone(&place) };
-        let (rows, ids, weights) = (Owned::of(rows), ids.to_vec(), weights.to_vec());
-        self.open.set(|open| *open += 1);
-        let promise = Promise { place, open: Arc::clone(&self.open) };
-        let sent = self.submitted.as_ref().map(|submitted| submitted.send(Work { layer, rows, ids, weights, promise }));
+        let cell = Arc::new(ResultCell::default());
+        let handle = Handle { cell: Arc::clone(&cell) };
+        let (rows, ids, weights) = (OwnedRows::of(rows), ids.to_vec(), weights.to_vec());
+        self.pending.set(|pending| *pending += 1);
+        let promise = Promise { cell, pending: Arc::clone(&self.pending) };
+        let sent = self.queue.as_ref().map(|queue| queue.send(Work { layer, rows, ids, weights, promise }));
         match sent {
             Some(Ok(())) => Ok(handle),
             Some(Err(_)) | None => Err(Error::NoMoe),
@@ -278,7 +278,7 @@ impl Moe {
     /// Waits until everything that was submitted is computed, including submissions of other
     /// threads meanwhile.
     pub fn sync(&self) {
-        drop(self.open.wait(|open| *open == 0));
+        drop(self.pending.wait(|pending| *pending == 0));
     }
 
     /// Keeps the ids of the `count` experts from `first` on, and replaces the others by [`NOBODY`].
@@ -292,7 +292,7 @@ impl Moe {
 impl Drop for Moe {
     /// Computes everything that was submitted first.
     fn drop(&mut self) {
-        self.submitted = None;
+        self.queue = None;
         if let Some(thread) = self.thread.take() {
             // The panic was already reported where it happened.
             let _ = thread.join();

@@ -7,8 +7,8 @@
 //! guess            mat, from the last entry | and, from (the layer's own h there, mat)
 //! ```
 //!
-//! The layer is shown every step of the model ([`Seen`]). Hidden states wait for the token after
-//! theirs, and become entries with the next draft, or when there are many.
+//! The layer is shown every step of the model ([`HiddenStates`]). Hidden states wait for the token
+//! after theirs, and become entries with the next draft, or when there are many.
 //!
 //! Entries of draft tokens are cut off again, because they have the layer's hidden states and not
 //! the model's. If the model goes back, later entries are cut off. If its states come from
@@ -25,19 +25,19 @@ use std::time::{Duration, Instant};
 use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
 
 use crate::Error;
-use crate::draft_model::{Options, likeliest};
+use crate::draft_model::{Options, most_likely_token};
 use crate::error::draft::OwnLayerError;
 use crate::loaded_model::LoadedModel;
-use crate::speculate::{Drafter, MAX_ROWS, Seen, Text};
+use crate::speculate::{Drafter, HiddenStates, MAX_ROWS, Text};
 
 /// Max number of hidden states that wait for a draft; more of them become entries first. A step
 /// with drafts has at most this many rows, and follows a draft. So no draft token becomes an entry
 /// before it is accepted.
-const WAITING: usize = MAX_ROWS;
+const MAX_WAITING: usize = MAX_ROWS;
 
 /// The layer's state for a text.
 #[derive(Debug)]
-struct Lane {
+struct LayerSequence {
     sequence: SequenceId,
     /// Entries in the layer's keys and values, in order: position in the text, and token.
     entries: Vec<(usize, u32)>,
@@ -49,7 +49,7 @@ struct Lane {
 
 /// Tokens that become entries of a lane, each with the hidden state of the one before it.
 #[derive(Debug)]
-struct Part {
+struct EntryBatch {
     slot: usize,
     tokens: Vec<u32>,
     hidden: Vec<f32>,
@@ -57,7 +57,7 @@ struct Part {
 
 /// Prediction after the last entry of a part.
 #[derive(Debug)]
-struct Behind {
+struct Prediction {
     token: u32,
     probability: f32,
     hidden: Vec<f32>,
@@ -67,7 +67,7 @@ struct Behind {
 #[derive(Debug)]
 pub struct OwnLayer {
     engine: Engine,
-    lanes: Vec<Lane>,
+    lanes: Vec<LayerSequence>,
     options: Options,
     /// Elements of a hidden state.
     width: usize,
@@ -82,12 +82,13 @@ impl OwnLayer {
     /// [`Error::OwnLayer`] if the two do not fit each other. Also if there is not enough memory.
     pub fn new(layer: LoadedModel, model: &LoadedModel, options: Options) -> Result<OwnLayer, Error> {
         let mut engine = layer.engine;
-        let Some(takes) = engine.takes_hidden().filter(|takes| engine.gives_hidden() == Some(*takes)) else {
+        let Some(input_width) = engine.takes_hidden().filter(|input_width| engine.gives_hidden() == Some(*input_width))
+        else {
             return Err(OwnLayerError::Layer.into());
         };
-        let gives = model.engine.gives_hidden();
-        if gives != Some(takes) {
-            return Err(OwnLayerError::Hidden { takes, gives }.into());
+        let output_width = model.engine.gives_hidden();
+        if output_width != Some(input_width) {
+            return Err(OwnLayerError::Hidden { takes: input_width, gives: output_width }.into());
         }
         let [of_layer, of_model] = [&engine, &model.engine].map(Engine::vocabulary);
         if of_layer != of_model {
@@ -97,16 +98,16 @@ impl OwnLayer {
             return Err(OwnLayerError::Uncut.into());
         }
         engine.reset();
-        let lane = |sequence| Lane { sequence, entries: Vec::new(), text: Vec::new(), hidden: Vec::new() };
+        let lane = |sequence| LayerSequence { sequence, entries: Vec::new(), text: Vec::new(), hidden: Vec::new() };
         let mut lanes = vec![lane(FIRST)];
         while lanes.len() < engine.sequences() as usize {
             lanes.push(lane(engine.add_sequence()?));
         }
-        Ok(OwnLayer { engine, lanes, options, width: takes as usize })
+        Ok(OwnLayer { engine, lanes, options, width: input_width as usize })
     }
 
     /// Prepares a lane for a text: the model has read the tokens `read`, and `next` follows.
-    fn settle(&mut self, slot: usize, read: &[u32], next: Option<u32>) -> Result<(), StepError> {
+    fn prepare_sequence(&mut self, slot: usize, read: &[u32], next: Option<u32>) -> Result<(), StepError> {
         let (lane, width) = (&mut self.lanes[slot], self.width);
         let common = lane.text.iter().zip(read).take_while(|(a, b)| a == b).count();
         let first = lane.text.len() - lane.hidden.len() / width;
@@ -118,10 +119,10 @@ impl OwnLayer {
             lane.text.extend_from_slice(&read[common..]);
         }
         let token = |at: usize| read.get(at).copied().or(next.filter(|_| at == read.len()));
-        let stays = |(at, entry): &&(usize, u32)| *at <= common && token(*at) == Some(*entry);
-        let stay = lane.entries.iter().take_while(stays).count();
-        if stay < lane.entries.len() {
-            let left = self.engine.truncate_sequence(lane.sequence, stay as u32)?;
+        let is_entry_of_text = |(at, entry): &&(usize, u32)| *at <= common && token(*at) == Some(*entry);
+        let kept_entries = lane.entries.iter().take_while(is_entry_of_text).count();
+        if kept_entries < lane.entries.len() {
+            let left = self.engine.truncate_sequence(lane.sequence, kept_entries as u32)?;
             lane.entries.truncate(left as usize);
         }
         Ok(())
@@ -129,7 +130,7 @@ impl OwnLayer {
 
     /// Takes the waiting hidden states of a lane whose next tokens are known; `next` follows the
     /// tokens that were read.
-    fn waiting(&mut self, slot: usize, next: Option<u32>) -> Part {
+    fn take_waiting(&mut self, slot: usize, next: Option<u32>) -> EntryBatch {
         let (lane, width) = (&mut self.lanes[slot], self.width);
         let first = lane.text.len() - lane.hidden.len() / width;
         let tokens: Vec<u32> = lane.text.iter().skip(first + 1).copied().chain(next).collect();
@@ -137,12 +138,12 @@ impl OwnLayer {
         let rest = lane.hidden.split_off(tokens.len() * width);
         let hidden = std::mem::replace(&mut lane.hidden, rest);
         lane.entries.extend(tokens.iter().enumerate().map(|(at, token)| (first + 1 + at, *token)));
-        Part { slot, tokens, hidden }
+        EntryBatch { slot, tokens, hidden }
     }
 
     /// Adds entries, in as many steps as necessary. If `wanted`, returns the prediction after the
     /// last entry of each part.
-    fn enter(&mut self, parts: &[Part], wanted: bool) -> Result<Vec<Behind>, StepError> {
+    fn add_entries(&mut self, parts: &[EntryBatch], wanted: bool) -> Result<Vec<Prediction>, StepError> {
         let (most, width) = (self.engine.max_tokens() as usize, self.width);
         // Pieces of parts, and whether a part ends there.
         let pieces = parts.iter().flat_map(|part| {
@@ -151,7 +152,7 @@ impl OwnLayer {
             tokens.zip(hidden).enumerate().map(move |(at, piece)| (part.slot, piece, wanted && at == last))
         });
         let pieces: Vec<_> = pieces.collect();
-        let (mut rest, mut behind) = (&pieces[..], Vec::new());
+        let (mut rest, mut predictions) = (&pieces[..], Vec::new());
         while !rest.is_empty() {
             let mut rows = 0;
             let fits = |(_, (tokens, _), _): &&(usize, (&[u32], &[f32]), bool)| {
@@ -176,15 +177,15 @@ impl OwnLayer {
             for (_, (tokens, _), ends) in now {
                 row += tokens.len();
                 if *ends {
-                    let (token, probability) = likeliest(self.engine.logits(output), self.engine.vocabulary());
+                    let (token, probability) = most_likely_token(self.engine.logits(output), self.engine.vocabulary());
                     let hidden = self.engine.hidden()[(row - 1) * width..row * width].to_vec();
-                    behind.push(Behind { token, probability, hidden });
+                    predictions.push(Prediction { token, probability, hidden });
                     output += 1;
                 }
             }
             rest = later;
         }
-        Ok(behind)
+        Ok(predictions)
     }
 }
 
@@ -193,29 +194,29 @@ impl Drafter for OwnLayer {
         "nextn"
     }
 
-    fn sees(&self) -> bool {
+    fn needs_hidden_states(&self) -> bool {
         true
     }
 
-    fn see(&mut self, texts: &[Seen<'_>]) -> Result<(), Error> {
+    fn observe(&mut self, texts: &[HiddenStates<'_>]) -> Result<(), Error> {
         let mut parts = Vec::new();
         let lanes = self.lanes.len();
-        for &Seen { slot, before, added, hidden } in texts.iter().filter(|text| text.slot < lanes) {
-            let first = added.into_iter().flatten().next().copied();
-            self.settle(slot, before, first)?;
+        for &HiddenStates { slot, before, tokens, draft, hidden } in texts.iter().filter(|text| text.slot < lanes) {
+            let added = || tokens.iter().chain(draft).copied();
+            self.prepare_sequence(slot, before, added().next())?;
             let (lane, width) = (&mut self.lanes[slot], self.width);
-            lane.text.extend(added.into_iter().flatten());
+            lane.text.extend(added());
             // If a text was read in several steps at once, only the hidden states of the last one
             // are shown.
-            match added.map(<[u32]>::len).iter().sum::<usize>() * width == hidden.len() {
+            match (tokens.len() + draft.len()) * width == hidden.len() {
                 true => lane.hidden.extend_from_slice(hidden),
                 false => lane.hidden.clear(),
             }
-            if lane.hidden.len() > WAITING * width {
-                parts.push(self.waiting(slot, None));
+            if lane.hidden.len() > MAX_WAITING * width {
+                parts.push(self.take_waiting(slot, None));
             }
         }
-        self.enter(&parts, false)?;
+        self.add_entries(&parts, false)?;
         Ok(())
     }
 
@@ -227,28 +228,28 @@ impl Drafter for OwnLayer {
             let (Some((&last, read)), true) = (text.tokens.split_last(), text.slot < self.lanes.len()) else {
                 continue;
             };
-            self.settle(text.slot, read, Some(last))?;
-            let part = self.waiting(text.slot, Some(last));
+            self.prepare_sequence(text.slot, read, Some(last))?;
+            let part = self.take_waiting(text.slot, Some(last));
             // The last token of a draft does not become an entry.
             let room = context.saturating_sub(self.lanes[text.slot].entries.len()) + 1;
-            text.most = text.most.min(room);
+            text.max_draft = text.max_draft.min(room);
             if !part.tokens.is_empty() {
                 open.push(number);
                 parts.push(part);
             }
         }
         while !parts.is_empty() {
-            let found = self.enter(&parts, true)?;
+            let found = self.add_entries(&parts, true)?;
             parts.clear();
             let mut left = Vec::new();
-            for (number, Behind { token, probability, hidden }) in open.into_iter().zip(found) {
+            for (number, Prediction { token, probability, hidden }) in open.into_iter().zip(found) {
                 let text = &mut texts[number];
-                if probability < self.options.least || text.most == 0 {
+                if probability < self.options.least || text.max_draft == 0 {
                     continue;
                 }
                 text.draft.push(token);
-                if text.draft.len() < text.most {
-                    parts.push(Part { slot: text.slot, tokens: vec![token], hidden });
+                if text.draft.len() < text.max_draft {
+                    parts.push(EntryBatch { slot: text.slot, tokens: vec![token], hidden });
                     left.push(number);
                 }
             }

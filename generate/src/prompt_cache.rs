@@ -45,10 +45,10 @@ use ixc_runtime::engine::{Engine, SequenceId};
 use ixc_runtime::saved::{Digest, Facts, SavedError};
 
 use crate::Error;
-use held::{Counts, Held, Writer, is_ours, name_of, path_of, remove};
-use tree::{Level, Page, Point, Way};
+use entry::{Counts, Entry, Writer, has_our_name, name_of, path_of, remove};
+use tree::{EntryPath, Level, Page, Point};
 
-mod held;
+mod entry;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -56,10 +56,10 @@ mod tree;
 /// Positions of a page, a multiple of attention's blocks.
 pub const PAGE: usize = 256;
 /// Min gain in tokens over the best slot: loading a sequence has its cost, too.
-pub const LEAST_GAIN: usize = 32;
+pub const MIN_GAIN: usize = 32;
 /// Max bytes queued for the folder, in addition to the memory limit; at least one page can be
 /// queued.
-const ON_THEIR_WAY: u64 = 256 << 20;
+const MAX_QUEUED_BYTES: u64 = 256 << 20;
 /// Name of the file whose lock reserves the folder for a process.
 const LOCK: &str = "lock";
 
@@ -85,7 +85,7 @@ pub struct Tally {
 
 /// File of another model, or one without the pages before it.
 #[derive(Debug)]
-struct Stranger {
+struct ForeignFile {
     path: PathBuf,
     bytes: u64,
     age: SystemTime,
@@ -107,7 +107,7 @@ pub struct Match {
 pub struct PromptCache {
     options: Options,
     root: Level,
-    strangers: Vec<Stranger>,
+    foreign_files: Vec<ForeignFile>,
     clock: u64,
     counts: Arc<Counts>,
     writer: Option<Writer>,
@@ -123,7 +123,7 @@ impl PromptCache {
     pub fn new(options: Options, engine: &Engine) -> Result<PromptCache, Error> {
         let (root, counts) = (Level::default(), Arc::default());
         let mut cache =
-            PromptCache { options, root, strangers: Vec::new(), clock: 0, counts, writer: None, lock: None };
+            PromptCache { options, root, foreign_files: Vec::new(), clock: 0, counts, writer: None, lock: None };
         if let Some(folder) = cache.options.folder.clone() {
             private_folder(&folder).map_err(Error::io(&folder, "keep prompts in"))?;
             if fs::metadata(&folder).is_ok_and(|there| there.permissions().mode() & 0o077 != 0) {
@@ -153,9 +153,10 @@ impl PromptCache {
     fn find(&mut self, folder: &Path, engine: &Engine) -> Result<(), Error> {
         // By the digest of the pages before them.
         let mut found: HashMap<Digest, Vec<(SystemTime, u64, Facts)>> = HashMap::new();
-        for entry in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
-            let path = entry.map_err(Error::io(folder, "read"))?.path();
-            let Some(there) = fs::symlink_metadata(&path).ok().filter(|there| there.is_file() && is_ours(&path)) else {
+        for file in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
+            let path = file.map_err(Error::io(folder, "read"))?.path();
+            let Some(there) = fs::symlink_metadata(&path).ok().filter(|there| there.is_file() && has_our_name(&path))
+            else {
                 continue;
             };
             let age = there.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -166,7 +167,7 @@ impl PromptCache {
                 Ok(facts) if path == path_of(folder, &name_of(&facts)) => {
                     found.entry(facts.before).or_default().push((age, there.len(), facts));
                 }
-                _ => self.add_stranger(path, there.len(), age),
+                _ => self.add_foreign_file(path, there.len(), age),
             }
         }
         let mut levels = vec![(Vec::new(), Digest::default())];
@@ -178,32 +179,32 @@ impl PromptCache {
                 let count = facts.tokens.len();
                 let is_next = facts.positions.start as usize == path.len() * PAGE && facts.positions.len() == count;
                 if !is_next || count > PAGE {
-                    self.add_stranger(path_of(folder, &name_of(&facts)), length, age);
+                    self.add_foreign_file(path_of(folder, &name_of(&facts)), length, age);
                     continue;
                 }
                 self.clock += 1;
-                let held = Held::written(&facts, length, self.clock, &self.counts);
+                let entry = Entry::written(&facts, length, self.clock, &self.counts);
                 let Some(level) = self.root.at_mut(&path) else { continue };
                 if facts.point().is_some() {
-                    level.points.push(Point { facts, held });
+                    level.points.push(Point { facts, entry });
                     continue;
                 }
-                let below = before.with(&facts.tokens);
+                let digest = before.with(&facts.tokens);
                 if facts.tokens.len() == PAGE {
-                    levels.push((path.iter().copied().chain([level.pages.len()]).collect(), below));
+                    levels.push((path.iter().copied().chain([level.pages.len()]).collect(), digest));
                 }
-                level.pages.push(Page { facts, held, below: Level::default() });
+                level.pages.push(Page { facts, entry, next_level: Level::default() });
             }
         }
         for (age, bytes, facts) in found.into_values().flatten() {
-            self.add_stranger(path_of(folder, &name_of(&facts)), bytes, age);
+            self.add_foreign_file(path_of(folder, &name_of(&facts)), bytes, age);
         }
         Ok(())
     }
 
-    fn add_stranger(&mut self, path: PathBuf, bytes: u64, age: SystemTime) {
+    fn add_foreign_file(&mut self, path: PathBuf, bytes: u64, age: SystemTime) {
         self.counts.folder.fetch_add(bytes, Ordering::Relaxed);
-        self.strangers.push(Stranger { path, bytes, age });
+        self.foreign_files.push(ForeignFile { path, bytes, age });
     }
 
     /// Returns the longest cached prefix of `wanted` that a sequence can load.
@@ -214,13 +215,13 @@ impl PromptCache {
         let mut ends: Vec<Match> = Vec::new();
         loop {
             let start = (wanted.len() - rest.len()) as u32;
-            let there = level.pages.iter().enumerate().filter(|(_, page)| !page.held.is_lost());
+            let there = level.pages.iter().enumerate().filter(|(_, page)| !page.entry.is_lost());
             let by_common = there.map(|(i, page)| (common(&page.facts.tokens, rest), i));
             let Some((shared, best)) = by_common.max().filter(|(shared, _)| *shared > 0) else { break };
             path.push(best);
             pages.push(&level.pages[best].facts);
             if engine.needs_points() {
-                for (i, point) in level.points.iter().enumerate().filter(|(_, point)| !point.held.is_lost()) {
+                for (i, point) in level.points.iter().enumerate().filter(|(_, point)| !point.entry.is_lost()) {
                     let tokens = &point.facts.tokens;
                     if tokens.len() <= shared && rest.starts_with(tokens) {
                         let position = start + tokens.len() as u32;
@@ -233,7 +234,7 @@ impl PromptCache {
             if shared < PAGE {
                 break;
             }
-            (level, rest) = (&level.pages[best].below, &rest[PAGE..]);
+            (level, rest) = (&level.pages[best].next_level, &rest[PAGE..]);
         }
         ends.sort_by_key(|end| std::cmp::Reverse(end.position));
         ends.into_iter().find(|end| engine.can_load_pages(id, &pages[..end.path.len()], end.position))
@@ -245,18 +246,18 @@ impl PromptCache {
         let (clock, folder) = (self.clock, self.options.folder.clone());
         let (mut facts, mut missing) = (Vec::new(), 0);
         // Needed entries are evicted last.
-        let mut mark = |held: &mut Held| {
-            held.used = clock;
-            missing += if held.bytes.is_none() { held.length } else { 0 };
+        let mut mark = |entry: &mut Entry| {
+            entry.last_use = clock;
+            missing += if entry.bytes.is_none() { entry.length } else { 0 };
         };
         for depth in 0..found.path.len() {
             let Some(level) = self.root.at_mut(&found.path[..depth]) else { return false };
             let last = depth + 1 == found.path.len();
             if let Some(point) = found.point.filter(|_| last).and_then(|at| level.points.get_mut(at)) {
-                mark(&mut point.held);
+                mark(&mut point.entry);
             }
             let Some(page) = level.pages.get_mut(found.path[depth]) else { return false };
-            mark(&mut page.held);
+            mark(&mut page.entry);
             facts.push(page.facts.clone());
         }
         // The path stays valid: with a folder, freeing memory removes nothing from the tree.
@@ -267,14 +268,14 @@ impl PromptCache {
         let mut lost = None;
         let mut take = |depth: usize, point: Option<usize>| -> io::Result<Arc<Vec<u8>>> {
             let level = root.at_mut(&found.path[..depth]);
-            let held = level.and_then(|level| match point {
-                Some(point) => level.points.get_mut(point).map(|point| &mut point.held),
-                None => level.pages.get_mut(found.path[depth]).map(|page| &mut page.held),
+            let entry = level.and_then(|level| match point {
+                Some(point) => level.points.get_mut(point).map(|point| &mut point.entry),
+                None => level.pages.get_mut(found.path[depth]).map(|page| &mut page.entry),
             });
-            let taken = held.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|held| {
-                let bytes = held.take(folder.as_deref())?;
-                if held.bytes.is_none() && memory.load(Ordering::Relaxed).saturating_add(held.length) <= most {
-                    held.put(Arc::clone(&bytes));
+            let taken = entry.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|entry| {
+                let bytes = entry.take(folder.as_deref())?;
+                if entry.bytes.is_none() && memory.load(Ordering::Relaxed).saturating_add(entry.length) <= most {
+                    entry.put(Arc::clone(&bytes));
                 }
                 Ok(bytes)
             });
@@ -307,99 +308,100 @@ impl PromptCache {
         let folder = self.options.folder.clone();
         if let Some(level) = self.root.at_mut(before).filter(|level| last < level.pages.len()) {
             level.pages.remove(last).remove_files(folder.as_deref());
-            level.points.drain(..).for_each(|point| point.held.remove_file(folder.as_deref()));
+            level.points.drain(..).for_each(|point| point.entry.remove_file(folder.as_deref()));
         }
     }
 
     /// Stores the state of a sequence with these tokens, or as much of its beginning as there is
     /// room for.
-    pub fn keep(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
-        if let Err(error) = self.try_keep(engine, id, tokens) {
+    pub fn store(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
+        if let Err(error) = self.try_store(engine, id, tokens) {
             tracing::warn!(%error, "a prompt cannot be added to the cache");
         }
         self.make_room();
     }
 
-    fn try_keep(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) -> Result<(), SavedError> {
+    fn try_store(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) -> Result<(), SavedError> {
         self.clock += 1;
         let clock = self.clock;
         let folder = self.options.folder.clone();
         let points = engine.points(id);
-        let (mut way, mut before) = (Way::default(), Digest::default());
+        let (mut entry_path, mut before) = (EntryPath::default(), Digest::default());
         for (number, page) in tokens.chunks(PAGE).enumerate() {
             let first = (number * PAGE) as u32;
             let left = tokens.chunks(PAGE).len() - number;
             let inside = |point: &&u32| **point > first && **point <= first + page.len() as u32;
             for point in points.iter().filter(inside) {
                 let tokens = &page[..(point - first) as usize];
-                let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
-                let there = level.points.iter_mut().find(|there| there.facts.tokens == tokens && !there.held.is_lost());
+                let Some(level) = self.root.at_mut(&entry_path.path) else { return Ok(()) };
+                let there =
+                    level.points.iter_mut().find(|there| there.facts.tokens == tokens && !there.entry.is_lost());
                 if let Some(there) = there {
-                    there.held.used = clock;
+                    there.entry.last_use = clock;
                 } else if let Some((facts, bytes)) = engine.save_point(id, before, first, tokens)? {
-                    let Some(held) = self.hold(&facts, bytes, 1, &mut way) else { return Ok(()) };
-                    let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+                    let Some(entry) = self.make_entry(&facts, bytes, 1, &mut entry_path) else { return Ok(()) };
+                    let Some(level) = self.root.at_mut(&entry_path.path) else { return Ok(()) };
                     level.points.retain(|there| there.facts.tokens != tokens);
-                    level.points.push(Point { held, facts });
+                    level.points.push(Point { entry, facts });
                 }
             }
-            let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+            let Some(level) = self.root.at_mut(&entry_path.path) else { return Ok(()) };
             let is_there = |there: &Page| {
-                there.facts.tokens.starts_with(page) && !there.held.is_lost() && !engine.holds_more(id, &there.facts)
+                there.facts.tokens.starts_with(page) && !there.entry.is_lost() && !engine.holds_more(id, &there.facts)
             };
             let at = match level.pages.iter().position(is_there) {
                 Some(at) => at,
                 None => {
                     let (facts, bytes) = engine.save_page(id, before, first, page)?;
-                    let Some(held) = self.hold(&facts, bytes, left, &mut way) else { return Ok(()) };
-                    let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+                    let Some(entry) = self.make_entry(&facts, bytes, left, &mut entry_path) else { return Ok(()) };
+                    let Some(level) = self.root.at_mut(&entry_path.path) else { return Ok(()) };
                     // An older page that is a beginning of this one, which replaces it.
                     let within = |old: &Page| page.starts_with(&old.facts.tokens);
-                    let below = match level.pages.iter().position(within) {
+                    let next_level = match level.pages.iter().position(within) {
                         Some(at) => {
-                            let Page { held: old, below, .. } = level.pages.swap_remove(at);
-                            if old.name == held.name && held.is_in_folder() {
+                            let Page { entry: old, next_level, .. } = level.pages.swap_remove(at);
+                            if old.name == entry.name && entry.is_in_folder() {
                                 // Both have the same file, which the new page keeps.
                                 old.forget_file();
                             } else {
                                 old.remove_file(folder.as_deref());
                             }
-                            below
+                            next_level
                         }
                         None => Level::default(),
                     };
-                    level.pages.push(Page { facts, held, below });
+                    level.pages.push(Page { facts, entry, next_level });
                     level.pages.len() - 1
                 }
             };
             before = before.with(page);
-            let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
-            level.pages[at].held.used = clock;
-            way.names.push(level.pages[at].held.name);
-            way.path.push(at);
+            let Some(level) = self.root.at_mut(&entry_path.path) else { return Ok(()) };
+            level.pages[at].entry.last_use = clock;
+            entry_path.names.push(level.pages[at].entry.name);
+            entry_path.path.push(at);
         }
         Ok(())
     }
 
     /// Makes room for a page or point, and for `left` similar ones; `None` if there is not enough.
     /// Entries on the way to it stay.
-    fn hold(&mut self, facts: &Facts, bytes: Vec<u8>, left: usize, way: &mut Way) -> Option<Held> {
+    fn make_entry(&mut self, facts: &Facts, bytes: Vec<u8>, left: usize, entry_path: &mut EntryPath) -> Option<Entry> {
         let length = bytes.len() as u64;
         let is_room = |cache: &PromptCache| cache.tally().memory.saturating_add(length) <= cache.options.memory;
         if !is_room(self) {
             self.free_memory(length.saturating_mul(left as u64));
-            way.path = self.root.path_of(&way.names)?;
+            entry_path.path = self.root.path_of(&entry_path.names)?;
         }
-        let mut held = Held::new(facts, bytes, self.clock, &self.counts);
+        let mut entry = Entry::new(facts, bytes, self.clock, &self.counts);
         if self.tally().memory > self.options.memory {
             // The new entry goes to the folder, if memory has no room.
-            let is_on_its_way = self.writer.as_ref().is_some_and(|writer| writer.write(&mut held, ON_THEIR_WAY));
-            if !is_on_its_way {
+            let is_queued = self.writer.as_ref().is_some_and(|writer| writer.write(&mut entry, MAX_QUEUED_BYTES));
+            if !is_queued {
                 return None;
             }
-            held.let_go();
+            entry.drop_bytes();
         }
-        Some(held)
+        Some(entry)
     }
 
     /// Returns the size of the cache.
@@ -434,25 +436,25 @@ impl PromptCache {
             return;
         }
         let Some(writer) = &self.writer else {
-            return self.give_up(over, before, |held| held.bytes.is_some());
+            return self.evict(over, before, |entry| entry.bytes.is_some());
         };
         let mut oldest = Vec::new();
-        self.root.visit_mut(&mut |held, depth| {
-            if held.bytes.is_some() && held.used < before {
-                oldest.push((held.used, std::cmp::Reverse(depth), held));
+        self.root.visit_mut(&mut |entry, depth| {
+            if entry.bytes.is_some() && entry.last_use < before {
+                oldest.push((entry.last_use, std::cmp::Reverse(depth), entry));
             }
         });
-        oldest.sort_by_key(|(used, depth, _)| (*used, *depth));
+        oldest.sort_by_key(|(last_use, depth, _)| (*last_use, *depth));
         // First entries in the folder or queued for it, which can be read again; then entries that
         // are lost.
         for is_lost in [false, true] {
-            for (.., held) in &mut oldest {
+            for (.., entry) in &mut oldest {
                 if over == 0 {
                     return;
                 }
-                if held.bytes.is_some() && (is_lost || writer.write(held, ON_THEIR_WAY)) {
-                    held.let_go();
-                    over = over.saturating_sub(held.length);
+                if entry.bytes.is_some() && (is_lost || writer.write(entry, MAX_QUEUED_BYTES)) {
+                    entry.drop_bytes();
+                    over = over.saturating_sub(entry.length);
                 }
             }
         }
@@ -460,32 +462,32 @@ impl PromptCache {
 
     /// Frees this many bytes in the folder.
     fn free_folder(&mut self, mut over: u64) {
-        self.strangers.sort_by_key(|stranger| std::cmp::Reverse(stranger.age));
+        self.foreign_files.sort_by_key(|foreign_file| std::cmp::Reverse(foreign_file.age));
         while over > 0
-            && let Some(stranger) = self.strangers.pop()
+            && let Some(foreign_file) = self.foreign_files.pop()
         {
-            remove(&stranger.path);
-            self.counts.folder.fetch_sub(stranger.bytes, Ordering::Relaxed);
-            over = over.saturating_sub(stranger.bytes);
+            remove(&foreign_file.path);
+            self.counts.folder.fetch_sub(foreign_file.bytes, Ordering::Relaxed);
+            over = over.saturating_sub(foreign_file.bytes);
         }
-        self.give_up(over, u64::MAX, Held::is_in_folder);
+        self.evict(over, u64::MAX, Entry::is_in_folder);
     }
 
     /// Evicts entries without children that were last used before `before`, until `over` counted
     /// bytes are freed.
-    fn give_up(&mut self, over: u64, before: u64, counts: impl Fn(&Held) -> bool) {
-        let doomed = if over > 0 { self.root.oldest(over, before, counts) } else { HashSet::new() };
-        if doomed.is_empty() {
+    fn evict(&mut self, over: u64, before: u64, counts: impl Fn(&Entry) -> bool) {
+        let evicted = if over > 0 { self.root.oldest(over, before, counts) } else { HashSet::new() };
+        if evicted.is_empty() {
             return;
         }
         let folder = self.options.folder.clone();
         let mut open = vec![&mut self.root];
         while let Some(level) = open.pop() {
-            let points = level.points.extract_if(.., |point| doomed.contains(&point.held.name));
-            points.for_each(|point| point.held.remove_file(folder.as_deref()));
-            let pages = level.pages.extract_if(.., |page| doomed.contains(&page.held.name));
+            let points = level.points.extract_if(.., |point| evicted.contains(&point.entry.name));
+            points.for_each(|point| point.entry.remove_file(folder.as_deref()));
+            let pages = level.pages.extract_if(.., |page| evicted.contains(&page.entry.name));
             pages.for_each(|page| page.remove_files(folder.as_deref()));
-            open.extend(level.pages.iter_mut().map(|page| &mut page.below));
+            open.extend(level.pages.iter_mut().map(|page| &mut page.next_level));
         }
     }
 
@@ -494,8 +496,8 @@ impl PromptCache {
         let PromptCache { root, writer, .. } = self;
         if let Some(writer) = writer {
             // They are in memory already, so all of them may be queued.
-            root.visit_mut(&mut |held, _| {
-                writer.write(held, u64::MAX);
+            root.visit_mut(&mut |entry, _| {
+                writer.write(entry, u64::MAX);
             });
         }
         self.make_room();

@@ -54,15 +54,15 @@ pub struct Generation {
     /// computed.
     pub decode: Phase,
     /// Results of speculation: [`Session::speculate`].
-    pub guessed: Tally,
+    pub speculation: Tally,
     /// Times of ops. Tasks and waiting need
     /// [`engine::Options::stats`](ixc_runtime::engine::Options::stats).
-    pub spent: Spent,
+    pub op_times: OpTimes,
 }
 
 /// Times of ops in the two phases of a generation.
 #[derive(Clone, Debug, Default)]
-pub struct Spent {
+pub struct OpTimes {
     /// Steps of the prompt.
     pub prefill: Stats,
     /// Steps of generated tokens.
@@ -119,7 +119,7 @@ impl Session {
         mut progress: impl FnMut(&Event) -> Result<ControlFlow<()>, E>,
     ) -> Result<Generation, E> {
         let sampler_state = self.next_sampler.take().or_else(|| request.sampler_state.clone());
-        let guessed = self.generator.guessed();
+        let speculation = self.generator.speculation_tally();
         // The statistics so far belong to other texts.
         self.generator.model_mut().take_stats();
         self.generator.submit(Request { sampler_state, ..request.clone() })?;
@@ -129,8 +129,8 @@ impl Session {
             shifts: 0,
             prefill: Phase::default(),
             decode: Phase::default(),
-            guessed: Tally::default(),
-            spent: Spent::default(),
+            speculation: Tally::default(),
+            op_times: OpTimes::default(),
         };
         let (mut meter, mut is_prompt, mut is_timed) = (Meter::new(self.model().engine()), true, false);
         let (mut ended, mut failure) = (None, None);
@@ -178,13 +178,13 @@ impl Session {
                 flow
             });
             if !is_prompt && !is_timed {
-                generation.spent.prefill = self.generator.model_mut().take_stats();
+                generation.op_times.prefill = self.generator.model_mut().take_stats();
                 is_timed = true;
             }
         }
         let stats = self.generator.model_mut().take_stats();
-        *if is_timed { &mut generation.spent.decode } else { &mut generation.spent.prefill } = stats;
-        generation.guessed = self.generator.guessed().since(&guessed);
+        *if is_timed { &mut generation.op_times.decode } else { &mut generation.op_times.prefill } = stats;
+        generation.speculation = self.generator.speculation_tally().since(&speculation);
         (self.text, self.sampler) = (Vec::new(), None);
         if let Some(ended) = ended {
             let (end, FinalState { tokens, sampler }) = ended?;
@@ -238,8 +238,8 @@ impl Session {
     }
 
     /// Returns the name of the drafter, if there is one.
-    pub fn guesses(&self) -> Option<&'static str> {
-        self.generator.guesses()
+    pub fn drafter_name(&self) -> Option<&'static str> {
+        self.generator.drafter_name()
     }
 
     /// Makes the next text's sampler resume from this state.

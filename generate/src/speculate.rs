@@ -32,7 +32,7 @@ mod ngram;
 mod payoff;
 
 pub use ngram::{Ngram, NgramOptions};
-use payoff::Payoff;
+use payoff::{DraftLimit, Payoff};
 
 /// Max number of rows in a step with drafts. From about there on, the time of a step is
 /// proportional to its rows.
@@ -49,21 +49,23 @@ pub struct Text<'t> {
     /// Tokens, at least one.
     pub tokens: &'t [u32],
     /// Max number of draft tokens.
-    pub most: usize,
+    pub max_draft: usize,
     /// Draft: tokens that may follow. Empty at first, and if there is no draft.
     pub draft: Vec<u32>,
 }
 
-/// Results of a step for a text, for drafters that use hidden states.
+/// Hidden states of a text in a step, for drafters that use them.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'t> {
+pub struct HiddenStates<'t> {
     /// The text's slot: see [`Text::slot`].
     pub slot: usize,
     /// Tokens that the model had read before the step.
     pub before: &'t [u32],
-    /// Tokens that it read in the step: the text's own, and the draft after them.
-    pub added: [&'t [u32]; 2],
-    /// Hidden states of these tokens, one after the other.
+    /// Tokens of the text that it read in the step.
+    pub tokens: &'t [u32],
+    /// Draft tokens that it read after them.
+    pub draft: &'t [u32],
+    /// Hidden states of the tokens and the draft, one after the other.
     pub hidden: &'t [f32],
 }
 
@@ -80,7 +82,7 @@ pub trait Drafter: Debug + Send {
     fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error>;
 
     /// Whether the drafter uses hidden states of the model, and must be shown each step.
-    fn sees(&self) -> bool {
+    fn needs_hidden_states(&self) -> bool {
         false
     }
 
@@ -89,7 +91,7 @@ pub trait Drafter: Debug + Send {
     ///
     /// # Errors
     /// See [`Drafter::draft`].
-    fn see(&mut self, _texts: &[Seen<'_>]) -> Result<(), Error> {
+    fn observe(&mut self, _texts: &[HiddenStates<'_>]) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -179,7 +181,7 @@ impl Speculation {
     }
 
     /// Drafts the continuations of texts whose last tokens are in the next step. Each draft has at
-    /// most the tokens in `most`, and all together at most `room`.
+    /// most the tokens in `max_draft`, and all together at most `room`.
     pub fn draft(&mut self, mut texts: Vec<Text<'_>>, room: usize) -> Vec<Vec<u32>> {
         let rows = texts.len();
         let Options { max, min, always } = self.options;
@@ -187,33 +189,34 @@ impl Speculation {
         if self.failed || room == 0 {
             return vec![Vec::new(); rows];
         }
-        let wanted: Vec<(usize, usize)> = texts.iter().map(|text| (text.slot, text.most.min(max))).collect();
-        let counts = self.payoff.counts(&wanted, room, always);
+        let limit = |text: &Text<'_>| DraftLimit { slot: text.slot, max_tokens: text.max_draft.min(max) };
+        let limits: Vec<DraftLimit> = texts.iter().map(limit).collect();
+        let counts = self.payoff.counts(&limits, room, always);
         for (text, count) in texts.iter_mut().zip(&counts) {
-            text.most = *count;
+            text.max_draft = *count;
         }
         self.tally.declined +=
-            wanted.iter().zip(&counts).filter(|((_, most), count)| *most >= min && **count < min).count() as u64;
-        let mut asked: Vec<Text<'_>> = texts.iter().filter(|text| text.most >= min).cloned().collect();
-        if asked.is_empty() {
+            limits.iter().zip(&counts).filter(|(limit, count)| limit.max_tokens >= min && **count < min).count() as u64;
+        let mut requests: Vec<Text<'_>> = texts.iter().filter(|text| text.max_draft >= min).cloned().collect();
+        if requests.is_empty() {
             return vec![Vec::new(); rows];
         }
         let begin = Instant::now();
-        let result = self.drafter.draft(&mut asked);
+        let result = self.drafter.draft(&mut requests);
         self.tally.drafting += begin.elapsed();
         match result {
             Ok(guessing) => {
-                let deepest = asked.iter().map(|text| text.draft.len()).max().unwrap_or(0);
-                self.payoff.drafted(deepest, guessing.as_secs_f64());
+                let deepest = requests.iter().map(|text| text.draft.len()).max().unwrap_or(0);
+                self.payoff.record_drafting(deepest, guessing.as_secs_f64());
             }
             Err(error) => {
                 self.fail(&error);
                 return vec![Vec::new(); rows];
             }
         }
-        for text in asked {
-            let Text { slot, most, mut draft, .. } = text;
-            draft.truncate(most);
+        for text in requests {
+            let Text { slot, max_draft, mut draft, .. } = text;
+            draft.truncate(max_draft);
             if draft.len() < min {
                 draft.clear();
             }
@@ -230,15 +233,15 @@ impl Speculation {
         self.failed = true;
     }
 
-    /// Whether the drafter must be shown the results of steps: [`Drafter::sees`].
-    pub fn sees(&self) -> bool {
-        !self.failed && self.drafter.sees()
+    /// Whether the drafter must be shown the results of steps: [`Drafter::needs_hidden_states`].
+    pub fn needs_hidden_states(&self) -> bool {
+        !self.failed && self.drafter.needs_hidden_states()
     }
 
     /// Shows the results of a step to the drafter.
-    pub fn see(&mut self, texts: &[Seen<'_>]) {
+    pub fn observe(&mut self, texts: &[HiddenStates<'_>]) {
         let begin = Instant::now();
-        if let Err(error) = self.drafter.see(texts) {
+        if let Err(error) = self.drafter.observe(texts) {
             self.fail(&error);
         }
         self.tally.drafting += begin.elapsed();
@@ -247,15 +250,15 @@ impl Speculation {
     /// Records the time of a step with `texts` texts, one token and its draft for each, and `rows`
     /// rows in all.
     pub fn note_step(&mut self, texts: usize, rows: usize, took: Duration) {
-        self.payoff.took(texts, rows, took.as_secs_f64());
+        self.payoff.record_step(texts, rows, took.as_secs_f64());
     }
 
     /// Records that `drafted` draft tokens in a slot were computed, and `accepted` of them sampled.
     pub fn note_draft(&mut self, slot: usize, drafted: usize, accepted: usize) {
         if drafted == 0 {
-            return self.payoff.plain(slot);
+            return self.payoff.record_token(slot);
         }
-        self.payoff.verified(slot, drafted, accepted);
+        self.payoff.record_draft(slot, drafted, accepted);
         self.tally.drafts += 1;
         self.tally.drafted += drafted as u64;
         self.tally.accepted += accepted as u64;
@@ -278,14 +281,14 @@ mod tests {
         fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error> {
             for text in texts {
                 let last = text.tokens.last().copied().unwrap_or(0);
-                text.draft.extend(last + 1..=last + text.most as u32);
+                text.draft.extend(last + 1..=last + text.max_draft as u32);
             }
             if self.0 { Err(ixc_compile::Error::NoTokens.into()) } else { Ok(Duration::ZERO) }
         }
     }
 
-    fn text(slot: usize, tokens: &[u32], most: usize) -> Text<'_> {
-        Text { slot, tokens, most, draft: Vec::new() }
+    fn text(slot: usize, tokens: &[u32], max_draft: usize) -> Text<'_> {
+        Text { slot, tokens, max_draft, draft: Vec::new() }
     }
 
     #[test]

@@ -58,7 +58,7 @@ use crate::bench::Bench;
 use ixc_compile::cache_file;
 use ixc_compile::machine::system;
 use ixc_compile::model::Model;
-use ixc_generate::drive::Choice;
+use ixc_generate::drive::QueueDepth;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 
 use crate::Error;
@@ -232,7 +232,7 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
 ///
 /// # Errors
 /// When the model cannot be compiled or run.
-pub fn measure(model: Model, options: &LoadOptions, drive: &Choice, shape: &Shape) -> Result<Costs, Error> {
+pub fn measure(model: Model, options: &LoadOptions, drive: &QueueDepth, shape: &Shape) -> Result<Costs, Error> {
     let layers = model.arch.hyper.layers.len().max(1);
     let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
     let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ixc::generator::SlotSize;
 use ixc::ir::plan::Pooling;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::runtime::engine;
-use ixc::served_model::{EmbeddingInput, EmbeddingRequest, Facts, Refusal, SlotAction, SlotDone, Status};
+use ixc::served_model::{EmbeddingInput, EmbeddingRequest, ModelFacts, Refusal, SlotAction, Status};
 use ixc::server::Local;
 use ixc::server::request_fields::{Interface, fields_of};
 use ixc::serving::{self, Registry, gives_embeddings};
@@ -189,22 +190,31 @@ impl Host {
     /// Saves a sequence to an absolute path. Returns its tokens and the bytes of the file.
     fn save(&self, py: Python<'_>, slot: usize, path: String) -> PyResult<(usize, u64)> {
         let Open { host, .. } = self.open_model(py)?;
-        let SlotDone { tokens, bytes } = reply(py, |done| host.slot(slot, SlotAction::Save(path), done))?;
+        let SlotSize { tokens, bytes } = reply(py, |done| host.slot(slot, SlotAction::Save(path), done))?;
         Ok((tokens, bytes))
     }
 
     /// Restores a sequence from an absolute path. Returns its tokens and the bytes of the file.
     fn restore(&self, py: Python<'_>, slot: usize, path: String) -> PyResult<(usize, u64)> {
         let Open { host, .. } = self.open_model(py)?;
-        let SlotDone { tokens, bytes } = reply(py, |done| host.slot(slot, SlotAction::Restore(path), done))?;
+        let SlotSize { tokens, bytes } = reply(py, |done| host.slot(slot, SlotAction::Restore(path), done))?;
         Ok((tokens, bytes))
     }
 
     /// Returns the facts of the model as JSON.
     fn facts(&self, py: Python<'_>) -> PyResult<String> {
         let Open { host, .. } = self.open_model(py)?;
-        let Facts {
-            name, architecture, context, trained_context, vocabulary, bytes, dimensions, parallel, build, ..
+        let ModelFacts {
+            name,
+            architecture,
+            context,
+            trained_context,
+            vocabulary,
+            bytes,
+            dimensions,
+            parallel,
+            build,
+            ..
         } = host.facts();
         let has_template = host.facts().template.is_some();
         let facts = json!({
@@ -219,7 +229,7 @@ impl Host {
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         let status: Status = self.open_model(py)?.host.status();
         let slots: Vec<Value> = status.slots.iter().map(|slot| {
-            json!({"tokens": slot.cached, "active": slot.active, "bytes": slot.bytes, "shared_bytes": slot.shared_bytes})
+            json!({"tokens": slot.cached_tokens, "active": slot.has_request, "bytes": slot.bytes, "shared_bytes": slot.shared_bytes})
         }).collect();
         let experts = status.experts.map(|experts| {
             json!({
@@ -231,7 +241,7 @@ impl Host {
         let counters = json!({
             "active": status.active, "waiting": status.waiting, "ended": status.ended, "failed": status.failed,
             "cancelled": status.cancelled, "prompt_tokens": status.prompt_tokens,
-            "reused_tokens": status.reused_tokens, "generated_tokens": status.made_tokens,
+            "reused_tokens": status.reused_tokens, "generated_tokens": status.generated_tokens,
             "prompt_seconds": status.prompt_seconds, "decode_seconds": status.decode_seconds,
             "steps": status.steps, "slots": slots, "recent_slot": status.recent,
             "state_bytes": status.states.own + status.states.shared, "experts": experts,

@@ -53,7 +53,7 @@ const BEGIN: &[u8] = b"{\"line\":";
 pub const KIND: Kind =
     Kind { name: "file of a batch's answers", is: |head| head.starts_with(BEGIN), streams: false, private: false };
 /// Returns the max bytes of a line, the same as for a request's body.
-fn most_line_bytes() -> u64 {
+fn max_line_bytes() -> u64 {
     Local::body_bytes() as u64
 }
 
@@ -108,22 +108,24 @@ pub struct Line {
 /// Lines of an input, without blank ones.
 #[derive(Debug)]
 pub struct Lines<R> {
+    /// Name of the input in errors.
+    path: PathBuf,
     input: R,
     number: u64,
 }
 
 impl<R: BufRead> Lines<R> {
     /// Creates an iterator over the lines, from the first on.
-    pub fn new(input: R) -> Lines<R> {
-        Lines { input, number: 0 }
+    pub fn new(path: PathBuf, input: R) -> Lines<R> {
+        Lines { path, input, number: 0 }
     }
 
     /// Returns the next line. Of a line that is too long, memory holds only the max bytes of a
     /// line.
     fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
-            let (mut bytes, mut crc, most) = (Vec::new(), crc32fast::Hasher::new(), most_line_bytes());
-            (&mut self.input).take(most + 1).read_until(b'\n', &mut bytes)?;
+            let (mut bytes, mut crc, max) = (Vec::new(), crc32fast::Hasher::new(), max_line_bytes());
+            (&mut self.input).take(max + 1).read_until(b'\n', &mut bytes)?;
             if bytes.is_empty() {
                 return Ok(None);
             }
@@ -134,7 +136,7 @@ impl<R: BufRead> Lines<R> {
                 bytes.drain(..mark);
             }
             crc.update(&bytes);
-            if bytes.len() as u64 <= most {
+            if bytes.len() as u64 <= max {
                 if bytes.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
@@ -158,38 +160,38 @@ impl<R: BufRead> Lines<R> {
 }
 
 /// Request of a line, or the reason that it is invalid.
-struct Request {
+struct LineRequest {
     /// Id for the answer: the field's name and value.
     id: Option<(&'static str, Value)>,
     /// Endpoint and body.
-    asked: Result<(&'static Endpoint, Map<String, Value>), String>,
+    target: Result<(&'static Endpoint, Map<String, Value>), String>,
 }
 
-impl Request {
-    fn of(line: &Line, defaults: &Defaults) -> Request {
+impl LineRequest {
+    fn of(line: &Line, defaults: &Defaults) -> LineRequest {
         let bytes = match &line.bytes {
             Ok(bytes) => bytes,
             Err(count) => {
-                let wrong = format!("it has {count} bytes, and may have {}", most_line_bytes());
-                return Request { id: None, asked: Err(wrong) };
+                let wrong = format!("it has {count} bytes, and may have {}", max_line_bytes());
+                return LineRequest { id: None, target: Err(wrong) };
             }
         };
         let mut fields = match fields_of(bytes) {
             Ok(fields) => fields,
-            Err(wrong) => return Request { id: None, asked: Err(wrong) },
+            Err(wrong) => return LineRequest { id: None, target: Err(wrong) },
         };
         let id = ["custom_id", "id"].into_iter().find_map(|name| Some((name, fields.shift_remove(name)?)));
         match id {
             Some((name, Value::Array(_) | Value::Object(_) | Value::Bool(_))) => {
-                Request { id: None, asked: Err(format!("{name} must be a text or a number")) }
+                LineRequest { id: None, target: Err(format!("{name} must be a text or a number")) }
             }
-            id => Request { id, asked: asked(fields, defaults) },
+            id => LineRequest { id, target: target_of(fields, defaults) },
         }
     }
 }
 
 /// Returns the endpoint and the body of a line's request.
-fn asked(
+fn target_of(
     mut fields: Map<String, Value>,
     defaults: &Defaults,
 ) -> Result<(&'static Endpoint, Map<String, Value>), String> {
@@ -272,14 +274,14 @@ impl Answer {
         }
     }
 
-    fn is_well(&self) -> bool {
+    fn is_success(&self) -> bool {
         self.response["status_code"] == 200
     }
 }
 
 /// Fields of an answer that a later run reads.
 #[derive(Deserialize)]
-struct Head {
+struct AnswerHead {
     line: u64,
     request: String,
 }
@@ -290,7 +292,7 @@ pub struct Answers {
     path: PathBuf,
     file: File,
     /// Answered lines of the input: the CRC-32 of each, and the position of its answer.
-    there: HashMap<u64, (u32, u64)>,
+    answered_lines: HashMap<u64, (u32, u64)>,
 }
 
 impl Answers {
@@ -310,7 +312,7 @@ impl Answers {
         if anew {
             file.set_len(0).map_err(Error::io(&path, "write"))?;
         }
-        let (mut there, mut whole, mut number) = (HashMap::new(), 0, 0);
+        let (mut answered_lines, mut whole, mut number) = (HashMap::new(), 0, 0);
         let mut input = BufReader::new(&file);
         input.seek(SeekFrom::Start(0)).map_err(Error::io(&path, "read"))?;
         let mut line = Vec::new();
@@ -333,20 +335,20 @@ impl Answers {
             }
             let text = std::str::from_utf8(&line).map_err(|error| malformed(error.to_string()))?;
             let text = unsealed(&[], text).map_err(|error| malformed(format!("it {error}")))?;
-            let head: Head = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+            let head: AnswerHead = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
             let crc = u32::from_str_radix(&head.request, 16).map_err(|error| malformed(error.to_string()))?;
-            if there.insert(head.line, (crc, number)).is_some() {
+            if answered_lines.insert(head.line, (crc, number)).is_some() {
                 return Err(malformed(format!("line {} is answered twice", head.line)).into());
             }
             whole += line.len() as u64;
         }
         file.set_len(whole).map_err(Error::io(&path, "write"))?;
-        Ok(Answers { path, file, there })
+        Ok(Answers { path, file, answered_lines })
     }
 
     /// Whether a line was answered.
     fn has(&self, line: &Line) -> Result<bool, Error> {
-        match self.there.get(&line.number) {
+        match self.answered_lines.get(&line.number) {
             None => Ok(false),
             Some((crc, _)) if *crc == line.crc => Ok(true),
             Some((_, at)) => Err(BatchError::Other { path: self.path.clone(), line: *at, of: line.number }.into()),
@@ -370,7 +372,7 @@ pub struct Progress {
     /// Requests that were answered in earlier runs.
     pub skipped: u64,
     /// Generated tokens.
-    pub made: u64,
+    pub generated_tokens: u64,
     /// Whether the batch was stopped early.
     pub stopped: bool,
 }
@@ -383,7 +385,7 @@ pub struct Progress {
 /// requests.
 pub fn run<R: BufRead>(
     host: Host,
-    (path, mut lines): (PathBuf, Lines<R>),
+    mut lines: Lines<R>,
     answers: &mut Answers,
     defaults: &Defaults,
     stop: oneshot::Receiver<()>,
@@ -405,7 +407,7 @@ pub fn run<R: BufRead>(
         });
         loop {
             while !ended && running.len() < at_once {
-                let Some(line) = lines.next().map_err(Error::io(&path, "read"))? else {
+                let Some(line) = lines.next().map_err(Error::io(&lines.path, "read"))? else {
                     ended = true;
                     break;
                 };
@@ -413,11 +415,11 @@ pub fn run<R: BufRead>(
                     progress.skipped += 1;
                     continue;
                 }
-                let Request { id, asked } = Request::of(&line, defaults);
+                let LineRequest { id, target } = LineRequest::of(&line, defaults);
                 let mut answer = Answer::new(&line, id);
                 let local = local.clone();
                 running.spawn(async move {
-                    match asked {
+                    match target {
                         Ok((endpoint, body)) => {
                             let (status, body) = local.post(endpoint.path, &body).await;
                             answer.response = json!({"status_code": status, "body": body});
@@ -447,8 +449,8 @@ pub fn run<R: BufRead>(
             }
             answers.add(&answer)?;
             progress.answered += 1;
-            progress.failed += u64::from(!answer.is_well());
-            progress.made += made(&answer.response["body"]);
+            progress.failed += u64::from(!answer.is_success());
+            progress.generated_tokens += generated_tokens(&answer.response["body"]);
             tell(progress);
         }
         // Requests without an answer are cancelled.
@@ -457,12 +459,12 @@ pub fn run<R: BufRead>(
         Ok(progress)
     });
     drop((local, runtime));
-    let used = host.end();
-    result.map(|progress| (progress, used))
+    let expert_use = host.end();
+    result.map(|progress| (progress, expert_use))
 }
 
 /// Returns the number of tokens generated for an answer of any endpoint.
-fn made(body: &Value) -> u64 {
+fn generated_tokens(body: &Value) -> u64 {
     let usage = &body["usage"];
     let counts = [&usage["completion_tokens"], &usage["output_tokens"], &body["tokens_predicted"]];
     counts.into_iter().find_map(Value::as_u64).unwrap_or(0)
@@ -473,7 +475,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &[u8]) -> Vec<Line> {
-        let mut lines = Lines::new(BufReader::with_capacity(16, text));
+        let mut lines = Lines::new(PathBuf::new(), BufReader::with_capacity(16, text));
         std::iter::from_fn(|| lines.next().unwrap()).collect()
     }
 
@@ -482,13 +484,13 @@ mod tests {
         let found = lines(b"{}\n\n  \n{\"a\": 1}\r\nlast");
         let shown: Vec<_> = found.iter().map(|line| (line.number, line.bytes.as_deref().unwrap())).collect();
         assert_eq!(shown, [(1, &b"{}"[..]), (4, b"{\"a\": 1}\r"), (5, b"last")]);
-        let most = most_line_bytes() as usize;
+        let max = max_line_bytes() as usize;
         for over in [1, 2, 100] {
-            let text = [&b"x\n"[..], &vec![b'y'; most + over], b"\nz\n", &vec![b'y'; most]].concat();
+            let text = [&b"x\n"[..], &vec![b'y'; max + over], b"\nz\n", &vec![b'y'; max]].concat();
             let found = lines(&text);
             assert_eq!(found.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
-            assert_eq!(found[1].bytes, Err((most + over) as u64));
-            assert_eq!(found[1].crc, crc32fast::hash(&text[2..2 + most + over]));
+            assert_eq!(found[1].bytes, Err((max + over) as u64));
+            assert_eq!(found[1].crc, crc32fast::hash(&text[2..2 + max + over]));
             assert!(found[2].bytes.as_deref() == Ok(b"z") && found[3].bytes.is_ok());
         }
     }
@@ -500,8 +502,8 @@ mod tests {
         let chats = Defaults { chats: true, system: Some("s".into()), ..defaults.clone() };
         let of = |text: &str, defaults: &Defaults| {
             let line = Line { number: 1, crc: 0, bytes: Ok(text.as_bytes().to_vec()) };
-            let Request { id, asked } = Request::of(&line, defaults);
-            (id.map(|(_, id)| id), asked.map(|(endpoint, body)| (endpoint.path, Value::Object(body))))
+            let LineRequest { id, target } = LineRequest::of(&line, defaults);
+            (id.map(|(_, id)| id), target.map(|(endpoint, body)| (endpoint.path, Value::Object(body))))
         };
         let temperature = json!(0.5);
         for (text, defaults, id, path, body) in [

@@ -24,38 +24,38 @@ const SPACE: &str = "(/[ \\n]{1,4}/)?";
 const NUMBER: &str = "/[0-9]{1,4}/";
 
 /// Grammar of a whole answer, and its given beginning.
-pub struct Answer {
+pub struct AnswerGrammar {
     /// Grammar.
     pub source: Source,
     /// Beginning of the answer, which the prompt already contains.
-    pub begun: String,
+    pub prefix: String,
 }
 
 /// Returns the grammar of a whole answer; `prompt` is the prompt, if it is known.
 ///
 /// # Errors
 /// In words, if the chat format does not support such answers.
-pub fn of_answer(
-    wanted: &Constraint,
+pub fn answer_grammar(
+    constraint: &Constraint,
     format: &Format,
     prompt: Option<&Prompt>,
     tokenizer: &Tokenizer,
-) -> Result<Answer, String> {
-    let models = format.name;
-    if format.has_headers() && !matches!(wanted, Constraint::Text(_)) {
-        return Err(format!("an answer of a given form is not supported in the chat format {models}"));
+) -> Result<AnswerGrammar, String> {
+    let format_name = format.name;
+    if format.has_headers() && !matches!(constraint, Constraint::Text(_)) {
+        return Err(format!("an answer of a given form is not supported in the chat format {format_name}"));
     }
     let mut lark = String::new();
     let mut rule = |name: &str, body: &str| {
         // Writing to a text never fails.
         let _ = writeln!(lark, "{name}: {body}");
     };
-    let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
-    let (mut schemas, mut named, mut begin) = (Vec::new(), Vec::new(), ReasoningMarks::default());
-    let thinking = match (begun.map(|begun| begun.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
+    let prefix = prompt.and_then(|prompt| prompt.prefix.as_ref());
+    let (mut schemas, mut tool_names, mut begin) = (Vec::new(), Vec::new(), ReasoningMarks::default());
+    let thinking = match (prefix.map(|prefix| prefix.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
         // Reasoning precedes content, so the answer cannot contain any more of it.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
-        (Some(None), _) if !matches!(wanted, Constraint::Text(_)) => {
+        (Some(None), _) if !matches!(constraint, Constraint::Text(_)) => {
             return Err("the answer continues the last message, which has begun a call".to_owned());
         }
         (_, None) => String::new(),
@@ -75,19 +75,20 @@ pub fn of_answer(
             if begun { format!("thinking {SPACE} ") } else { format!("({} thinking {SPACE})? ", word(tokenizer, open)) }
         }
     };
-    match wanted {
+    match constraint {
         // This constrains the text after the begun part only.
-        Constraint::Text(source) => return Ok(Answer { source: source.clone(), begun: String::new() }),
+        Constraint::Text(source) => return Ok(AnswerGrammar { source: source.clone(), prefix: String::new() }),
         Constraint::Json(_) | Constraint::Regex(_) => {
-            rule("answer", &content(wanted, &mut schemas));
+            rule("answer", &content(constraint, &mut schemas));
             rule("start", &format!("{thinking}answer"));
         }
         Constraint::Calls { tools, several, otherwise } => {
             let mut frames = Vec::new();
             for (i, (name, schema)) in tools.iter().enumerate() {
                 let frame = format.call_frame(name);
-                let frame = frame
-                    .ok_or_else(|| format!("calls that must be made are not supported in the chat format {models}"))?;
+                let frame = frame.ok_or_else(|| {
+                    format!("calls that must be made are not supported in the chat format {format_name}")
+                })?;
                 let Frame { before, after, .. } = &frame;
                 let before = before.iter().map(|part| match part {
                     Word::Text(text) => word(tokenizer, text),
@@ -96,15 +97,15 @@ pub fn of_answer(
                 let before = before.collect::<Vec<_>>().join(" ");
                 rule(&format!("call{i}"), &format!("{before} schema{i} {}", words(tokenizer, after)));
                 schemas.push(schema.clone());
-                named.push(name.clone());
+                tool_names.push(name.clone());
                 frames.push(frame);
             }
-            let Some(Frame { open, close, several: can, .. }) = frames.first() else {
+            let Some(Frame { open, close, several: format_allows_several, .. }) = frames.first() else {
                 return Err("there is no tool to call".to_owned());
             };
             let any = (0..tools.len()).map(|i| format!("call{i}")).collect::<Vec<_>>().join(" | ");
             rule("call", &any);
-            let more = if *several && *can { format!("({SPACE} call)*") } else { String::new() };
+            let more = if *several && *format_allows_several { format!("({SPACE} call)*") } else { String::new() };
             rule("calls", &format!("{} call {more} {}", words(tokenizer, open), words(tokenizer, close)));
             match otherwise {
                 Some(otherwise) => {
@@ -116,14 +117,14 @@ pub fn of_answer(
         }
     }
     // Required calls follow any content.
-    let begun = begun.filter(|begun| begun.part == Some(Part::Content) && !wanted.must_call());
-    let begun = begun.map_or_else(String::new, |begun| begun.content.clone());
-    Ok(Answer { source: Source::Framed(GrammarFrame { lark, schemas, tools: named, begin }), begun })
+    let prefix = prefix.filter(|prefix| prefix.part == Some(Part::Content) && !constraint.must_call());
+    let prefix = prefix.map_or_else(String::new, |prefix| prefix.content.clone());
+    Ok(AnswerGrammar { source: Source::Framed(GrammarFrame { lark, schemas, tools: tool_names, begin }), prefix })
 }
 
 /// Returns the rule of a content, and adds its schema to those of the grammar.
-fn content(wanted: &Constraint, schemas: &mut Vec<Value>) -> String {
-    match wanted {
+fn content(constraint: &Constraint, schemas: &mut Vec<Value>) -> String {
+    match constraint {
         Constraint::Json(schema) => {
             schemas.push(schema.clone());
             format!("schema{}", schemas.len() - 1)

@@ -3,7 +3,7 @@
 //! [events](ixc_generate::generator::Event) into answers.
 //!
 //! ```text
-//! connection ──▶ admission ──▶ interface: fields, forms, tools ──Request──▶ model
+//! connection ──▶ admission ──▶ interface: fields, format, tools ──Request──▶ model
 //!     ▲                              │
 //!     └──────────── answer ◀─────────┴──Event── model
 //! ```
@@ -11,17 +11,17 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `app` | state that all requests share |
-//! | `connection`, `places` | connections, their time limits, their number |
+//! | `connection`, `connection_limit` | connections, their time limits, their number |
 //! | `admission` | checks of every request |
 //! | `client` | the client of a request, for work that ends when it leaves |
-//! | `names`, [`origins`] | names of the server, and origins of pages that may send requests |
+//! | `host_names`, [`origins`] | names of the server, and origins of pages that may send requests |
 //! | `bodies` | bodies of requests |
 //! | [`request_log`] | a line for each request |
 //! | `local` | requests of this process, without connections |
 //! | `openai` | `/v1/chat/completions`, `/v1/completions` |
 //! | `model_list` | `/v1/models` |
 //! | `conversation` | conversations of chat requests |
-//! | `responses`, `offered` | `/v1/responses`, and its tools |
+//! | `responses`, `response_tools` | `/v1/responses`, and its tools |
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | endpoints of llama-server, `/health` |
 //! | `tokens` | `/tokenize`, `/detokenize` |
@@ -32,8 +32,8 @@
 //! | `page` | `/`: a page for browsers |
 //! | `fields` | values of fields, and their ranges |
 //! | [`request_fields`] | table of all fields: honoured, ignored or refused |
-//! | `wanted` | sampling and stop texts of an answer |
-//! | `forms`, `tools` | required form of an answer, and tools that it may call |
+//! | `sampling` | sampling and ends of an answer |
+//! | `output_format`, `tools` | required format of an answer, and tools that it may call |
 //! | `prompts` | prompts of completions as tokens |
 //! | `answer` | an answer in progress |
 //! | `probabilities` | probabilities of its tokens |
@@ -51,33 +51,33 @@ mod app;
 mod bodies;
 mod client;
 mod connection;
+mod connection_limit;
 mod conversation;
 mod embeddings;
 mod error;
 mod experts;
 mod fields;
-mod forms;
+mod host_names;
 mod local;
 mod metrics;
 mod model_list;
-mod names;
 mod native;
-mod offered;
 mod openai;
 pub mod origins;
+mod output_format;
 mod page;
-mod places;
 mod probabilities;
 mod prompts;
 pub mod request_fields;
 pub mod request_log;
+mod response_tools;
 mod responses;
+mod sampling;
 mod slots;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod tools;
-mod wanted;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ use error::HttpError;
 pub use local::{Events, Local, fields_of};
 pub use origins::AllowedOrigin;
 pub use request_log::{LogFormat, RequestLog};
-pub use wanted::check_defaults;
+pub use sampling::check_defaults;
 
 /// Serves models on a listener until `end` comes; then takes no more, lets answers that are being
 /// made end, as long as [`Options::drain`] lets them, and returns.
@@ -146,10 +146,10 @@ fn router(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>
         .route("/metrics", get(metrics::metrics))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)
-        // Bodies are read in `guarded`, which bounds them.
+        // Bodies are read in `check_origin`, which bounds them.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(app.clone(), admission::guarded))
-        .layer(from_fn_with_state(app.clone(), admission::attended))
+        .layer(from_fn_with_state(app.clone(), admission::check_origin))
+        .layer(from_fn_with_state(app.clone(), admission::track_request))
         .with_state(app)
 }
 

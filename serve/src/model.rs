@@ -2,6 +2,7 @@
 //! and their events are those of [`ixc_generate::generator`].
 
 use ixc_failure::Remedy;
+use ixc_generate::generator::SlotStatus;
 use ixc_grammar::{GrammarError, Source};
 use ixc_runtime::engine::StateBytes;
 use ixc_text::chat::{Parser, Part};
@@ -14,7 +15,7 @@ use crate::histogram::{self, Histogram};
 pub struct EmbeddingRequest {
     /// The texts.
     pub inputs: Vec<EmbeddingInput>,
-    /// Numbers of a vector to return, from 1 to [`Facts::dimensions`]; `None` returns all.
+    /// Numbers of a vector to return, from 1 to [`ModelFacts::dimensions`]; `None` returns all.
     pub dimensions: Option<usize>,
 }
 
@@ -61,18 +62,9 @@ pub enum SlotAction {
     Erase,
 }
 
-/// Result of an action on a state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotDone {
-    /// Tokens that were written, read or erased.
-    pub tokens: usize,
-    /// Bytes of the file.
-    pub bytes: u64,
-}
-
 /// Facts of a model.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct ModelFacts {
     /// Name in requests.
     pub name: String,
     /// Time of loading, in seconds since 1970.
@@ -108,13 +100,13 @@ pub struct Prompt {
     pub text: String,
     /// Parser that splits an answer; `None` if the model's answers have no structure.
     pub parser: Option<Parser>,
-    /// The beginning of the answer, if it continues a message.
-    pub begun: Option<Begun>,
+    /// Beginning of the answer, if it continues a message.
+    pub prefix: Option<AnswerPrefix>,
 }
 
 /// Beginning of an assistant's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct AnswerPrefix {
     /// The part that text continues; `None` in a call.
     pub part: Option<Part>,
     /// Content of the message.
@@ -284,7 +276,7 @@ impl Refusal {
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Whether its thread was active recently.
-    pub alive: bool,
+    pub is_alive: bool,
     /// Running requests.
     pub active: usize,
     /// Waiting requests.
@@ -294,7 +286,7 @@ pub struct Status {
     /// Prompt tokens that a sequence already held.
     pub reused_tokens: u64,
     /// Generated tokens.
-    pub made_tokens: u64,
+    pub generated_tokens: u64,
     /// Guessed tokens that were computed. The next two fields count the accepted guesses, and how
     /// often tokens were guessed for a request.
     pub drafted_tokens: u64,
@@ -313,29 +305,29 @@ pub struct Status {
     /// Requests that ended.
     pub ended: u64,
     /// Requests that ended at their token limit or at a full context.
-    pub bounded: u64,
+    pub truncated: u64,
     /// Requests that failed.
     pub failed: u64,
     /// Requests whose client left.
     pub cancelled: u64,
-    /// State of each sequence: its tokens, and whether a request runs in it.
-    pub slots: Vec<Slot>,
+    /// Status of each sequence.
+    pub slots: Vec<SlotStatus>,
     /// Sequence that computed last.
     pub recent: Option<usize>,
     /// Memory of sequence states, in bytes.
     pub states: StateBytes,
     /// Bytes of cached prompts in memory.
-    pub kept_memory: u64,
+    pub prompt_cache_memory: u64,
     /// Bytes of cached prompts in files.
-    pub kept_folder: u64,
+    pub prompt_cache_folder: u64,
     /// Number of sequences with a request, summed over all steps.
-    pub busy: u64,
+    pub busy_slots: u64,
     /// Max tokens that a sequence has held.
-    pub most_held: usize,
+    pub max_slot_tokens: usize,
     /// Distributions of times and step sizes.
     pub distributions: Distributions,
     /// Counts of streamed experts, if there are any.
-    pub experts: Option<Experts>,
+    pub experts: Option<ExpertCounts>,
 }
 
 /// Distributions of request times in seconds, and of step sizes.
@@ -368,7 +360,7 @@ impl Default for Distributions {
 
 /// Counts of streamed experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Experts {
+pub struct ExpertCounts {
     /// Needed experts that were in memory.
     pub hits: u64,
     /// Hits that had been prefetched.
@@ -385,17 +377,4 @@ pub struct Experts {
     pub read_bytes: u64,
     /// Seconds with an outstanding read.
     pub busy_seconds: f64,
-}
-
-/// A sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slot {
-    /// Tokens that it holds.
-    pub cached: usize,
-    /// Whether a request runs in it.
-    pub active: bool,
-    /// Bytes of these tokens.
-    pub bytes: u64,
-    /// Bytes in pages that other sequences may share.
-    pub shared_bytes: u64,
 }

@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal, SlotAction,
-    SlotDone, Status,
+    AnswerPrefix, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, ModelFacts, Prompt, Refusal,
+    SlotAction, Status,
 };
 use ixc_failure::Remedy;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
@@ -34,12 +34,12 @@ use ixc_generate::Error as GenerationError;
 use ixc_generate::chat::{self, Rendered, ToolUse};
 use ixc_generate::embedding::Embedder;
 use ixc_generate::expert_use::ExpertUse;
-use ixc_generate::generator::{ContextShift, Event, Generator, Request};
+use ixc_generate::generator::{ContextShift, Event, Generator, Request, SlotSize};
 use ixc_generate::loaded_model::{self, LoadedModel};
 use ixc_generate::prompt_cache;
 use ixc_generate::session;
 use ixc_generate::speculate::Speculation;
-use thread::{LogitsWish, Message, Reply, Shared, SlotWish, Submission, Texts};
+use thread::{EmbeddingTexts, LogitsRequest, Message, Reply, Shared, SlotRequest, Submission};
 
 mod handle;
 mod kind;
@@ -50,16 +50,16 @@ mod thread;
 mod tokens;
 mod vectors;
 
-pub use handle::{Handle, Polled};
+pub use handle::{Handle, PollResult};
 pub use kind::gives_embeddings;
-pub use registry::{Listed, ModelQuery, Registry, Source};
+pub use registry::{ModelEntry, ModelQuery, Registry, Source};
 
 /// Error for a request for text to an embedding model.
-const NO_TOKENS: &str = "this model gives embeddings and no text";
+const NO_TEXT_MESSAGE: &str = "this model gives embeddings and no text";
 
 /// Time without a sign of life after which the thread counts as stuck. A prefill step on a slow
 /// machine takes seconds.
-const STUCK: Duration = Duration::from_secs(300);
+const STUCK_AFTER: Duration = Duration::from_secs(300);
 
 /// Options of a served model.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +93,7 @@ pub struct Options {
 /// Loaded model of a server. Many threads call its methods at once, and no method waits for tokens.
 #[derive(Debug)]
 pub struct Host {
-    facts: Facts,
+    facts: ModelFacts,
     tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     options: Options,
@@ -117,7 +117,7 @@ impl Host {
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
         let tokenizer = model.shared_tokenizer().ok().cloned();
         let of = model.facts();
-        let facts = Facts {
+        let facts = ModelFacts {
             name: options.name.clone(),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             architecture: of.architecture.clone(),
@@ -135,11 +135,10 @@ impl Host {
             build: format!("ixc {}", build::version()),
         };
         // Files of one would count as files of the other, and be removed to make room.
-        let whole = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        let kept = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
-        if let Some(path) =
-            options.slot_folder.as_ref().filter(|saved| kept.is_some_and(|kept| whole(kept) == whole(saved)))
-        {
+        let canonical = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let cache_folder = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
+        let is_cache_folder = |path: &&PathBuf| cache_folder.is_some_and(|folder| canonical(folder) == canonical(path));
+        if let Some(path) = options.slot_folder.as_ref().filter(is_cache_folder) {
             return Err(Error::SameFolder { path: path.clone() });
         }
         if facts.dimensions.is_some() {
@@ -150,7 +149,7 @@ impl Host {
         }
         let mut generator = Generator::new(model)?;
         if let Some(prompts) = &options.prompts {
-            generator.keep_prompts(prompts.clone())?;
+            generator.enable_prompt_cache(prompts.clone())?;
         }
         options.prompt_rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
         generator.set_context_shift(options.shift);
@@ -166,14 +165,14 @@ impl Host {
     /// # Errors
     /// When the system refuses a thread.
     fn with_thread(
-        facts: Facts,
+        facts: ModelFacts,
         tokenizer: Option<Arc<Tokenizer>>,
         template: Option<ChatTemplate>,
         options: Options,
         work: impl FnOnce(&Shared, &Receiver<Message>) -> ExpertUse + Send + 'static,
     ) -> Result<Host, Error> {
         let shared = Arc::new(Shared {
-            status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
+            status: Mutex::new((Status { is_alive: true, ..Status::default() }, Instant::now())),
             waiting: AtomicUsize::new(0),
         });
         let (submissions, incoming) = channel();
@@ -185,7 +184,7 @@ impl Host {
     }
 
     /// Refuses requests for text to an embedding model.
-    fn gives_text(&self) -> Result<(), Refusal> {
+    fn check_text_model(&self) -> Result<(), Refusal> {
         if self.facts.dimensions.is_some() { Err(Refusal::no_text(&self.facts.name)) } else { Ok(()) }
     }
 
@@ -194,7 +193,7 @@ impl Host {
     }
 
     /// Encodes a text, between BOS and EOS if the model needs them.
-    fn whole_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+    fn encode_with_ends(&self, text: &str) -> Result<Vec<u32>, Refusal> {
         let tokens = self.encode(text, false, true)?;
         Ok(loaded_model::with_ends(self.tokenizer()?, tokens))
     }
@@ -208,7 +207,7 @@ impl Host {
 
     /// Renders a conversation, and returns the format of its answer. The prompt describes tools in
     /// words if the template ignores them, or if its format of calls cannot be enforced.
-    fn written(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Rendered<'_>, Refusal> {
+    fn render(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Rendered<'_>, Refusal> {
         let (tokenizer, template) =
             (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(GenerationError::NoTemplate))?);
         let tools = ToolUse {
@@ -216,21 +215,21 @@ impl Host {
             demand: if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe },
         };
         let renderer = self.options.renderer.as_deref();
-        chat::render_with_tools(tokenizer, template, renderer, conversation, tools).map_err(unread)
+        chat::render_with_tools(tokenizer, template, renderer, conversation, tools).map_err(encode_refusal)
     }
 
     /// Renders a conversation and encodes it.
-    fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+    fn render_prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         let tokenizer = self.tokenizer()?;
-        let Rendered { text, mut values, format } = self.written(conversation, constraint)?;
-        let Facts { context, trained_context, .. } = self.facts;
-        loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
+        let Rendered { text, mut values, format } = self.render(conversation, constraint)?;
+        let ModelFacts { context, trained_context, .. } = self.facts;
+        loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(encode_refusal)?;
         let tokens = loaded_model::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         // The parser needs the tools' parameters before it reads any part of the answer.
         let parser =
             Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
         let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
-        let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
+        let (parser, prefix) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
             // Do not parse a prompt that is too long anyway.
             Some(_) if tokens.len() > context => return Err(Refusal::too_long(tokens.len(), context)),
@@ -241,11 +240,11 @@ impl Host {
                 };
                 // Names of control tokens in it are text to the model, and therefore also here.
                 let (parser, said) = parser.continuing(part, &values.protect(text));
-                let begun = Begun { part: parser.part(), content: values.restore(&said.content) };
-                (parser, Some(begun))
+                let prefix = AnswerPrefix { part: parser.part(), content: values.restore(&said.content) };
+                (parser, Some(prefix))
             }
         };
-        Ok(Prompt { tokens, text, parser: format.has_markers().then_some(parser), begun })
+        Ok(Prompt { tokens, text, parser: format.has_markers().then_some(parser), prefix })
     }
 }
 
@@ -254,7 +253,7 @@ fn invalid(message: impl ToString) -> Refusal {
 }
 
 /// Converts an error of encoding a text, such as a text that is too long.
-fn unread(error: GenerationError) -> Refusal {
+fn encode_refusal(error: GenerationError) -> Refusal {
     let message = error.to_string();
     match error {
         GenerationError::Prompt { bytes, context, longest, .. } => {
@@ -270,7 +269,7 @@ fn unread(error: GenerationError) -> Refusal {
 
 impl Host {
     /// Returns the model's facts.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ModelFacts {
         &self.facts
     }
 
@@ -281,8 +280,8 @@ impl Host {
     /// [`Refusal::Invalid`] if there is no tokenizer, or it has no tokens for the text.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
         let tokenizer = self.tokenizer()?;
-        let Facts { context, trained_context, .. } = self.facts;
-        loaded_model::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
+        let ModelFacts { context, trained_context, .. } = self.facts;
+        loaded_model::check_prompt(tokenizer, context, trained_context, text).map_err(encode_refusal)?;
         let tokens = tokenizer.encode(text, parse_special).map_err(invalid)?;
         Ok(if add_special { loaded_model::with_bos(tokenizer, tokens) } else { tokens })
     }
@@ -307,9 +306,9 @@ impl Host {
     /// # Errors
     /// [`Refusal::Invalid`] if there is no template, or it does not accept the conversation.
     pub fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
-        self.gives_text()?;
+        self.check_text_model()?;
         if !self.options.drops_turns {
-            return self.rendered(conversation, constraint);
+            return self.render_prompt(conversation, constraint);
         }
         let said = conversation.messages.iter().enumerate();
         let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
@@ -318,7 +317,7 @@ impl Host {
         let without = |dropped: usize| {
             let from = turns.get(dropped).copied().unwrap_or(first);
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
-            match self.rendered(&Conversation { messages, ..conversation.clone() }, constraint) {
+            match self.render_prompt(&Conversation { messages, ..conversation.clone() }, constraint) {
                 // Too long to tokenize; fewer turns may be short enough.
                 Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
                     Ok(Err(error))
@@ -354,10 +353,10 @@ impl Host {
         let vocabulary = self.vocabulary.get_or_init(vocabulary).as_ref().map_err(invalid)?;
         let format = prompt.and_then(|prompt| prompt.parser.as_ref());
         let format = format.map_or_else(|| self.format(Some(constraint)), Parser::format);
-        let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
+        let answer = crate::constraint::answer_grammar(constraint, format, prompt, tokenizer).map_err(invalid)?;
         // The beginning is a part of the text that the grammar describes.
-        let begun = tokenizer.encode(&answer.begun, false).map_err(invalid)?;
-        Ok(vocabulary.matcher_after(&answer.source, &begun, is_wanted)?)
+        let prefix = tokenizer.encode(&answer.prefix, false).map_err(invalid)?;
+        Ok(vocabulary.matcher_after(&answer.source, &prefix, is_wanted)?)
     }
 
     /// Returns the tokens at which a repetition ends. They contain one of these texts, or begin it;
@@ -378,13 +377,13 @@ impl Host {
     }
 
     /// Begins to generate tokens. Events are sent, except [`Event::Computed`] and
-    /// [`Event::Shifted`]; the last is [`Event::Ended`] or [`Event::Failed`]. Generation ends within
-    /// a step after the receiver is dropped.
+    /// [`Event::Shifted`]. The last is [`Event::Ended`] or [`Event::Failed`].
+    /// Generation ends within a step after the receiver is dropped.
     ///
     /// # Errors
     /// See [`Refusal`]; no event is sent then.
     pub fn start(&self, mut request: Request, events: UnboundedSender<Event>) -> Result<(), Refusal> {
-        self.gives_text()?;
+        self.check_text_model()?;
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
             return Err(Refusal::too_long(tokens, context));
@@ -393,7 +392,7 @@ impl Host {
         // With context shifts, the context never ends an answer.
         request.limit = request.limit.or(self.options.shift.map(|_| context));
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        let free = self.status().slots.iter().filter(|slot| !slot.active).count();
+        let free = self.status().slots.iter().filter(|slot| !slot.has_request).count();
         let refused = if waiting >= self.options.queue.saturating_add(free) {
             Some(Refusal::Busy { waiting: self.options.queue })
         } else {
@@ -414,12 +413,12 @@ impl Host {
     ///
     /// # Errors
     /// [`Refusal::Unsupported`] if the server has no folder for states; nothing is sent then.
-    pub fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
+    pub fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotSize>) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
             let message = "sequences are not saved here".to_owned();
             return Err(Refusal::Unsupported { message, remedy: Some(Remedy::SlotFolder) });
         }
-        self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
+        self.submissions.send(Message::Slot(SlotRequest { number, action, done })).map_err(|_| Refusal::Ending)
     }
 
     /// Begins to compute embeddings of texts. The result is sent.
@@ -437,7 +436,7 @@ impl Host {
                 return Err(Refusal::Gone);
             }
             let tokens = match input {
-                EmbeddingInput::Text(text) => self.whole_text(&text)?,
+                EmbeddingInput::Text(text) => self.encode_with_ends(&text)?,
                 EmbeddingInput::Tokens(tokens) => tokens,
             };
             let (count, context) = (tokens.len(), self.facts.context);
@@ -449,7 +448,7 @@ impl Host {
         let refused = if waiting >= self.options.queue.saturating_add(self.facts.parallel) {
             Some(Refusal::Busy { waiting: self.options.queue })
         } else {
-            let message = Message::Embed(Texts { tokens, dimensions, done });
+            let message = Message::Embed(EmbeddingTexts { tokens, dimensions, done });
             self.submissions.send(message).is_err().then_some(Refusal::Ending)
         };
         refused.map_or(Ok(()), |refusal| {
@@ -471,8 +470,8 @@ impl Host {
     pub fn status(&self) -> Status {
         let (status, beat) = &*self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let alive = thread.as_ref().is_some_and(|thread| !thread.is_finished()) && beat.elapsed() < STUCK;
-        Status { alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
+        let is_alive = thread.as_ref().is_some_and(|thread| !thread.is_finished()) && beat.elapsed() < STUCK_AFTER;
+        Status { is_alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
     }
 
     /// Returns the max number of requests that are computed at once.
@@ -488,12 +487,12 @@ impl Host {
     /// [`Refusal::Invalid`] for tokens that the model cannot take. [`Refusal::Ending`]. Nothing is
     /// sent then.
     pub fn logits(&self, tokens: Vec<u32>, done: oneshot::Sender<Result<Vec<f32>, Refusal>>) -> Result<(), Refusal> {
-        self.gives_text()?;
+        self.check_text_model()?;
         if tokens.len() > self.facts.context {
             return Err(Refusal::too_long(tokens.len(), self.facts.context));
         }
         ixc_compile::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
-        self.submissions.send(Message::Logits(LogitsWish { tokens, done })).map_err(|_| Refusal::Ending)
+        self.submissions.send(Message::Logits(LogitsRequest { tokens, done })).map_err(|_| Refusal::Ending)
     }
 
     /// Ends the thread after the current requests, and waits until the prompt cache is written.

@@ -26,7 +26,7 @@ use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
 use ixc::runtime::sample::Settings;
 use ixc::runtime::stream::store::Config;
 use ixc::session::Session;
-use ixc::speculate::{self, Drafter, Seen, Speculation, Text};
+use ixc::speculate::{self, Drafter, HiddenStates, Speculation, Text};
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
@@ -279,7 +279,7 @@ fn draft_layer_changes_no_context_end() {
         guessing.set_context_shift(shift);
         let (expected, found) = (generate(&mut plain, &request), generate(&mut guessing, &request));
         assert_eq!((&found.tokens, found.end, found.shifts), (&expected.tokens, expected.end, expected.shifts));
-        let (accepted, drafted) = (found.guessed.accepted, found.guessed.drafted);
+        let (accepted, drafted) = (found.speculation.accepted, found.speculation.drafted);
         assert!(accepted * 10 > drafted * 8 && drafted > 20, "{accepted} of {drafted}");
         assert_eq!(found.shifts > 0, shift.is_some());
     }
@@ -321,7 +321,7 @@ fn draft_layer_changes_no_texts_of_streamed_models() {
 
 /// Returns a layer's predictions for a text in slot 0.
 fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
-    let mut text = [Text { slot: 0, tokens, most: 5, draft: Vec::new() }];
+    let mut text = [Text { slot: 0, tokens, max_draft: 5, draft: Vec::new() }];
     layer.draft(&mut text).unwrap();
     let [text] = text;
     text.draft
@@ -354,8 +354,9 @@ fn draft_layer_predictions_depend_only_on_the_text() {
             let right = 1 + random.index(most);
             let right = right.min(text.len() - 1 - at);
             model.step(&[&text[at..at + right], &wrong].concat(), &[]).unwrap();
-            let added = [&text[at..at + right], &wrong[..]];
-            layer.see(&[Seen { slot: 0, before: &text[..at], added, hidden: model.hidden() }]).unwrap();
+            let (tokens, draft) = (&text[at..at + right], &wrong[..]);
+            let states = HiddenStates { slot: 0, before: &text[..at], tokens, draft, hidden: model.hidden() };
+            layer.observe(&[states]).unwrap();
             at += right;
             model.truncate(at as u32);
             wrong.clear();
@@ -365,8 +366,9 @@ fn draft_layer_predictions_depend_only_on_the_text() {
             let mut fresh = own_layer(name, how, &fed, 0.0);
             let mut at_once = engine(name, Nextn::Fed, target_without_tiles());
             at_once.step(&text[..at], &[]).unwrap();
-            let whole = Seen { slot: 0, before: &[], added: [&text[..at], &[]], hidden: at_once.hidden() };
-            fresh.see(&[whole]).unwrap();
+            let (tokens, hidden) = (&text[..at], at_once.hidden());
+            let whole = HiddenStates { slot: 0, before: &[], tokens, draft: &[], hidden };
+            fresh.observe(&[whole]).unwrap();
             let expected = guess(&mut fresh, &text[..at + 1]);
             assert_eq!(expected.len(), 5);
             assert_eq!(guess(&mut layer, &text[..at + 1]), expected, "at {at}");
@@ -405,7 +407,7 @@ fn draft_layer_serves_concurrent_requests() {
             guessing.speculate(Speculation::new(layer, options)).unwrap();
             let (found, _) = run(&mut guessing, &jobs, &mut random);
             assert_eq!(found, expected, "{name}, round {round}");
-            let tally = guessing.guessed();
+            let tally = guessing.speculation_tally();
             println!("{name}, round {round}: {tally:?}");
             assert!(round == 3 || tally.drafted > 20 && (name == "own" || tally.accepted > 10), "{tally:?}");
         }

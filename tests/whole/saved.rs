@@ -373,9 +373,9 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
         let options = prompt_cache::Options { folder: Some(path), folder_bytes: u64::MAX, memory: u64::MAX };
         let mut cache = PromptCache::new(options.clone(), &engine).unwrap();
         assert_eq!(cache.find_prefix(&engine, other, &first), None);
-        cache.keep(&engine, FIRST, &first);
+        cache.store(&engine, FIRST, &first);
         let tally = cache.tally();
-        cache.keep(&engine, FIRST, &first);
+        cache.store(&engine, FIRST, &first);
         assert_eq!(cache.tally(), tally, "{name}: what is there is not kept twice");
         let expected = engine.reach(shared as u32);
         let found = cache.find_prefix(&engine, other, &second).map_or(0, |found| found.position);
@@ -395,7 +395,7 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
         let rest = &second[expected as usize..];
         assert!(go_on(&mut engine, other, rest) == go_on(&mut engine, third, rest), "{name}: other bits");
         // A second text shares the pages of the first, but has its own points.
-        again.keep(&engine, other, &second);
+        again.store(&engine, other, &second);
         assert!(engine.needs_points() || again.tally().memory < 2 * tally.memory, "{name}");
     }
     assert!(found_points > 0);
@@ -414,7 +414,7 @@ fn memory_for_prompts_has_a_limit() {
     let keep = |engine: &mut Engine, cache: &mut PromptCache, text: &[u32]| {
         engine.reset();
         text.chunks(200).for_each(|part| assert!(engine.step(part, &[]).unwrap().is_empty()));
-        cache.keep(engine, FIRST, text);
+        cache.store(engine, FIRST, text);
     };
     let unlimited = prompt_cache::Options { memory: u64::MAX, ..prompt_cache::Options::default() };
     let mut cache = PromptCache::new(unlimited, &engine).unwrap();

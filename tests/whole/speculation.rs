@@ -61,7 +61,7 @@ impl Drafter for Knows {
     fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, ixc::GenerationError> {
         for text in texts {
             let Some(known) = self.texts.iter().find(|known| known.starts_with(text.tokens)) else { continue };
-            let most = self.random.index(text.most + 1);
+            let most = self.random.index(text.max_draft + 1);
             text.draft.extend(known[text.tokens.len()..].iter().take(most));
             for token in &mut text.draft {
                 if self.random.once_in(6) {
@@ -221,7 +221,7 @@ pub fn same(session: &mut Session, request: &Request, expected: &Generation, wha
     assert_eq!(found.decode.tokens, expected.decode.tokens, "{what}");
     let held = request.tokens.len() + found.tokens.len() - usize::from(!matches!(found.end, End::Token(_)));
     assert_eq!(session.model().engine().position() as usize, held, "{what}");
-    (found.guessed.accepted, found.guessed.drafted)
+    (found.speculation.accepted, found.speculation.drafted)
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn drafts_change_no_context_end() {
         guessing.speculate(Speculation::new(Box::new(Ngram::new(NgramOptions { min: 1, max: 3 })), always(9))).unwrap();
         let found = generate(&mut guessing, &request);
         assert_eq!((&found.tokens, found.end, found.shifts), (&expected.tokens, expected.end, expected.shifts));
-        assert!(found.guessed.drafted > 0 && (shift.is_none() || found.shifts > 0));
+        assert!(found.speculation.drafted > 0 && (shift.is_none() || found.shifts > 0));
     }
 }
 
@@ -400,7 +400,7 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
                 _ => {}
             }
         }
-        most = most.max(generator.last_rows().0);
+        most = most.max(generator.last_rows().total);
     }
     (all, most)
 }
@@ -441,7 +441,7 @@ fn drafts_change_no_concurrent_requests() {
         let (found, most) = run(&mut guessing, &jobs, &mut random);
         assert_eq!(found, expected, "round {round}");
         assert!(most <= MAX_ROWS.max(64 * 3), "{most} rows");
-        let tally = guessing.guessed();
+        let tally = guessing.speculation_tally();
         println!("round {round}: {tally:?}");
         assert!(round >= 4 || tally.drafted > 0 && (round % 3 == 0 || tally.accepted > 0), "{tally:?}");
     }
@@ -505,7 +505,7 @@ fn draft_model_serves_concurrent_requests() {
     guessing.speculate(Speculation::new(Box::new(small), always(4))).unwrap();
     let (found, _) = run(&mut guessing, &jobs, &mut random);
     assert_eq!(found, expected);
-    let tally = guessing.guessed();
+    let tally = guessing.speculation_tally();
     // Not all drafts are accepted: prompts that are read in other parts are rounded differently.
     assert!(tally.accepted > 10 && tally.accepted * 2 > tally.drafted, "{tally:?}");
 }

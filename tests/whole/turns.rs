@@ -138,7 +138,7 @@ fn least_recently_used_slot_is_reused_first() {
 fn short_changes_truncate_and_large_ones_copy_the_slot() {
     let mut generator = generator(3);
     let held = |generator: &Generator| -> Vec<usize> {
-        let mut held: Vec<usize> = generator.slots().map(|(held, _)| held).collect();
+        let mut held: Vec<usize> = generator.slots().map(|slot| slot.cached_tokens).collect();
         held.sort_unstable();
         held
     };
@@ -188,7 +188,7 @@ fn prompt_rows_per_step_are_limited_while_decoding() {
         let mut made: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
         while !generator.is_idle() {
             let events = generator.step();
-            parts.push(generator.last_rows().1);
+            parts.push(generator.last_rows().prompt);
             for (id, event) in events {
                 match event {
                     Event::Token { token, .. } => made.entry(id).or_default().push(token),

@@ -60,11 +60,11 @@ pub fn render_with_tools<'t>(
     if format.call_frame("").is_none() {
         return rendered.and(Err(Error::ToolsLeftOut));
     }
-    let told = conversation.with_tools_in_prompt(format, tools.demand);
+    let described = conversation.with_tools_in_prompt(format, tools.demand);
     let (text, values) = match presents {
-        true => render(&told)?,
+        true => render(&described)?,
         // Report the error of the conversation with tools.
-        false => render(&told.with_calls_as_text(format)).or_else(|error| rendered.and(Err(error)))?,
+        false => render(&described.with_calls_as_text(format)).or_else(|error| rendered.and(Err(error)))?,
     };
     Ok(Rendered { text, values, format })
 }

@@ -61,14 +61,14 @@ impl Request {
     }
 
     /// Creates the sampler, and gives it the prompt's tokens.
-    pub(super) fn sampler(&self, ends: &[u32]) -> Result<Sampler, SettingsError> {
+    pub(super) fn sampler(&self, end_tokens: &[u32]) -> Result<Sampler, SettingsError> {
         let mut settings = Settings::clone(&self.sampling);
         settings.seed = settings.seed.wrapping_add(self.seed_offset.into());
         if settings.min_tokens > 0 {
-            settings.late_tokens = [ends, &self.stop_tokens].concat();
+            settings.late_tokens = [end_tokens, &self.stop_tokens].concat();
         }
         if self.ignore_end {
-            settings.banned.extend_from_slice(ends);
+            settings.banned.extend_from_slice(end_tokens);
         }
         let mut sampler = Sampler::new(settings)?;
         self.sampler_state.iter().for_each(|state| sampler.resume(state));

@@ -3,9 +3,9 @@
 use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_runtime::engine::{Addition, StepError};
 
-use super::{ActiveRequest, CHUNK, Callers, Generator, PART, Slot};
+use super::{ActiveRequest, CHUNK, Callers, Generator, PROMPT_PART, Slot};
 use crate::masks::Masks;
-use crate::speculate::{Seen, Text};
+use crate::speculate::{HiddenStates, Text};
 
 /// Rows that a step computes for a slot.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ impl Generator {
     /// Whether the next rows of a slot give logits that need a mask.
     pub(super) fn needs_mask(&self, number: usize) -> bool {
         let slot = &self.slots[number];
-        let left = |active: &ActiveRequest| active.request.tokens.len() - slot.cached.len();
-        slot.active.as_ref().is_some_and(|active| left(active) <= 1 || active.ending.is_some())
+        let left = |active: &ActiveRequest| active.request.tokens.len() - slot.cached_tokens.len();
+        slot.active_request.as_ref().is_some_and(|active| left(active) <= 1 || active.pending_end.is_some())
     }
 
     /// Drafts tokens for a step that has the last token of each request.
-    pub(super) fn guess(&mut self, rows: &mut [Rows]) {
+    pub(super) fn draft(&mut self, rows: &mut [Rows]) {
         let Some(speculation) = &mut self.speculation else { return };
         let engine = &self.model.engine;
         let most = engine.max_tokens().min(engine.max_additions()).min(MAX_OUTPUTS) as usize;
@@ -41,10 +41,10 @@ impl Generator {
         let context = engine.context() as usize;
         let slots = &self.slots;
         let text = |rows: &Rows| {
-            let ActiveRequest { request, made, .. } = slots[rows.number].active.as_ref()?;
-            let left = request.limit.map_or(usize::MAX, |limit| limit.saturating_sub(made + 1));
-            let most = context.saturating_sub(request.tokens.len()).min(left);
-            Some(Text { slot: rows.number, tokens: &request.tokens, most, draft: Vec::new() })
+            let ActiveRequest { request, generated_tokens, .. } = slots[rows.number].active_request.as_ref()?;
+            let left = request.limit.map_or(usize::MAX, |limit| limit.saturating_sub(generated_tokens + 1));
+            let max_draft = context.saturating_sub(request.tokens.len()).min(left);
+            Some(Text { slot: rows.number, tokens: &request.tokens, max_draft, draft: Vec::new() })
         };
         let texts: Vec<Text<'_>> = rows.iter().filter_map(text).collect();
         if texts.len() == rows.len() {
@@ -54,37 +54,44 @@ impl Generator {
     }
 
     /// Shows the hidden states of a step to a drafter that reads them.
-    pub(super) fn show(&mut self, rows: &[Rows]) {
-        let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.sees()) else { return };
+    pub(super) fn show_hidden_states(&mut self, rows: &[Rows]) {
+        let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.needs_hidden_states())
+        else {
+            return;
+        };
         let engine = &self.model.engine;
         let (mut hidden, width) = (engine.hidden(), engine.gives_hidden().unwrap_or(0) as usize);
         let mut texts = Vec::with_capacity(rows.len());
         for Rows { number, count, draft } in rows {
             let slot = &self.slots[*number];
-            let Some(active) = &slot.active else { continue };
-            let begin = slot.cached.len();
+            let Some(active) = &slot.active_request else { continue };
+            let begin = slot.cached_tokens.len();
             let own = hidden.split_off(..(count + draft.len()) * width).unwrap_or(&[]);
-            let added = [&active.request.tokens[begin..begin + count], &draft[..]];
-            texts.push(Seen { slot: *number, before: &slot.cached, added, hidden: own });
+            let tokens = &active.request.tokens[begin..begin + count];
+            texts.push(HiddenStates { slot: *number, before: &slot.cached_tokens, tokens, draft, hidden: own });
         }
-        speculation.see(&texts);
+        speculation.observe(&texts);
     }
 
     /// Chooses the rows of the next step, without drafts.
     pub(super) fn rows(&self) -> Vec<Rows> {
         let most = self.model.max_tokens();
-        let active =
-            || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
-        let left = |slot: &Slot, active: &ActiveRequest| active.request.tokens.len() - slot.cached.len();
+        let active = || {
+            self.slots
+                .iter()
+                .enumerate()
+                .filter_map(|(number, slot)| Some((number, slot, slot.active_request.as_ref()?)))
+        };
+        let left = |slot: &Slot, active: &ActiveRequest| active.request.tokens.len() - slot.cached_tokens.len();
         let is_pending = |active: &ActiveRequest| active.masks.as_ref().is_some_and(Masks::is_pending);
         let waits = |active: &ActiveRequest| self.callers == Callers::Many && is_pending(active);
         let (mut single, mut prompts): (Vec<_>, Vec<_>) = active()
-            .filter(|(_, _, active)| active.ending.is_none())
+            .filter(|(_, _, active)| active.pending_end.is_none())
             .partition(|(_, slot, active)| left(slot, active) == 1);
         single.retain(|(_, _, active)| !waits(active));
         // If a step has fewer rows than there are sequences, those that have waited longest come
         // first, and one row is a prompt's.
-        single.sort_by_key(|(_, slot, _)| slot.used);
+        single.sort_by_key(|(_, slot, _)| slot.last_use);
         let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
         let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();
         let mut room = most - rows.len();
@@ -92,7 +99,7 @@ impl Generator {
             room = room.min(self.prompt_rows);
         }
         // The rest of a step, or the whole step, may be shorter than a part.
-        let unit = if room < PART { CHUNK } else { PART };
+        let unit = if room < PROMPT_PART { CHUNK } else { PROMPT_PART };
         prompts.sort_by_key(|(.., active)| active.id);
         for (number, slot, active) in prompts {
             let left = left(slot, active);
@@ -107,21 +114,21 @@ impl Generator {
     }
 
     /// Returns how many of a prompt's `left` tokens fit into the next step: all, or a multiple of
-    /// `unit`. Neither part is shorter than [`Generator::least`].
+    /// `unit`. Neither part is shorter than [`Generator::min_rows`].
     fn part(&self, left: usize, room: usize, unit: usize) -> usize {
         if left <= room || self.callers == Callers::One {
             return left.min(room);
         }
         // Room that is left after one token of each other slot.
         let always = self.prompt_rows.min((self.model.max_tokens() + 1).saturating_sub(self.slots.len()));
-        if always < 2 * (self.least + CHUNK) {
+        if always < 2 * (self.min_rows + CHUNK) {
             // The steps are too short for that.
             return if room < unit { room } else { room - room % unit };
         }
         let whole = room - room % unit;
-        let short = self.least.saturating_sub(left - whole);
+        let short = self.min_rows.saturating_sub(left - whole);
         let count = whole.saturating_sub(short.next_multiple_of(CHUNK));
-        if count < self.least { 0 } else { count }
+        if count < self.min_rows { 0 } else { count }
     }
 
     /// Computes the rows of a step. Each drafted token is an addition of its own, so that it has
@@ -130,8 +137,8 @@ impl Generator {
         let mut parts = Vec::with_capacity(rows.len());
         for Rows { number, count, draft } in rows {
             let slot = &self.slots[*number];
-            let Some(active) = &slot.active else { continue };
-            let begin = slot.cached.len();
+            let Some(active) = &slot.active_request else { continue };
+            let begin = slot.cached_tokens.len();
             let last = (begin + count == active.request.tokens.len()).then_some(*count as u32 - 1);
             parts.push((slot.sequence, &active.request.tokens[begin..begin + count], last));
             parts.extend(draft.chunks(1).map(|token| (slot.sequence, token, Some(0))));

@@ -14,8 +14,8 @@ use ixc_runtime::sample::log_probabilities_of;
 
 use super::rows::Rows;
 use super::{
-    ActiveRequest, Callers, DraftCounts, End, Event, FinalState, Generator, LEAST_WAIT, LONGEST_WAIT, LogProbs,
-    Request, RequestId, SHARE,
+    ActiveRequest, Callers, DraftCounts, End, Event, FinalState, Generator, LogProbs, MASK_WAIT_SHARE, MAX_MASK_WAIT,
+    MIN_MASK_WAIT, Request, RequestId, StepRows,
 };
 use crate::Error;
 use crate::loaded_model::LoadedModel;
@@ -28,7 +28,7 @@ pub(crate) type Listener<'l> = dyn FnMut(&LoadedModel, RequestId, Event) -> Cont
 
 /// Result of drawing tokens for a request.
 #[derive(Debug)]
-struct Drawn {
+struct DrawnTokens {
     id: RequestId,
     /// Tokens of the sequence that belong to its text.
     text_len: usize,
@@ -55,43 +55,45 @@ impl Generator {
         let admitted = self.admit(listener);
         let settled = self.settle(admitted, listener);
         let mut rows = self.rows();
-        let is_prompt = |number: usize| self.slots[number].active.as_ref().is_some_and(|active| active.made == 0);
+        let is_prompt = |number: usize| {
+            self.slots[number].active_request.as_ref().is_some_and(|active| active.generated_tokens == 0)
+        };
         let prompts = rows.iter().filter(|rows| is_prompt(rows.number)).map(|rows| rows.count).sum();
         if rows.is_empty() {
-            self.last_rows = (0, 0);
+            self.last_rows = StepRows::default();
             // The last rows of a prompt that wait for a mask are not part of the step.
-            if !(admitted || settled) && self.active() > 0 {
-                self.bell.wait(LONGEST_WAIT);
+            if !(admitted || settled) && self.active_requests() > 0 {
+                self.bell.wait(MAX_MASK_WAIT);
             }
             return;
         }
         // A step with prompts has enough rows, and its time does not show whether drafts pay.
-        let guesses = rows.iter().all(|rows| rows.count == 1) && prompts == 0;
-        if guesses {
-            self.guess(&mut rows);
+        let has_drafts = rows.iter().all(|rows| rows.count == 1) && prompts == 0;
+        if has_drafts {
+            self.draft(&mut rows);
         }
-        let all = rows.iter().map(|rows| rows.count + rows.draft.len()).sum();
-        self.last_rows = (all, prompts);
+        let total = rows.iter().map(|rows| rows.count + rows.draft.len()).sum();
+        self.last_rows = StepRows { total, prompt: prompts };
         let (begin, packing) = (Instant::now(), self.model.engine.packing_time());
         let computed = self.compute(&rows);
-        self.last_step = begin.elapsed();
-        if let Some(speculation) = self.speculation.as_mut().filter(|_| guesses && computed.is_ok()) {
+        self.last_step_time = begin.elapsed();
+        if let Some(speculation) = self.speculation.as_mut().filter(|_| has_drafts && computed.is_ok()) {
             let packed = self.model.engine.packing_time().saturating_sub(packing);
-            speculation.note_step(rows.len(), all, begin.elapsed().saturating_sub(packed));
+            speculation.note_step(rows.len(), total, begin.elapsed().saturating_sub(packed));
         }
         if let Err(error) = computed {
             self.fail(&rows, &error, listener);
             return;
         }
-        self.show(&rows);
+        self.show_hidden_states(&rows);
         let (mut output, mut cuts) = (0, Vec::new());
         for rows in &rows {
             let Some(drawn) = self.draw(rows, output, listener) else { continue };
             output += 1 + rows.draft.len();
-            if drawn.text_len < self.slots[rows.number].cached.len() {
+            if drawn.text_len < self.slots[rows.number].cached_tokens.len() {
                 cuts.push((rows.number, drawn.text_len));
             }
-            if guesses && let Some(speculation) = &mut self.speculation {
+            if has_drafts && let Some(speculation) = &mut self.speculation {
                 speculation.note_draft(rows.number, rows.draft.len(), drawn.accepted);
             }
             if !rows.draft.is_empty() {
@@ -105,7 +107,7 @@ impl Generator {
         // Cutting a sequence drops the logits of all. The rest of a shifted text is a prompt again,
         // and its first tokens are cached.
         for (number, text_len) in cuts {
-            self.cut(number, text_len);
+            self.truncate_slot(number, text_len);
         }
         self.forget_private();
     }
@@ -114,7 +116,7 @@ impl Generator {
     fn admit(&mut self, listener: &mut Listener<'_>) -> bool {
         let mut has_events = false;
         while let Some((id, request)) = self.waiting.pop_front() {
-            let Some(number) = self.choose(&request.tokens, request.cache_prompt) else {
+            let Some(number) = self.prepare_slot(&request.tokens, request.cache_prompt) else {
                 self.waiting.push_front((id, request));
                 break;
             };
@@ -127,18 +129,18 @@ impl Generator {
                 }
             };
             let slot = &mut self.slots[number];
-            let begun = Event::Begun { prompt: active.request.tokens.len(), reused: slot.cached.len() };
-            (slot.is_private, slot.prompt) = (!active.request.cache_prompt, active.request.tokens.len());
-            slot.active = Some(active);
+            let event = Event::Begun { prompt: active.request.tokens.len(), reused: slot.cached_tokens.len() };
+            (slot.is_private, slot.prompt_len) = (!active.request.cache_prompt, active.request.tokens.len());
+            slot.active_request = Some(active);
             self.speculation.iter_mut().for_each(|speculation| speculation.begin(number));
-            let _ = listener(&self.model, id, begun);
+            let _ = listener(&self.model, id, event);
         }
         has_events
     }
 
     /// Creates the sampler, the text and the masks of a request.
     fn activate(&self, id: RequestId, mut request: Request) -> Result<ActiveRequest, Error> {
-        let sampler = request.sampler(&self.ends)?;
+        let sampler = request.sampler(&self.end_tokens)?;
         let follow =
             |grammar| Masks::follow(grammar, self.budget, &self.bell).map_err(Error::io("masks".as_ref(), "start"));
         // A request for no tokens needs no masks.
@@ -146,7 +148,7 @@ impl Generator {
         let masks = grammar.map(follow).transpose()?;
         let tokenizer = self.model.shared_tokenizer().ok().cloned();
         let output = OutputText::new(tokenizer, request.show_special, StopStrings::from(Arc::clone(&request.stop)));
-        Ok(ActiveRequest { id, request, sampler, output, masks, ending: None, made: 0 })
+        Ok(ActiveRequest { id, request, sampler, output, masks, pending_end: None, generated_tokens: 0 })
     }
 
     /// Waits a little for masks, and ends the requests whose grammars have ended or failed. A text
@@ -160,11 +162,11 @@ impl Generator {
         loop {
             let (mut pending, mut others) = (false, false);
             for number in 0..self.slots.len() {
-                let Some(active) = &mut self.slots[number].active else { continue };
+                let Some(active) = &mut self.slots[number].active_request else { continue };
                 let end = match active.masks.as_mut().map(Masks::progress) {
                     Some(Err(error)) => Some(Err(error.into())),
-                    Some(Ok(Progress::Ended)) if active.made > 0 => Some(Ok(End::Grammar)),
-                    Some(Ok(Progress::Making | Progress::Ready)) => active.ending.take().map(Ok),
+                    Some(Ok(Progress::Ended)) if active.generated_tokens > 0 => Some(Ok(End::Grammar)),
+                    Some(Ok(Progress::Making | Progress::Ready)) => active.pending_end.take().map(Ok),
                     _ => None,
                 };
                 let is_pending = active.masks.as_ref().is_some_and(Masks::is_pending);
@@ -178,7 +180,7 @@ impl Generator {
                 }
             }
             // Other requests wait for a small part of a step only.
-            let most = if others { (self.last_step / SHARE).max(LEAST_WAIT) } else { LONGEST_WAIT };
+            let most = if others { (self.last_step_time / MASK_WAIT_SHARE).max(MIN_MASK_WAIT) } else { MAX_MASK_WAIT };
             match most.checked_sub(begin.elapsed()) {
                 Some(left) if pending && (!(admitted || ended) || others) => self.bell.wait(left),
                 _ => break,
@@ -190,7 +192,9 @@ impl Generator {
 
     /// Ends the request of a slot.
     fn end(&mut self, number: usize, end: Result<End, Error>, listener: &mut Listener<'_>) {
-        let Some(ActiveRequest { id, request, sampler, output, .. }) = self.slots[number].active.take() else { return };
+        let Some(ActiveRequest { id, request, sampler, output, .. }) = self.slots[number].active_request.take() else {
+            return;
+        };
         let event = match end {
             Ok(end) => {
                 let RestOfText { text, stop } = output.finish();
@@ -210,7 +214,7 @@ impl Generator {
         for &Rows { number, .. } in rows {
             let slot = &mut self.slots[number];
             let left = self.model.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position());
-            slot.cached.truncate(left as usize);
+            slot.cached_tokens.truncate(left as usize);
             self.end(number, Err(error.clone().into()), listener);
         }
         self.forget_private();
@@ -218,16 +222,16 @@ impl Generator {
 
     /// Records the rows that a step computed for a slot. If the request's last row was among them,
     /// draws tokens; `output` is the index of their logits.
-    fn draw(&mut self, rows: &Rows, output: usize, listener: &mut Listener<'_>) -> Option<Drawn> {
+    fn draw(&mut self, rows: &Rows, output: usize, listener: &mut Listener<'_>) -> Option<DrawnTokens> {
         let Rows { number, count, draft } = rows;
         let slot = &mut self.slots[*number];
-        let active = slot.active.as_mut()?;
+        let active = slot.active_request.as_mut()?;
         let id = active.id;
-        let begin = slot.cached.len();
-        slot.cached.extend_from_slice(&active.request.tokens[begin..begin + count]);
-        slot.used = self.steps;
+        let begin = slot.cached_tokens.len();
+        slot.cached_tokens.extend_from_slice(&active.request.tokens[begin..begin + count]);
+        slot.last_use = self.steps;
         // Tokens of the sequence that belong to the request's text.
-        let mut text_len = slot.cached.len();
+        let mut text_len = slot.cached_tokens.len();
         let is_stopped = listener(&self.model, id, Event::Computed { tokens: *count, position: text_len }).is_break();
         if text_len < active.request.tokens.len() {
             if is_stopped {
@@ -235,7 +239,7 @@ impl Generator {
             }
             return None;
         }
-        slot.cached.extend_from_slice(draft);
+        slot.cached_tokens.extend_from_slice(draft);
         let (context, mut accepted) = (self.model.engine.context() as usize, 0);
         // Each token is sampled as without speculation. If it equals the draft, the next logits are
         // available.
@@ -257,7 +261,7 @@ impl Generator {
             let mask = active.masks.as_ref().and_then(Masks::mask);
             let token = match active.sampler.sample_allowed(logits, mask, &self.model.engine) {
                 Err(error) => break Some(Err(error.into())),
-                Ok(token) if self.ends.contains(&token) => break Some(Ok(End::Token(token))),
+                Ok(token) if self.end_tokens.contains(&token) => break Some(Ok(End::Token(token))),
                 Ok(token) => token,
             };
             let log_probs = active.request.top_logprobs.map(|count| {
@@ -267,7 +271,7 @@ impl Generator {
                 };
                 LogProbs { token, top }
             });
-            active.made += 1;
+            active.generated_tokens += 1;
             active.request.tokens.push(token);
             let is_stop_token = active.request.stop_tokens.contains(&token);
             let text = if is_stop_token { String::new() } else { active.output.push(token) };
@@ -281,7 +285,7 @@ impl Generator {
             }
             let is_full = active.request.tokens.len() > context;
             let mut end = match active.request.limit {
-                limit if limit == Some(active.made) => Some(End::Limit),
+                limit if limit == Some(active.generated_tokens) => Some(End::Limit),
                 _ if is_full && self.shift.is_none() => Some(End::Context),
                 _ => None,
             };
@@ -294,26 +298,26 @@ impl Generator {
                         Ok(true) => end = Some(End::Grammar),
                         Ok(false) => {}
                     },
-                    Callers::Many => active.ending = end.take(),
+                    Callers::Many => active.pending_end = end.take(),
                 }
             }
             if end.is_some() {
                 break end.map(Ok);
             }
-            if let Some(shift) = self.shift.filter(|_| is_full && active.ending.is_none()) {
-                active.request.tokens = shift.kept(&active.request.tokens, context);
+            if let Some(shift) = self.shift.filter(|_| is_full && active.pending_end.is_none()) {
+                active.request.tokens = shift.remaining(&active.request.tokens, context);
                 // The last token's logits are needed, even if its states are cached.
                 let (_, before) = active.request.tokens.split_last()?;
-                let common = slot.cached.iter().zip(before).take_while(|(a, b)| a == b).count();
+                let common = slot.cached_tokens.iter().zip(before).take_while(|(a, b)| a == b).count();
                 text_len = text_len.min(common);
                 let _ = listener(&self.model, id, Event::Shifted);
             }
             // A full context has no room for drafted tokens.
-            if is_full || active.ending.is_some() || draft.get(accepted) != Some(&token) {
+            if is_full || active.pending_end.is_some() || draft.get(accepted) != Some(&token) {
                 break None;
             }
             if let (Callers::Many, Some(masks)) = (self.callers, &mut active.masks) {
-                match masks.wait(LEAST_WAIT) {
+                match masks.wait(MIN_MASK_WAIT) {
                     Err(error) => break Some(Err(error.into())),
                     Ok(true) if masks.mask().is_some() => {}
                     Ok(_) => break None,
@@ -322,7 +326,7 @@ impl Generator {
             accepted += 1;
             text_len += 1;
         };
-        Some(Drawn { id, text_len, accepted, end })
+        Some(DrawnTokens { id, text_len, accepted, end })
     }
 }
 

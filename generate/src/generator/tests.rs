@@ -76,9 +76,9 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));
     assert_eq!(run(&mut generator, vec![digits()])[0], both[0]);
     // A grammar that ends with the last allowed token has ended by itself.
-    let made = both[0].0.len() / 4;
-    assert_eq!(run(&mut generator, vec![Request { limit: Some(made), ..digits() }])[0].1, "Grammar");
-    assert_eq!(run(&mut generator, vec![Request { limit: Some(made - 1), ..digits() }])[0].1, "Limit");
+    let generated = both[0].0.len() / 4;
+    assert_eq!(run(&mut generator, vec![Request { limit: Some(generated), ..digits() }])[0].1, "Grammar");
+    assert_eq!(run(&mut generator, vec![Request { limit: Some(generated - 1), ..digits() }])[0].1, "Limit");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn uncached_request_neither_reads_nor_fills_the_cache() {
                 _ => reused,
             });
         }
-        (reused.unwrap(), generator.slots().next().unwrap().0)
+        (reused.unwrap(), generator.slots().next().unwrap().cached_tokens)
     };
     assert_eq!(reused(false), (0, 0));
     assert_eq!(reused(true), (0, tokens.len() + 1));
@@ -146,28 +146,29 @@ fn context_shift_recomputes_the_last_token() {
         let token = generator.model().encode_more("a").unwrap()[0];
         let settings = only(token, generator.model().vocabulary());
         let id = generator.submit(Request { limit: Some(80), ..Request::new(vec![token; 20], settings) }).unwrap();
-        let (mut made, mut shifts) = (0, 0);
+        let (mut generated, mut shifts) = (0, 0);
         for _ in 0..200 {
             for (of, event) in generator.step() {
                 assert_eq!(of, id);
-                made += usize::from(matches!(event, Event::Token { .. }));
+                generated += usize::from(matches!(event, Event::Token { .. }));
                 shifts += usize::from(matches!(event, Event::Shifted));
             }
         }
-        assert!(generator.is_idle() && made == 80 && shifts > 1, "{made} tokens, {shifts} shifts");
+        assert!(generator.is_idle() && generated == 80 && shifts > 1, "{generated} tokens, {shifts} shifts");
     }
 }
 
 #[test]
 fn zero_token_request_computes_its_prompt_only() {
     for mut generator in generators(&LoadOptions::default()) {
-        let end = generator.ends[0];
+        let end = generator.end_tokens[0];
         let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
         // The only token that could be sampled ends the text.
         let settings = only(end, generator.model().vocabulary());
         let none = Request { limit: Some(0), ..Request::new(&tokens[..], settings.clone()) };
         assert_eq!(run(&mut generator, vec![none]), [(Vec::new(), "Limit".to_owned())]);
-        assert_eq!(generator.slots().next(), Some((tokens.len(), false)));
+        let slot = generator.slots().next().unwrap();
+        assert_eq!((slot.cached_tokens, slot.has_request), (tokens.len(), false));
         let all = Request::new(&tokens[..], settings);
         assert_eq!(run(&mut generator, vec![all]), [(Vec::new(), format!("Token({end})"))]);
     }
@@ -183,7 +184,8 @@ fn request_with_complete_grammar_computes_its_prompt() {
         let grammar = Some(vocabulary.matcher_after(&source, &begun, &|| true).unwrap());
         let complete = Request { grammar, ..Request::new(&tokens[..], Settings::greedy()) };
         assert_eq!(run(&mut generator, vec![complete]), [(Vec::new(), "Grammar".to_owned())]);
-        assert_eq!(generator.slots().next(), Some((tokens.len(), false)));
+        let slot = generator.slots().next().unwrap();
+        assert_eq!((slot.cached_tokens, slot.has_request), (tokens.len(), false));
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn engine_options(
     folder: &Path,
     run: &engine::Options,
     queue_depth: Option<usize>,
-) -> Result<(engine::Options, Option<drive::Choice>), Error> {
+) -> Result<(engine::Options, Option<drive::QueueDepth>), Error> {
     let mut options = engine::Options { built_in: Some(crate::plan_file::built_in()), ..run.clone() };
     options.memory = match run.experts {
         ExpertStore::Stream => match run.memory {

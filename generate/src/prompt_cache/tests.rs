@@ -25,7 +25,7 @@ fn found(cache: &PromptCache, model: &LoadedModel, tokens: &[u32]) -> usize {
 
 /// Waits until all queued files are written.
 fn settle(cache: &PromptCache) {
-    while cache.counts.on_their_way.load(Ordering::Relaxed) > 0 {
+    while cache.counts.queued.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
 }
@@ -37,11 +37,11 @@ fn prompt_cache_memory_stays_within_its_limit() {
     let page = page_bytes(&model, &long);
     let options = Options { memory: 3 * page + page / 2, ..Options::default() };
     let mut cache = PromptCache::new(options, &model.engine).unwrap();
-    cache.keep(&model.engine, FIRST, &long);
+    cache.store(&model.engine, FIRST, &long);
     // The cache has its beginning, not its end.
     assert_eq!((cache.tally().memory, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
     let short = text(&mut model, 7, 2);
-    cache.keep(&model.engine, FIRST, &short);
+    cache.store(&model.engine, FIRST, &short);
     assert_eq!(cache.tally(), Tally { memory: 3 * page, folder: 0 });
     assert_eq!([&long, &short].map(|text| found(&cache, &model, text)), [PAGE, 2 * PAGE]);
     let there = cache.find_prefix(&model.engine, FIRST, &short).unwrap();
@@ -60,7 +60,7 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     let page = page_bytes(&model, &long);
     let options = Options { folder: Some(folder.clone()), folder_bytes: 1 << 40, memory: 2 * page };
     let mut cache = PromptCache::new(options.clone(), &model.engine).unwrap();
-    cache.keep(&model.engine, FIRST, &long);
+    cache.store(&model.engine, FIRST, &long);
     assert_eq!(cache.tally(), Tally { memory: 2 * page, folder: 3 * page });
     settle(&cache);
     let there = cache.find_prefix(&model.engine, FIRST, &long).unwrap();
@@ -83,19 +83,19 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     cache.root = Level::default();
     cache.counts.folder.store(0, Ordering::Relaxed);
     let other = text(&mut model, 5, 5);
-    cache.keep(&model.engine, FIRST, &other);
+    cache.store(&model.engine, FIRST, &other);
     settle(&cache);
     assert_eq!((cache.tally(), found(&cache, &model, &other)), (Tally { memory: 2 * page, folder: 0 }, 2 * PAGE));
     fs::create_dir(&folder).unwrap();
-    cache.keep(&model.engine, FIRST, &other);
+    cache.store(&model.engine, FIRST, &other);
     settle(&cache);
     assert_eq!(found(&cache, &model, &other), 5 * PAGE);
 }
 
 #[test]
 fn prompt_cache_file_names_are_recognised() {
-    let is = |name: &str| is_ours(&Path::new("folder").join(name));
-    assert!(is_ours(&path_of(Path::new("folder"), &Digest::default())));
+    let is = |name: &str| has_our_name(&Path::new("folder").join(name));
+    assert!(has_our_name(&path_of(Path::new("folder"), &Digest::default())));
     assert!(is("0123456789abcdef0123456789abcdef.ixs"));
     for other in ["book.ixs", "0123456789abcdef0123456789abcde.ixs", "0123456789ABCDEF0123456789abcdef.ixs", LOCK] {
         assert!(!is(other), "{other}");

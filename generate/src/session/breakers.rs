@@ -8,9 +8,9 @@ use crate::Error;
 /// Default texts that no repetition extends over, the same as in llama.cpp.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 /// Max number of tokens after the one that begins such a text.
-const MOST_BREAKER_TOKENS: usize = 20;
+const MAX_BREAKER_TOKENS: usize = 20;
 /// Max number of token sequences: a text may be contained in many tokens, or begin in them.
-const MOST_BREAKERS: usize = 1 << 16;
+const MAX_BREAKERS: usize = 1 << 16;
 
 /// Returns the tokens that end a repetition: those that contain one of these texts, and those that
 /// begin one, with the tokens of its rest.
@@ -18,7 +18,7 @@ const MOST_BREAKERS: usize = 1 << 16;
 /// # Errors
 /// When the tokenizer has no tokens for a rest, or they are too many.
 pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
-    breakers_within(MOST_BREAKERS, tokenizer, texts)
+    breakers_within(MAX_BREAKERS, tokenizer, texts)
 }
 
 /// Like [`breakers`], with at most `most` sequences.
@@ -35,12 +35,12 @@ fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]
             } else {
                 // Beginnings of the text that the token may end with, by length.
                 let ends = (1..text.len().min(word.len() + 1)).filter(|end| text.is_char_boundary(*end));
-                for begun in ends.filter(|end| word.ends_with(&text[..*end])) {
-                    let rest = match &mut rests[begun] {
+                for end in ends.filter(|end| word.ends_with(&text[..*end])) {
+                    let rest = match &mut rests[end] {
                         Some(rest) => rest,
                         none => {
-                            let mut rest = tokenizer.encode(&text[begun..], false)?;
-                            rest.truncate(MOST_BREAKER_TOKENS);
+                            let mut rest = tokenizer.encode(&text[end..], false)?;
+                            rest.truncate(MAX_BREAKER_TOKENS);
                             none.insert(rest)
                         }
                     };

@@ -69,11 +69,11 @@ impl Drafter for Ngram {
     fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error> {
         let begin = Instant::now();
         for text in texts {
-            let guess = self.guess(text.tokens, text.most);
+            let guess = self.guess(text.tokens, text.max_draft);
             text.draft.extend_from_slice(guess);
             // A text that repeats itself with a shorter period continues to repeat.
-            while !guess.is_empty() && text.draft.len() < text.most {
-                let left = text.most - text.draft.len();
+            while !guess.is_empty() && text.draft.len() < text.max_draft {
+                let left = text.max_draft - text.draft.len();
                 text.draft.extend_from_slice(&guess[..left.min(guess.len())]);
             }
         }
@@ -87,7 +87,7 @@ mod tests {
     use ixc_ir::random::Random;
 
     fn guess(min: usize, max: usize, tokens: &[u32], most: usize) -> Vec<u32> {
-        let mut text = [Text { slot: 0, tokens, most, draft: Vec::new() }];
+        let mut text = [Text { slot: 0, tokens, max_draft: most, draft: Vec::new() }];
         Ngram::new(NgramOptions { min, max }).draft(&mut text).unwrap();
         let [text] = text;
         text.draft

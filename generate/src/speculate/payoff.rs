@@ -29,13 +29,13 @@ use super::MAX_ROWS;
 const TIME_SHARE: f64 = 1.0 / 8.0;
 const SHORT_TIME_SHARE: f64 = 1.0 / 4.0;
 /// A step that took longer than this multiple of the average was delayed by other processes.
-const HELD_UP: f64 = 2.0;
+const DELAY_FACTOR: f64 = 2.0;
 /// Steps after which a time is forgotten.
 const MEMORY: u64 = 256;
 /// Weight of an accepted or rejected token in the acceptance rate.
-const CHANCE_SHARE: f64 = 1.0 / 12.0;
+const ACCEPTANCE_SHARE: f64 = 1.0 / 12.0;
 /// Initial acceptance rate of a draft's next token.
-const FIRST_CHANCE: f64 = 0.7;
+const FIRST_ACCEPTANCE: f64 = 0.7;
 /// Number of steps with drafts before one without.
 const REFRESH: u32 = 64;
 /// Number of tokens without a draft before a text gets one again. It doubles after each rejected
@@ -47,19 +47,26 @@ const TRIAL: usize = 3;
 
 /// Acceptance of the drafts for a text.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct TextStats {
     /// Recent acceptance rate of the next token.
-    chance: f64,
+    acceptance: f64,
     /// Tokens since the last draft.
     idle: u32,
     /// Number of tokens to wait without a draft.
     patience: u32,
 }
 
-impl Default for Lane {
-    fn default() -> Lane {
-        Lane { chance: FIRST_CHANCE, idle: 0, patience: FIRST_PATIENCE }
+impl Default for TextStats {
+    fn default() -> TextStats {
+        TextStats { acceptance: FIRST_ACCEPTANCE, idle: 0, patience: FIRST_PATIENCE }
     }
+}
+
+/// Limit of a text's draft.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DraftLimit {
+    pub(super) slot: usize,
+    pub(super) max_tokens: usize,
 }
 
 /// Measurements.
@@ -73,7 +80,7 @@ pub(super) struct Payoff {
     since: [u32; MAX_ROWS + 1],
     /// Average seconds of drafting, and average length of the longest draft.
     guesses: (f64, f64),
-    lanes: Vec<Lane>,
+    texts: Vec<TextStats>,
 }
 
 impl Default for Payoff {
@@ -83,7 +90,7 @@ impl Default for Payoff {
             steps: 0,
             since: [REFRESH; MAX_ROWS + 1],
             guesses: (0.0, 1.0),
-            lanes: Vec::new(),
+            texts: Vec::new(),
         }
     }
 }
@@ -94,51 +101,51 @@ fn average(before: f64, new: f64) -> f64 {
 }
 
 impl Payoff {
-    fn lane(&mut self, slot: usize) -> &mut Lane {
-        if slot >= self.lanes.len() {
-            self.lanes.resize(slot + 1, Lane::default());
+    fn text(&mut self, slot: usize) -> &mut TextStats {
+        if slot >= self.texts.len() {
+            self.texts.resize(slot + 1, TextStats::default());
         }
-        &mut self.lanes[slot]
+        &mut self.texts[slot]
     }
 
     /// Begins another text in a slot.
     pub(super) fn begin(&mut self, slot: usize) {
-        *self.lane(slot) = Lane::default();
+        *self.text(slot) = TextStats::default();
     }
 
     /// Records a token without a draft.
-    pub(super) fn plain(&mut self, slot: usize) {
-        let lane = self.lane(slot);
-        lane.idle = lane.idle.saturating_add(1);
+    pub(super) fn record_token(&mut self, slot: usize) {
+        let text = self.text(slot);
+        text.idle = text.idle.saturating_add(1);
     }
 
     /// Records that `accepted` of `drafted` draft tokens were accepted.
-    pub(super) fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
-        let lane = self.lane(slot);
+    pub(super) fn record_draft(&mut self, slot: usize, drafted: usize, accepted: usize) {
+        let text = self.text(slot);
         for _ in 0..accepted {
-            lane.chance += CHANCE_SHARE * (1.0 - lane.chance);
+            text.acceptance += ACCEPTANCE_SHARE * (1.0 - text.acceptance);
         }
         if accepted < drafted {
-            lane.chance -= CHANCE_SHARE * lane.chance;
+            text.acceptance -= ACCEPTANCE_SHARE * text.acceptance;
         }
-        lane.idle = 0;
-        lane.patience = if accepted > 0 { FIRST_PATIENCE } else { (lane.patience * 2).min(LAST_PATIENCE) };
+        text.idle = 0;
+        text.patience = if accepted > 0 { FIRST_PATIENCE } else { (text.patience * 2).min(LAST_PATIENCE) };
     }
 
     /// Records the time of drafting, and the length of the longest draft (0 for none).
-    pub(super) fn drafted(&mut self, tokens: usize, seconds: f64) {
-        let (before, made) = self.guesses;
-        self.guesses = (average(before, seconds), average(made, tokens as f64));
+    pub(super) fn record_drafting(&mut self, tokens: usize, seconds: f64) {
+        let (seconds_before, tokens_before) = self.guesses;
+        self.guesses = (average(seconds_before, seconds), average(tokens_before, tokens as f64));
     }
 
     /// Records the time of a step with `texts` texts and `rows` rows.
-    pub(super) fn took(&mut self, texts: usize, rows: usize, seconds: f64) {
+    pub(super) fn record_step(&mut self, texts: usize, rows: usize, seconds: f64) {
         self.steps += 1;
         if let Some(time) = self.times.get_mut(rows) {
             let known = time.filter(|(_, at)| self.steps - at <= MEMORY);
             let average = known.map_or(seconds, |(before, _)| {
                 let share = if seconds < before { SHORT_TIME_SHARE } else { TIME_SHARE };
-                before + share * (seconds.min(HELD_UP * before) - before)
+                before + share * (seconds.min(DELAY_FACTOR * before) - before)
             });
             *time = Some((average, self.steps));
         }
@@ -167,16 +174,16 @@ impl Payoff {
         least.map_or(time, |(few, each)| time.min(each * rows.div_ceil(few) as f64))
     }
 
-    /// Returns the number of draft tokens for each text, at most `room` in all. Texts are given by
-    /// slot and max number of tokens. With `always`, uses all of the room.
-    pub(super) fn counts(&mut self, texts: &[(usize, usize)], room: usize, always: bool) -> Vec<usize> {
+    /// Returns the number of draft tokens for each text, at most `room` in all. With `always`, uses
+    /// all of the room.
+    pub(super) fn counts(&mut self, texts: &[DraftLimit], room: usize, always: bool) -> Vec<usize> {
         let mut counts = vec![0; texts.len()];
-        let lanes: Vec<Lane> = texts.iter().map(|(slot, _)| *self.lane(*slot)).collect();
+        let stats: Vec<TextStats> = texts.iter().map(|text| *self.text(text.slot)).collect();
         // The likeliest token first; with `always`, all are equally likely.
-        let chances: Vec<f64> = lanes.iter().map(|lane| if always { 1.0 } else { lane.chance }).collect();
+        let rates: Vec<f64> = stats.iter().map(|text| if always { 1.0 } else { text.acceptance }).collect();
         let next = |counts: &[usize]| {
-            let open = (0..texts.len()).filter(|&i| counts[i] < texts[i].1);
-            let value = |i: usize| chances[i].powi(i32::try_from(counts[i] + 1).unwrap_or(i32::MAX));
+            let open = (0..texts.len()).filter(|&i| counts[i] < texts[i].max_tokens);
+            let value = |i: usize| rates[i].powi(i32::try_from(counts[i] + 1).unwrap_or(i32::MAX));
             let better = |best: usize, i: usize| {
                 let order = value(i).total_cmp(&value(best)).then(counts[best].cmp(&counts[i]));
                 if order.is_gt() { i } else { best }
@@ -201,9 +208,9 @@ impl Payoff {
             }
         }
         let mut left = room - best.iter().sum::<usize>();
-        for ((count, lane), (_, most)) in best.iter_mut().zip(&lanes).zip(texts) {
-            if *count == 0 && lane.idle >= lane.patience {
-                *count = TRIAL.min(*most).min(left);
+        for ((count, text), limit) in best.iter_mut().zip(&stats).zip(texts) {
+            if *count == 0 && text.idle >= text.patience {
+                *count = TRIAL.min(limit.max_tokens).min(left);
                 left -= *count;
             }
         }
@@ -215,20 +222,24 @@ impl Payoff {
 mod tests {
     use super::*;
 
+    fn limit(slot: usize, max_tokens: usize) -> DraftLimit {
+        DraftLimit { slot, max_tokens }
+    }
+
     /// Simulates steps of one text with given times by rows, and an acceptance probability of
-    /// `chance`. Returns the state and the number of draft tokens in each of `steps`.
-    fn guessed(time: impl Fn(usize) -> f64, chance: f64, steps: usize) -> (Payoff, Vec<usize>) {
+    /// `acceptance`. Returns the state and the number of draft tokens in each of `steps`.
+    fn guessed(time: impl Fn(usize) -> f64, acceptance: f64, steps: usize) -> (Payoff, Vec<usize>) {
         let mut payoff = Payoff::default();
         let mut random = ixc_ir::random::Random::new(5);
         let mut all = Vec::new();
         for _ in 0..steps {
-            let count = payoff.counts(&[(0, 8)], 8, false)[0];
-            let accepted = (0..count).take_while(|_| (random.index(1000) as f64) < 1000.0 * chance).count();
-            payoff.took(1, 1 + count, time(1 + count));
+            let count = payoff.counts(&[limit(0, 8)], 8, false)[0];
+            let accepted = (0..count).take_while(|_| (random.index(1000) as f64) < 1000.0 * acceptance).count();
+            payoff.record_step(1, 1 + count, time(1 + count));
             if count > 0 {
-                payoff.verified(0, count, accepted)
+                payoff.record_draft(0, count, accepted)
             } else {
-                payoff.plain(0)
+                payoff.record_token(0)
             }
             all.push(count);
         }
@@ -267,31 +278,31 @@ mod tests {
         let last = &counts[500..];
         let mean = last.iter().sum::<usize>() as f64 / last.len() as f64;
         assert!((1.0..5.0).contains(&mean), "{mean}: {last:?}");
-        assert!((payoff.lanes[0].chance - 0.6).abs() < 0.35);
+        assert!((payoff.texts[0].acceptance - 0.6).abs() < 0.35);
     }
 
     #[test]
     fn better_predicted_texts_get_more_draft_rows() {
         let mut payoff = Payoff::default();
-        payoff.took(2, 2, 1.0);
+        payoff.record_step(2, 2, 1.0);
         for _ in 0..20 {
-            payoff.verified(0, 4, 4);
-            payoff.verified(1, 4, 0);
+            payoff.record_draft(0, 4, 4);
+            payoff.record_draft(1, 4, 0);
         }
-        let counts = payoff.counts(&[(0, 8), (1, 8)], 6, false);
+        let counts = payoff.counts(&[limit(0, 8), limit(1, 8)], 6, false);
         assert!(counts[0] >= 5 && counts[1] <= 1, "{counts:?}");
-        assert_eq!(payoff.counts(&[(0, 8), (1, 8)], 6, true), [3, 3]);
-        assert_eq!(payoff.counts(&[(0, 2), (1, 8)], 6, true), [2, 4]);
+        assert_eq!(payoff.counts(&[limit(0, 8), limit(1, 8)], 6, true), [3, 3]);
+        assert_eq!(payoff.counts(&[limit(0, 2), limit(1, 8)], 6, true), [2, 4]);
         payoff.begin(1);
-        assert!(payoff.counts(&[(0, 8), (1, 8)], 12, false)[1] > 1);
+        assert!(payoff.counts(&[limit(0, 8), limit(1, 8)], 12, false)[1] > 1);
     }
 
     #[test]
     fn step_times_are_interpolated_linearly() {
         let mut payoff = Payoff::default();
         assert!((payoff.time(3) - 1.0).abs() < 1e-12);
-        payoff.took(1, 1, 2.0);
-        payoff.took(1, 5, 4.0);
+        payoff.record_step(1, 1, 2.0);
+        payoff.record_step(1, 5, 4.0);
         for (rows, expected) in [(0, 2.0), (1, 2.0), (2, 2.5), (3, 3.0), (5, 4.0), (9, 4.0), (MAX_ROWS + 9, 4.0)] {
             assert!((payoff.time(rows) - expected).abs() < 1e-12, "{rows}");
         }
@@ -300,8 +311,8 @@ mod tests {
     #[test]
     fn expensive_drafts_do_not_pay() {
         let mut payoff = Payoff::default();
-        payoff.took(1, 1, 1.0);
-        (0..100).for_each(|_| payoff.drafted(4, 8.0));
-        assert_eq!(payoff.counts(&[(0, 8)], 8, false), [0]);
+        payoff.record_step(1, 1, 1.0);
+        (0..100).for_each(|_| payoff.record_drafting(4, 8.0));
+        assert_eq!(payoff.counts(&[limit(0, 8)], 8, false), [0]);
     }
 }

@@ -2,8 +2,8 @@
 //! request log.
 //!
 //! ```text
-//! attended: log line, place in use ─▶ guarded: Host, Origin, preflights, form of errors
-//!          ─▶ admitted: key, type, body ─▶ handler
+//! track_request: log line, place in use ─▶ check_origin: Host, Origin, preflights, form of errors
+//!               ─▶ check_key: key, type, body ─▶ handler
 //! ```
 //!
 //! Invariant: the name and the origin of a request are checked before anything else, and its key
@@ -23,31 +23,31 @@ use hyper::body::{Frame, SizeHint};
 use subtle::ConstantTimeEq;
 
 use crate::http::app::{App, Options};
+use crate::http::connection_limit::{ConnectionState, Phase, RequestGuard};
 use crate::http::error::HttpError;
-use crate::http::places::{InRequest, Phase, Place};
 use crate::http::request_log::Line;
-use crate::http::{client, names, origins};
+use crate::http::{client, host_names, origins};
 
 /// Paths that need no key and have no body.
-const OPEN: [&str; 3] = ["/", "/health", "/v1/health"];
+const OPEN_PATHS: [&str; 3] = ["/", "/health", "/v1/health"];
 
 /// Connection of a request; requests made in this process have none.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     /// Address of the client.
     pub(crate) client: SocketAddr,
-    pub(crate) place: Arc<Place>,
+    pub(crate) state: Arc<ConnectionState>,
 }
 
 /// Body of an answer. Until its end it keeps its log line open and its connection's place in use.
-struct AttendedBody {
+struct TrackedBody {
     // Fields are dropped in this order: the line prints tokens that the dropped body counted.
     body: Body,
     line: Option<Line>,
-    _in_request: Option<InRequest>,
+    _request_guard: Option<RequestGuard>,
 }
 
-impl HttpBody for AttendedBody {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -71,7 +71,7 @@ impl HttpBody for AttendedBody {
     }
 }
 
-impl Drop for AttendedBody {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         // A body of known length is not polled after its last byte.
         if self.body.is_end_stream() {
@@ -81,30 +81,30 @@ impl Drop for AttendedBody {
 }
 
 /// Answers a request, writes its log line, and marks its connection as in use.
-pub(crate) async fn attended(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
     let client = connection.as_ref().map(|connection| connection.client);
-    let place = connection.map(|connection| connection.place);
-    let in_request = place.clone().map(InRequest::new);
+    let state = connection.map(|connection| connection.state);
+    let request_guard = state.clone().map(RequestGuard::new);
     let mut line = app.options.log.as_ref().map(|log| Line::of(log, &request, client));
     let response = match &line {
         Some(line) => line.scope(next.run(request)).await,
         None => next.run(request).await,
     };
     // Refusals and pages are answers, too, which may come before the body has.
-    place.iter().for_each(|place| place.enter(Phase::Answering));
+    state.iter().for_each(|state| state.enter(Phase::Answering));
     if let Some(line) = &mut line {
         line.begin(response.status(), response.extensions().get().map(HttpError::message));
     }
-    response.map(|body| Body::new(AttendedBody { body, line, _in_request: in_request }))
+    response.map(|body| Body::new(TrackedBody { body, line, _request_guard: request_guard }))
 }
 
 /// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
 /// of their interface.
-pub(crate) async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn check_origin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Options { hosts, checks_host, origins, advice, .. } = &app.options;
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
-    let name = checks_host.then(|| names::refused(hosts, &request)).flatten();
+    let name = checks_host.then(|| host_names::refused_host(hosts, &request)).flatten();
     let origin = origins::refused(origins, hosts, &request);
     let is_refused = name.is_some() || origin.is_some();
     let reader = request.headers().get(header::ORIGIN).filter(|_| !is_refused).cloned();
@@ -113,7 +113,7 @@ pub(crate) async fn guarded(State(app): State<Arc<App>>, request: Request, next:
         (None, Some(origin)) => HttpError::origin(&origin).into_response(),
         (None, None) => match origins::preflight(&request) {
             Some(answer) => answer,
-            None => admitted(&app, request, next).await,
+            None => check_key(&app, request, next).await,
         },
     };
     let mut response = HttpError::finished(response, is_anthropic, advice);
@@ -122,8 +122,8 @@ pub(crate) async fn guarded(State(app): State<Arc<App>>, request: Request, next:
 }
 
 /// Refuses requests without a key, and reads their bodies.
-async fn admitted(app: &App, request: Request, next: Next) -> Response {
-    let is_open = OPEN.contains(&request.uri().path());
+async fn check_key(app: &App, request: Request, next: Next) -> Response {
+    let is_open = OPEN_PATHS.contains(&request.uri().path());
     if !is_open && !has_key(&app.options.keys, &request) {
         return HttpError::key().into_response();
     }
@@ -144,7 +144,7 @@ async fn admitted(app: &App, request: Request, next: Next) -> Response {
         Err(error) => return error.into_response(),
     };
     let connection = parts.extensions.get::<Connection>();
-    connection.into_iter().for_each(|connection| connection.place.enter(Phase::Answering));
+    connection.into_iter().for_each(|connection| connection.state.enter(Phase::Answering));
     // The body's budget is held until the answer begins and no thread works on the body.
     let (bytes, room) = read.into_parts();
     let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;

@@ -9,7 +9,7 @@ use ixc_text::chat::{Delta, Parser, TextParameters};
 use ixc_text::template::{Conversation, Json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::http::app::Asked;
+use crate::http::app::RequestState;
 use crate::http::error::HttpError;
 use crate::http::request_log::{self, Record, Tokens};
 use crate::model::Constraint;
@@ -32,8 +32,8 @@ pub(crate) enum AnswerPart {
 pub(crate) struct Usage {
     pub(crate) prompt: usize,
     /// Tokens of the prompt that were reused from a cache.
-    pub(crate) reused: usize,
-    pub(crate) made: usize,
+    pub(crate) cached: usize,
+    pub(crate) generated: usize,
 }
 
 /// Options of the answers to a conversation.
@@ -91,7 +91,7 @@ impl Answer {
 
     /// Begins the answers to a conversation.
     pub(crate) async fn to_conversation(
-        app: &Asked,
+        app: &RequestState,
         conversation: Conversation,
         options: AnswerOptions,
     ) -> Result<Answers, HttpError> {
@@ -99,7 +99,7 @@ impl Answer {
         let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
         let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
         let AnswerOptions { mut request, includes_stop, single_call, constraint, count } = options;
-        check_places(&app.model, 1, count)?;
+        check_answer_count(&app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
         // Markers are special tokens in some vocabularies.
@@ -115,12 +115,12 @@ impl Answer {
     /// Begins `count` answers, at least one, to each request; those of one request follow each
     /// other.
     pub(crate) fn several(
-        app: &Asked,
+        app: &RequestState,
         requests: &[Request],
         parser: Option<&Parser>,
         count: u32,
     ) -> Result<Answers, HttpError> {
-        check_places(&app.model, requests.len(), count)?;
+        check_answer_count(&app.model, requests.len(), count)?;
         let count = count.max(1);
         let one = |request: &Request, number: u32| {
             let mut request = request.clone();
@@ -152,11 +152,11 @@ impl Answer {
             let deltas = match self.events.recv().await {
                 None => return Ok(None),
                 Some(Event::Begun { reused, .. }) => {
-                    self.usage.reused = reused;
+                    self.usage.cached = reused;
                     continue;
                 }
                 Some(Event::Token { text, log_probs, .. }) => {
-                    self.usage.made += 1;
+                    self.usage.generated += 1;
                     self.first_token_time.get_or_insert_with(Instant::now);
                     self.log_probs.extend(log_probs);
                     self.split(text)
@@ -225,17 +225,17 @@ impl Answer {
 ///
 /// # Errors
 /// Names the field that has too many.
-pub(crate) fn check_places(model: &Host, prompts: usize, count: u32) -> Result<(), HttpError> {
+pub(crate) fn check_answer_count(model: &Host, prompts: usize, count: u32) -> Result<(), HttpError> {
     let facts = model.facts();
-    let (count, places) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
-    if prompts.saturating_mul(count as usize) <= places {
+    let (count, capacity) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
+    if prompts.saturating_mul(count as usize) <= capacity {
         return Ok(());
     }
     let (name, what) = match prompts {
         1 => ("n", format!("n is {count}")),
         _ => ("prompt", format!("the request has {prompts} prompts and n is {count}")),
     };
-    let wrong = format!("{what}, but the server has places for {places} answers at once");
+    let wrong = format!("{what}, but the server has places for {capacity} answers at once");
     Err(HttpError::invalid(Some(name), wrong))
 }
 
@@ -318,11 +318,11 @@ impl Answers {
 
     /// Returns the tokens of all answers; the prompt of several answers counts once.
     pub(crate) fn usage(&self) -> Usage {
-        let made = self.list.iter().map(|answer| answer.usage.made).sum();
+        let generated = self.list.iter().map(|answer| answer.usage.generated).sum();
         let prompts = self.list.chunks(self.count).filter_map(|answers| Some(answers.first()?.usage));
-        prompts.fold(Usage { made, ..Usage::default() }, |sum, usage| Usage {
+        prompts.fold(Usage { generated, ..Usage::default() }, |sum, usage| Usage {
             prompt: sum.prompt + usage.prompt,
-            reused: sum.reused + usage.reused,
+            cached: sum.cached + usage.cached,
             ..sum
         })
     }
@@ -331,10 +331,10 @@ impl Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         let Some(record) = &self.record else { return };
-        let Usage { prompt, reused, made } = self.usage();
+        let Usage { prompt, cached, generated } = self.usage();
         let times = (0..self.list.len()).map(|number| self.times(number).1);
         let generating = times.max().unwrap_or_default();
-        record.set_tokens(Tokens { prompt, cached: reused, generated: made, generating });
+        record.set_tokens(Tokens { prompt, cached, generated, generating });
     }
 }
 

@@ -29,31 +29,31 @@ use serde_json::{Value, json};
 
 use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
 use crate::http::app::App;
-use crate::http::conversation::{MOST_MESSAGES, going_on};
+use crate::http::conversation::{MAX_MESSAGES, going_on};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::http::forms;
+use crate::http::output_format;
 use crate::http::request_fields::{self, Interface};
+use crate::http::sampling::{self, includes_stop};
 use crate::http::tools::{Tools, json_text};
-use crate::http::wanted::{self, includes_stop};
 
 /// Answers a conversation.
 pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Messages, &fields)?;
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let tools = Tools::of_messages(&fields)?;
-    let constraint = tools.constraint(forms::of_messages(&fields)?)?;
-    let conversation = conversation(&fields, tools.told, Goal::Answer)?;
+    let constraint = tools.constraint(output_format::of_messages(&fields)?)?;
+    let conversation = conversation(&fields, tools.prompt_tools, Goal::Answer)?;
     if fields.limit()?.flatten().is_none_or(|limit| limit < 1) {
         return Err(HttpError::invalid(Some("max_tokens"), "max_tokens must be at least 1"));
     }
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let options = AnswerOptions {
-        request: wanted::request(&app, &fields, "stop_sequences").await?,
+        request: sampling::request(&app, &fields, "stop_sequences").await?,
         includes_stop: includes_stop(&fields)?,
-        single_call: !tools.parallel,
+        single_call: !tools.allows_parallel,
         constraint,
         count: 1,
     };
@@ -61,18 +61,18 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result
     let answers = Answer::to_conversation(&app, conversation, options).await?;
     let (id, model) = (format!("msg_{}", app.next_id()), app.model.facts().name.clone());
     match streamed {
-        true => Ok(stream(&id, &model, answers)),
-        false => whole(&id, &model, answers).await.map(|object| Json(object).into_response()),
+        true => Ok(stream_response(&id, &model, answers)),
+        false => whole_response(&id, &model, answers).await.map(|object| Json(object).into_response()),
     }
 }
 
 /// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let tools = Tools::of_messages(&fields)?;
-    let constraint = tools.constraint(forms::of_messages(&fields)?)?;
-    let prompt = app.prompt(conversation(&fields, tools.told, Goal::Count)?, constraint).await?;
+    let constraint = tools.constraint(output_format::of_messages(&fields)?)?;
+    let prompt = app.prompt(conversation(&fields, tools.prompt_tools, Goal::Count)?, constraint).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
@@ -89,8 +89,8 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
-    if list.is_empty() || list.len() > MOST_MESSAGES {
-        let wrong = format!("messages has {} entries, must have 1 to {MOST_MESSAGES}", list.len());
+    if list.is_empty() || list.len() > MAX_MESSAGES {
+        let wrong = format!("messages has {} entries, must have 1 to {MAX_MESSAGES}", list.len());
         return Err(HttpError::invalid(Some("messages"), wrong));
     }
     let mut messages = Vec::new();
@@ -99,7 +99,7 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
         messages.push(Message::new("system", text_of(system).ok_or_else(wrong)?));
     }
     // Tool of each call: templates name the tool of a result.
-    let mut called = HashMap::new();
+    let mut tool_names = HashMap::new();
     for (i, message) in list.iter().enumerate() {
         let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));
         let content = match message.get("content") {
@@ -108,18 +108,20 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
             _ => return Err(wrong(".content must be a text, or a list of blocks")),
         };
         match message["role"].as_str() {
-            Some("user") => said(&content, &called, &mut messages).map_err(|what| wrong(&what))?,
-            Some("assistant") => messages.push(answered(&content, &mut called).map_err(|what| wrong(&what))?),
+            Some("user") => user_messages(&content, &tool_names, &mut messages).map_err(|what| wrong(&what))?,
+            Some("assistant") => {
+                messages.push(assistant_message(&content, &mut tool_names).map_err(|what| wrong(&what))?)
+            }
             _ => return Err(wrong(".role must be user or assistant")),
         }
     }
-    let (thinks, variables) = variables(fields)?;
+    let (enables_thinking, variables) = variables(fields)?;
     let calls = messages.last().is_some_and(|last| !last.tool_calls.is_empty());
     let (add_generation_prompt, continued) =
         if goal == Goal::Count && calls { (false, None) } else { going_on(fields, &messages)? };
     let first = list.last().map(|last| &last["content"][0]["type"]);
-    let has_thought = first.is_some_and(|kind| kind == "thinking" || kind == "redacted_thinking");
-    if thinks == Some(true) && continued.is_some() && !has_thought {
+    let has_thinking = first.is_some_and(|kind| kind == "thinking" || kind == "redacted_thinking");
+    if enables_thinking == Some(true) && continued.is_some() && !has_thinking {
         let wrong = "messages ends with an answer to continue, and thinking is enabled: begin that answer with a thinking block, or disable thinking";
         return Err(HttpError::invalid(Some("messages"), wrong));
     }
@@ -137,13 +139,13 @@ fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
     };
     // Templates turn thinking on and off, but do not limit it. Only `max_tokens` does, not
     // `budget_tokens`.
-    let thinks = match object("thinking")?.map(|thinking| &thinking["type"]) {
+    let enables_thinking = match object("thinking")?.map(|thinking| &thinking["type"]) {
         Some(kind) if kind == "disabled" || kind == "enabled" => Some(kind == "enabled"),
         _ => None,
     };
     let mut variables = Vec::new();
-    if let Some(thinks) = thinks {
-        variables.push(("enable_thinking".to_owned(), json_text(&json!(thinks))?));
+    if let Some(enables_thinking) = enables_thinking {
+        variables.push(("enable_thinking".to_owned(), json_text(&json!(enables_thinking))?));
     }
     if let Some(effort) = object("output_config")?.and_then(|config| config.get("effort")).filter(|it| !it.is_null()) {
         variables.push(("reasoning_effort".to_owned(), json_text(effort)?));
@@ -153,7 +155,7 @@ fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
             variables.push((name.clone(), json_text(value)?));
         }
     }
-    Ok((thinks, variables))
+    Ok((enables_thinking, variables))
 }
 
 /// Returns a text, or the joined text of blocks that are all texts.
@@ -168,7 +170,11 @@ fn text_of(content: &Value) -> Option<String> {
 }
 
 /// Adds a user's message, and the tool results before it.
-fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<Message>) -> Result<(), String> {
+fn user_messages(
+    blocks: &[Value],
+    tool_names: &HashMap<String, String>,
+    messages: &mut Vec<Message>,
+) -> Result<(), String> {
     let mut text = String::new();
     for (i, block) in blocks.iter().enumerate() {
         match block["type"].as_str() {
@@ -180,7 +186,7 @@ fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<M
                     content => text_of(content)
                         .ok_or_else(|| format!(".content[{i}].content is not text; only text is supported"))?,
                 };
-                let (tool_call_id, name) = (Some(id.to_owned()), called.get(id).cloned());
+                let (tool_call_id, name) = (Some(id.to_owned()), tool_names.get(id).cloned());
                 messages.push(Message { tool_call_id, name, ..Message::new("tool", content) });
             }
             _ => return Err(format!(".content[{i}] is neither text nor tool_result; others are not supported")),
@@ -194,7 +200,7 @@ fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<M
 }
 
 /// Reads a message of the assistant.
-fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Message, String> {
+fn assistant_message(blocks: &[Value], tool_names: &mut HashMap<String, String>) -> Result<Message, String> {
     let (mut message, mut reasoning) = (Message::new("assistant", ""), String::new());
     for (i, block) in blocks.iter().enumerate() {
         let member = |name: &str| block[name].as_str().ok_or_else(|| format!(".content[{i}] has no {name}"));
@@ -212,7 +218,7 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
                     Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
                     _ => return Err(format!(".content[{i}].input must be an object")),
                 };
-                called.insert(id.clone(), name.clone());
+                tool_names.insert(id.clone(), name.clone());
                 message.tool_calls.push(ToolCall { id, name, arguments });
             }
             _ => return Err(format!(".content[{i}] is neither text, thinking nor tool_use; others are not supported")),
@@ -224,19 +230,19 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
 
 /// Returns the token counts; cached tokens are counted separately.
 fn usage_object(usage: Usage) -> Value {
-    let Usage { prompt, reused, made } = usage;
+    let Usage { prompt, cached, generated } = usage;
     json!({
-        "input_tokens": prompt.saturating_sub(reused), "cache_creation_input_tokens": 0, "cache_read_input_tokens": reused,
-        "output_tokens": made,
+        "input_tokens": prompt.saturating_sub(cached), "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
+        "output_tokens": generated,
     })
 }
 
 /// Returns why an answer ended, and the stop text that it ended at.
-fn stop_reason(end: &End, called: bool) -> (&'static str, Option<&str>) {
+fn stop_reason(end: &End, has_calls: bool) -> (&'static str, Option<&str>) {
     match end {
         End::StopString(text) => ("stop_sequence", Some(text)),
         End::Limit | End::Context => ("max_tokens", None),
-        End::Token(_) | End::Grammar | End::Stopped if called => ("tool_use", None),
+        End::Token(_) | End::Grammar | End::Stopped if has_calls => ("tool_use", None),
         End::Token(_) | End::Grammar | End::Stopped => ("end_turn", None),
     }
 }
@@ -254,23 +260,23 @@ fn call_block(call: &ToolCall, input: Value) -> Value {
 }
 
 /// Returns the whole answer.
-async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, HttpError> {
-    let (mut said, mut end) = (ixc_text::chat::Answer::default(), None);
+async fn whole_response(id: &str, model: &str, mut answers: Answers) -> Result<Value, HttpError> {
+    let (mut answer, mut end) = (ixc_text::chat::Answer::default(), None);
     while let Some(next) = answers.next_of_one().await? {
         match next {
-            AnswerPart::Deltas(deltas) => said.extend(deltas),
-            AnswerPart::Ended(why) => end = Some(why),
+            AnswerPart::Deltas(deltas) => answer.extend(deltas),
+            AnswerPart::Ended(reason) => end = Some(reason),
         }
     }
     let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
     let mut content = Vec::new();
-    if !said.reasoning.is_empty() {
-        content.push(json!({"type": "thinking", "thinking": said.reasoning, "signature": ""}));
+    if !answer.reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": answer.reasoning, "signature": ""}));
     }
-    if !said.content.is_empty() || said.calls.is_empty() {
-        content.push(json!({"type": "text", "text": said.content}));
+    if !answer.content.is_empty() || answer.calls.is_empty() {
+        content.push(json!({"type": "text", "text": answer.content}));
     }
-    for call in &said.calls {
+    for call in &answer.calls {
         // A call that was cut gets the arguments that are complete.
         let whole = whole_arguments(&call.arguments);
         let input = serde_json::from_str(whole.as_deref().unwrap_or(&call.arguments));
@@ -278,7 +284,7 @@ async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, Htt
         content.push(call_block(call, input));
     }
     let mut object = message_object(id, model, content, answers.usage());
-    let (reason, text) = stop_reason(&end, !said.calls.is_empty());
+    let (reason, text) = stop_reason(&end, !answer.calls.is_empty());
     (object["stop_reason"], object["stop_sequence"]) = (reason.into(), text.into());
     Ok(object)
 }
@@ -372,7 +378,7 @@ impl Blocks {
 }
 
 /// Streams the answer as it is generated.
-fn stream(id: &str, model: &str, answers: Answers) -> Response {
+fn stream_response(id: &str, model: &str, answers: Answers) -> Response {
     let start = event("message_start", json!({"message": message_object(id, model, Vec::new(), answers.usage())}));
     let blocks = Blocks { open: None, count: 0, calls: 0, ready: VecDeque::from([start]) };
     let events =

@@ -100,26 +100,26 @@ pub(crate) struct App {
     loading: Arc<Mutex<()>>,
     /// Number of answers so far, and a number that distinguishes the answers of different servers.
     count: AtomicU64,
-    started: u64,
+    start_nanos: u64,
 }
 
 impl App {
     pub(crate) fn new(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>) -> App {
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let start_nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let bodies = Bodies::new(options.body_bytes, options.bodies_bytes, options.body);
         let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
         let loading = Arc::new(Mutex::new(()));
-        App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), started }
+        App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), start_nanos }
     }
 
     /// Returns the start time of the server, in seconds since 1970.
-    pub(crate) fn started(&self) -> u64 {
-        self.started / 1_000_000_000
+    pub(crate) fn start_time(&self) -> u64 {
+        self.start_nanos / 1_000_000_000
     }
 
     /// Returns a unique name for an answer.
     pub(crate) fn next_id(&self) -> String {
-        format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
+        format!("{:x}-{}", self.start_nanos, self.count.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Reads the fields of a request for text.
@@ -135,45 +135,45 @@ impl App {
 
 impl App {
     /// Returns the model of a request for text.
-    pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked, HttpError> {
-        self.of_name(fields.text("model")?.map(str::to_owned)).await
+    pub(crate) async fn select_model(self: &Arc<Self>, fields: &Fields) -> Result<RequestState, HttpError> {
+        self.select_named_model(fields.text("model")?.map(str::to_owned)).await
     }
 
     /// Returns the model of a request for embeddings.
-    pub(crate) async fn of_embeddings(self: &Arc<Self>, fields: &Fields) -> Result<Asked, HttpError> {
-        self.of_query(fields.text("model")?.map(str::to_owned), true).await
+    pub(crate) async fn select_embedding_model(self: &Arc<Self>, fields: &Fields) -> Result<RequestState, HttpError> {
+        self.select(fields.text("model")?.map(str::to_owned), true).await
     }
 
     /// Returns the model of this name, or the first text model. Loads it if necessary.
-    pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked, HttpError> {
-        self.of_query(name, false).await
+    pub(crate) async fn select_named_model(self: &Arc<Self>, name: Option<String>) -> Result<RequestState, HttpError> {
+        self.select(name, false).await
     }
 
-    async fn of_query(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<Asked, HttpError> {
+    async fn select(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<RequestState, HttpError> {
         let model = match self.models.loaded(ModelQuery { name: name.as_deref(), embeddings })? {
             Some(model) => model,
             None => {
-                let (turn, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
+                let (permit, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
                 let loaded = tokio::task::spawn_blocking(move || {
                     // Loading goes on even if the client has left.
-                    let _turn = turn;
+                    let _permit = permit;
                     models.load(ModelQuery { name: name.as_deref(), embeddings })
                 });
                 loaded.await.map_err(|error| HttpError::failed(error.to_string()))??
             }
         };
         request_log::current().iter().for_each(|record| record.set_model(&model.facts().name));
-        Ok(Asked { app: Arc::clone(self), model })
+        Ok(RequestState { app: Arc::clone(self), model })
     }
 }
 
 /// State of a request: the shared state, and the model that it names.
-pub(crate) struct Asked {
+pub(crate) struct RequestState {
     app: Arc<App>,
     pub(crate) model: Arc<Host>,
 }
 
-impl Deref for Asked {
+impl Deref for RequestState {
     type Target = App;
 
     fn deref(&self) -> &App {
@@ -181,7 +181,7 @@ impl Deref for Asked {
     }
 }
 
-impl Asked {
+impl RequestState {
     /// Makes a prompt from a conversation, for an answer with this constraint. This may start a
     /// process, so it does not run on the threads of connections.
     pub(crate) async fn prompt(
@@ -189,7 +189,7 @@ impl Asked {
         conversation: Conversation,
         constraint: Option<Constraint>,
     ) -> Result<Prompt, HttpError> {
-        Ok(self.in_turn(&self.prompts, move |model, _| model.prompt(&conversation, constraint.as_ref())).await??)
+        Ok(self.with_permit(&self.prompts, move |model, _| model.prompt(&conversation, constraint.as_ref())).await??)
     }
 
     /// Makes a prompt from a conversation, and compiles the constraint of the answer.
@@ -204,48 +204,48 @@ impl Asked {
             let grammar = model.constrain(&constraint, Some(&prompt), &|| client.is_there())?;
             Ok((prompt, Some(grammar)))
         };
-        Ok(self.in_turn(&self.compiled, both).await??)
+        Ok(self.with_permit(&self.compiled, both).await??)
     }
 
     /// Compiles the constraint of a text.
     pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
         let Some(constraint) = constraint else { return Ok(None) };
         let constrain = move |model: &Host, client: &Client| model.constrain(&constraint, None, &|| client.is_there());
-        Ok(Some(self.in_turn(&self.compiled, constrain).await??))
+        Ok(Some(self.with_permit(&self.compiled, constrain).await??))
     }
 
     /// Returns the tokens at which repetitions end: see [`Host::breakers`].
     pub(crate) async fn breakers(&self, texts: Option<Vec<String>>) -> Result<Arc<Breakers>, HttpError> {
-        Ok(self.in_turn(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
+        Ok(self.with_permit(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }
 
-    /// Runs long work while few others run. The turn is held to the end of the work, even if the
+    /// Runs long work while few others run. The permit is held to the end of the work, even if the
     /// client leaves.
-    async fn in_turn<T: Send + 'static>(
+    async fn with_permit<T: Send + 'static>(
         &self,
-        turns: &Arc<Semaphore>,
+        permits: &Arc<Semaphore>,
         work: impl FnOnce(&Host, &Client) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
-        let turn = Arc::clone(turns).acquire_owned().await;
-        let turn = turn.map_err(|error| HttpError::failed(error.to_string()))?;
-        self.watched(move |model, client| {
-            let _turn = turn;
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let permit = permit.map_err(|error| HttpError::failed(error.to_string()))?;
+        self.spawn_cancellable(move |model, client| {
+            let _permit = permit;
             work(model, client)
         })
         .await
     }
 
     /// Runs long work on a separate thread.
-    pub(crate) async fn blocking<T: Send + 'static>(
+    pub(crate) async fn spawn_on_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Host) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
-        self.watched(move |model, _| work(model)).await
+        self.spawn_cancellable(move |model, _| work(model)).await
     }
 
     /// Runs long, cancellable work on a separate thread, unless the client has left. A panic of the
     /// work fails only this request.
-    pub(crate) async fn watched<T: Send + 'static>(
+    pub(crate) async fn spawn_cancellable<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Host, &Client) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
@@ -264,11 +264,11 @@ pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let value =
         pairs.filter_map(|pair| pair.split_once('=')).find_map(|(found, value)| (found == name).then_some(value));
-    value.map(unescaped)
+    value.map(percent_decoded)
 }
 
 /// Decodes the escapes of a text in an address.
-fn unescaped(text: &str) -> String {
+fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [byte, more @ ..] = rest {
@@ -298,31 +298,31 @@ mod tests {
     use super::*;
     use crate::serving::scripted::{Script, host};
 
-    async fn asked() -> Asked {
+    async fn request_state() -> RequestState {
         let models = Arc::new(Registry::one(host("{% for m in messages %}{{ m.content }}{% endfor %}", Script::new())));
-        Arc::new(App::new(models, Options::default(), watch::channel(false).1)).of_name(None).await.unwrap()
+        Arc::new(App::new(models, Options::default(), watch::channel(false).1)).select_named_model(None).await.unwrap()
     }
 
     /// Checks the limits of prompts and grammars. Work whose client left continues, and counts.
     #[tokio::test]
     async fn concurrent_long_work_is_limited() {
-        let app = Arc::new(asked().await);
-        for (turns, limit) in [(&app.prompts, PROMPTS_AT_ONCE), (&app.compiled, COMPILED_AT_ONCE)] {
+        let app = Arc::new(request_state().await);
+        for (permits, limit) in [(&app.prompts, PROMPTS_AT_ONCE), (&app.compiled, COMPILED_AT_ONCE)] {
             let ((begun, begins), (end, ends)) = (channel(), channel());
             let ends = Arc::new(std::sync::Mutex::new(ends));
             let work = || {
-                let (app, turns, begun, ends) = (app.clone(), turns.clone(), begun.clone(), ends.clone());
+                let (app, permits, begun, ends) = (app.clone(), permits.clone(), begun.clone(), ends.clone());
                 tokio::spawn(async move {
                     let work = move |_: &Host, _: &Client| {
                         begun.send(()).unwrap();
                         ends.lock().unwrap().recv().unwrap();
                     };
-                    app.in_turn(&turns, work).await
+                    app.with_permit(&permits, work).await
                 })
             };
             let all: Vec<_> = (0..2 * limit).map(|_| work()).collect();
             let (gone, stay) = all.split_at(limit);
-            while turns.available_permits() > 0 {
+            while permits.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
             for one in gone {
@@ -332,7 +332,7 @@ mod tests {
                 begins.recv().unwrap();
             }
             tokio::task::yield_now().await;
-            assert!(turns.available_permits() == 0 && begins.try_recv().is_err());
+            assert!(permits.available_permits() == 0 && begins.try_recv().is_err());
             (0..2 * limit).for_each(|_| end.send(()).unwrap());
             for one in stay {
                 while !one.is_finished() {
@@ -343,13 +343,13 @@ mod tests {
         }
     }
 
-    /// Checks that prompts and grammars wait for different turns.
+    /// Checks that prompts and grammars wait for different permits.
     #[tokio::test]
     async fn grammars_block_no_prompt() {
         let any = || Some(Constraint::Json(serde_json::json!({})));
         let hi = || Conversation { messages: vec![Message::new("user", "Hi")], ..Conversation::default() };
         for (has_prompts, has_grammars) in [(true, false), (false, true)] {
-            let app = asked().await;
+            let app = request_state().await;
             if !has_prompts {
                 app.prompts.close();
             }

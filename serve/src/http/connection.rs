@@ -25,22 +25,22 @@ use tower::ServiceExt;
 
 use crate::http::admission::Connection;
 use crate::http::app::Options;
-use crate::http::places::{Place, Places, Seat};
+use crate::http::connection_limit::{ConnectionLimit, ConnectionPermit, ConnectionState};
 
 /// Max bytes of the head of a request.
-const MOST_HEAD_BYTES: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Pause after the system refuses a connection, perhaps because too many are open.
-const AFTER_REFUSAL: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval of checks whether the client has closed the connection, and the time that an answer may
 /// go on after that.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The reason why a connection has no place.
-const CROWDED: &str = "all connections that one client may have are in use; try again later";
+const CLIENT_LIMIT_MESSAGE: &str = "all connections that one client may have are in use; try again later";
 
 /// Serves connections until `ending` is set. Then lets open connections end, for at most
 /// [`Options::drain`].
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
-    let places = Arc::new(Places::new(options.connections));
+    let limit = Arc::new(ConnectionLimit::new(options.connections));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -50,25 +50,25 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                sleep(AFTER_REFUSAL).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
         // The server may also be stopped while all places are taken.
-        let seat = tokio::select! {
-            seat = places.take(client.ip()) => seat,
+        let permit = tokio::select! {
+            permit = limit.take(client.ip()) => permit,
             () = ended(&mut ending) => break,
         };
-        match seat {
-            Ok(seat) => {
+        match permit {
+            Ok(permit) => {
                 let (router, options, ending) = (router.clone(), options.clone(), ending.clone());
-                tokio::spawn(async move { answer(stream, client, &seat, router, &options, ending).await });
+                tokio::spawn(async move { answer(stream, client, &permit, router, &options, ending).await });
             }
             Err(_) => refuse(&stream, client, options),
         }
     }
     drop(listener);
-    if tokio::time::timeout(options.drain, places.empty()).await.is_err() {
+    if tokio::time::timeout(options.drain, limit.wait_until_empty()).await.is_err() {
         tracing::warn!("connections were closed because they did not end in time");
     }
 }
@@ -77,18 +77,18 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
 async fn answer(
     stream: TcpStream,
     client: SocketAddr,
-    seat: &Seat,
+    permit: &ConnectionPermit,
     router: Router,
     options: &Options,
     mut ending: watch::Receiver<bool>,
 ) {
     // Parts of an answer are small and must arrive without delay (no Nagle).
     let _ = stream.set_nodelay(true);
-    let stream = Shared(Arc::new(Mutex::new(stream)));
-    let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall, Arc::clone(seat.place())));
+    let stream = SharedStream(Arc::new(Mutex::new(stream)));
+    let io = TokioIo::new(TimedStream::new(stream.clone(), options.write_stall, Arc::clone(permit.state())));
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
-    let of = Connection { client, place: Arc::clone(seat.place()) };
+    http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MAX_HEAD_BYTES);
+    let of = Connection { client, state: Arc::clone(permit.state()) };
     let service = router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(of.clone());
         request
@@ -109,7 +109,7 @@ async fn answer(
             log_head(client, &error, options);
         },
         () = stream.closed() => tracing::debug!("the client has gone"),
-        () = seat.taken_back() => tracing::debug!("another connection has the place"),
+        () = permit.revoked() => tracing::debug!("another connection has the place"),
     }
 }
 
@@ -126,8 +126,7 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
 
 /// Refuses a connection that has no place.
 fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
-    let body =
-        serde_json::json!({"error": {"message": CROWDED, "type": "unavailable_error", "param": null, "code": null}});
+    let body = serde_json::json!({"error": {"message": CLIENT_LIMIT_MESSAGE, "type": "unavailable_error", "param": null, "code": null}});
     let body = body.to_string();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 2\r\nconnection: close\r\n\
@@ -137,7 +136,7 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
     // The answer fits into the socket buffer of a new connection. If it does not, the client is not
     // waited for.
     let _ = stream.try_write(answer.as_bytes());
-    options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CROWDED));
+    options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CLIENT_LIMIT_MESSAGE));
 }
 
 /// Waits until the server ends.
@@ -148,9 +147,9 @@ async fn ended(ending: &mut watch::Receiver<bool>) {
 
 /// A connection that one task serves and checks.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<TcpStream>>);
+struct SharedStream(Arc<Mutex<TcpStream>>);
 
-impl Shared {
+impl SharedStream {
     fn lock(&self) -> MutexGuard<'_, TcpStream> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,32 +165,32 @@ impl Shared {
             ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
         };
         while !is_closed() {
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
-        sleep(LOOK).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
 /// A connection that fails where nothing can be written for a time, and tells its place when all is
 /// written.
-struct Stalling {
-    stream: Shared,
+struct TimedStream {
+    stream: SharedStream,
     limit: Duration,
-    place: Arc<Place>,
+    state: Arc<ConnectionState>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Stalling {
-    fn new(stream: Shared, limit: Duration, place: Arc<Place>) -> Stalling {
-        Stalling { stream, limit, place, waiting: None }
+impl TimedStream {
+    fn new(stream: SharedStream, limit: Duration, state: Arc<ConnectionState>) -> TimedStream {
+        TimedStream { stream, limit, state, waiting: None }
     }
 
     /// Returns the result of a write attempt; an error if the write waits too long.
-    fn checked<T>(&mut self, context: &mut Context<'_>, tried: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if tried.is_ready() {
+    fn check_stall<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
             self.waiting = None;
-            return tried;
+            return result;
         }
         let deadline = Instant::now() + self.limit;
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
@@ -202,37 +201,37 @@ impl Stalling {
     }
 }
 
-impl AsyncRead for Stalling {
+impl AsyncRead for TimedStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.stream.lock()).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for Stalling {
+impl AsyncWrite for TimedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let tried = Pin::new(&mut *self.stream.lock()).poll_write(context, bytes);
-        self.checked(context, tried)
+        let result = Pin::new(&mut *self.stream.lock()).poll_write(context, bytes);
+        self.check_stall(context, result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper flushes when it has written its buffer, and has dropped the body before that.
-        let tried = Pin::new(&mut *self.stream.lock()).poll_flush(context);
-        if matches!(tried, Poll::Ready(Ok(()))) {
-            self.place.flushed();
+        let result = Pin::new(&mut *self.stream.lock()).poll_flush(context);
+        if matches!(result, Poll::Ready(Ok(()))) {
+            self.state.flushed();
         }
-        self.checked(context, tried)
+        self.check_stall(context, result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let tried = Pin::new(&mut *self.stream.lock()).poll_shutdown(context);
-        self.checked(context, tried)
+        let result = Pin::new(&mut *self.stream.lock()).poll_shutdown(context);
+        self.check_stall(context, result)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::places::InRequest;
+    use crate::http::connection_limit::RequestGuard;
     use axum::Extension;
     use axum::routing::get;
 
@@ -267,24 +266,24 @@ mod tests {
         const BYTES: usize = 64 << 20;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // As in `attended`, the request ends when hyper has taken the body.
+        // As in `track_request`, the request ends when hyper has taken the body.
         let answer = |Extension(of): Extension<Connection>| async move {
-            let _in_request = InRequest::new(of.place);
+            let _request_guard = RequestGuard::new(of.state);
             vec![b'x'; BYTES]
         };
         let router = Router::new().route("/", get(answer));
-        let places = Arc::new(Places::new(1));
-        let seat = places.take(address.ip()).await.unwrap();
+        let limit = Arc::new(ConnectionLimit::new(1));
+        let permit = limit.take(address.ip()).await.unwrap();
         let client = TcpStream::connect(address).await.unwrap();
         let (stream, from) = listener.accept().await.unwrap();
         let (_end, ending) = watch::channel(false);
         let served = tokio::spawn(async move {
-            super::answer(stream, from, &seat, router, &Options::default(), ending).await;
+            super::answer(stream, from, &permit, router, &Options::default(), ending).await;
         });
         client.writable().await.unwrap();
         client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         client.readable().await.unwrap();
-        let mut other = pin!(places.take([192, 0, 2, 1].into()));
+        let mut other = pin!(limit.take([192, 0, 2, 1].into()));
         assert!(other.as_mut().now_or_never().is_none());
         let mut read = 0;
         while read < BYTES {

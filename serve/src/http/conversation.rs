@@ -9,9 +9,9 @@ use crate::http::fields::Fields;
 use crate::http::tools::json_text;
 
 /// Max messages of a conversation.
-pub(crate) const MOST_MESSAGES: usize = 65_536;
+pub(crate) const MAX_MESSAGES: usize = 65_536;
 /// Max letters of a message's role.
-const MOST_ROLE_BYTES: usize = 64;
+const MAX_ROLE_BYTES: usize = 64;
 
 /// Reads the conversation of a request, for this template.
 pub(crate) fn conversation(
@@ -22,8 +22,8 @@ pub(crate) fn conversation(
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
-    if list.is_empty() || list.len() > MOST_MESSAGES {
-        let wrong = format!("messages has {} entries, must have 1 to {MOST_MESSAGES}", list.len());
+    if list.is_empty() || list.len() > MAX_MESSAGES {
+        let wrong = format!("messages has {} entries, must have 1 to {MAX_MESSAGES}", list.len());
         return Err(HttpError::invalid(Some("messages"), wrong));
     }
     let messages = list.iter().enumerate().map(|(i, message)| self::message(i, message, template.unwrap_or_default()));
@@ -134,8 +134,8 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
     // Templates write the role as their own text, so names of control tokens in it would become
     // those tokens.
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    if role.is_empty() || role.len() > MOST_ROLE_BYTES || !role.bytes().all(is_word) {
-        return Err(wrong(&format!(".role must be a word of at most {MOST_ROLE_BYTES} letters")));
+    if role.is_empty() || role.len() > MAX_ROLE_BYTES || !role.bytes().all(is_word) {
+        return Err(wrong(&format!(".role must be a word of at most {MAX_ROLE_BYTES} letters")));
     }
     let Some(role) = role_for(role, template) else {
         return Err(wrong(&format!(

@@ -23,7 +23,7 @@ use crate::http::request_log::{self, Tokens};
 use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Refusal};
 
 /// Max texts of a request, as in OpenAI's interface.
-const MOST_INPUTS: usize = 2048;
+const MAX_INPUTS: usize = 2048;
 
 /// Body of an answer.
 #[derive(Serialize)]
@@ -60,7 +60,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let mut fields = Fields::of(&body)?;
     drop(body);
     request_fields::refuse(Interface::Embeddings, &fields)?;
-    let app = app.of_embeddings(&fields).await?;
+    let app = app.select_embedding_model(&fields).await?;
     let facts = app.model.facts();
     let Some(most) = facts.dimensions else {
         return Err(Refusal::no_embeddings(&facts.name).into());
@@ -82,7 +82,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     drop(fields);
     let (send, done) = oneshot::channel();
     // Tokenise texts first, which may take long.
-    app.blocking(move |model| model.embed(request, send)).await??;
+    app.spawn_on_thread(move |model| model.embed(request, send)).await??;
     let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
     request_log::current().iter().for_each(|record| record.set_tokens(Tokens { prompt: tokens, ..Tokens::default() }));
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
@@ -111,8 +111,8 @@ fn inputs(input: Option<Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
     };
     let inputs = match input {
         Some(Value::Array(list)) if !list.iter().all(Value::is_number) => {
-            if list.len() > MOST_INPUTS {
-                let wrong = format!("input has {} texts, must have at most {MOST_INPUTS}", list.len());
+            if list.len() > MAX_INPUTS {
+                let wrong = format!("input has {} texts, must have at most {MAX_INPUTS}", list.len());
                 return Err(HttpError::invalid(Some("input"), wrong));
             }
             list.into_iter().map(one).collect()
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(of(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);
         assert_eq!(of(json!([1, 2])).unwrap(), [EmbeddingInput::Tokens(vec![1, 2])]);
         assert_eq!(of(json!([[1], "b"])).unwrap(), [EmbeddingInput::Tokens(vec![1]), text("b")]);
-        assert_eq!(of(json!(vec!["a"; MOST_INPUTS])).unwrap().len(), MOST_INPUTS);
+        assert_eq!(of(json!(vec!["a"; MAX_INPUTS])).unwrap().len(), MAX_INPUTS);
         for wrong in [
             json!(""),
             json!([]),
@@ -175,7 +175,7 @@ mod tests {
             json!([null]),
             json!({"a": 1}),
             json!([["a"]]),
-            json!(vec!["a"; MOST_INPUTS + 1]),
+            json!(vec!["a"; MAX_INPUTS + 1]),
         ] {
             assert!(of(wrong.clone()).is_err(), "{wrong}");
         }

@@ -15,25 +15,25 @@ use axum::http::Uri;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::http::app::{App, Asked, query};
+use crate::http::app::{App, RequestState, query};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::model::ExpertsAction;
 
 /// Returns how often each expert was chosen.
 pub(crate) async fn experts(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, HttpError> {
-    act(&app.of_name(query(&uri, "model")).await?, ExpertsAction::Look).await
+    act(&app.select_named_model(query(&uri, "model")).await?, ExpertsAction::Look).await
 }
 
 /// Evicts the experts of a layer, or of all layers.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(if body.is_empty() { b"{}" } else { &body })?;
     let layer = fields.number("layer")?.map(|layer| layer as usize);
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     act(&app, ExpertsAction::Evict { layer, pinned: fields.flag("pinned")?.unwrap_or(false) }).await
 }
 
-async fn act(app: &Asked, action: ExpertsAction) -> Result<Json<Value>, HttpError> {
+async fn act(app: &RequestState, action: ExpertsAction) -> Result<Json<Value>, HttpError> {
     let (send, done) = oneshot::channel();
     app.model.experts(action, send)?;
     Ok(Json(done.await.map_err(|_| HttpError::failed("the engine has ended"))??))

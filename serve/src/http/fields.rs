@@ -21,46 +21,46 @@ const fn whole(name: &'static str, least: f64, most: f64) -> Number {
 }
 
 /// Max tokens of a request: more than any context.
-const MOST_TOKENS: f64 = (1 << 24) as f64;
+const MAX_TOKENS: f64 = (1 << 24) as f64;
 /// All numbers of requests except the sampler's settings, which have their own table.
 const NUMBERS: &[Number] = &[
-    whole("max_tokens", 0.0, MOST_TOKENS),
-    whole("max_completion_tokens", 0.0, MOST_TOKENS),
+    whole("max_tokens", 0.0, MAX_TOKENS),
+    whole("max_completion_tokens", 0.0, MAX_TOKENS),
     // -1 allows all free positions.
-    whole("n_predict", -1.0, MOST_TOKENS),
-    whole("max_output_tokens", 1.0, MOST_TOKENS),
+    whole("n_predict", -1.0, MAX_TOKENS),
+    whole("max_output_tokens", 1.0, MAX_TOKENS),
     whole("n", 1.0, 128.0),
     whole("n_cmpl", 1.0, 128.0),
     whole("best_of", 1.0, 128.0),
-    whole("top_logprobs", 0.0, MOST_LIKELY),
+    whole("top_logprobs", 0.0, MAX_LOGPROBS),
     // For completions; for chats the field is true or false.
-    whole("logprobs", 0.0, MOST_LIKELY),
-    whole("n_probs", 0.0, MOST_LIKELY),
+    whole("logprobs", 0.0, MAX_LOGPROBS),
+    whole("n_probs", 0.0, MAX_LOGPROBS),
     whole("min_keep", 0.0, 0.0),
     // For embeddings; the model knows its own number.
-    whole("dimensions", 1.0, MOST_DIMENSIONS),
+    whole("dimensions", 1.0, MAX_DIMENSIONS),
     // For experts; the model knows its own layers.
-    whole("layer", 0.0, MOST_LAYERS),
-    whole("min_tokens", 0.0, MOST_TOKENS),
+    whole("layer", 0.0, MAX_LAYERS),
+    whole("min_tokens", 0.0, MAX_TOKENS),
 ];
 /// Max numbers of a requested vector: more than any model has.
-const MOST_DIMENSIONS: f64 = (1 << 24) as f64;
+const MAX_DIMENSIONS: f64 = (1 << 24) as f64;
 /// Max layers: more than any model has.
-const MOST_LAYERS: f64 = (1 << 16) as f64;
+const MAX_LAYERS: f64 = (1 << 16) as f64;
 /// Max likeliest tokens returned with each token.
-const MOST_LIKELY: f64 = 100.0;
+const MAX_LOGPROBS: f64 = 100.0;
 /// Max stop texts, and max bytes of each.
-const MOST_STOPS: usize = 16;
-const MOST_STOP_BYTES: usize = 1024;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
 /// Max `stop_token_ids`.
-const MOST_STOP_TOKENS: usize = 1024;
+const MAX_STOP_TOKENS: usize = 1024;
 /// Doubles represent all integers up to this one, 2^53.
-const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 /// Max tokens with a bias.
-const MOST_BIASES: usize = 1024;
+const MAX_BIASES: usize = 1024;
 /// Max memory of a body's values, for each byte of the body. The body itself and copies take less
 /// than 4 bytes more.
-const MOST_PER_BYTE: usize = 16;
+const MAX_PER_BYTE: usize = 16;
 /// Memory that the values of any body may take, and max memory for the values of a large body.
 const MEMORY: std::ops::RangeInclusive<usize> = 16 << 20..=160 << 20;
 /// Memory of a value: itself, in a list.
@@ -73,7 +73,7 @@ const LIST_BYTES: usize = 288;
 const OBJECT_BYTES: usize = 640;
 
 /// Max nesting of objects and lists that serde_json reads.
-const MOST_LEVELS: usize = 127;
+const MAX_LEVELS: usize = 127;
 
 /// Fields of a request.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Fields {
     /// Reads a body, which may have a byte order mark.
     pub(crate) fn of(body: &[u8]) -> Result<Fields, HttpError> {
         let body = ixc_files::without_mark(body).map_err(|error| HttpError::invalid(None, error.to_string()))?;
-        let most = body.len().saturating_mul(MOST_PER_BYTE).clamp(*MEMORY.start(), *MEMORY.end());
+        let most = body.len().saturating_mul(MAX_PER_BYTE).clamp(*MEMORY.start(), *MEMORY.end());
         let needed = memory_of_values(body);
         if needed > most {
             let (needed, most) = (needed >> 20, most >> 20);
@@ -99,7 +99,7 @@ impl Fields {
             Err(error) if error.to_string().starts_with("recursion limit") => {
                 let (line, column) = (error.line(), error.column());
                 let wrong = format!(
-                    "the body nests more than {MOST_LEVELS} levels deep at line {line} column {column}; a JSON schema \
+                    "the body nests more than {MAX_LEVELS} levels deep at line {line} column {column}; a JSON schema \
                      may be sent as a text, which nests on its own"
                 );
                 Err(HttpError::invalid(None, wrong))
@@ -184,7 +184,7 @@ impl Fields {
         // -1 is a random seed, as in llama.cpp.
         let Some(value) = self.get("seed").filter(|value| value.as_f64() != Some(-1.0)) else { return Ok(None) };
         // Integers written as `7.0` or `1e3` are exact up to 2^53.
-        let rounded = value.as_f64().filter(|seed| seed.fract() == 0.0 && seed.abs() <= MOST_EXACT);
+        let rounded = value.as_f64().filter(|seed| seed.fract() == 0.0 && seed.abs() <= MAX_EXACT_INTEGER);
         let seed = value.as_i64().map(|seed| seed as u64).or_else(|| value.as_u64());
         let seed = seed.or_else(|| rounded.map(|seed| seed as i64 as u64));
         let wrong = || {
@@ -198,9 +198,9 @@ impl Fields {
     pub(crate) fn stop_tokens(&self) -> Result<Vec<u32>, HttpError> {
         const NAME: &str = "stop_token_ids";
         let wrong =
-            || HttpError::invalid(Some(NAME), format!("{NAME} must be a list of at most {MOST_STOP_TOKENS} tokens"));
+            || HttpError::invalid(Some(NAME), format!("{NAME} must be a list of at most {MAX_STOP_TOKENS} tokens"));
         let Some(value) = self.get(NAME) else { return Ok(Vec::new()) };
-        let list = value.as_array().filter(|list| list.len() <= MOST_STOP_TOKENS).ok_or_else(wrong)?;
+        let list = value.as_array().filter(|list| list.len() <= MAX_STOP_TOKENS).ok_or_else(wrong)?;
         list.iter().map(|token| u32::try_from(token.as_u64()?).ok()).collect::<Option<_>>().ok_or_else(wrong)
     }
 
@@ -229,16 +229,16 @@ impl Fields {
     /// Returns the stop texts, from the field with this name.
     pub(crate) fn stop(&self, name: &'static str) -> Result<Vec<String>, HttpError> {
         let wrong = || {
-            let most = format!("at most {MOST_STOPS} texts, each of at most {MOST_STOP_BYTES} bytes");
+            let most = format!("at most {MAX_STOPS} texts, each of at most {MAX_STOP_BYTES} bytes");
             HttpError::invalid(Some(name), format!("{name} must be a text, or {most}"))
         };
         let texts = match self.get(name) {
             None => return Ok(Vec::new()),
-            Some(Value::Array(texts)) if texts.len() <= MOST_STOPS => texts.iter().map(Value::as_str).collect(),
+            Some(Value::Array(texts)) if texts.len() <= MAX_STOPS => texts.iter().map(Value::as_str).collect(),
             Some(text) => text.as_str().map(|text| vec![text]),
         };
         let texts: Vec<&str> = texts.ok_or_else(wrong)?;
-        if texts.iter().any(|text| text.len() > MOST_STOP_BYTES) {
+        if texts.iter().any(|text| text.len() > MAX_STOP_BYTES) {
             return Err(wrong());
         }
         Ok(texts.into_iter().map(str::to_owned).collect())
@@ -249,16 +249,16 @@ impl Fields {
     pub(crate) fn biases(&self) -> Result<Vec<(u32, f32)>, HttpError> {
         let wrong = || {
             let expected = format!(
-                "logit_bias must be at most {MOST_BIASES} tokens with a number each, such as {{\"50256\": -100}}"
+                "logit_bias must be at most {MAX_BIASES} tokens with a number each, such as {{\"50256\": -100}}"
             );
             HttpError::invalid(Some("logit_bias"), expected)
         };
         let pairs: Option<Vec<(u32, f32)>> = match self.get("logit_bias") {
             None => return Ok(Vec::new()),
-            Some(Value::Object(pairs)) if pairs.len() <= MOST_BIASES => {
+            Some(Value::Object(pairs)) if pairs.len() <= MAX_BIASES => {
                 pairs.iter().map(|(token, bias)| Some((token.parse().ok()?, bias.as_f64()? as f32))).collect()
             }
-            Some(Value::Array(pairs)) if pairs.len() <= MOST_BIASES => pairs.iter().map(pair).collect(),
+            Some(Value::Array(pairs)) if pairs.len() <= MAX_BIASES => pairs.iter().map(pair).collect(),
             Some(_) => None,
         };
         // A number above all floats becomes infinite, which a bias must not be; one below all
@@ -333,8 +333,8 @@ mod tests {
     #[test]
     fn a_body_that_nests_too_deep_is_refused_with_its_place() {
         let body = |lists: usize| format!("{{\"a\": {}{}}}", "[".repeat(lists), "]".repeat(lists));
-        assert!(Fields::of(body(MOST_LEVELS - 1).as_bytes()).is_ok());
-        let refused = Fields::of(body(MOST_LEVELS).as_bytes()).unwrap_err();
+        assert!(Fields::of(body(MAX_LEVELS - 1).as_bytes()).is_ok());
+        let refused = Fields::of(body(MAX_LEVELS).as_bytes()).unwrap_err();
         assert_eq!(
             refused.message(),
             "the body nests more than 127 levels deep at line 1 column 133; a JSON schema may be sent as a text, \

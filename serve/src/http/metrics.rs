@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::histogram::Histogram;
 use crate::http::app::App;
-use crate::model::{Experts, Facts, Status};
+use crate::model::{ExpertCounts, ModelFacts, Status};
 use crate::serving::Host;
 
 /// The format that Prometheus reads.
@@ -32,9 +32,14 @@ struct Metric {
 }
 
 /// Facts and status of a model.
-type Seen<'a> = (&'a Facts, &'a Status);
+#[derive(Clone, Copy)]
+struct ModelState<'a> {
+    facts: &'a ModelFacts,
+    status: &'a Status,
+}
+
 /// Function that returns a number of a model; `None` if the model does not have it.
-type Number = fn(Seen<'_>) -> Option<f64>;
+type Number = fn(ModelState<'_>) -> Option<f64>;
 
 /// Kind and source of a figure.
 enum Of {
@@ -67,8 +72,8 @@ fn per(dividend: f64, divisor: f64) -> Option<f64> {
 }
 
 /// Returns a number of streamed experts, if the model has them.
-fn experts((_, status): Seen<'_>, of: fn(&Experts) -> f64) -> Option<f64> {
-    status.experts.as_ref().map(of)
+fn experts(state: ModelState<'_>, of: fn(&ExpertCounts) -> f64) -> Option<f64> {
+    state.status.experts.as_ref().map(of)
 }
 
 use Of::{Counter, Counters, Gauge};
@@ -76,90 +81,108 @@ use Of::{Counter, Counters, Gauge};
 const METRICS: &[Metric] = &[
     metric(
         "prompt_tokens_total",
-        Counter(|(_, s)| Some(s.prompt_tokens as f64)),
+        Counter(|model| Some(model.status.prompt_tokens as f64)),
         "Tokens of prompts that were computed.",
     ),
     metric(
         "prompt_tokens_cached_total",
-        Counter(|(_, s)| Some(s.reused_tokens as f64)),
+        Counter(|model| Some(model.status.reused_tokens as f64)),
         "Tokens of prompts that were held already, or kept.",
     ),
-    metric("prompt_seconds_total", Counter(|(_, s)| Some(s.prompt_seconds)), "Time of steps with prompts."),
-    metric("tokens_predicted_total", Counter(|(_, s)| Some(s.made_tokens as f64)), "Tokens that were made."),
-    metric("tokens_predicted_seconds_total", Counter(|(_, s)| Some(s.decode_seconds)), "Time of the other steps."),
+    metric("prompt_seconds_total", Counter(|model| Some(model.status.prompt_seconds)), "Time of steps with prompts."),
+    metric(
+        "tokens_predicted_total",
+        Counter(|model| Some(model.status.generated_tokens as f64)),
+        "Tokens that were made.",
+    ),
+    metric(
+        "tokens_predicted_seconds_total",
+        Counter(|model| Some(model.status.decode_seconds)),
+        "Time of the other steps.",
+    ),
     metric(
         "spec_decode_num_drafts_total",
-        Counter(|(_, s)| Some(s.drafts as f64)),
+        Counter(|model| Some(model.status.drafts as f64)),
         "How often tokens of a request were guessed and computed.",
     ),
     metric(
         "spec_decode_num_draft_tokens_total",
-        Counter(|(_, s)| Some(s.drafted_tokens as f64)),
+        Counter(|model| Some(model.status.drafted_tokens as f64)),
         "Tokens that were guessed and computed.",
     ),
     metric(
         "spec_decode_num_accepted_tokens_total",
-        Counter(|(_, s)| Some(s.accepted_tokens as f64)),
+        Counter(|model| Some(model.status.accepted_tokens as f64)),
         "Those of them that were made.",
     ),
     metric(
         "prompt_tokens_seconds",
-        Gauge(|(_, s)| per(s.prompt_tokens as f64, s.prompt_seconds)),
+        Gauge(|model| per(model.status.prompt_tokens as f64, model.status.prompt_seconds)),
         "Tokens of prompts a second, on average since the model was loaded.",
     ),
     metric(
         "predicted_tokens_seconds",
-        Gauge(|(_, s)| per(s.made_tokens as f64, s.prompt_seconds + s.decode_seconds)),
+        Gauge(|model| {
+            per(model.status.generated_tokens as f64, model.status.prompt_seconds + model.status.decode_seconds)
+        }),
         "Tokens made a second, on average since the model was loaded.",
     ),
-    metric("n_decode_total", Counter(|(_, s)| Some(s.steps as f64)), "Steps."),
-    metric("n_rows_total", Counter(|(_, s)| Some(s.rows as f64)), "Rows of all steps."),
+    metric("n_decode_total", Counter(|model| Some(model.status.steps as f64)), "Steps."),
+    metric("n_rows_total", Counter(|model| Some(model.status.rows as f64)), "Rows of all steps."),
     metric(
         "n_busy_slots_per_decode",
-        Gauge(|(_, s)| per(s.busy as f64, s.steps as f64)),
+        Gauge(|model| per(model.status.busy_slots as f64, model.status.steps as f64)),
         "Sequences with a request, on average of all steps.",
     ),
-    metric("n_tokens_max", Gauge(|(_, s)| Some(s.most_held as f64)), "Most tokens that a sequence has held."),
+    metric(
+        "n_tokens_max",
+        Gauge(|model| Some(model.status.max_slot_tokens as f64)),
+        "Most tokens that a sequence has held.",
+    ),
     metric("iteration_tokens_total", Of::Histogram(|s| &s.distributions.rows), "Rows of a step: its batch."),
     metric(
         "states_bytes",
-        Gauge(|(_, s)| Some((s.states.own + s.states.shared) as f64)),
+        Gauge(|model| Some((model.status.states.own + model.status.states.shared) as f64)),
         "Memory of what sequences hold, shared pages once.",
     ),
     metric(
         "states_shared_bytes",
-        Gauge(|(_, s)| Some(s.states.shared as f64)),
+        Gauge(|model| Some(model.status.states.shared as f64)),
         "Pages of it that several sequences share.",
     ),
     metric(
         "states_saved_bytes",
-        Gauge(|(_, s)| Some(s.states.unshared.saturating_sub(s.states.shared) as f64)),
+        Gauge(|model| Some(model.status.states.unshared.saturating_sub(model.status.states.shared) as f64)),
         "What it would be more if nothing was shared.",
     ),
     metric(
         "sequence_copies_total",
-        Counter(|(_, s)| Some(s.states.copies as f64)),
+        Counter(|model| Some(model.status.states.copies as f64)),
         "Sequences that began as a copy of another.",
     ),
     metric(
         "sequence_whole_copies_total",
-        Counter(|(_, s)| Some(s.states.whole_copies as f64)),
+        Counter(|model| Some(model.status.states.whole_copies as f64)),
         "Those of them that share no pages.",
     ),
-    metric("requests_processing", Gauge(|(_, s)| Some(s.active as f64)), "Requests that are worked on."),
-    metric("requests_deferred", Gauge(|(_, s)| Some(s.waiting as f64)), "Requests that wait."),
-    metric("requests_ended_total", Counter(|(_, s)| Some(s.ended as f64)), "Requests that ended."),
-    metric("requests_failed_total", Counter(|(_, s)| Some(s.failed as f64)), "Requests that failed."),
-    metric("requests_cancelled_total", Counter(|(_, s)| Some(s.cancelled as f64)), "Requests whose client went away."),
+    metric("requests_processing", Gauge(|model| Some(model.status.active as f64)), "Requests that are worked on."),
+    metric("requests_deferred", Gauge(|model| Some(model.status.waiting as f64)), "Requests that wait."),
+    metric("requests_ended_total", Counter(|model| Some(model.status.ended as f64)), "Requests that ended."),
+    metric("requests_failed_total", Counter(|model| Some(model.status.failed as f64)), "Requests that failed."),
+    metric(
+        "requests_cancelled_total",
+        Counter(|model| Some(model.status.cancelled as f64)),
+        "Requests whose client went away.",
+    ),
     metric(
         "request_success_total",
         Counters(
             "finished_reason",
             &[
-                ("stop", |(_, s)| Some(s.ended.saturating_sub(s.bounded) as f64)),
-                ("length", |(_, s)| Some(s.bounded as f64)),
-                ("abort", |(_, s)| Some(s.cancelled as f64)),
-                ("error", |(_, s)| Some(s.failed as f64)),
+                ("stop", |model| Some(model.status.ended.saturating_sub(model.status.truncated) as f64)),
+                ("length", |model| Some(model.status.truncated as f64)),
+                ("abort", |model| Some(model.status.cancelled as f64)),
+                ("error", |model| Some(model.status.failed as f64)),
             ],
         ),
         "Requests that are over, by why.",
@@ -186,61 +209,61 @@ const METRICS: &[Metric] = &[
     ),
     metric(
         "kv_cache_tokens",
-        Gauge(|(_, s)| Some(s.slots.iter().map(|slot| slot.cached as f64).sum())),
+        Gauge(|model| Some(model.status.slots.iter().map(|slot| slot.cached_tokens as f64).sum())),
         "Tokens that sequences hold.",
     ),
     metric(
         "kv_cache_usage_perc",
-        Gauge(|(facts, s)| {
-            let held = s.slots.iter().map(|slot| slot.cached as f64).sum::<f64>();
+        Gauge(|ModelState { facts, status: s }| {
+            let held = s.slots.iter().map(|slot| slot.cached_tokens as f64).sum::<f64>();
             per(held, (s.slots.len() * facts.context) as f64)
         }),
         "The part of all positions that sequences hold, 0 to 1.",
     ),
     metric(
         "prompt_cache_memory_bytes",
-        Gauge(|(_, s)| Some(s.kept_memory as f64)),
+        Gauge(|model| Some(model.status.prompt_cache_memory as f64)),
         "What is kept of prompts in memory.",
     ),
     metric(
         "prompt_cache_folder_bytes",
-        Gauge(|(_, s)| Some(s.kept_folder as f64)),
+        Gauge(|model| Some(model.status.prompt_cache_folder as f64)),
         "What is kept of prompts in the folder.",
     ),
     metric(
         "expert_hits_total",
-        Counter(|seen| experts(seen, |e| e.hits as f64)),
+        Counter(|model| experts(model, |e| e.hits as f64)),
         "Streamed experts that were in memory when they were needed.",
     ),
     metric(
         "expert_foreseen_total",
-        Counter(|seen| experts(seen, |e| e.foreseen as f64)),
+        Counter(|model| experts(model, |e| e.foreseen as f64)),
         "Those of them that had been read ahead.",
     ),
     metric(
         "expert_late_total",
-        Counter(|seen| experts(seen, |e| e.on_the_way as f64)),
+        Counter(|model| experts(model, |e| e.on_the_way as f64)),
         "Streamed experts that were being read when they were needed.",
     ),
     metric(
         "expert_misses_total",
-        Counter(|seen| experts(seen, |e| e.misses as f64)),
+        Counter(|model| experts(model, |e| e.misses as f64)),
         "Streamed experts that were not in memory when they were needed.",
     ),
     metric(
         "expert_stall_seconds_total",
-        Counter(|seen| experts(seen, |e| e.stall_seconds)),
+        Counter(|model| experts(model, |e| e.stall_seconds)),
         "Time that threads waited for experts, all threads together.",
     ),
-    metric("drive_reads_total", Counter(|seen| experts(seen, |e| e.reads as f64)), "Reads of experts."),
+    metric("drive_reads_total", Counter(|model| experts(model, |e| e.reads as f64)), "Reads of experts."),
     metric(
         "drive_read_bytes_total",
-        Counter(|seen| experts(seen, |e| e.read_bytes as f64)),
+        Counter(|model| experts(model, |e| e.read_bytes as f64)),
         "Bytes that were read of experts.",
     ),
     metric(
         "drive_busy_seconds_total",
-        Counter(|seen| experts(seen, |e| e.busy_seconds)),
+        Counter(|model| experts(model, |e| e.busy_seconds)),
         "Time with a read outstanding.",
     ),
 ];
@@ -253,12 +276,12 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Returns all figures of these models.
-fn text(models: &[(&Facts, Status)]) -> String {
+fn text(models: &[(&ModelFacts, Status)]) -> String {
     let mut text = String::new();
     for Metric { name, help, of } in METRICS {
         let mut series = String::new();
         for (facts, status) in models {
-            write_series(&mut series, name, of, (facts, status));
+            write_series(&mut series, name, of, ModelState { facts, status });
         }
         if !series.is_empty() {
             let kind = of.kind();
@@ -269,23 +292,23 @@ fn text(models: &[(&Facts, Status)]) -> String {
     text
 }
 
-fn write_series(text: &mut String, name: &str, of: &Of, seen: Seen<'_>) {
-    let model = escaped(&seen.0.name);
+fn write_series(text: &mut String, name: &str, of: &Of, state: ModelState<'_>) {
+    let model = escaped(&state.facts.name);
     match of {
         Counter(number) | Gauge(number) => {
-            if let Some(value) = number(seen) {
+            if let Some(value) = number(state) {
                 let _ = writeln!(text, "ixc:{name}{{model_name=\"{model}\"}} {value}");
             }
         }
-        Counters(label, apart) => {
-            for (word, number) in *apart {
-                if let Some(value) = number(seen) {
+        Counters(label, numbers) => {
+            for (word, number) in *numbers {
+                if let Some(value) = number(state) {
                     let _ = writeln!(text, "ixc:{name}{{model_name=\"{model}\",{label}=\"{word}\"}} {value}");
                 }
             }
         }
         Of::Histogram(histogram) => {
-            let histogram = histogram(seen.1);
+            let histogram = histogram(state.status);
             for (bound, count) in histogram.buckets() {
                 let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
                 let _ = writeln!(text, "ixc:{name}_bucket{{model_name=\"{model}\",le=\"{bound}\"}} {count}");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::http::app::App;
 use crate::http::error::HttpError;
-use crate::serving::Listed;
+use crate::serving::ModelEntry;
 
 /// Lists the models.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
@@ -34,8 +34,8 @@ pub(crate) async fn model(
 }
 
 /// Returns a model as an object; some members exist only once it is loaded.
-fn model_object(app: &App, listed: &Listed) -> Value {
-    let Listed { name, model, memory } = listed;
+fn model_object(app: &App, listed: &ModelEntry) -> Value {
+    let ModelEntry { name, model, memory } = listed;
     let facts = model.as_ref().map(|model| model.facts());
     let meta = facts.map(|facts| {
         let mut meta = json!({
@@ -48,7 +48,7 @@ fn model_object(app: &App, listed: &Listed) -> Value {
         meta
     });
     json!({
-        "id": name, "object": "model", "created": facts.map_or(app.started(), |facts| facts.created), "owned_by": "ixc",
+        "id": name, "object": "model", "created": facts.map_or(app.start_time(), |facts| facts.created), "owned_by": "ixc",
         "loaded": facts.is_some(), "meta": meta,
     })
 }

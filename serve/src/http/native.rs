@@ -19,18 +19,18 @@ use crate::http::app::{App, query};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::http::forms;
+use crate::http::output_format;
 use crate::http::probabilities::token_object;
 use crate::http::prompts::{prompts, requests_for};
 use crate::http::request_fields::{self, Interface};
+use crate::http::sampling::{self, count, includes_stop};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, count, includes_stop};
 use crate::serving::Host;
 
 /// Returns whether the server works: its thread is active, and it is not ending.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let loaded = app.models.list().into_iter().filter_map(|listed| listed.model);
-    let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().alive)) {
+    let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().is_alive)) {
         (false, true) => (StatusCode::OK, "ok"),
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "the engine does not answer"),
@@ -40,11 +40,11 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
 
 /// Returns the properties of the model.
 pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, HttpError> {
-    let app = app.of_name(query(&uri, "model")).await?;
+    let app = app.select_named_model(query(&uri, "model")).await?;
     let facts = app.model.facts();
     // Settings of a request without fields.
     let fields = app.fields(b"{}")?;
-    let mut params = settings_object(&wanted::sampling(&app, &fields).await?);
+    let mut params = settings_object(&sampling::sampling(&app, &fields).await?);
     if fields.get("seed").is_none() {
         params.insert("seed".to_owned(), (-1).into());
     }
@@ -62,15 +62,15 @@ pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
 /// Returns the template's text for a conversation.
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let tools = Tools::of_chat(&fields)?;
-    let constraint = tools.constraint(forms::of_chat(&fields)?)?;
-    let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
+    let constraint = tools.constraint(output_format::of_chat(&fields)?)?;
+    let conversation = conversation(&fields, tools.prompt_tools, app.model.facts().template.as_deref())?;
     Ok(Json(json!({"prompt": app.prompt(conversation, constraint).await?.text})))
 }
 
 /// Max fields of an answer that a request can select.
-const MOST_FIELDS: usize = 256;
+const MAX_FIELDS: usize = 256;
 
 /// Completes texts in llama-server's form: an object, or a list of objects for several prompts or
 /// answers.
@@ -78,8 +78,8 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let mut fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Native, &fields)?;
-    let app = app.of(&fields).await?;
-    let mut request = wanted::request(&app, &fields, "stop").await?;
+    let app = app.select_model(&fields).await?;
+    let mut request = sampling::request(&app, &fields, "stop").await?;
     let includes_stop = includes_stop(&fields)?;
     let count = match fields.number("n_cmpl")? {
         Some(count) => count as u32,
@@ -89,12 +89,12 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let top_logprobs = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
-    request.grammar = app.constrain(forms::of_text(&fields)?).await?;
+    request.grammar = app.constrain(output_format::of_text(&fields)?).await?;
     // Tokens come with their probabilities.
     request.top_logprobs = top_logprobs.or(returns_tokens.then_some(0));
     request.after_sampling = after_sampling;
     let streamed = fields.flag("stream")?.unwrap_or(false);
-    let response_fields = fields.texts("response_fields", MOST_FIELDS)?;
+    let response_fields = fields.texts("response_fields", MAX_FIELDS)?;
     let mut settings = settings_object(&request.sampling);
     settings.extend([
         ("n_predict".to_owned(), request.limit.map_or_else(|| (-1).into(), Value::from)),
@@ -106,7 +106,8 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     ]);
     drop(fields);
     let encoded = prompts.clone();
-    let texts = app.blocking(move |model| encoded.iter().map(|tokens| model.decode(tokens)).collect::<Result<_, _>>());
+    let texts =
+        app.spawn_on_thread(move |model| encoded.iter().map(|tokens| model.decode(tokens)).collect::<Result<_, _>>());
     let format = CompletionFormat {
         name: app.model.facts().name.clone(),
         settings,
@@ -120,17 +121,17 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let answers = Answer::several(&app, &requests_for(&request, prompts), None, count)?;
     let mut answers = answers.including_stop(includes_stop);
     if !streamed {
-        let mut made = vec![(String::new(), Vec::new(), None); answers.len()];
+        let mut completions = vec![Completion::default(); answers.len()];
         while let Some((number, next)) = answers.next().await {
-            let (text, all, last) = &mut made[number];
-            all.extend(answers.take_log_probs(number));
+            let Completion { text, log_probs, end } = &mut completions[number];
+            log_probs.extend(answers.take_log_probs(number));
             match next? {
                 AnswerPart::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
-                AnswerPart::Ended(end) => *last = Some(end),
+                AnswerPart::Ended(reason) => *end = Some(reason),
             }
         }
-        let mut objects = Vec::with_capacity(made.len());
-        for (number, (text, log_probs, end)) in made.into_iter().enumerate() {
+        let mut objects = Vec::with_capacity(completions.len());
+        for (number, Completion { text, log_probs, end }) in completions.into_iter().enumerate() {
             let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
             objects.push(format.last_object(&answers, number, &text, &end, &log_probs));
         }
@@ -146,8 +147,8 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
         let (object, done) = match next {
             Ok(AnswerPart::Deltas(deltas)) => {
                 let text: String = deltas.into_iter().map(text_of).collect();
-                let made = answers.usage_of(number).made;
-                let part = json!({"index": number, "content": text, "stop": false, "tokens_predicted": made});
+                let generated = answers.usage_of(number).generated;
+                let part = json!({"index": number, "content": text, "stop": false, "tokens_predicted": generated});
                 (format.with_tokens(answers.model(), part, &log_probs), false)
             }
             Ok(AnswerPart::Ended(end)) => (format.last_object(&answers, number, "", &end, &log_probs), false),
@@ -156,6 +157,14 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
         Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, format, done)))
     });
     Ok(axum::response::sse::Sse::new(events).into_response())
+}
+
+/// Completed text.
+#[derive(Clone, Default)]
+struct Completion {
+    text: String,
+    log_probs: Vec<LogProbs>,
+    end: Option<End>,
 }
 
 /// Format of completions.
@@ -198,7 +207,7 @@ impl CompletionFormat {
         let object = json!({
             "index": number, "content": text, "stop": true, "stop_type": kind, "stopping_word": word,
             "model": self.name, "prompt": self.prompts.get(number / self.answers_per_prompt), "generation_settings": self.settings,
-            "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
+            "tokens_predicted": usage.generated, "tokens_evaluated": usage.prompt, "tokens_cached": usage.cached,
             "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "timings": timings(answers, number),
         });
         let object = self.with_tokens(answers.model(), object, log_probs);
@@ -238,16 +247,16 @@ fn text_of(delta: Delta) -> String {
 
 /// Returns the times of an answer in llama-server's form.
 fn timings(answers: &Answers, number: usize) -> Value {
-    let Usage { prompt, reused, made } = answers.usage_of(number);
-    let (computed, (prefill, decode)) = (prompt.saturating_sub(reused), answers.times(number));
+    let Usage { prompt, cached, generated } = answers.usage_of(number);
+    let (computed, (prefill, decode)) = (prompt.saturating_sub(cached), answers.times(number));
     let (prefill, decode) = (prefill.as_secs_f64() * 1e3, decode.as_secs_f64() * 1e3);
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
     let rate =
         |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
     let mut timings = json!({
-        "cache_n": reused, "prompt_n": computed, "prompt_ms": prefill, "prompt_per_token_ms": each(prefill, computed),
-        "prompt_per_second": rate(prefill, computed), "predicted_n": made, "predicted_ms": decode,
-        "predicted_per_token_ms": each(decode, made), "predicted_per_second": rate(decode, made),
+        "cache_n": cached, "prompt_n": computed, "prompt_ms": prefill, "prompt_per_token_ms": each(prefill, computed),
+        "prompt_per_second": rate(prefill, computed), "predicted_n": generated, "predicted_ms": decode,
+        "predicted_per_token_ms": each(decode, generated), "predicted_per_second": rate(decode, generated),
     });
     let DraftCounts { drafted, accepted } = answers.drafts(number);
     if drafted > 0 {

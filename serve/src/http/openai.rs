@@ -27,16 +27,16 @@ use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
 use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
-use crate::http::app::{App, Asked};
+use crate::http::app::{App, RequestState};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::http::forms;
+use crate::http::output_format;
 use crate::http::probabilities::{logarithm, text_of, token_object};
 use crate::http::prompts::{prompts, requests_for};
 use crate::http::request_fields::{self, Interface};
+use crate::http::sampling::{self, count, includes_stop, top_logprobs_of_chat};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, count, includes_stop, top_logprobs_of_chat};
 use crate::serving::Host;
 
 /// Default max tokens of a completion, as in OpenAI's interface.
@@ -47,17 +47,17 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     let fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Chat, &fields)?;
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let tools = Tools::of_chat(&fields)?;
-    let constraint = tools.constraint(forms::of_chat(&fields)?)?;
-    let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
+    let constraint = tools.constraint(output_format::of_chat(&fields)?)?;
+    let conversation = conversation(&fields, tools.prompt_tools, app.model.facts().template.as_deref())?;
     let format = ResponseFormat::of(&fields, Kind::Chat)?;
-    let mut request = wanted::request(&app, &fields, "stop").await?;
+    let mut request = sampling::request(&app, &fields, "stop").await?;
     request.top_logprobs = top_logprobs_of_chat(&fields)?;
     let options = AnswerOptions {
         request,
         includes_stop: includes_stop(&fields)?,
-        single_call: !tools.parallel,
+        single_call: !tools.allows_parallel,
         constraint,
         count: count(&fields)?,
     };
@@ -71,14 +71,14 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let mut fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Completions, &fields)?;
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let format = ResponseFormat::of(&fields, Kind::Completion)?;
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
     let count = count(&fields)?;
     let prompts = prompts(&app, &mut fields, count).await?;
-    let mut request = wanted::request(&app, &fields, "stop").await?;
+    let mut request = sampling::request(&app, &fields, "stop").await?;
     request.limit = limit;
-    request.grammar = app.constrain(forms::of_text(&fields)?).await?;
+    request.grammar = app.constrain(output_format::of_text(&fields)?).await?;
     request.top_logprobs = fields.number("logprobs")?.map(|top| top as usize);
     let includes_stop = includes_stop(&fields)?;
     drop(fields);
@@ -136,17 +136,17 @@ impl ResponseFormat {
 }
 
 fn usage_object(usage: Usage) -> Value {
-    let Usage { prompt, reused, made } = usage;
+    let Usage { prompt, cached, generated } = usage;
     json!({
-        "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made,
-        "prompt_tokens_details": {"cached_tokens": reused},
+        "prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": cached},
     })
 }
 
-fn finish_reason(end: &End, called: bool) -> &'static str {
+fn finish_reason(end: &End, has_calls: bool) -> &'static str {
     match end {
         End::Limit | End::Context => "length",
-        End::Token(_) | End::StopString(_) | End::Grammar | End::Stopped if called => "tool_calls",
+        End::Token(_) | End::StopString(_) | End::Grammar | End::Stopped if has_calls => "tool_calls",
         End::Token(_) | End::StopString(_) | End::Grammar | End::Stopped => "stop",
     }
 }
@@ -213,7 +213,7 @@ impl Frame {
     }
 }
 
-async fn respond(app: &Asked, format: ResponseFormat, answers: Answers) -> Result<Response, HttpError> {
+async fn respond(app: &RequestState, format: ResponseFormat, answers: Answers) -> Result<Response, HttpError> {
     let frame = Frame {
         kind: format.kind,
         id: format!("{}-{}", format.kind.prefix(), app.next_id()),
@@ -221,34 +221,42 @@ async fn respond(app: &Asked, format: ResponseFormat, answers: Answers) -> Resul
         model: app.model.facts().name.clone(),
     };
     match format.streamed {
-        true => Ok(stream(frame, format, answers)),
-        false => whole(frame, answers).await.map(|object| Json(object).into_response()),
+        true => Ok(stream_response(frame, format, answers)),
+        false => whole_response(frame, answers).await.map(|object| Json(object).into_response()),
     }
 }
 
+/// Completed message.
+#[derive(Clone, Default)]
+struct Completion {
+    message: ixc_text::chat::Answer,
+    log_probs: Vec<LogProbs>,
+    end: Option<End>,
+}
+
 /// Returns the whole answers.
-async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
-    let mut said = vec![(ixc_text::chat::Answer::default(), Vec::new(), None); answers.len()];
+async fn whole_response(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
+    let mut completions = vec![Completion::default(); answers.len()];
     while let Some((number, next)) = answers.next().await {
-        let (said, log_probs, end) = &mut said[number];
+        let Completion { message, log_probs, end } = &mut completions[number];
         log_probs.extend(answers.take_log_probs(number));
         match next? {
-            AnswerPart::Deltas(deltas) => said.extend(deltas),
+            AnswerPart::Deltas(deltas) => message.extend(deltas),
             AnswerPart::Ended(reason) => *end = Some(reason),
         }
     }
     let mut choices = Vec::new();
-    for (index, (said, log_probs, end)) in said.into_iter().enumerate() {
+    for (index, Completion { message, log_probs, end }) in completions.into_iter().enumerate() {
         let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
-        let finish = finish_reason(&end, !said.calls.is_empty());
+        let finish = finish_reason(&end, !message.calls.is_empty());
         let logprobs = frame.logprobs(answers.model(), &log_probs, 0);
         choices.push(match frame.kind {
             Kind::Chat => {
-                let message = message_object(said);
+                let message = message_object(message);
                 json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
             }
             Kind::Completion => {
-                json!({"index": index, "text": said.content, "logprobs": logprobs, "finish_reason": finish})
+                json!({"index": index, "text": message.content, "logprobs": logprobs, "finish_reason": finish})
             }
         });
     }
@@ -257,12 +265,12 @@ async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
     Ok(object)
 }
 
-fn message_object(said: ixc_text::chat::Answer) -> Value {
-    let calls: Vec<_> = said.calls.iter().map(call_object).collect();
-    let content = if said.content.is_empty() && !calls.is_empty() { Value::Null } else { said.content.into() };
+fn message_object(answer: ixc_text::chat::Answer) -> Value {
+    let calls: Vec<_> = answer.calls.iter().map(call_object).collect();
+    let content = if answer.content.is_empty() && !calls.is_empty() { Value::Null } else { answer.content.into() };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-    if !said.reasoning.is_empty() {
-        message["reasoning_content"] = said.reasoning.into();
+    if !answer.reasoning.is_empty() {
+        message["reasoning_content"] = answer.reasoning.into();
     }
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
@@ -345,7 +353,7 @@ impl Stream {
 }
 
 /// Streams the answers as they are generated.
-fn stream(frame: Frame, format: ResponseFormat, answers: Answers) -> Response {
+fn stream_response(frame: Frame, format: ResponseFormat, answers: Answers) -> Response {
     let progress = vec![Progress::default(); answers.len()];
     let mut begin = Stream { frame, format, answers, progress, ready: VecDeque::new(), done: false };
     if begin.format.kind == Kind::Chat {

@@ -12,11 +12,11 @@ pub(crate) fn text_of(model: &Host, token: u32) -> String {
 }
 
 /// Logarithm of a probability of 0: JSON has no infinity, and OpenAI's interface uses this number.
-const LEAST_LOGARITHM: f32 = -9999.0;
+const MIN_LOGARITHM: f32 = -9999.0;
 
 /// Returns the logarithm of a token's probability.
 pub(crate) fn logarithm(token: &TokenLogProb) -> Value {
-    token.log_probability.max(LEAST_LOGARITHM).into()
+    token.log_probability.max(MIN_LOGARITHM).into()
 }
 
 /// Returns a token with its probability: a logarithm, or a probability after the samplers.

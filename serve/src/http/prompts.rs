@@ -5,8 +5,8 @@
 use ixc_generate::generator::Request;
 use serde_json::Value;
 
-use crate::http::answer::check_places;
-use crate::http::app::Asked;
+use crate::http::answer::check_answer_count;
+use crate::http::app::RequestState;
 use crate::http::client::Client;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
@@ -21,7 +21,7 @@ use crate::serving::Host;
 /// - The field is missing or malformed.
 /// - A prompt is empty or longer than the context.
 /// - The prompts need more answers than the server has places.
-pub(crate) async fn prompts(app: &Asked, fields: &mut Fields, answers: u32) -> Result<Vec<Vec<u32>>, HttpError> {
+pub(crate) async fn prompts(app: &RequestState, fields: &mut Fields, answers: u32) -> Result<Vec<Vec<u32>>, HttpError> {
     let facts = app.model.facts();
     if facts.dimensions.is_some() {
         return Err(Refusal::no_text(&facts.name).into());
@@ -31,7 +31,7 @@ pub(crate) async fn prompts(app: &Asked, fields: &mut Fields, answers: u32) -> R
         Some(one) => vec![one],
         None => Vec::new(),
     };
-    check_places(&app.model, list.len(), answers)?;
+    check_answer_count(&app.model, list.len(), answers)?;
     if list.is_empty() || !list.iter().all(is_prompt) {
         let wrong = "prompt must be a text, a list of tokens and texts, or a list of these";
         return Err(HttpError::invalid(Some("prompt"), wrong));
@@ -39,7 +39,7 @@ pub(crate) async fn prompts(app: &Asked, fields: &mut Fields, answers: u32) -> R
     let encode = move |model: &Host, client: &Client| -> Result<Vec<Vec<u32>>, Refusal> {
         list.into_iter().map(|prompt| encoded(model, client, prompt)).collect()
     };
-    let prompts = app.watched(encode).await??;
+    let prompts = app.spawn_cancellable(encode).await??;
     match prompts.iter().position(Vec::is_empty) {
         Some(_) if prompts.len() == 1 => Err(HttpError::invalid(Some("prompt"), "prompt is empty")),
         Some(empty) => Err(HttpError::invalid(Some("prompt"), format!("prompt[{empty}] is empty"))),

@@ -30,7 +30,7 @@ const QUEUED_LINES: usize = 4096;
 /// Time limit for writing the last lines when the server ends.
 const LAST: Duration = Duration::from_secs(1);
 /// Max characters of a path or an error in a line.
-const MOST_CHARACTERS: usize = 200;
+const MAX_CHARACTERS: usize = 200;
 /// Status of a request whose client left before its answer began, as in nginx.
 const CLIENT_LEFT: u16 = 499;
 
@@ -55,7 +55,7 @@ pub struct RequestLog {
     /// Number of dropped lines.
     lost: AtomicU64,
     /// Closed when the writer has ended.
-    ended: Mutex<Receiver<()>>,
+    thread_end: Mutex<Receiver<()>>,
 }
 
 impl RequestLog {
@@ -65,7 +65,7 @@ impl RequestLog {
     /// When the system refuses the thread.
     pub fn new(format: LogFormat, mut out: impl Write + Send + 'static) -> io::Result<RequestLog> {
         let (lines, incoming) = sync_channel::<String>(QUEUED_LINES);
-        let (end, ended) = sync_channel::<()>(0);
+        let (end, thread_end) = sync_channel::<()>(0);
         let write = move || {
             // The channel closes when this thread ends.
             let _end = end;
@@ -73,7 +73,7 @@ impl RequestLog {
             incoming.iter().for_each(|line| drop(out.write_all(line.as_bytes()).and_then(|()| out.flush())));
         };
         std::thread::Builder::new().name("request log".into()).spawn(write)?;
-        Ok(RequestLog { format, lines: Some(lines), lost: AtomicU64::new(0), ended: Mutex::new(ended) })
+        Ok(RequestLog { format, lines: Some(lines), lost: AtomicU64::new(0), thread_end: Mutex::new(thread_end) })
     }
 
     /// Writes the line of a malformed head, or of a refused connection.
@@ -113,8 +113,8 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         self.lines = None;
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if ended.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
+        let thread_end = self.thread_end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if thread_end.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("the last lines of the request log were not written");
         }
     }
@@ -143,7 +143,7 @@ impl Tokens {
 
 /// The facts that handlers add.
 #[derive(Debug, Default)]
-struct Facts {
+struct HandlerFacts {
     model: Option<String>,
     tokens: Option<Tokens>,
     error: Option<String>,
@@ -152,11 +152,11 @@ struct Facts {
 /// The facts of a request for the log.
 #[derive(Debug)]
 pub(crate) struct Record {
-    begun: Instant,
+    begin: Instant,
     client: Option<SocketAddr>,
     method: String,
     path: String,
-    facts: Mutex<Facts>,
+    facts: Mutex<HandlerFacts>,
 }
 
 tokio::task_local! {
@@ -171,7 +171,7 @@ pub(crate) fn current() -> Option<Arc<Record>> {
 impl Record {
     fn new(method: &str, path: &str) -> Record {
         let (client, facts) = (None, Mutex::default());
-        Record { begun: Instant::now(), client, method: printable(method), path: printable(path), facts }
+        Record { begin: Instant::now(), client, method: printable(method), path: printable(path), facts }
     }
 
     /// Adds the name of the model that answers.
@@ -189,7 +189,7 @@ impl Record {
         self.facts().error.get_or_insert_with(|| why.to_owned());
     }
 
-    fn facts(&self) -> std::sync::MutexGuard<'_, Facts> {
+    fn facts(&self) -> std::sync::MutexGuard<'_, HandlerFacts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,8 +198,8 @@ impl Record {
     }
 
     fn text(&self, now: &str, status: u16, client_left: bool) -> String {
-        let (Record { method, path, begun, .. }, facts) = (self, self.facts());
-        let seconds = begun.elapsed().as_secs_f64();
+        let (Record { method, path, begin, .. }, facts) = (self, self.facts());
+        let seconds = begin.elapsed().as_secs_f64();
         let mut line = format!("{now} {} {method} {path} {status} {seconds:.3}s", self.client());
         if let Some(tokens) = facts.tokens {
             let Tokens { prompt, cached, generated, .. } = tokens;
@@ -218,8 +218,8 @@ impl Record {
     }
 
     fn object(&self, now: &str, status: u16, client_left: bool) -> Value {
-        let (Record { method, path, begun, .. }, facts) = (self, self.facts());
-        let rounded = |number: f64, digits: f64| Value::from((number * digits).round() / digits);
+        let (Record { method, path, begin, .. }, facts) = (self, self.facts());
+        let round_to = |number: f64, digits: f64| Value::from((number * digits).round() / digits);
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| drop(object.insert(name.to_owned(), value));
         put("time", now.into());
@@ -227,7 +227,7 @@ impl Record {
         put("method", method.as_str().into());
         put("path", path.as_str().into());
         put("status", status.into());
-        put("seconds", rounded(begun.elapsed().as_secs_f64(), 1e6));
+        put("seconds", round_to(begin.elapsed().as_secs_f64(), 1e6));
         if let Some(model) = &facts.model {
             put("model", printable(model).into());
         }
@@ -236,7 +236,7 @@ impl Record {
             put("cached_tokens", tokens.cached.into());
             put("completion_tokens", tokens.generated.into());
             if let Some(rate) = tokens.rate() {
-                put("tokens_per_second", rounded(rate, 1e3));
+                put("tokens_per_second", round_to(rate, 1e3));
             }
         }
         if client_left {
@@ -301,7 +301,7 @@ impl Drop for Line {
 fn printable(text: &str) -> String {
     let mut shown = String::new();
     for (count, c) in text.chars().enumerate() {
-        if count == MOST_CHARACTERS {
+        if count == MAX_CHARACTERS {
             shown.push_str("...");
             break;
         }

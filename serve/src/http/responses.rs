@@ -27,45 +27,45 @@ use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
 use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
-use crate::http::app::{App, Asked};
-use crate::http::conversation::{MOST_MESSAGES, conversation};
+use crate::http::app::{App, RequestState};
+use crate::http::conversation::{MAX_MESSAGES, conversation};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::http::forms;
-use crate::http::offered::{INPUT, Offered};
+use crate::http::output_format;
 use crate::http::request_fields::{self, Interface};
+use crate::http::response_tools::{INPUT, ResponseTools};
+use crate::http::sampling::{self, includes_stop};
 use crate::http::tools::Tools;
-use crate::http::wanted::{self, includes_stop};
 
 /// Answers a conversation.
 pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
     request_fields::refuse(Interface::Responses, &fields)?;
-    let app = app.of(&fields).await?;
-    let offered = Offered::of(&fields)?;
-    let chat = chat_of(&fields, &offered)?;
+    let app = app.select_model(&fields).await?;
+    let response_tools = ResponseTools::of(&fields)?;
+    let chat = chat_of(&fields, &response_tools)?;
     let tools = Tools::of_chat(&chat)?;
     let options = AnswerOptions {
-        request: wanted::request(&app, &fields, "stop").await?,
+        request: sampling::request(&app, &fields, "stop").await?,
         includes_stop: includes_stop(&fields)?,
-        single_call: !tools.parallel,
-        constraint: tools.constraint(forms::of_chat(&chat)?)?,
+        single_call: !tools.allows_parallel,
+        constraint: tools.constraint(output_format::of_chat(&chat)?)?,
         count: 1,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
-    let frame = frame_of(&fields, &app, &options.request, &offered);
-    let conversation = conversation(&chat, tools.told, app.model.facts().template.as_deref())?;
+    let frame = frame_of(&fields, &app, &options.request, &response_tools);
+    let conversation = conversation(&chat, tools.prompt_tools, app.model.facts().template.as_deref())?;
     let answers = Answer::to_conversation(&app, conversation, options).await?;
-    let items = Items { id: app.next_id(), frame, offered, ..Items::default() };
+    let items = Items { id: app.next_id(), frame, tools: response_tools, ..Items::default() };
     match streamed {
-        true => Ok(stream(items, answers)),
-        false => whole(items, answers).await.map(|object| Json(object).into_response()),
+        true => Ok(stream_response(items, answers)),
+        false => whole_response(items, answers).await.map(|object| Json(object).into_response()),
     }
 }
 
 /// Returns the members of a response that repeat its request.
-fn frame_of(fields: &Fields, app: &Asked, request: &Request, offered: &Offered) -> Map<String, Value> {
+fn frame_of(fields: &Fields, app: &RequestState, request: &Request, tools: &ResponseTools) -> Map<String, Value> {
     let Request { limit, sampling, .. } = request;
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
@@ -74,14 +74,14 @@ fn frame_of(fields: &Fields, app: &Asked, request: &Request, offered: &Offered) 
         "metadata": or("metadata", json!({})), "parallel_tool_calls": or("parallel_tool_calls", true.into()),
         "previous_response_id": null, "reasoning": or("reasoning", json!({"effort": null, "summary": null})), "store": false,
         "temperature": sampling.temperature, "text": or("text", json!({"format": {"type": "text"}})),
-        "tool_choice": or("tool_choice", "auto".into()), "tools": offered.told, "top_p": sampling.top_p,
+        "tool_choice": or("tool_choice", "auto".into()), "tools": tools.prompt_tools, "top_p": sampling.top_p,
         "truncation": "disabled", "user": or("user", Value::Null),
     });
     if let Value::Object(frame) = frame { frame } else { Map::new() }
 }
 
 /// Returns the request in the form of a chat completion.
-fn chat_of(fields: &Fields, offered: &Offered) -> Result<Fields, HttpError> {
+fn chat_of(fields: &Fields, tools: &ResponseTools) -> Result<Fields, HttpError> {
     let mut chat = Map::new();
     let mut messages = Vec::new();
     if let Some(instructions) = fields.text("instructions")? {
@@ -89,8 +89,8 @@ fn chat_of(fields: &Fields, offered: &Offered) -> Result<Fields, HttpError> {
     }
     match fields.get("input") {
         Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
-        Some(Value::Array(items)) if items.len() > MOST_MESSAGES => {
-            let wrong = format!("input has {} items, must have at most {MOST_MESSAGES}", items.len());
+        Some(Value::Array(items)) if items.len() > MAX_MESSAGES => {
+            let wrong = format!("input has {} items, must have at most {MAX_MESSAGES}", items.len());
             return Err(HttpError::invalid(Some("input"), wrong));
         }
         Some(Value::Array(items)) => {
@@ -103,7 +103,7 @@ fn chat_of(fields: &Fields, offered: &Offered) -> Result<Fields, HttpError> {
     }
     chat.insert("messages".to_owned(), messages.into());
     if fields.get("tools").is_some() {
-        chat.insert("tools".to_owned(), offered.functions.clone().into());
+        chat.insert("tools".to_owned(), tools.functions.clone().into());
     }
     let others = ["add_generation_prompt", "continue_final_message"];
     for name in ["tool_choice", "parallel_tool_calls", "chat_template_kwargs"].into_iter().chain(others) {
@@ -233,7 +233,7 @@ struct Items {
     /// Members of a response that repeat its request.
     frame: Map<String, Value>,
     /// Tools of the request.
-    offered: Offered,
+    tools: ResponseTools,
     /// Complete items.
     done: Vec<Value>,
     /// The open item, and its text.
@@ -310,7 +310,7 @@ impl Items {
     fn begin_call(&mut self, call: ToolCall) {
         self.close("completed");
         let id = self.item_id("fc");
-        let item = self.offered.call_item(&id, &ToolCall { arguments: String::new(), ..call.clone() }, "in_progress");
+        let item = self.tools.call_item(&id, &ToolCall { arguments: String::new(), ..call.clone() }, "in_progress");
         self.event("response.output_item.added", json!({"output_index": self.done.len(), "item": item}));
         let arguments = call.arguments.clone();
         self.call = Some(ToolCall { arguments: String::new(), ..call });
@@ -321,7 +321,7 @@ impl Items {
         let Some(call) = self.call.as_mut().filter(|_| !text.is_empty()) else { return };
         call.arguments.push_str(text);
         // A custom tool gets the text, without the JSON around it.
-        if !self.offered.is_custom(&call.name) {
+        if !self.tools.is_custom(&call.name) {
             let delta = json!({"item_id": self.item_id("fc"), "output_index": self.done.len(), "delta": text});
             self.event("response.function_call_arguments.delta", delta);
         }
@@ -331,8 +331,8 @@ impl Items {
         let (id, index) = (self.item_id("fc"), self.done.len());
         // The answer may end right after a complete call.
         let is_whole = serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
-        let item = self.offered.call_item(&id, call, if is_whole { "completed" } else { status });
-        if self.offered.is_custom(&call.name) {
+        let item = self.tools.call_item(&id, call, if is_whole { "completed" } else { status });
+        if self.tools.is_custom(&call.name) {
             let input = &item["input"];
             for (name, member) in
                 [("response.custom_tool_call_input.delta", "delta"), ("response.custom_tool_call_input.done", "input")]
@@ -366,10 +366,10 @@ impl Items {
             "incomplete" => json!({"reason": "max_output_tokens"}),
             _ => Value::Null,
         };
-        object["usage"] = usage.map_or(Value::Null, |Usage { prompt, reused, made }| {
+        object["usage"] = usage.map_or(Value::Null, |Usage { prompt, cached, generated }| {
             json!({
-                "input_tokens": prompt, "input_tokens_details": {"cached_tokens": reused},
-                "output_tokens": made, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + made,
+                "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": generated, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + generated,
             })
         });
         object
@@ -391,7 +391,7 @@ impl Items {
 }
 
 /// Returns the whole answer.
-async fn whole(mut items: Items, mut answers: Answers) -> Result<Value, HttpError> {
+async fn whole_response(mut items: Items, mut answers: Answers) -> Result<Value, HttpError> {
     while let Some(next) = answers.next_of_one().await? {
         match next {
             AnswerPart::Deltas(deltas) => deltas.into_iter().for_each(|delta| items.add(delta)),
@@ -402,7 +402,7 @@ async fn whole(mut items: Items, mut answers: Answers) -> Result<Value, HttpErro
 }
 
 /// Streams the answer as it is generated.
-fn stream(mut items: Items, answers: Answers) -> Response {
+fn stream_response(mut items: Items, answers: Answers) -> Response {
     let response = items.response("in_progress", None);
     items.event("response.created", json!({"response": response}));
     items.event("response.in_progress", json!({"response": response}));
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     fn chat(input: Value) -> Result<Fields, HttpError> {
-        chat_of(&Fields::new(Map::from_iter([("input".to_owned(), input)])), &Offered::default())
+        chat_of(&Fields::new(Map::from_iter([("input".to_owned(), input)])), &ResponseTools::default())
     }
 
     #[test]
@@ -453,13 +453,13 @@ mod tests {
     #[test]
     fn item_count_is_limited_before_items_are_checked() {
         // None of them is a valid item, but the error does not mention it.
-        let error = chat(vec![json!(1); MOST_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
+        let error = chat(vec![json!(1); MAX_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
         assert!(error.contains("at most"), "{error}");
     }
 
     #[test]
     fn truncated_response_items_are_marked_incomplete() {
-        let ended = |end: End| {
+        let statuses_after = |end: End| {
             let mut items = Items::default();
             items.add(Delta::Reasoning("Hm.".to_owned()));
             items.add(Delta::Content("Yes".to_owned()));
@@ -467,14 +467,14 @@ mod tests {
             let done = |(name, object): &(&str, Value)| {
                 (*name == "response.output_item.done").then(|| object["item"]["status"].clone())
             };
-            let told: Vec<Value> = items.ready.iter().filter_map(done).collect();
-            let said: Vec<Value> =
+            let event_statuses: Vec<Value> = items.ready.iter().filter_map(done).collect();
+            let statuses: Vec<Value> =
                 response["output"].as_array().unwrap().iter().map(|item| item["status"].clone()).collect();
-            assert_eq!(told, said);
-            said
+            assert_eq!(event_statuses, statuses);
+            statuses
         };
-        assert_eq!(ended(End::Token(0)), ["completed", "completed"]);
-        assert_eq!(ended(End::Limit), ["completed", "incomplete"]);
-        assert_eq!(ended(End::Context), ["completed", "incomplete"]);
+        assert_eq!(statuses_after(End::Token(0)), ["completed", "completed"]);
+        assert_eq!(statuses_after(End::Limit), ["completed", "incomplete"]);
+        assert_eq!(statuses_after(End::Context), ["completed", "incomplete"]);
     }
 }

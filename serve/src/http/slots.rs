@@ -17,6 +17,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
+use ixc_generate::generator::SlotStatus;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -37,9 +38,9 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
     let Some(model) = app.models.loaded(asked)? else { return Ok(Json(json!([]))) };
     let context = model.facts().context;
     let slots = model.status().slots;
-    let slot = |(id, slot): (usize, crate::model::Slot)| {
+    let slot = |(id, slot): (usize, SlotStatus)| {
         json!({
-            "id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached, "bytes": slot.bytes, "bytes_shared": slot.shared_bytes,
+            "id": id, "n_ctx": context, "is_processing": slot.has_request, "n_cached": slot.cached_tokens, "bytes": slot.bytes, "bytes_shared": slot.shared_bytes,
         })
     };
     Ok(Json(slots.into_iter().enumerate().map(slot).collect()))
@@ -52,7 +53,7 @@ pub(crate) async fn act(
     uri: Uri,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
-    let app = app.of_name(query(&uri, "model")).await?;
+    let app = app.select_named_model(query(&uri, "model")).await?;
     let slots = app.model.facts().parallel;
     // A name that is not UTF-8 is not the name of a slot.
     let id = id.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(id)| id);

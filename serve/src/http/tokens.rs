@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::http::app::{App, Asked};
+use crate::http::app::{App, RequestState};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::model::Refusal;
@@ -43,14 +43,14 @@ struct Piece {
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
     let (add, parse) = (flag("add_special", false)?, flag("parse_special", true)?);
     let with_pieces = flag("with_pieces", false)?;
     fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
     let content = fields.take("content");
     let encode = move |model: &Host| model.encode(content.as_ref().and_then(Value::as_str).unwrap_or(""), add, parse);
-    let tokens = app.blocking(encode).await??;
+    let tokens = app.spawn_on_thread(encode).await??;
     match with_pieces {
         true => Ok(pieces(app, tokens)),
         false => Ok(Json(Tokens { tokens }).into_response()),
@@ -58,7 +58,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result
 }
 
 /// Tokens with their texts, in parts.
-fn pieces(app: Asked, tokens: Vec<u32>) -> Response {
+fn pieces(app: RequestState, tokens: Vec<u32>) -> Response {
     let count = tokens.len().div_ceil(TOKENS_AT_ONCE).max(1);
     let part = move |number: usize| {
         let begin = if number == 0 { "{\"tokens\":[" } else { "," };
@@ -84,7 +84,7 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let mut fields = Fields::of(&body)?;
     let most = body.len().saturating_mul(TEXT_PER_BYTE).max(SHORT_TEXT);
     drop(body);
-    let app = app.of(&fields).await?;
+    let app = app.select_model(&fields).await?;
     let token = |number: Value| u32::try_from(number.as_u64()?).ok();
     let tokens = match fields.take("tokens") {
         Some(Value::Array(list)) => list.into_iter().map(token).collect::<Option<Vec<u32>>>(),
@@ -103,5 +103,5 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
         }
         model.decode(&tokens)
     };
-    Ok(Json(Content { content: app.blocking(decode).await?? }))
+    Ok(Json(Content { content: app.spawn_on_thread(decode).await?? }))
 }

@@ -21,7 +21,7 @@ use crate::http::fields::Fields;
 use crate::model::Constraint;
 
 /// Max tools of a request.
-pub(crate) const MOST_TOOLS: usize = 1024;
+pub(crate) const MAX_TOOLS: usize = 1024;
 /// Field with the tools.
 const TOOLS: &str = "tools";
 /// Field with the tool choice.
@@ -31,99 +31,103 @@ const CHOICE: &str = "tool_choice";
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     /// Tools for the prompt, as templates have them.
-    pub(crate) told: Vec<Json>,
+    pub(crate) prompt_tools: Vec<Json>,
     /// Tools that the model may call, with the schemas of their arguments.
-    callable: Vec<(String, Value)>,
+    callable_tools: Vec<(String, Value)>,
     /// Whether a tool must be called.
-    must: bool,
+    is_required: bool,
     /// Whether several tools may be called at once.
-    pub(crate) parallel: bool,
+    pub(crate) allows_parallel: bool,
 }
 
 /// The choice of tools.
 #[derive(Debug, PartialEq, Eq)]
-enum Choice {
+enum ToolChoice {
     Auto,
     None,
     Required,
     /// This one.
     One(String),
-    /// These tools, and whether one of them must be called.
-    Of(Vec<String>, bool),
+    /// Some of the tools.
+    Allowed {
+        names: Vec<String>,
+        is_required: bool,
+    },
 }
 
 impl Tools {
     /// Reads the tools of a chat completion.
     pub(crate) fn of_chat(fields: &Fields) -> Result<Tools, HttpError> {
         let tools = list(fields)?.iter().enumerate().map(|(i, tool)| function(i, tool)).collect::<Result<_, _>>()?;
-        let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-        Tools::of(tools, &choice(fields)?, parallel)
+        let allows_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
+        Tools::of(tools, &choice(fields)?, allows_parallel)
     }
 
     /// Reads the tools of a message in Anthropic's interface.
     pub(crate) fn of_messages(fields: &Fields) -> Result<Tools, HttpError> {
         let tools = list(fields)?.iter().enumerate().map(|(i, tool)| anthropic(i, tool)).collect::<Result<_, _>>()?;
-        let alone = fields.get(CHOICE).map(|choice| &choice["disable_parallel_tool_use"]);
-        let parallel = match alone {
+        let disables_parallel = fields.get(CHOICE).map(|choice| &choice["disable_parallel_tool_use"]);
+        let allows_parallel = match disables_parallel {
             None | Some(Value::Null) => true,
-            Some(Value::Bool(alone)) => !alone,
+            Some(Value::Bool(disables_parallel)) => !disables_parallel,
             Some(_) => return Err(wrong(CHOICE, "tool_choice.disable_parallel_tool_use must be true or false")),
         };
-        Tools::of(tools, &anthropic_choice(fields)?, parallel)
+        Tools::of(tools, &anthropic_choice(fields)?, allows_parallel)
     }
 
-    fn of(tools: Vec<Map<String, Value>>, choice: &Choice, parallel: bool) -> Result<Tools, HttpError> {
+    fn of(tools: Vec<Map<String, Value>>, choice: &ToolChoice, allows_parallel: bool) -> Result<Tools, HttpError> {
         let name = |function: &Map<String, Value>| function["name"].as_str().unwrap_or_default().to_owned();
         let mut names = HashSet::new();
-        if let Some(twice) = tools.iter().map(name).find(|name| !names.insert(name.clone())) {
-            return Err(wrong(TOOLS, format!("tools: two tools have the name {twice:?}; names must be unique")));
+        if let Some(duplicate) = tools.iter().map(name).find(|name| !names.insert(name.clone())) {
+            return Err(wrong(TOOLS, format!("tools: two tools have the name {duplicate:?}; names must be unique")));
         }
         let unknown = |name: &String| wrong(CHOICE, format!("tool_choice: there is no tool {name:?}"));
-        let wanted = match choice {
-            Choice::One(name) => std::slice::from_ref(name),
-            Choice::Of(wanted, _) => wanted,
-            Choice::Auto | Choice::None | Choice::Required => &[],
+        let allowed = match choice {
+            ToolChoice::One(name) => std::slice::from_ref(name),
+            ToolChoice::Allowed { names, .. } => names,
+            ToolChoice::Auto | ToolChoice::None | ToolChoice::Required => &[],
         };
-        if let Some(name) = wanted.iter().find(|name| !names.contains(*name)) {
+        if let Some(name) = allowed.iter().find(|name| !names.contains(*name)) {
             return Err(unknown(name));
         }
-        let must = matches!(choice, Choice::Required | Choice::One(_) | Choice::Of(_, true));
-        if must && names.is_empty() {
+        let is_required =
+            matches!(choice, ToolChoice::Required | ToolChoice::One(_) | ToolChoice::Allowed { is_required: true, .. });
+        if is_required && names.is_empty() {
             return Err(wrong(CHOICE, "tool_choice: the request has no tools"));
         }
-        let is_told = |name: &String| match choice {
-            Choice::None => false,
-            Choice::Of(wanted, _) => wanted.contains(name),
-            Choice::Auto | Choice::Required | Choice::One(_) => true,
+        let is_in_prompt = |name: &String| match choice {
+            ToolChoice::None => false,
+            ToolChoice::Allowed { names, .. } => names.contains(name),
+            ToolChoice::Auto | ToolChoice::Required | ToolChoice::One(_) => true,
         };
-        let is_callable = |name: &String| wanted.is_empty() || wanted.contains(name);
-        let (mut told, mut callable) = (Vec::new(), Vec::new());
+        let is_callable = |name: &String| allowed.is_empty() || allowed.contains(name);
+        let (mut prompt_tools, mut callable_tools) = (Vec::new(), Vec::new());
         for (i, function) in tools.into_iter().enumerate() {
             let name = name(&function);
-            if is_told(&name) {
+            if is_in_prompt(&name) {
                 if is_callable(&name) {
-                    callable.push((name, arguments(i, function.get("parameters"), must)?));
+                    callable_tools.push((name, arguments(i, function.get("parameters"), is_required)?));
                 }
-                told.push(json_text(&json!({"type": "function", "function": function}))?);
+                prompt_tools.push(json_text(&json!({"type": "function", "function": function}))?);
             }
         }
-        let parallel = parallel && !matches!(choice, Choice::One(_));
-        Ok(Tools { told, callable, must, parallel })
+        let allows_parallel = allows_parallel && !matches!(choice, ToolChoice::One(_));
+        Ok(Tools { prompt_tools, callable_tools, is_required, allows_parallel })
     }
 
     /// Returns the constraint of an answer: calls of tools, or content of this form.
     pub(crate) fn constraint(&self, form: Option<Constraint>) -> Result<Option<Constraint>, HttpError> {
         let calls = |otherwise| {
-            let (tools, several) = (self.callable.clone(), self.parallel);
+            let (tools, several) = (self.callable_tools.clone(), self.allows_parallel);
             Some(Constraint::Calls { tools, several, otherwise })
         };
         match form {
-            Some(Constraint::Text(_)) if self.must => {
+            Some(Constraint::Text(_)) if self.is_required => {
                 Err(wrong(CHOICE, "tool_choice and a grammar for the whole answer: only one can be followed"))
             }
             // Content is not allowed with required calls.
-            _ if self.must => Ok(calls(None)),
-            Some(form @ (Constraint::Json(_) | Constraint::Regex(_))) if !self.callable.is_empty() => {
+            _ if self.is_required => Ok(calls(None)),
+            Some(form @ (Constraint::Json(_) | Constraint::Regex(_))) if !self.callable_tools.is_empty() => {
                 Ok(calls(Some(Box::new(form))))
             }
             form => Ok(form),
@@ -142,8 +146,8 @@ fn wrong(field: &'static str, what: impl Into<String>) -> HttpError {
 fn list(fields: &Fields) -> Result<&[Value], HttpError> {
     match fields.get(TOOLS) {
         None => Ok(&[]),
-        Some(Value::Array(list)) if list.len() <= MOST_TOOLS => Ok(list),
-        Some(_) => Err(wrong(TOOLS, format!("tools must be a list of at most {MOST_TOOLS}"))),
+        Some(Value::Array(list)) if list.len() <= MAX_TOOLS => Ok(list),
+        Some(_) => Err(wrong(TOOLS, format!("tools must be a list of at most {MAX_TOOLS}"))),
     }
 }
 
@@ -193,7 +197,7 @@ fn anthropic(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
 
 /// Returns the schema of a call's arguments, always of an object. The object of a function without
 /// parameters is empty.
-fn arguments(i: usize, schema: Option<&Value>, must: bool) -> Result<Value, HttpError> {
+fn arguments(i: usize, schema: Option<&Value>, is_required: bool) -> Result<Value, HttpError> {
     let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
     let mut schema = match schema {
         None | Some(Value::Null) => return Ok(none()),
@@ -208,7 +212,7 @@ fn arguments(i: usize, schema: Option<&Value>, must: bool) -> Result<Value, Http
         Some(Value::Array(several)) => several.iter().any(|one| one == "object"),
         Some(_) => false,
     };
-    if !takes_objects && must {
+    if !takes_objects && is_required {
         return Err(wrong(TOOLS, format!("tools[{i}]: the parameters must be of the type object")));
     }
     schema.insert("type".to_owned(), "object".into());
@@ -222,45 +226,45 @@ fn arguments(i: usize, schema: Option<&Value>, must: bool) -> Result<Value, Http
 }
 
 /// Reads OpenAI's `tool_choice`.
-fn choice(fields: &Fields) -> Result<Choice, HttpError> {
-    let Some(choice) = fields.get(CHOICE) else { return Ok(Choice::Auto) };
+fn choice(fields: &Fields) -> Result<ToolChoice, HttpError> {
+    let Some(choice) = fields.get(CHOICE) else { return Ok(ToolChoice::Auto) };
     let expected = || {
         HttpError::unsupported(CHOICE, "a tool_choice other than auto, none, required, a function and allowed_tools")
     };
     let name = |of: &Value| of["function"]["name"].as_str().or_else(|| of["name"].as_str()).map(str::to_owned);
     let word = choice.as_str().or_else(|| choice["type"].as_str());
     match word {
-        Some("auto") => Ok(Choice::Auto),
-        Some("none") => Ok(Choice::None),
+        Some("auto") => Ok(ToolChoice::Auto),
+        Some("none") => Ok(ToolChoice::None),
         // Mistral's clients send `any`.
-        Some("required" | "any") => Ok(Choice::Required),
+        Some("required" | "any") => Ok(ToolChoice::Required),
         Some("function" | "custom") => {
-            name(choice).map(Choice::One).ok_or_else(|| wrong(CHOICE, "tool_choice names no function"))
+            name(choice).map(ToolChoice::One).ok_or_else(|| wrong(CHOICE, "tool_choice names no function"))
         }
         Some("allowed_tools") => {
             let of = choice.get("allowed_tools").unwrap_or(choice);
             let names = of["tools"].as_array().and_then(|tools| tools.iter().map(name).collect::<Option<Vec<_>>>());
             let names = names.filter(|names| !names.is_empty());
-            let must = match of["mode"].as_str() {
+            let is_required = match of["mode"].as_str() {
                 Some("auto") => false,
                 Some("required") => true,
                 _ => return Err(wrong(CHOICE, "tool_choice: the mode of allowed_tools must be auto or required")),
             };
             let names = names.ok_or_else(|| wrong(CHOICE, "tool_choice: allowed_tools must name functions"))?;
-            Ok(Choice::Of(names, must))
+            Ok(ToolChoice::Allowed { names, is_required })
         }
         _ => Err(expected()),
     }
 }
 
 /// Reads Anthropic's `tool_choice`.
-fn anthropic_choice(fields: &Fields) -> Result<Choice, HttpError> {
-    let Some(choice) = fields.get(CHOICE) else { return Ok(Choice::Auto) };
+fn anthropic_choice(fields: &Fields) -> Result<ToolChoice, HttpError> {
+    let Some(choice) = fields.get(CHOICE) else { return Ok(ToolChoice::Auto) };
     match (choice["type"].as_str(), choice["name"].as_str()) {
-        (Some("auto"), _) => Ok(Choice::Auto),
-        (Some("none"), _) => Ok(Choice::None),
-        (Some("any"), _) => Ok(Choice::Required),
-        (Some("tool"), Some(name)) => Ok(Choice::One(name.to_owned())),
+        (Some("auto"), _) => Ok(ToolChoice::Auto),
+        (Some("none"), _) => Ok(ToolChoice::None),
+        (Some("any"), _) => Ok(ToolChoice::Required),
+        (Some("tool"), Some(name)) => Ok(ToolChoice::One(name.to_owned())),
         _ => Err(wrong(CHOICE, "tool_choice must be of type auto, none, any, or tool with a name")),
     }
 }
@@ -282,8 +286,8 @@ mod tests {
         let tools = json!([named("a"), named("b")]);
         let tools = Tools::of_chat(&fields(json!({"tools": tools, "tool_choice": choice})));
         let tools = tools.map_err(|error| error.message().to_owned())?;
-        let callable = tools.callable.into_iter().map(|(name, _)| name).collect();
-        Ok((tools.told.len(), callable, tools.must, tools.parallel))
+        let callable_tools = tools.callable_tools.into_iter().map(|(name, _)| name).collect();
+        Ok((tools.prompt_tools.len(), callable_tools, tools.is_required, tools.allows_parallel))
     }
 
     #[test]
@@ -360,7 +364,7 @@ mod tests {
             (json!([named("a\n")]), "no call can have"),
             (json!([named(&"a".repeat(257))]), "no call can have"),
             (json!([named("a"), named("b"), named("a")]), "two tools have the name \"a\""),
-            (json!(vec![named("a"); MOST_TOOLS + 1]), "must be a list of at most"),
+            (json!(vec![named("a"); MAX_TOOLS + 1]), "must be a list of at most"),
         ] {
             let wrong = Tools::of_chat(&fields(json!({"tools": tools}))).unwrap_err();
             assert!(wrong.message().contains(says), "{tools}: {wrong:?}");

@@ -46,7 +46,7 @@ pub struct Handle {
 
 /// State of a request.
 #[derive(Debug)]
-pub enum Polled {
+pub enum PollResult {
     /// An event.
     Event(Event),
     /// No new event.
@@ -77,13 +77,13 @@ impl Host {
 
 impl Handle {
     /// Returns the next event without waiting.
-    pub fn poll(&mut self) -> Polled {
+    pub fn poll(&mut self) -> PollResult {
         match self.events.try_recv() {
-            Ok(event) => Polled::Event(self.seen(event)),
-            Err(TryRecvError::Empty) => Polled::Nothing,
+            Ok(event) => PollResult::Event(self.note_end(event)),
+            Err(TryRecvError::Empty) => PollResult::Nothing,
             Err(TryRecvError::Disconnected) => {
                 self.is_over = true;
-                Polled::Over
+                PollResult::Over
             }
         }
     }
@@ -96,7 +96,7 @@ impl Handle {
     pub fn wait(&mut self) -> Option<Event> {
         let event = self.events.blocking_recv();
         self.is_over |= event.is_none();
-        event.map(|event| self.seen(event))
+        event.map(|event| self.note_end(event))
     }
 
     /// Ends the request; its computed prefix stays for reuse.
@@ -107,7 +107,7 @@ impl Handle {
         self.is_over
     }
 
-    fn seen(&mut self, event: Event) -> Event {
+    fn note_end(&mut self, event: Event) -> Event {
         self.is_over |= matches!(event, Event::Ended { .. } | Event::Failed(_));
         event
     }
@@ -121,7 +121,7 @@ impl Stream for Handle {
         if matches!(polled, Poll::Ready(None)) {
             self.is_over = true;
         }
-        polled.map(|event| event.map(|event| self.seen(event)))
+        polled.map(|event| event.map(|event| self.note_end(event)))
     }
 }
 
@@ -156,13 +156,13 @@ mod tests {
         let [mut waited, mut polled, mut streamed] =
             host.submit_all([(); 3].map(|()| request(&host, 6))).unwrap().try_into().unwrap();
         let expected = of(std::iter::from_fn(|| waited.wait()).collect());
-        assert!(waited.is_over() && matches!(waited.poll(), Polled::Over));
+        assert!(waited.is_over() && matches!(waited.poll(), PollResult::Over));
         let mut events = Vec::new();
         loop {
             match polled.poll() {
-                Polled::Event(event) => events.push(event),
-                Polled::Nothing => std::thread::yield_now(),
-                Polled::Over => break,
+                PollResult::Event(event) => events.push(event),
+                PollResult::Nothing => std::thread::yield_now(),
+                PollResult::Over => break,
             }
         }
         assert_eq!(of(events), expected);

@@ -30,8 +30,8 @@ use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::loaded_model::{LoadOptions, LongestContext, UnloadedModel};
 
 /// Time that a model without room waits for others to finish, and time between checks.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(50);
+const MAX_WAIT: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A model that can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct ModelQuery<'q> {
 
 /// A model in the list.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ModelEntry {
     /// Name of the model.
     pub name: String,
     /// The model, if it is loaded.
@@ -64,7 +64,7 @@ pub struct Listed {
 
 /// Options for loading models.
 #[derive(Debug)]
-struct Loading {
+struct LoadSettings {
     load: LoadOptions,
     host: Options,
     /// Bytes for all models.
@@ -73,19 +73,19 @@ struct Loading {
 
 /// Loaded model.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedHost {
     host: Arc<Host>,
     /// Bytes that count against the budget.
     bytes: Option<u64>,
     /// Time of the last request.
-    used: u64,
+    last_use: u64,
 }
 
 /// Mutable state.
 #[derive(Debug, Default)]
 struct State {
     /// One entry for each source.
-    loaded: Vec<Option<Loaded>>,
+    loaded: Vec<Option<LoadedHost>>,
     clock: u64,
 }
 
@@ -96,7 +96,7 @@ pub struct Registry {
     /// Whether each model is an embedding model, once that is known.
     kinds: Vec<OnceLock<bool>>,
     /// `None` if there is one model, which stays loaded.
-    loading: Option<Loading>,
+    loading: Option<LoadSettings>,
     state: Mutex<State>,
     /// Lock that is held while a model is loaded.
     turn: Mutex<()>,
@@ -107,7 +107,7 @@ impl Registry {
     pub fn one(host: impl Into<Arc<Host>>) -> Registry {
         let host = host.into();
         let sources = vec![Source { name: host.facts.name.clone(), path: None }];
-        let loaded = vec![Some(Loaded { host, bytes: None, used: 0 })];
+        let loaded = vec![Some(LoadedHost { host, bytes: None, last_use: 0 })];
         let state = Mutex::new(State { loaded, clock: 0 });
         Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
     }
@@ -125,7 +125,7 @@ impl Registry {
         let loaded = sources.iter().map(|_| None).collect();
         let kinds = sources.iter().map(|_| OnceLock::new()).collect();
         let state = Mutex::new(State { loaded, clock: 0 });
-        Registry { sources, kinds, loading: Some(Loading { load, host, total }), state, turn: Mutex::new(()) }
+        Registry { sources, kinds, loading: Some(LoadSettings { load, host, total }), state, turn: Mutex::new(()) }
     }
 
     /// Returns the memory for all models together, if it is bounded.
@@ -134,15 +134,15 @@ impl Registry {
     }
 
     /// Returns all models, loaded or not.
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<ModelEntry> {
         let state = self.state();
         let loaded = state.loaded.iter();
-        let listed = |(source, loaded): (&Source, &Option<Loaded>)| Listed {
+        let entry = |(source, loaded): (&Source, &Option<LoadedHost>)| ModelEntry {
             name: source.name.clone(),
             model: loaded.as_ref().map(|loaded| Arc::clone(&loaded.host)),
             memory: loaded.as_ref().and_then(|loaded| loaded.bytes),
         };
-        self.sources.iter().zip(loaded).map(listed).collect()
+        self.sources.iter().zip(loaded).map(entry).collect()
     }
 
     /// Returns the model of a query, if it is loaded.
@@ -150,7 +150,7 @@ impl Registry {
     /// # Errors
     /// [`Refusal::NoModel`] if no model has this name.
     pub fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
-        Ok(self.number(query, false)?.and_then(|number| self.take(number)))
+        Ok(self.index_of(query, false)?.and_then(|number| self.loaded_host(number)))
     }
 
     /// Returns the model of a query, and loads it first if necessary. Loading may take minutes and
@@ -161,10 +161,10 @@ impl Registry {
     /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] if models that would have to be unloaded are
     /// answering; [`Refusal::NotLoaded`] if it cannot be loaded.
     pub fn load(&self, query: ModelQuery<'_>) -> Result<Arc<Host>, Refusal> {
-        let number = self.number(query, true)?.unwrap_or(0);
+        let number = self.index_of(query, true)?.unwrap_or(0);
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // Another request may have loaded it meanwhile.
-        match self.take(number) {
+        match self.loaded_host(number) {
             Some(host) => Ok(host),
             None => self.open(number),
         }
@@ -173,9 +173,9 @@ impl Registry {
     /// Finishes the current requests, and unloads all models. Returns the expert use if there is
     /// only one model.
     pub(crate) fn end(&self) -> Option<ExpertUse> {
-        let loaded: Vec<Loaded> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
-        let mut used: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
-        used.pop().flatten().filter(|_| self.sources.len() == 1)
+        let loaded: Vec<LoadedHost> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
+        let mut uses: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
+        uses.pop().flatten().filter(|_| self.sources.len() == 1)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -184,7 +184,7 @@ impl Registry {
 
     /// Returns the index of a query's model. Returns `None` if files would have to be opened, and
     /// may not be.
-    fn number(&self, query: ModelQuery<'_>, may_open: bool) -> Result<Option<usize>, Refusal> {
+    fn index_of(&self, query: ModelQuery<'_>, may_open: bool) -> Result<Option<usize>, Refusal> {
         if self.sources.len() == 1 {
             return Ok(Some(0));
         }
@@ -210,17 +210,17 @@ impl Registry {
     /// Whether a model is an embedding model. A file that cannot be opened gives an error when it
     /// is loaded.
     fn gives_embeddings(&self, number: usize) -> bool {
-        let is_asked = self.loading.as_ref().is_some_and(|loading| loading.load.embeddings);
-        let of = |path| is_asked || gives_embeddings(path).unwrap_or(false);
+        let is_requested = self.loading.as_ref().is_some_and(|loading| loading.load.embeddings);
+        let of = |path| is_requested || gives_embeddings(path).unwrap_or(false);
         *self.kinds[number].get_or_init(|| of(self.sources[number].path.as_deref()))
     }
 
     /// Returns a model, if it is loaded.
-    fn take(&self, number: usize) -> Option<Arc<Host>> {
+    fn loaded_host(&self, number: usize) -> Option<Arc<Host>> {
         let state = &mut *self.state();
         state.clock += 1;
         let loaded = state.loaded[number].as_mut()?;
-        loaded.used = state.clock;
+        loaded.last_use = state.clock;
         Some(Arc::clone(&loaded.host))
     }
 
@@ -228,11 +228,11 @@ impl Registry {
     fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
         let name = &self.sources[number].name;
         let failed = |message: String| Refusal::NotLoaded { name: name.clone(), message };
-        let Some(Loading { load, host, total }) = &self.loading else {
+        let Some(LoadSettings { load, host, total }) = &self.loading else {
             return Err(Refusal::Ending);
         };
         let path = self.sources[number].path.as_deref();
-        let kept = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
+        let prompt_cache_bytes = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
         let mut options = LoadOptions { embeddings: self.gives_embeddings(number), ..load.clone() };
         let before = memory_estimate::process_bytes();
         let mut model = UnloadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;
@@ -241,31 +241,34 @@ impl Registry {
             // Each model has a share of the memory, so that all can be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
             let run = engine::Options { memory: Some(share), ..options.run.clone() };
-            options.run.context =
-                Some(budget::longest_context(plan, &run, kept).map_err(|error| failed(error.to_string()))?);
+            options.run.context = Some(
+                budget::longest_context(plan, &run, prompt_cache_bytes).map_err(|error| failed(error.to_string()))?,
+            );
         }
-        let own = budget::needed(plan, &options.run).map_err(|error| failed(error.to_string()))?.saturating_add(kept);
+        let own = budget::needed(plan, &options.run)
+            .map_err(|error| failed(error.to_string()))?
+            .saturating_add(prompt_cache_bytes);
         // Loading frees this memory.
         let unloaded_bytes = memory_estimate::process_bytes().saturating_sub(before);
-        let wanted = own.min(*total);
+        let needed_bytes = own.min(*total);
         let begin = Instant::now();
         let free = loop {
-            let (free, unloaded, answering) = self.make_room(wanted, *total);
+            let (free, unloaded, answering) = self.make_room(needed_bytes, *total);
             // Outside of the lock: this may take as long as a step, and writes the prompt cache.
             let has_unloaded = !unloaded.is_empty();
             unloaded.iter().for_each(|host| drop(host.end()));
-            if free >= wanted {
+            if free >= needed_bytes {
                 break free;
             }
-            if !has_unloaded && begin.elapsed() > PATIENCE {
+            if !has_unloaded && begin.elapsed() > MAX_WAIT {
                 return Err(Refusal::NoRoom { name: name.clone(), others: answering.join(", ") });
             }
-            sleep(LOOK);
+            sleep(CHECK_INTERVAL);
         };
         // If all of the model fits, the default limit applies. Otherwise it gets the rest of the
         // budget, which counts the whole process.
         let process = || memory_estimate::process_bytes().saturating_sub(unloaded_bytes);
-        options.run.memory = (own > free).then(|| process().saturating_add(free).saturating_sub(kept));
+        options.run.memory = (own > free).then(|| process().saturating_add(free).saturating_sub(prompt_cache_bytes));
         let loaded = model.load(&options).map_err(|error| failed(error.to_string()))?;
         let prompts = host.prompts.clone().map(|prompts| ixc_generate::prompt_cache::Options {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
@@ -276,28 +279,28 @@ impl Registry {
         let opened = Arc::new(opened);
         let state = &mut *self.state();
         state.clock += 1;
-        let (bytes, used) = (Some(wanted), state.clock);
-        state.loaded[number] = Some(Loaded { host: Arc::clone(&opened), bytes, used });
-        tracing::info!(name, bytes = wanted, context = opened.facts.context, "loaded");
+        let (bytes, last_use) = (Some(needed_bytes), state.clock);
+        state.loaded[number] = Some(LoadedHost { host: Arc::clone(&opened), bytes, last_use });
+        tracing::info!(name, bytes = needed_bytes, context = opened.facts.context, "loaded");
         Ok(opened)
     }
 
-    /// Unloads idle models, the least recently requested first, until `wanted` bytes are free or
+    /// Unloads idle models, the least recently requested first, until `needed_bytes` are free or
     /// none is idle. Returns the free bytes, the unloaded models, and the names of the remaining
     /// ones.
-    fn make_room(&self, wanted: u64, total: u64) -> (u64, Vec<Arc<Host>>, Vec<String>) {
+    fn make_room(&self, needed_bytes: u64, total: u64) -> (u64, Vec<Arc<Host>>, Vec<String>) {
         let state = &mut *self.state();
         let mut unloaded = Vec::new();
         loop {
-            let held = state.loaded.iter().flatten().filter_map(|loaded| loaded.bytes);
-            let free = total.saturating_sub(held.fold(0, u64::saturating_add));
+            let loaded_bytes = state.loaded.iter().flatten().filter_map(|loaded| loaded.bytes);
+            let free = total.saturating_sub(loaded_bytes.fold(0, u64::saturating_add));
             // A new request has to lock this state first.
             let idle = state
                 .loaded
                 .iter_mut()
                 .filter(|loaded| loaded.as_ref().is_some_and(|loaded| Arc::strong_count(&loaded.host) == 1));
-            let oldest = idle.min_by_key(|loaded| loaded.as_ref().map(|loaded| loaded.used));
-            match oldest.filter(|_| free < wanted).and_then(Option::take) {
+            let oldest = idle.min_by_key(|loaded| loaded.as_ref().map(|loaded| loaded.last_use));
+            match oldest.filter(|_| free < needed_bytes).and_then(Option::take) {
                 Some(loaded) => {
                     tracing::info!(name = loaded.host.facts.name, "unloaded");
                     unloaded.push(loaded.host);

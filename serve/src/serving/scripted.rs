@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::thread::{Message, Submission};
 use super::{Host, Options};
-use crate::model::Facts;
+use crate::model::ModelFacts;
 
 /// Text that the thread writes, and the last request.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Script {
 /// script.
 pub(crate) fn host(template: &str, script: Arc<Script>) -> Host {
     let tokenizer = ixc_compile::model::tokenizer(&ixc_compile::demo::open().unwrap()).unwrap();
-    let facts = Facts {
+    let facts = ModelFacts {
         name: "scripted".into(),
         context: 1 << 20,
         trained_context: 1 << 20,
@@ -63,7 +63,7 @@ pub(crate) fn host(template: &str, script: Arc<Script>) -> Host {
         parallel: 4,
         queue: 8,
         template: Some(template.to_owned()),
-        ..Facts::default()
+        ..ModelFacts::default()
     };
     let options = Options { name: facts.name.clone(), queue: facts.queue, ..Options::default() };
     let template = ChatTemplate::from_source(template).unwrap();

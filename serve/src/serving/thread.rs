@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::model::{Embeddings, ExpertsAction, Refusal, SlotAction, SlotDone, Status};
+use crate::model::{Embeddings, ExpertsAction, Refusal, SlotAction, Status};
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 use serde_json::{Value, json};
@@ -23,18 +23,18 @@ use tokio::sync::oneshot;
 
 use super::invalid;
 use ixc_generate::expert_use::ExpertUse;
-use ixc_generate::generator::{Event, Request};
+use ixc_generate::generator::{Event, Request, SlotSize};
 
 /// Interval of the idle thread's status updates.
-const BEAT: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Message to the thread.
 pub(super) enum Message {
     Request(Box<Submission>),
-    Slot(SlotWish),
-    Logits(LogitsWish),
+    Slot(SlotRequest),
+    Logits(LogitsRequest),
     Experts(ExpertsAction, Reply<Value>),
-    Embed(Texts),
+    Embed(EmbeddingTexts),
     /// The last message.
     End,
 }
@@ -43,14 +43,14 @@ pub(super) enum Message {
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// Action on a sequence, requested by a client.
-pub(super) struct SlotWish {
+pub(super) struct SlotRequest {
     pub(super) number: usize,
     pub(super) action: SlotAction,
-    pub(super) done: Reply<SlotDone>,
+    pub(super) done: Reply<SlotSize>,
 }
 
 /// Tokens whose logits a client wants.
-pub(super) struct LogitsWish {
+pub(super) struct LogitsRequest {
     pub(super) tokens: Vec<u32>,
     pub(super) done: Reply<Vec<f32>>,
 }
@@ -78,7 +78,7 @@ impl Shared {
 }
 
 /// Texts to embed, on their way to the thread.
-pub(super) struct Texts {
+pub(super) struct EmbeddingTexts {
     pub(super) tokens: Vec<Vec<u32>>,
     pub(super) dimensions: Option<usize>,
     pub(super) done: Reply<Embeddings>,
@@ -93,19 +93,19 @@ pub(super) trait Work {
     fn request(&mut self, submission: Submission);
 
     /// Performs an action on a sequence as soon as possible.
-    fn slot(&mut self, wish: SlotWish);
+    fn slot(&mut self, request: SlotRequest);
 
     /// Computes logits in the next sequence without a request.
-    fn logits(&mut self, wish: LogitsWish);
+    fn logits(&mut self, request: LogitsRequest);
 
     /// Begins a request for vectors.
-    fn embed(&mut self, texts: Texts);
+    fn embed(&mut self, texts: EmbeddingTexts);
 
     /// Returns requests whose clients have gone.
-    fn gone(&self) -> Vec<Self::Id>;
+    fn disconnected(&self) -> Vec<Self::Id>;
 
     /// Forgets a request that has not ended.
-    fn forget(&mut self, id: Self::Id);
+    fn cancel(&mut self, id: Self::Id);
 
     /// Whether there are no requests.
     fn is_idle(&self) -> bool;
@@ -137,17 +137,17 @@ pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUs
     while open || !work.is_idle() {
         work.publish();
         if work.is_idle() {
-            match incoming.recv_timeout(BEAT) {
-                Ok(message) => open &= take(&mut work, message),
+            match incoming.recv_timeout(STATUS_INTERVAL) {
+                Ok(message) => open &= handle_message(&mut work, message),
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => open = false,
             }
         }
         while let Ok(message) = incoming.try_recv() {
-            open &= take(&mut work, message);
+            open &= handle_message(&mut work, message);
         }
-        for id in work.gone() {
-            work.forget(id);
+        for id in work.disconnected() {
+            work.cancel(id);
             work.status().cancelled += 1;
         }
         // A panic fails the requests of this step; later requests are computed.
@@ -161,12 +161,12 @@ pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUs
 }
 
 /// Handles a message; returns whether there may be more.
-fn take(work: &mut impl Work, message: Message) -> bool {
+fn handle_message(work: &mut impl Work, message: Message) -> bool {
     match message {
         Message::End => return false,
         Message::Request(submission) => work.request(*submission),
-        Message::Slot(wish) => work.slot(wish),
-        Message::Logits(wish) => work.logits(wish),
+        Message::Slot(request) => work.slot(request),
+        Message::Logits(request) => work.logits(request),
         Message::Embed(texts) => work.embed(texts),
         Message::Experts(action, done) => {
             let used = ExpertUse::of(work.engine());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::model::{Experts, Refusal, Slot, SlotAction, SlotDone, Status};
+use crate::model::{ExpertCounts, Refusal, SlotAction, Status};
 use ixc_files::Guard;
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::saved;
@@ -15,9 +15,9 @@ use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::thread::{LogitsWish, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{EmbeddingTexts, LogitsRequest, Shared, SlotRequest, Submission, Work};
 use ixc_generate::Error;
-use ixc_generate::generator::{End, Event, Generator, RequestId};
+use ixc_generate::generator::{End, Event, Generator, RequestId, SlotSize, StepRows};
 use ixc_generate::speculate::Tally;
 
 /// Client of a request in progress.
@@ -38,9 +38,9 @@ impl Client {
 }
 
 /// Returns the counters of streamed experts in the client's form.
-fn experts(stats: &stats::Stats) -> Experts {
+fn experts(stats: &stats::Stats) -> ExpertCounts {
     let (sum, drive) = (GroupStats::sum(&stats.groups), &stats.drive);
-    Experts {
+    ExpertCounts {
         hits: sum.hits,
         foreseen: sum.foreseen,
         on_the_way: sum.on_the_way,
@@ -60,51 +60,50 @@ pub(super) struct Worker<'s> {
     shared: &'s Shared,
     /// Folder for saved sequences, and actions that wait for a free slot.
     folder: Option<PathBuf>,
-    wishes: Vec<SlotWish>,
+    slot_requests: Vec<SlotRequest>,
     /// Tokens that wait for a free slot, to get their logits.
-    logits: Vec<LogitsWish>,
+    logits_requests: Vec<LogitsRequest>,
 }
 
 impl<'s> Worker<'s> {
     pub(super) fn new(generator: Generator, shared: &'s Shared, folder: Option<PathBuf>) -> Worker<'s> {
         let (clients, status) = (HashMap::new(), Status::default());
-        Worker { generator, clients, status, shared, folder, wishes: Vec::new(), logits: Vec::new() }
+        Worker { generator, clients, status, shared, folder, slot_requests: Vec::new(), logits_requests: Vec::new() }
     }
 
     /// Performs the waiting actions on slots without a request.
-    fn grant(&mut self) {
-        let busy: Vec<bool> = self.generator.slots().map(|(_, active)| active).collect();
-        let is_busy = |wish: &SlotWish| busy.get(wish.number).copied().unwrap_or(false);
-        let (later, now) = std::mem::take(&mut self.wishes).into_iter().partition(is_busy);
-        self.wishes = later;
-        for SlotWish { number, action, done } in now {
+    fn serve_slots(&mut self) {
+        let busy_slots: Vec<bool> = self.generator.slots().map(|slot| slot.has_request).collect();
+        let is_busy = |request: &SlotRequest| busy_slots.get(request.number).copied().unwrap_or(false);
+        let (later, now) = std::mem::take(&mut self.slot_requests).into_iter().partition(is_busy);
+        self.slot_requests = later;
+        for SlotRequest { number, action, done } in now {
             let folder = self.folder.clone().unwrap_or_default();
-            let result = self.act(number, &action, &folder).map_err(|error| told_of_slot(&error, &folder));
+            let result = self.act(number, &action, &folder).map_err(|error| slot_refusal(&error, &folder));
             self.publish();
             let _ = done.send(result);
         }
-        for LogitsWish { tokens, done } in std::mem::take(&mut self.logits) {
+        for LogitsRequest { tokens, done } in std::mem::take(&mut self.logits_requests) {
             match self.generator.idle_slot() {
                 Some(number) => {
                     let logits = self.generator.logits(number, &tokens);
                     let _ = done.send(logits.map_err(|error| Refusal::Invalid { message: error.to_string() }));
                 }
-                None => self.logits.push(LogitsWish { tokens, done }),
+                None => self.logits_requests.push(LogitsRequest { tokens, done }),
             }
         }
     }
 
-    fn act(&mut self, number: usize, action: &SlotAction, folder: &Path) -> Result<SlotDone, Error> {
-        let (tokens, bytes) = match action {
+    fn act(&mut self, number: usize, action: &SlotAction, folder: &Path) -> Result<SlotSize, Error> {
+        match action {
             SlotAction::Save(name) => {
                 // Existing files of other kinds stay.
                 let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
-                self.generator.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
+                self.generator.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)
             }
-            SlotAction::Restore(name) => self.generator.restore_slot(number, &folder.join(name))?,
-            SlotAction::Erase => (self.generator.erase_slot(number)?, 0),
-        };
-        Ok(SlotDone { tokens, bytes })
+            SlotAction::Restore(name) => self.generator.restore_slot(number, &folder.join(name)),
+            SlotAction::Erase => Ok(SlotSize { tokens: self.generator.erase_slot(number)?, bytes: 0 }),
+        }
     }
 
     /// Removes a client whose request is over, and sends the last event.
@@ -116,7 +115,7 @@ impl<'s> Worker<'s> {
         match &last {
             Event::Ended { end, .. } => {
                 self.status.ended += 1;
-                self.status.bounded += u64::from(matches!(end, End::Limit | End::Context));
+                self.status.truncated += u64::from(matches!(end, End::Limit | End::Context));
                 self.status.distributions.whole.add(client.submitted.elapsed().as_secs_f64());
             }
             _ => self.status.failed += 1,
@@ -128,7 +127,7 @@ impl<'s> Worker<'s> {
 }
 
 /// Converts an error about a slot's file to the error for the client.
-fn told_of_slot(error: &Error, folder: &Path) -> Refusal {
+fn slot_refusal(error: &Error, folder: &Path) -> Refusal {
     // Errors of writing contain the whole path: remove the folder.
     let message = error.to_string().replace(&format!("{}/", folder.display()), "");
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -157,24 +156,24 @@ impl Work for Worker<'_> {
         }
     }
 
-    fn slot(&mut self, wish: SlotWish) {
-        self.wishes.push(wish);
+    fn slot(&mut self, request: SlotRequest) {
+        self.slot_requests.push(request);
     }
 
-    fn logits(&mut self, wish: LogitsWish) {
-        self.logits.push(wish);
+    fn logits(&mut self, request: LogitsRequest) {
+        self.logits_requests.push(request);
     }
 
-    fn embed(&mut self, texts: Texts) {
+    fn embed(&mut self, texts: EmbeddingTexts) {
         // Such a request has been refused earlier.
         let _ = texts.done.send(Err(Refusal::Ending));
     }
 
-    fn gone(&self) -> Vec<RequestId> {
+    fn disconnected(&self) -> Vec<RequestId> {
         self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id).collect()
     }
 
-    fn forget(&mut self, id: RequestId) {
+    fn cancel(&mut self, id: RequestId) {
         self.generator.cancel(id);
         if self.clients.remove(&id).is_some_and(|client| !client.has_begun) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -194,18 +193,18 @@ impl Work for Worker<'_> {
     }
 
     fn step(&mut self) {
-        self.grant();
-        let (begin, before) = (Instant::now(), self.generator.active());
+        self.serve_slots();
+        let (begin, before) = (Instant::now(), self.generator.active_requests());
         let events = self.generator.step();
-        let begun = events.iter().filter(|(_, event)| matches!(event, Event::Begun { .. })).count();
-        let busy = before + begun;
+        let admitted = events.iter().filter(|(_, event)| matches!(event, Event::Begun { .. })).count();
+        let busy_slots = before + admitted;
         let now = Instant::now();
         let took = (now - begin).as_secs_f64();
-        let (rows, prompts) = self.generator.last_rows();
+        let StepRows { total: rows, prompt: prompts } = self.generator.last_rows();
         if rows > 0 {
             self.status.steps += 1;
             self.status.rows += rows as u64;
-            self.status.busy += busy as u64;
+            self.status.busy_slots += busy_slots as u64;
             self.status.distributions.rows.add(rows as f64);
             self.status.prompt_tokens += prompts as u64;
             let seconds = if prompts > 0 { &mut self.status.prompt_seconds } else { &mut self.status.decode_seconds };
@@ -225,7 +224,7 @@ impl Work for Worker<'_> {
                 }
                 Event::Token { .. } => {
                     let Some(client) = self.clients.get_mut(&id) else { continue };
-                    self.status.made_tokens += 1;
+                    self.status.generated_tokens += 1;
                     let distributions = &mut self.status.distributions;
                     match client.last_token.replace(now) {
                         None => distributions.first_token.add((now - client.submitted).as_secs_f64()),
@@ -248,17 +247,15 @@ impl Work for Worker<'_> {
     }
 
     fn publish(&mut self) {
-        self.status.active = self.generator.active();
+        self.status.active = self.generator.active_requests();
         self.status.recent = self.generator.recent_slot();
-        let Tally { drafted, accepted, drafts, .. } = self.generator.guessed();
+        let Tally { drafted, accepted, drafts, .. } = self.generator.speculation_tally();
         (self.status.drafted_tokens, self.status.accepted_tokens, self.status.drafts) = (drafted, accepted, drafts);
-        let kept = self.generator.kept();
-        (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
-        let held = self.generator.slots().zip(self.generator.slot_bytes());
-        let slot = |((cached, active), (bytes, shared_bytes))| Slot { cached, active, bytes, shared_bytes };
-        self.status.slots = held.map(slot).collect();
-        let most = self.status.slots.iter().map(|slot| slot.cached).max();
-        self.status.most_held = self.status.most_held.max(most.unwrap_or(0));
+        let cache = self.generator.prompt_cache_tally();
+        (self.status.prompt_cache_memory, self.status.prompt_cache_folder) = (cache.memory, cache.folder);
+        self.status.slots = self.generator.slots().collect();
+        let most = self.status.slots.iter().map(|slot| slot.cached_tokens).max();
+        self.status.max_slot_tokens = self.status.max_slot_tokens.max(most.unwrap_or(0));
         let engine = self.generator.model().engine();
         self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
         self.status.states = engine.state_bytes();

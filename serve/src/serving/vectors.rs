@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::model::{Embeddings, Refusal, Slot, Status};
+use crate::model::{Embeddings, Refusal, Status};
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 
 use super::invalid;
-use super::thread::{LogitsWish, Reply, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{EmbeddingTexts, LogitsRequest, Reply, Shared, SlotRequest, Submission, Work};
 use ixc_generate::Error;
 use ixc_generate::embedding::{Embedder, TextId};
 
@@ -18,7 +18,7 @@ struct Client {
     ids: Vec<TextId>,
     /// Vectors by text; empty until computed.
     vectors: Vec<Vec<f32>>,
-    left: usize,
+    missing: usize,
     tokens: usize,
     dimensions: Option<usize>,
     done: Reply<Embeddings>,
@@ -29,7 +29,7 @@ pub(super) struct Worker<'s> {
     embedder: Embedder,
     clients: HashMap<u64, Client>,
     /// Request of each text, and the text's index in it.
-    of_text: HashMap<TextId, (u64, usize)>,
+    request_of_text: HashMap<TextId, (u64, usize)>,
     /// Requests so far.
     count: u64,
     status: Status,
@@ -38,8 +38,8 @@ pub(super) struct Worker<'s> {
 
 impl<'s> Worker<'s> {
     pub(super) fn new(embedder: Embedder, shared: &'s Shared) -> Worker<'s> {
-        let (clients, of_text) = (HashMap::new(), HashMap::new());
-        Worker { embedder, clients, of_text, count: 0, status: Status::default(), shared }
+        let (clients, request_of_text) = (HashMap::new(), HashMap::new());
+        Worker { embedder, clients, request_of_text, count: 0, status: Status::default(), shared }
     }
 
     /// Cancels everything that a request still computes.
@@ -47,7 +47,7 @@ impl<'s> Worker<'s> {
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         for id in &client.ids {
             self.embedder.cancel(*id);
-            self.of_text.remove(id);
+            self.request_of_text.remove(id);
         }
     }
 
@@ -64,17 +64,17 @@ impl<'s> Worker<'s> {
         let _ = done.send(result.map(|()| Embeddings { vectors, tokens }));
     }
 
-    fn keep(&mut self, number: u64, index: usize, vector: Vec<f32>) {
+    fn add_vector(&mut self, number: u64, index: usize, vector: Vec<f32>) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let vector = match client.dimensions {
             Some(dimensions) => self.embedder.cut(&vector, dimensions),
             None => vector,
         };
-        client.left -= 1;
+        client.missing -= 1;
         if let Some(place) = client.vectors.get_mut(index) {
             *place = vector;
         }
-        if client.left == 0
+        if client.missing == 0
             && let Some(client) = self.clients.remove(&number)
         {
             self.end(client, Ok(()));
@@ -97,22 +97,24 @@ impl Work for Worker<'_> {
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn slot(&mut self, wish: SlotWish) {
-        let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned(), remedy: None }));
+    fn slot(&mut self, request: SlotRequest) {
+        let _ =
+            request.done.send(Err(Refusal::Unsupported { message: super::NO_TEXT_MESSAGE.to_owned(), remedy: None }));
     }
 
-    fn logits(&mut self, wish: LogitsWish) {
-        let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned(), remedy: None }));
+    fn logits(&mut self, request: LogitsRequest) {
+        let _ =
+            request.done.send(Err(Refusal::Unsupported { message: super::NO_TEXT_MESSAGE.to_owned(), remedy: None }));
     }
 
-    fn embed(&mut self, Texts { tokens, dimensions, done }: Texts) {
+    fn embed(&mut self, EmbeddingTexts { tokens, dimensions, done }: EmbeddingTexts) {
         let number = self.count;
         self.count += 1;
         let (count, sum) = (tokens.len(), tokens.iter().map(Vec::len).sum());
         let mut client = Client {
             ids: Vec::with_capacity(count),
             vectors: vec![Vec::new(); count],
-            left: count,
+            missing: count,
             tokens: sum,
             dimensions,
             done,
@@ -121,7 +123,7 @@ impl Work for Worker<'_> {
             match self.embedder.submit(tokens) {
                 Ok(id) => {
                     client.ids.push(id);
-                    self.of_text.insert(id, (number, index));
+                    self.request_of_text.insert(id, (number, index));
                 }
                 Err(error) => return self.end(client, Err(invalid(error))),
             }
@@ -129,11 +131,11 @@ impl Work for Worker<'_> {
         self.clients.insert(number, client);
     }
 
-    fn gone(&self) -> Vec<u64> {
+    fn disconnected(&self) -> Vec<u64> {
         self.clients.iter().filter(|(_, client)| client.done.is_closed()).map(|(&number, _)| number).collect()
     }
 
-    fn forget(&mut self, number: u64) {
+    fn cancel(&mut self, number: u64) {
         let Some(client) = self.clients.remove(&number) else { return };
         self.release(&client);
     }
@@ -160,18 +162,17 @@ impl Work for Worker<'_> {
         }
         for (id, vector) in ended {
             // Texts of a failed request are no longer in the map.
-            let Some((number, index)) = self.of_text.remove(&id) else { continue };
+            let Some((number, index)) = self.request_of_text.remove(&id) else { continue };
             match vector {
-                Ok(vector) => self.keep(number, index, vector),
+                Ok(vector) => self.add_vector(number, index, vector),
                 Err(error) => self.fail(number, &error),
             }
         }
     }
 
     fn publish(&mut self) {
-        self.status.slots =
-            self.embedder.slots().map(|(cached, active)| Slot { cached, active, ..Slot::default() }).collect();
-        self.status.active = self.status.slots.iter().filter(|slot| slot.active).count();
+        self.status.slots = self.embedder.slots().collect();
+        self.status.active = self.status.slots.iter().filter(|slot| slot.has_request).count();
         self.shared.publish(&self.status);
     }
 

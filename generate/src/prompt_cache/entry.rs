@@ -19,58 +19,58 @@ const NOT_WRITTEN: u8 = 0;
 const BEING_WRITTEN: u8 = 1;
 const WRITTEN: u8 = 2;
 /// The file must be removed: by the writing thread if it is being written, or else by the caller.
-const UNWANTED: u8 = 3;
+const REMOVED: u8 = 3;
 
 /// Sizes of all entries, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) memory: AtomicU64,
     pub(super) folder: AtomicU64,
-    pub(super) on_their_way: AtomicU64,
+    pub(super) queued: AtomicU64,
 }
 
 /// Bytes of a page or point.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Entry {
     /// Bytes in memory, which the counts include.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
     /// The bytes that the writing thread holds.
-    pub(super) on_their_way: Weak<Vec<u8>>,
+    pub(super) queued: Weak<Vec<u8>>,
     pub(super) length: u64,
     /// Digest of all tokens up to the entry's end, and of its kind.
     pub(super) name: Digest,
     pub(super) file: Arc<AtomicU8>,
-    pub(super) used: u64,
+    pub(super) last_use: u64,
     pub(super) counts: Arc<Counts>,
 }
 
-impl Held {
-    pub(super) fn new(facts: &Facts, bytes: Vec<u8>, used: u64, counts: &Arc<Counts>) -> Held {
-        let mut held = Held::written(facts, 0, used, counts);
-        (held.length, held.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
-        held.put(Arc::new(bytes));
-        held
+impl Entry {
+    pub(super) fn new(facts: &Facts, bytes: Vec<u8>, last_use: u64, counts: &Arc<Counts>) -> Entry {
+        let mut entry = Entry::written(facts, 0, last_use, counts);
+        (entry.length, entry.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
+        entry.put(Arc::new(bytes));
+        entry
     }
 
     /// Creates an entry that is in the folder only.
-    pub(super) fn written(facts: &Facts, length: u64, used: u64, counts: &Arc<Counts>) -> Held {
+    pub(super) fn written(facts: &Facts, length: u64, last_use: u64, counts: &Arc<Counts>) -> Entry {
         counts.folder.fetch_add(length, Ordering::Relaxed);
         let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
-        Held { bytes: None, on_their_way: Weak::new(), length, name: name_of(facts), file, used, counts }
+        Entry { bytes: None, queued: Weak::new(), length, name: name_of(facts), file, last_use, counts }
     }
 
-    pub(super) fn used(&self) -> u64 {
-        self.used
+    pub(super) fn last_use(&self) -> u64 {
+        self.last_use
     }
 
     pub(super) fn put(&mut self, bytes: Arc<Vec<u8>>) {
-        self.let_go();
+        self.drop_bytes();
         self.counts.memory.fetch_add(self.length, Ordering::Relaxed);
         self.bytes = Some(bytes);
     }
 
     /// Drops the bytes in memory.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn drop_bytes(&mut self) {
         if self.bytes.take().is_some() {
             self.counts.memory.fetch_sub(self.length, Ordering::Relaxed);
         }
@@ -97,7 +97,7 @@ impl Held {
             return Ok(Arc::clone(bytes));
         }
         // If the writing thread no longer has it, the file is complete, or the write failed.
-        if let Some(bytes) = self.on_their_way.upgrade() {
+        if let Some(bytes) = self.queued.upgrade() {
             return Ok(bytes);
         }
         let read = ixc_files::read_bytes(&path.ok_or(io::ErrorKind::NotFound)?, self.length);
@@ -115,7 +115,7 @@ impl Held {
 
     /// Stops counting the file, and returns its previous state.
     pub(super) fn forget_file(&self) -> u8 {
-        let before = self.file.swap(UNWANTED, Ordering::AcqRel);
+        let before = self.file.swap(REMOVED, Ordering::AcqRel);
         if matches!(before, BEING_WRITTEN | WRITTEN) {
             self.counts.folder.fetch_sub(self.length, Ordering::Relaxed);
         }
@@ -123,9 +123,9 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Entry {
     fn drop(&mut self) {
-        self.let_go();
+        self.drop_bytes();
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) fn path_of(folder: &Path, name: &Digest) -> PathBuf {
 
 /// Whether a file's name has the form of ours. Other files in the folder are neither read nor
 /// removed.
-pub(super) fn is_ours(path: &Path) -> bool {
+pub(super) fn has_our_name(path: &Path) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     path.extension().is_some_and(|extension| extension == EXTENSION)
@@ -165,13 +165,13 @@ pub(super) fn remove(path: &Path) {
 
 /// File to be written.
 #[derive(Debug)]
-pub(super) struct ToWrite {
+pub(super) struct QueuedFile {
     pub(super) path: PathBuf,
     pub(super) bytes: Arc<Vec<u8>>,
     pub(super) state: Arc<AtomicU8>,
 }
 
-impl ToWrite {
+impl QueuedFile {
     pub(super) fn write(&self, counts: &Counts) {
         let length = self.bytes.len() as u64;
         if self.state.load(Ordering::Acquire) == BEING_WRITTEN {
@@ -188,21 +188,21 @@ impl ToWrite {
                 Err(_) => remove(&self.path),
             }
         }
-        counts.on_their_way.fetch_sub(length, Ordering::Relaxed);
+        counts.queued.fetch_sub(length, Ordering::Relaxed);
     }
 }
 
 /// Thread that writes files.
 #[derive(Debug)]
 pub(super) struct Writer {
-    pub(super) queue: Sender<ToWrite>,
+    pub(super) queue: Sender<QueuedFile>,
     pub(super) folder: PathBuf,
     pub(super) thread: JoinHandle<()>,
 }
 
 impl Writer {
     pub(super) fn start(folder: PathBuf, counts: Arc<Counts>) -> io::Result<Writer> {
-        let (queue, files) = channel::<ToWrite>();
+        let (queue, files) = channel::<QueuedFile>();
         let work = move || files.into_iter().for_each(|file| file.write(&counts));
         let thread = std::thread::Builder::new().name("prompt cache".into()).spawn(work)?;
         Ok(Writer { queue, folder, thread })
@@ -210,25 +210,25 @@ impl Writer {
 
     /// Queues an entry for the folder, if it is not there and at most `most` bytes are queued.
     /// Returns whether it is there or will be. Does not wait.
-    pub(super) fn write(&self, held: &mut Held, most: u64) -> bool {
-        if held.is_in_folder() {
+    pub(super) fn write(&self, entry: &mut Entry, most: u64) -> bool {
+        if entry.is_in_folder() {
             return true;
         }
-        let Some(bytes) = &held.bytes else { return false };
-        let waiting = held.counts.on_their_way.load(Ordering::Relaxed);
-        if waiting > 0 && waiting.saturating_add(held.length) > most {
+        let Some(bytes) = &entry.bytes else { return false };
+        let waiting = entry.counts.queued.load(Ordering::Relaxed);
+        if waiting > 0 && waiting.saturating_add(entry.length) > most {
             return false;
         }
-        held.counts.on_their_way.fetch_add(held.length, Ordering::Relaxed);
-        held.counts.folder.fetch_add(held.length, Ordering::Relaxed);
-        held.file.store(BEING_WRITTEN, Ordering::Release);
-        held.on_their_way = Arc::downgrade(bytes);
-        let (path, state) = (path_of(&self.folder, &held.name), Arc::clone(&held.file));
-        match self.queue.send(ToWrite { path, bytes: Arc::clone(bytes), state }) {
+        entry.counts.queued.fetch_add(entry.length, Ordering::Relaxed);
+        entry.counts.folder.fetch_add(entry.length, Ordering::Relaxed);
+        entry.file.store(BEING_WRITTEN, Ordering::Release);
+        entry.queued = Arc::downgrade(bytes);
+        let (path, state) = (path_of(&self.folder, &entry.name), Arc::clone(&entry.file));
+        match self.queue.send(QueuedFile { path, bytes: Arc::clone(bytes), state }) {
             Ok(()) => true,
             Err(_) => {
-                held.counts.folder.fetch_sub(held.length, Ordering::Relaxed);
-                held.file.store(NOT_WRITTEN, Ordering::Release);
+                entry.counts.folder.fetch_sub(entry.length, Ordering::Relaxed);
+                entry.file.store(NOT_WRITTEN, Ordering::Release);
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! Places of connections: bounds for all connections and for each client. If no place is free, a
+//! Limits of connections: for all clients together, and for each client. If no place is free, a
 //! connection is closed for the new one.
 //!
 //! ```text
@@ -45,7 +45,7 @@ impl Phase {
     }
 }
 
-/// The state of a connection.
+/// Activity of a connection, and its beginning.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
     phase: Phase,
@@ -54,9 +54,9 @@ struct Activity {
     is_closing: bool,
 }
 
-/// A connection's place.
+/// State of a connection that has a place.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionState {
     client: IpAddr,
     activity: Mutex<Activity>,
     close: Notify,
@@ -64,10 +64,10 @@ pub(crate) struct Place {
     freed: Arc<Notify>,
 }
 
-impl Place {
-    fn new(client: IpAddr, freed: Arc<Notify>) -> Place {
+impl ConnectionState {
+    fn new(client: IpAddr, freed: Arc<Notify>) -> ConnectionState {
         let activity = Activity { phase: Phase::Idle, since: Instant::now(), is_closing: false };
-        Place { client, activity: Mutex::new(activity), close: Notify::new(), freed }
+        ConnectionState { client, activity: Mutex::new(activity), close: Notify::new(), freed }
     }
 
     /// Notes what the connection does from now on. An answer keeps the place, also where another
@@ -107,17 +107,17 @@ impl Place {
 
 /// A request on a connection. When this is dropped, the rest of its answer is sent.
 #[derive(Debug)]
-pub(crate) struct InRequest(Arc<Place>);
+pub(crate) struct RequestGuard(Arc<ConnectionState>);
 
-impl InRequest {
+impl RequestGuard {
     /// Begins a request; its body comes first.
-    pub(crate) fn new(place: Arc<Place>) -> InRequest {
-        place.enter(Phase::Receiving);
-        InRequest(place)
+    pub(crate) fn new(state: Arc<ConnectionState>) -> RequestGuard {
+        state.enter(Phase::Receiving);
+        RequestGuard(state)
     }
 }
 
-impl Drop for InRequest {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.enter(Phase::Sending);
     }
@@ -125,48 +125,51 @@ impl Drop for InRequest {
 
 /// The client has the max number of places, and all of them are answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Crowded;
+pub(crate) struct ClientLimitReached;
 
 /// The result of a search for a place.
 enum Search {
-    Found(Arc<Place>),
+    Found(Arc<ConnectionState>),
     /// Another connection is being closed, so a place will be free.
     Wait,
-    Crowded,
+    ClientLimitReached,
 }
 
-/// All places.
+/// The places of all connections.
 #[derive(Debug)]
-pub(crate) struct Places {
-    most: usize,
-    most_of_client: usize,
-    open: Mutex<Vec<Arc<Place>>>,
+pub(crate) struct ConnectionLimit {
+    max: usize,
+    max_of_client: usize,
+    open: Mutex<Vec<Arc<ConnectionState>>>,
     freed: Arc<Notify>,
 }
 
-impl Places {
-    /// Makes `most` places.
-    pub(crate) fn new(most: usize) -> Places {
-        let most_of_client = (most - most / 4).max(1);
-        Places { most, most_of_client, open: Mutex::default(), freed: Arc::default() }
+impl ConnectionLimit {
+    /// Makes `max` places.
+    pub(crate) fn new(max: usize) -> ConnectionLimit {
+        let max_of_client = (max - max / 4).max(1);
+        ConnectionLimit { max, max_of_client, open: Mutex::default(), freed: Arc::default() }
     }
 
     /// Takes a place for a connection of a client. Waits for one if it will become free.
-    pub(crate) async fn take(self: &Arc<Places>, client: IpAddr) -> Result<Seat, Crowded> {
+    pub(crate) async fn take(
+        self: &Arc<ConnectionLimit>,
+        client: IpAddr,
+    ) -> Result<ConnectionPermit, ClientLimitReached> {
         let client = network(client);
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             match self.search(client) {
-                Search::Found(place) => return Ok(Seat { places: Arc::clone(self), place }),
+                Search::Found(state) => return Ok(ConnectionPermit { limit: Arc::clone(self), state }),
                 Search::Wait => freed.await,
-                Search::Crowded => return Err(Crowded),
+                Search::ClientLimitReached => return Err(ClientLimitReached),
             }
         }
     }
 
     /// Waits until no connection is left.
-    pub(crate) async fn empty(&self) {
+    pub(crate) async fn wait_until_empty(&self) {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -177,62 +180,62 @@ impl Places {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Vec<Arc<Place>>> {
+    fn open(&self) -> MutexGuard<'_, Vec<Arc<ConnectionState>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn search(&self, client: IpAddr) -> Search {
         let mut open = self.open();
-        let count_of = |client: IpAddr| open.iter().filter(|place| place.client == client).count();
-        let is_crowded = count_of(client) >= self.most_of_client;
-        if !is_crowded && open.len() < self.most {
-            let place = Arc::new(Place::new(client, Arc::clone(&self.freed)));
-            open.push(Arc::clone(&place));
-            return Search::Found(place);
+        let count_of = |client: IpAddr| open.iter().filter(|state| state.client == client).count();
+        let is_limit_reached = count_of(client) >= self.max_of_client;
+        if !is_limit_reached && open.len() < self.max {
+            let state = Arc::new(ConnectionState::new(client, Arc::clone(&self.freed)));
+            open.push(Arc::clone(&state));
+            return Search::Found(state);
         }
-        let others = open.iter().filter(|place| !is_crowded || place.client == client);
+        let others = open.iter().filter(|state| !is_limit_reached || state.client == client);
         // Clients with many connections lose theirs first.
-        let order = |(place, activity): &(&Arc<Place>, Activity)| {
-            (activity.phase, Reverse(count_of(place.client)), activity.since)
+        let order = |(state, activity): &(&Arc<ConnectionState>, Activity)| {
+            (activity.phase, Reverse(count_of(state.client)), activity.since)
         };
-        let mut others: Vec<_> = others.map(|place| (place, *place.lock())).collect();
+        let mut others: Vec<_> = others.map(|state| (state, *state.lock())).collect();
         others.sort_by_key(order);
         // A connection may begin an answer meanwhile: the next one is closed then.
         let is_found = others.iter().any(|(_, activity)| activity.is_closing)
-            || others.iter().any(|(place, _)| place.begin_closing());
-        if is_crowded && !is_found { Search::Crowded } else { Search::Wait }
+            || others.iter().any(|(state, _)| state.begin_closing());
+        if is_limit_reached && !is_found { Search::ClientLimitReached } else { Search::Wait }
     }
 }
 
-/// A taken place, which is free again when this is dropped.
+/// Permit for a connection. Its place is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    places: Arc<Places>,
-    place: Arc<Place>,
+pub(crate) struct ConnectionPermit {
+    limit: Arc<ConnectionLimit>,
+    state: Arc<ConnectionState>,
 }
 
-impl Seat {
-    /// Returns the place.
-    pub(crate) fn place(&self) -> &Arc<Place> {
-        &self.place
+impl ConnectionPermit {
+    /// Returns the state of the connection.
+    pub(crate) fn state(&self) -> &Arc<ConnectionState> {
+        &self.state
     }
 
     /// Waits until another connection gets this place.
-    pub(crate) async fn taken_back(&self) {
+    pub(crate) async fn revoked(&self) {
         loop {
-            self.place.close.notified().await;
+            self.state.close.notified().await;
             // A request may have come since.
-            if self.place.lock().is_closing {
+            if self.state.lock().is_closing {
                 return;
             }
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.places.open().retain(|place| !Arc::ptr_eq(place, &self.place));
-        self.places.freed.notify_waiters();
+        self.limit.open().retain(|state| !Arc::ptr_eq(state, &self.state));
+        self.limit.freed.notify_waiters();
     }
 }
 
@@ -256,8 +259,11 @@ mod tests {
     }
 
     /// Whether looking for a place comes to an end by itself.
-    async fn at_once(places: &Arc<Places>, client: IpAddr) -> Option<Result<Seat, Crowded>> {
-        let take = places.take(client);
+    async fn at_once(
+        limit: &Arc<ConnectionLimit>,
+        client: IpAddr,
+    ) -> Option<Result<ConnectionPermit, ClientLimitReached>> {
+        let take = limit.take(client);
         tokio::select! {
             biased;
             found = take => Some(found),
@@ -267,96 +273,96 @@ mod tests {
 
     #[tokio::test]
     async fn longest_idle_connection_is_closed_first() {
-        let places = Arc::new(Places::new(4));
-        let mut seats = Vec::new();
+        let limit = Arc::new(ConnectionLimit::new(4));
+        let mut permits = Vec::new();
         for last in 0..4 {
-            seats.push(places.take(address(last)).await.unwrap());
+            permits.push(limit.take(address(last)).await.unwrap());
         }
-        seats[0].place().enter(Phase::Answering);
+        permits[0].state().enter(Phase::Answering);
         // Idle again, and so later than the others.
-        drop(InRequest::new(Arc::clone(seats[1].place())));
-        seats[1].place().flushed();
-        seats[2].place().enter(Phase::Receiving);
-        assert!(at_once(&places, address(9)).await.is_none());
+        drop(RequestGuard::new(Arc::clone(permits[1].state())));
+        permits[1].state().flushed();
+        permits[2].state().enter(Phase::Receiving);
+        assert!(at_once(&limit, address(9)).await.is_none());
         // No other is closed.
-        seats[3].taken_back().await;
-        assert!(seats[..3].iter().all(|seat| !seat.place().lock().is_closing));
-        seats.pop();
-        let fifth = places.take(address(9)).await.unwrap();
-        fifth.place().enter(Phase::Answering);
+        permits[3].revoked().await;
+        assert!(permits[..3].iter().all(|permit| !permit.state().lock().is_closing));
+        permits.pop();
+        let fifth = limit.take(address(9)).await.unwrap();
+        fifth.state().enter(Phase::Answering);
         // Idle ones go before bodies; those that answer stay.
         for expected in [1, 1] {
-            assert!(at_once(&places, address(9)).await.is_none());
-            seats[expected].taken_back().await;
-            seats.remove(expected);
-            let seat = places.take(address(8)).await.unwrap();
-            seat.place().enter(Phase::Answering);
-            seats.push(seat);
+            assert!(at_once(&limit, address(9)).await.is_none());
+            permits[expected].revoked().await;
+            permits.remove(expected);
+            let permit = limit.take(address(8)).await.unwrap();
+            permit.state().enter(Phase::Answering);
+            permits.push(permit);
         }
-        assert!(at_once(&places, address(7)).await.is_none(), "it waits");
+        assert!(at_once(&limit, address(7)).await.is_none(), "it waits");
         drop(fifth);
-        assert!(at_once(&places, address(7)).await.unwrap().is_ok());
+        assert!(at_once(&limit, address(7)).await.unwrap().is_ok());
     }
 
     #[tokio::test]
     async fn connection_stays_open_until_its_answer_is_sent() {
-        let places = Arc::new(Places::new(1));
-        let seat = places.take(address(1)).await.unwrap();
-        let request = InRequest::new(Arc::clone(seat.place()));
-        seat.place().enter(Phase::Answering);
+        let limit = Arc::new(ConnectionLimit::new(1));
+        let permit = limit.take(address(1)).await.unwrap();
+        let request = RequestGuard::new(Arc::clone(permit.state()));
+        permit.state().enter(Phase::Answering);
         // Parts of the answer are sent while more of it is made.
-        seat.place().flushed();
-        assert!(at_once(&places, address(2)).await.is_none());
+        permit.state().flushed();
+        assert!(at_once(&limit, address(2)).await.is_none());
         drop(request);
-        assert!(at_once(&places, address(2)).await.is_none());
-        assert!(!seat.place().lock().is_closing, "the answer is made, and not sent");
-        seat.place().flushed();
-        assert!(at_once(&places, address(2)).await.is_none());
-        seat.taken_back().await;
+        assert!(at_once(&limit, address(2)).await.is_none());
+        assert!(!permit.state().lock().is_closing, "the answer is made, and not sent");
+        permit.state().flushed();
+        assert!(at_once(&limit, address(2)).await.is_none());
+        permit.revoked().await;
     }
 
     #[tokio::test]
     async fn request_in_time_keeps_its_connection_open() {
-        let places = Arc::new(Places::new(2));
-        let (first, second) = (places.take(address(1)).await.unwrap(), places.take(address(2)).await.unwrap());
-        let (found, ()) = tokio::join!(places.take(address(3)), async {
-            assert!(first.place().lock().is_closing);
-            first.place().enter(Phase::Receiving);
-            assert!(first.place().lock().is_closing, "the request is not whole");
-            first.place().enter(Phase::Answering);
+        let limit = Arc::new(ConnectionLimit::new(2));
+        let (first, second) = (limit.take(address(1)).await.unwrap(), limit.take(address(2)).await.unwrap());
+        let (found, ()) = tokio::join!(limit.take(address(3)), async {
+            assert!(first.state().lock().is_closing);
+            first.state().enter(Phase::Receiving);
+            assert!(first.state().lock().is_closing, "the request is not whole");
+            first.state().enter(Phase::Answering);
             tokio::task::yield_now().await;
             // The other place is looked for instead.
-            second.taken_back().await;
+            second.revoked().await;
             drop(second);
         });
         found.unwrap();
-        let mut taken_back = std::pin::pin!(first.taken_back());
+        let mut revoked = std::pin::pin!(first.revoked());
         tokio::select! {
             biased;
-            () = &mut taken_back => panic!("an answer was cut"),
+            () = &mut revoked => panic!("an answer was cut"),
             () = tokio::task::yield_now() => {}
         }
     }
 
     #[tokio::test]
     async fn one_client_cannot_take_all_connections() {
-        let places = Arc::new(Places::new(8));
-        let mut seats = Vec::new();
+        let limit = Arc::new(ConnectionLimit::new(8));
+        let mut permits = Vec::new();
         for _ in 0..6 {
-            seats.push(places.take(address(1)).await.unwrap());
+            permits.push(limit.take(address(1)).await.unwrap());
         }
         // The seventh takes the place of the first of its own.
-        assert!(at_once(&places, address(1)).await.is_none());
-        seats[0].taken_back().await;
-        seats.remove(0);
-        seats.push(places.take(address(1)).await.unwrap());
-        seats.iter().for_each(|seat| seat.place().enter(Phase::Answering));
-        assert_eq!(at_once(&places, address(1)).await.unwrap().unwrap_err(), Crowded);
-        let other = places.take(address(2)).await.unwrap();
-        seats.push(places.take(address(3)).await.unwrap());
+        assert!(at_once(&limit, address(1)).await.is_none());
+        permits[0].revoked().await;
+        permits.remove(0);
+        permits.push(limit.take(address(1)).await.unwrap());
+        permits.iter().for_each(|permit| permit.state().enter(Phase::Answering));
+        assert_eq!(at_once(&limit, address(1)).await.unwrap().unwrap_err(), ClientLimitReached);
+        let other = limit.take(address(2)).await.unwrap();
+        permits.push(limit.take(address(3)).await.unwrap());
         drop(other);
-        drop(seats);
-        places.empty().await;
+        drop(permits);
+        limit.wait_until_empty().await;
     }
 
     #[test]

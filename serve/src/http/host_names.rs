@@ -12,11 +12,11 @@ use axum::http::{HeaderValue, header};
 
 /// Returns the name for which a request is refused: any except `localhost`, addresses and `hosts`.
 /// A client that sends no name is not a browser.
-pub(crate) fn refused(hosts: &[String], request: &Request) -> Option<String> {
+pub(crate) fn refused_host(hosts: &[String], request: &Request) -> Option<String> {
     let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let called = request.headers().get_all(header::HOST).iter().map(shown);
-    let mut called = called.chain(request.uri().authority().map(ToString::to_string));
-    called.find(|name| !is_allowed(hosts, name))
+    let names = request.headers().get_all(header::HOST).iter().map(shown);
+    let mut names = names.chain(request.uri().authority().map(ToString::to_string));
+    names.find(|name| !is_allowed(hosts, name))
 }
 
 /// Returns whether a name, with or without a port, is allowed.
@@ -40,10 +40,10 @@ mod tests {
     #[test]
     fn foreign_host_names_are_refused() {
         let hosts = ["models.example".to_owned()];
-        let asked = |uri: &str, host: Option<&str>| {
+        let refused = |uri: &str, host: Option<&str>| {
             let request = axum::http::Request::builder().uri(uri);
             let request = host.into_iter().fold(request, |request, host| request.header("host", host));
-            refused(&hosts, &request.body(Body::empty()).unwrap())
+            refused_host(&hosts, &request.body(Body::empty()).unwrap())
         };
         for host in [
             "localhost",
@@ -57,7 +57,7 @@ mod tests {
             "192.168.1.5:80",
             "Models.Example:8080",
         ] {
-            assert_eq!(asked("/", Some(host)), None, "{host}");
+            assert_eq!(refused("/", Some(host)), None, "{host}");
         }
         for host in [
             "evil.example",
@@ -69,10 +69,10 @@ mod tests {
             "",
             "evil.example:127.0.0.1",
         ] {
-            assert_eq!(asked("/", Some(host)).as_deref(), Some(host));
+            assert_eq!(refused("/", Some(host)).as_deref(), Some(host));
         }
-        assert_eq!(asked("http://evil.example/", Some("localhost")).as_deref(), Some("evil.example"));
+        assert_eq!(refused("http://evil.example/", Some("localhost")).as_deref(), Some("evil.example"));
         // No browser sent this request.
-        assert_eq!(asked("/", None), None);
+        assert_eq!(refused("/", None), None);
     }
 }

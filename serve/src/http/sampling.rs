@@ -4,16 +4,16 @@ use ixc_generate::generator::Request;
 use ixc_runtime::sample::{self, Kind, Settings};
 use serde_json::{Map, Value};
 
-use crate::http::app::Asked;
+use crate::http::app::RequestState;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 
 /// Max texts that end repetitions, and max bytes of each.
-const MOST_BREAKERS: usize = 64;
-const MOST_BREAKER_BYTES: usize = 64;
+const MAX_BREAKERS: usize = 64;
+const MAX_BREAKER_BYTES: usize = 64;
 
 /// Reads a request without tokens. `stop` is the name of the field with stop texts.
-pub(crate) async fn request(app: &Asked, fields: &Fields, stop: &'static str) -> Result<Request, HttpError> {
+pub(crate) async fn request(app: &RequestState, fields: &Fields, stop: &'static str) -> Result<Request, HttpError> {
     let limit = fields.limit()?.flatten();
     let sampling = sampling(app, fields).await?;
     let flag = |name, default| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(default));
@@ -41,7 +41,7 @@ pub(crate) fn includes_stop(fields: &Fields) -> Result<bool, HttpError> {
 
 /// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the
 /// settings.
-pub(crate) async fn sampling(app: &Asked, fields: &Fields) -> Result<Settings, HttpError> {
+pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<Settings, HttpError> {
     let mut settings = Settings::default();
     for number in sample::NUMBERS {
         if let Some(found) = fields.number(number.name)? {
@@ -110,12 +110,12 @@ pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
 
 fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
     let wrong = || {
-        let most = format!("a list of at most {MOST_BREAKERS} texts, each of 1 to {MOST_BREAKER_BYTES} bytes");
+        let most = format!("a list of at most {MAX_BREAKERS} texts, each of 1 to {MAX_BREAKER_BYTES} bytes");
         HttpError::invalid(Some("dry_sequence_breakers"), format!("dry_sequence_breakers must be {most}"))
     };
     let Some(value) = fields.get("dry_sequence_breakers") else { return Ok(None) };
-    let list = value.as_array().filter(|list| list.len() <= MOST_BREAKERS).ok_or_else(wrong)?;
-    let is_one = |text: &String| (1..=MOST_BREAKER_BYTES).contains(&text.len());
+    let list = value.as_array().filter(|list| list.len() <= MAX_BREAKERS).ok_or_else(wrong)?;
+    let is_one = |text: &String| (1..=MAX_BREAKER_BYTES).contains(&text.len());
     let texts: Option<Vec<String>> = list.iter().map(|value| Some(value.as_str()?.to_owned()).filter(is_one)).collect();
     texts.map(Some).ok_or_else(wrong)
 }

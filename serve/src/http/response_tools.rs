@@ -16,57 +16,57 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
-use crate::http::tools::MOST_TOOLS;
+use crate::http::tools::MAX_TOOLS;
 
 /// The parameter of a custom tool.
 pub(crate) const INPUT: &str = "input";
 /// Types of tools that are left out, or prefixes of these types.
-const LEFT_OUT: [&str; 3] = ["web_search", "image_generation", "tool_search"];
+const OMITTED_TYPES: [&str; 3] = ["web_search", "image_generation", "tool_search"];
 
 /// The tools of a request.
 #[derive(Debug, Default)]
-pub(crate) struct Offered {
+pub(crate) struct ResponseTools {
     /// The functions, in the form of a chat completion.
     pub(crate) functions: Vec<Value>,
     /// Tools in the prompt, in the form of the request.
-    pub(crate) told: Vec<Value>,
-    custom: HashSet<String>,
+    pub(crate) prompt_tools: Vec<Value>,
+    custom_tools: HashSet<String>,
     /// Functions of namespaces, each with its namespace.
-    namespaces: HashMap<String, String>,
+    namespace_of: HashMap<String, String>,
 }
 
 fn wrong(what: String) -> HttpError {
     HttpError::invalid(Some("tools"), what)
 }
 
-impl Offered {
+impl ResponseTools {
     /// Reads the tools of a request.
-    pub(crate) fn of(fields: &Fields) -> Result<Offered, HttpError> {
-        let mut offered = Offered::default();
-        let Some(tools) = fields.get("tools") else { return Ok(offered) };
-        let tools = tools.as_array().filter(|tools| tools.len() <= MOST_TOOLS);
-        let tools = tools.ok_or_else(|| wrong(format!("tools must be a list of at most {MOST_TOOLS}")))?;
-        for (i, tool) in tools.iter().enumerate() {
+    pub(crate) fn of(fields: &Fields) -> Result<ResponseTools, HttpError> {
+        let mut tools = ResponseTools::default();
+        let Some(list) = fields.get("tools") else { return Ok(tools) };
+        let list = list.as_array().filter(|list| list.len() <= MAX_TOOLS);
+        let list = list.ok_or_else(|| wrong(format!("tools must be a list of at most {MAX_TOOLS}")))?;
+        for (i, tool) in list.iter().enumerate() {
             let kind = tool["type"].as_str().unwrap_or_default();
-            if LEFT_OUT.iter().any(|left_out| kind.starts_with(left_out)) {
+            if OMITTED_TYPES.iter().any(|omitted| kind.starts_with(omitted)) {
                 continue;
             }
             let name = tool["name"].as_str().ok_or_else(|| wrong(format!("tools[{i}] has no name")));
             match kind {
                 "function" => {
                     name?;
-                    offered.add(tool)?;
+                    tools.add(tool)?;
                 }
                 "custom" => {
-                    offered.custom.insert(name?.to_owned());
-                    offered.add(&as_function(tool))?;
+                    tools.custom_tools.insert(name?.to_owned());
+                    tools.add(&as_function(tool))?;
                 }
                 "namespace" => {
                     let (name, inner) = (name?, tool["tools"].as_array());
                     for inner in inner.into_iter().flatten().filter(|inner| inner["type"] == "function") {
                         let own = inner["name"].as_str().unwrap_or_default().to_owned();
-                        offered.namespaces.insert(own, name.to_owned());
-                        offered.add(inner)?;
+                        tools.namespace_of.insert(own, name.to_owned());
+                        tools.add(inner)?;
                     }
                 }
                 _ => {
@@ -74,15 +74,15 @@ impl Offered {
                     return Err(wrong(format!("tools[{i}] is of type {}: {only}", tool["type"])));
                 }
             }
-            offered.told.push(tool.clone());
+            tools.prompt_tools.push(tool.clone());
         }
-        Ok(offered)
+        Ok(tools)
     }
 
     /// Adds a function.
     fn add(&mut self, tool: &Value) -> Result<(), HttpError> {
-        if self.functions.len() == MOST_TOOLS {
-            return Err(wrong(format!("tools must be at most {MOST_TOOLS}")));
+        if self.functions.len() == MAX_TOOLS {
+            return Err(wrong(format!("tools must be at most {MAX_TOOLS}")));
         }
         let members = ["name", "description", "parameters", "strict"].into_iter();
         let function = members.filter_map(|name| Some((name.to_owned(), tool.get(name)?.clone())));
@@ -92,7 +92,7 @@ impl Offered {
 
     /// Whether a tool takes a text in place of arguments.
     pub(crate) fn is_custom(&self, name: &str) -> bool {
-        self.custom.contains(name)
+        self.custom_tools.contains(name)
     }
 
     /// Converts a call to an item.
@@ -108,7 +108,7 @@ impl Offered {
         let mut item = json!({
             "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
         });
-        if let Some(namespace) = self.namespaces.get(name) {
+        if let Some(namespace) = self.namespace_of.get(name) {
             item["namespace"] = namespace.as_str().into();
         }
         item
@@ -133,8 +133,8 @@ fn as_function(tool: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn of(tools: Value) -> Result<Offered, String> {
-        Offered::of(&Fields::new(Map::from_iter([("tools".to_owned(), tools)])))
+    fn of(tools: Value) -> Result<ResponseTools, String> {
+        ResponseTools::of(&Fields::new(Map::from_iter([("tools".to_owned(), tools)])))
             .map_err(|error| error.message().to_owned())
     }
 
@@ -145,8 +145,8 @@ mod tests {
         for (tools, says) in [
             (function(), "must be a list"),
             (json!("f"), "must be a list"),
-            (vec![function(); MOST_TOOLS + 1].into(), "must be a list"),
-            (json!([{"type": "namespace", "name": "n", "tools": vec![function(); MOST_TOOLS + 1]}]), "at most"),
+            (vec![function(); MAX_TOOLS + 1].into(), "must be a list"),
+            (json!([{"type": "namespace", "name": "n", "tools": vec![function(); MAX_TOOLS + 1]}]), "at most"),
             (json!([{"type": "function"}]), "tools[0] has no name"),
             (json!([{"type": "local_shell"}]), "\"local_shell\""),
             (json!([function(), {"type": "file_search"}]), "tools[1] is of type \"file_search\""),
@@ -159,19 +159,19 @@ mod tests {
 
     #[test]
     fn tool_calls_become_response_items_of_their_type() {
-        let offered = of(json!([
+        let tools = of(json!([
             {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "grammar", "definition": "start: x"}},
             {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "read", "parameters": {}}]},
             {"type": "web_search", "external_web_access": false},
         ]))
         .unwrap();
-        let names: Vec<_> = offered.functions.iter().map(|tool| &tool["function"]["name"]).collect();
+        let names: Vec<_> = tools.functions.iter().map(|tool| &tool["function"]["name"]).collect();
         assert_eq!(names, ["apply_patch", "read"]);
-        assert!(offered.functions[0].to_string().contains("start: x"));
-        assert_eq!(offered.told.len(), 2);
+        assert!(tools.functions[0].to_string().contains("start: x"));
+        assert_eq!(tools.prompt_tools.len(), 2);
         let item = |name: &str, arguments: &str| {
             let call = ToolCall { id: "c".into(), name: name.into(), arguments: arguments.into() };
-            offered.call_item("i", &call, "completed")
+            tools.call_item("i", &call, "completed")
         };
         let patch = item("apply_patch", r#"{"input": "*** \"a\"\n"}"#);
         assert_eq!((&patch["type"], &patch["input"]), (&json!("custom_tool_call"), &json!("*** \"a\"\n")));

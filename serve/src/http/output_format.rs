@@ -11,15 +11,15 @@ use crate::http::fields::Fields;
 use crate::model::Constraint;
 
 /// Max choices of `guided_choice`.
-const MOST_CHOICES: usize = 1024;
+const MAX_CHOICES: usize = 1024;
 /// Members of `structured_outputs` that control compilation in vLLM and do not change answers here.
-const COMPILED_ELSEWHERE: [&str; 2] = ["disable_fallback", "_backend"];
+const IGNORED_MEMBERS: [&str; 2] = ["disable_fallback", "_backend"];
 
 /// A field with a form, and its parser.
-type Row = (&'static str, fn(&'static str, &Value) -> Result<Option<Constraint>, HttpError>);
+type FormatField = (&'static str, fn(&'static str, &Value) -> Result<Option<Constraint>, HttpError>);
 
 /// Fields of chats and completions.
-const FORMS: &[Row] = &[
+const FORMATS: &[FormatField] = &[
     ("response_format", response_format),
     ("json_schema", schema),
     ("grammar", grammar),
@@ -36,21 +36,21 @@ const FORMS: &[Row] = &[
 /// # Errors
 /// When there are two forms, or one is malformed.
 pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
-    let mut form: Option<(&str, Constraint)> = None;
-    for (name, read) in FORMS {
+    let mut constraint: Option<(&str, Constraint)> = None;
+    for (name, read) in FORMATS {
         let Some(found) = fields.get(name).map(|value| read(name, value)).transpose()?.flatten() else { continue };
-        if let Some((other, _)) = form {
+        if let Some((other, _)) = constraint {
             let wrong = format!("{other} and {name}: only one can be followed");
             return Err(HttpError::invalid(Some(name), wrong));
         }
-        form = Some((name, found));
+        constraint = Some((name, found));
     }
-    Ok(form.map(|(_, form)| form))
+    Ok(constraint.map(|(_, constraint)| constraint))
 }
 
 /// Reads the form of a completion.
 pub(crate) fn of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
-    Ok(of_chat(fields)?.map(|form| match form {
+    Ok(of_chat(fields)?.map(|constraint| match constraint {
         Constraint::Json(schema) => Constraint::Text(Source::Schema(schema)),
         Constraint::Regex(regex) => Constraint::Text(Source::Regex(regex)),
         other => other,
@@ -118,8 +118,8 @@ fn regex(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpEr
 
 /// Reads a list of texts. The answer is one of them.
 fn choice(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
-    let wrong = || HttpError::invalid(Some(name), format!("{name} must be a list of 1 to {MOST_CHOICES} texts"));
-    let list = value.as_array().filter(|list| (1..=MOST_CHOICES).contains(&list.len())).ok_or_else(wrong)?;
+    let wrong = || HttpError::invalid(Some(name), format!("{name} must be a list of 1 to {MAX_CHOICES} texts"));
+    let list = value.as_array().filter(|list| (1..=MAX_CHOICES).contains(&list.len())).ok_or_else(wrong)?;
     let texts = list.iter().map(Value::as_str).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
     let mut any = String::new();
     for (i, text) in texts.into_iter().enumerate() {
@@ -136,7 +136,7 @@ fn choice(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpE
 fn structured_outputs(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
     let wrong = |what: String| HttpError::invalid(Some(name), format!("{name}{what}"));
     let members = value.as_object().ok_or_else(|| wrong(" must be an object".to_owned()))?;
-    let mut form = None;
+    let mut constraint = None;
     for (member, value) in members {
         let found = match &**member {
             _ if value.is_null() || *value == json!(false) => continue,
@@ -145,19 +145,19 @@ fn structured_outputs(name: &'static str, value: &Value) -> Result<Option<Constr
             "choice" => choice(name, value)?,
             "grammar" => grammar(name, value)?,
             "json_object" => Some(Constraint::Json(json!({"type": "object"}))),
-            known if COMPILED_ELSEWHERE.contains(&known) => continue,
+            known if IGNORED_MEMBERS.contains(&known) => continue,
             other => {
                 return Err(wrong(format!(
                     ".{other} is not supported; json, regex, choice, grammar and json_object are"
                 )));
             }
         };
-        if form.is_some() && found.is_some() {
+        if constraint.is_some() && found.is_some() {
             return Err(wrong(" has several forms, and only one can be followed".to_owned()));
         }
-        form = form.or(found);
+        constraint = constraint.or(found);
     }
-    Ok(form)
+    Ok(constraint)
 }
 
 #[cfg(test)]
