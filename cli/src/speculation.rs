@@ -83,7 +83,7 @@ pub struct SpeculationChoice {
     draft_min: usize,
     /// Minimum probability of a draft token, for a draft model or nextn; the draft ends before a
     /// less likely one.
-    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().least)]
+    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().min_probability)]
     draft_p_min: f32,
     /// Maximum length of the n-gram that ngram searches for.
     #[arg(long, aliases = ["spec-ngram-size-n", "spec-ngram-simple-size-n", "spec-ngram-mod-n-match"], value_name = "N",
@@ -234,7 +234,7 @@ impl SpeculationChoice {
             note!("ixc: --spec has no effect: {error}");
             return Ok(None);
         }
-        let least = draft_model::Options { least: self.draft_p_min };
+        let least = draft_model::Options { min_probability: self.draft_p_min };
         let drafter: Box<dyn Drafter> = match guesser {
             Guesser::Ngram(ngram) => Box::new(ngram),
             Guesser::OwnLayer(layer) => Box::new(OwnLayer::new(*layer, model, least)?),

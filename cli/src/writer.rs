@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ixc_generate::chat::{self, Chat, Fitted};
+use ixc_generate::chat::{self, Chat, FittedPrompt};
 use ixc_generate::generator::{End, Request};
 use ixc_generate::output_text::StopStrings;
 use ixc_generate::session::{Generation, Session};
@@ -120,7 +120,7 @@ impl Writer<'_> {
         // The remaining text is computed again after turns are dropped, so that should not happen
         // for every answer.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
-        let Fitted { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
+        let FittedPrompt { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
             let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");

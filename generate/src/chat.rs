@@ -94,7 +94,7 @@ pub struct Chat {
 
 /// A conversation as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fitted {
+pub struct FittedPrompt {
     /// Tokens, up to the beginning of the model's answer.
     pub tokens: Vec<u32>,
     /// Turns that this call dropped.
@@ -207,7 +207,7 @@ impl Chat {
     /// # Errors
     /// [`CompileError::Context`] where what the user said last does not fit by itself; and when the
     /// template fails. Nothing is dropped then.
-    pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<Fitted, Error> {
+    pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<FittedPrompt, Error> {
         let turns = self.turns();
         let context = model.context();
         let from = |turn: Option<&usize>| {
@@ -227,7 +227,7 @@ impl Chat {
             return Err(CompileError::Context { tokens: tokens.len(), context, model: model.facts().context }.into());
         }
         self.dropped = turns.get(dropped).copied().unwrap_or(self.dropped);
-        Ok(Fitted { tokens, dropped, prompt: text })
+        Ok(FittedPrompt { tokens, dropped, prompt: text })
     }
 
     /// Returns the first message of each turn that the model sees.

@@ -30,12 +30,12 @@ const MAX_READ: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Min probability of a draft token; a less likely token ends the draft.
-    pub least: f32,
+    pub min_probability: f32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { least: 0.5 }
+        Options { min_probability: 0.5 }
     }
 }
 
@@ -169,7 +169,7 @@ impl Drafter for DraftModel {
             let mut left = Vec::new();
             for (number, (token, probability)) in open.into_iter().zip(found) {
                 let text = &mut texts[number];
-                if probability < self.options.least {
+                if probability < self.options.min_probability {
                     continue;
                 }
                 text.draft.push(token);

@@ -244,7 +244,7 @@ impl Drafter for OwnLayer {
             let mut left = Vec::new();
             for (number, Prediction { token, probability, hidden }) in open.into_iter().zip(found) {
                 let text = &mut texts[number];
-                if probability < self.options.least || text.max_draft == 0 {
+                if probability < self.options.min_probability || text.max_draft == 0 {
                     continue;
                 }
                 text.draft.push(token);

@@ -213,7 +213,7 @@ fn open(name: &str, how: How, nextn: Nextn) -> LoadedModel {
 
 fn own_layer(name: &str, how: How, model: &LoadedModel, least: f32) -> Box<OwnLayer> {
     let layer = open(name, how, Nextn::Alone);
-    Box::new(OwnLayer::new(layer, model, draft_model::Options { least }).unwrap())
+    Box::new(OwnLayer::new(layer, model, draft_model::Options { min_probability: least }).unwrap())
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn draft_layer_changes_no_texts_of_streamed_models() {
         let mut session = Session::new(streamed(name, Nextn::Fed));
         let mut came_true = Vec::new();
         for layer in [open(name, ALONE, Nextn::Alone), streamed(name, Nextn::Alone)] {
-            let layer = OwnLayer::new(layer, session.model(), draft_model::Options { least: 0.0 }).unwrap();
+            let layer = OwnLayer::new(layer, session.model(), draft_model::Options { min_probability: 0.0 }).unwrap();
             session.speculate(Speculation::new(Box::new(layer), always(9))).unwrap();
             came_true.push(same(&mut session, &request, &expected, "streamed"));
         }

@@ -473,7 +473,8 @@ fn draft_model_predicts_for_a_large_model() {
         let request = Request { limit: Some(40), ..Request::new(&prompt[..], sampling) };
         let expected = generate(&mut plain, &request);
         let mut large = session(None, 5);
-        let small = DraftModel::new(model(None, 0), large.model(), draft_model::Options { least }).unwrap();
+        let small =
+            DraftModel::new(model(None, 0), large.model(), draft_model::Options { min_probability: least }).unwrap();
         large.speculate(Speculation::new(Box::new(small), always(5))).unwrap();
         // The second time, the draft model's sequence has to be cut first.
         for _ in 0..2 {

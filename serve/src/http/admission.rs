@@ -105,7 +105,7 @@ pub(crate) async fn check_origin(State(app): State<Arc<App>>, request: Request, 
     let Options { hosts, checks_host, origins, advice, .. } = &app.options;
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let name = checks_host.then(|| host_names::refused_host(hosts, &request)).flatten();
-    let origin = origins::refused(origins, hosts, &request);
+    let origin = origins::refused_origin(origins, hosts, &request);
     let is_refused = name.is_some() || origin.is_some();
     let reader = request.headers().get(header::ORIGIN).filter(|_| !is_refused).cloned();
     let response = match (name, origin) {
@@ -116,7 +116,7 @@ pub(crate) async fn check_origin(State(app): State<Arc<App>>, request: Request, 
             None => check_key(&app, request, next).await,
         },
     };
-    let mut response = HttpError::finished(response, is_anthropic, advice);
+    let mut response = HttpError::finish_response(response, is_anthropic, advice);
     origins::name_reader(response.headers_mut(), reader);
     response
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::http::app::RequestState;
 use crate::http::error::HttpError;
-use crate::http::request_log::{self, Record, Tokens};
+use crate::http::request_log::{self, Record, Usage};
 use crate::model::Constraint;
 use crate::serving::Host;
 
@@ -27,13 +27,13 @@ pub(crate) enum AnswerPart {
     Ended(End),
 }
 
-/// Tokens of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) prompt: usize,
-    /// Tokens of the prompt that were reused from a cache.
-    pub(crate) cached: usize,
-    pub(crate) generated: usize,
+/// Times of an answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AnswerTimes {
+    /// Time until the first token, waiting included.
+    pub(crate) prompt: Duration,
+    /// Time after it.
+    pub(crate) generation: Duration,
 }
 
 /// Options of the answers to a conversation.
@@ -291,13 +291,13 @@ impl Answers {
         self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.log_probs)).unwrap_or_default()
     }
 
-    /// Returns the time of an answer's prompt, waiting included, and the time after it.
-    pub(crate) fn times(&self, number: usize) -> (Duration, Duration) {
-        let Some(answer) = self.list.get(number) else { return Default::default() };
+    /// Returns the times of an answer.
+    pub(crate) fn times(&self, number: usize) -> AnswerTimes {
+        let Some(answer) = self.list.get(number) else { return AnswerTimes::default() };
         let (begin, end) = (answer.request_time, answer.end_time.unwrap_or_else(Instant::now));
         match answer.first_token_time {
-            Some(first) => (first - begin, end - first),
-            None => (end - begin, Duration::ZERO),
+            Some(first) => AnswerTimes { prompt: first - begin, generation: end - first },
+            None => AnswerTimes { prompt: end - begin, generation: Duration::ZERO },
         }
     }
 
@@ -331,10 +331,8 @@ impl Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         let Some(record) = &self.record else { return };
-        let Usage { prompt, cached, generated } = self.usage();
-        let times = (0..self.list.len()).map(|number| self.times(number).1);
-        let generating = times.max().unwrap_or_default();
-        record.set_tokens(Tokens { prompt, cached, generated, generating });
+        let times = (0..self.list.len()).map(|number| self.times(number).generation);
+        record.set_usage(self.usage(), times.max().unwrap_or_default());
     }
 }
 

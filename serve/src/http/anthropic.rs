@@ -27,13 +27,14 @@ use ixc_text::chat::{Delta, ToolCall, whole_arguments};
 use ixc_text::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Value, json};
 
-use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
+use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING};
 use crate::http::app::App;
 use crate::http::conversation::{MAX_MESSAGES, going_on};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::output_format;
 use crate::http::request_fields::{self, Interface};
+use crate::http::request_log::Usage;
 use crate::http::sampling::{self, includes_stop};
 use crate::http::tools::{Tools, json_text};
 

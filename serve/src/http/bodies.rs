@@ -21,7 +21,7 @@ pub(crate) const SMALL_BODY: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Bodies {
     /// Max bytes of one body.
-    most: usize,
+    max: usize,
     /// Time limit of one body.
     time: Duration,
     /// Budget that is left for larger bodies.
@@ -43,10 +43,10 @@ impl ReadBody {
 }
 
 impl Bodies {
-    /// Makes bounds: `most` bytes for each body, and `all` bytes for all bodies above
+    /// Makes bounds: `max` bytes for each body, and `all` bytes for all bodies above
     /// [`SMALL_BODY`] together.
-    pub(crate) fn new(most: usize, all: usize, time: Duration) -> Bodies {
-        Bodies { most: most.min(all), time, left: Arc::new(Semaphore::new(all)) }
+    pub(crate) fn new(max: usize, all: usize, time: Duration) -> Bodies {
+        Bodies { max: max.min(all), time, left: Arc::new(Semaphore::new(all)) }
     }
 
     /// Reads a body.
@@ -55,7 +55,7 @@ impl Bodies {
     /// When the body is too large, breaks off or is too slow, or other bodies take the whole
     /// budget.
     pub(crate) async fn read(&self, body: Body, announced: Option<u64>) -> Result<ReadBody, HttpError> {
-        if announced.is_some_and(|bytes| bytes > self.most as u64) {
+        if announced.is_some_and(|bytes| bytes > self.max as u64) {
             return Err(self.too_large());
         }
         let waits_for_room = AtomicBool::new(false);
@@ -80,11 +80,11 @@ impl Bodies {
             // Trailers are ignored.
             let Ok(part) = frame.map_err(broken)?.into_data() else { continue };
             let all = bytes.len() + part.len();
-            if all > self.most {
+            if all > self.max {
                 return Err(self.too_large());
             }
             let taken = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-            let more = counted(all).saturating_sub(taken);
+            let more = budget_bytes(all).saturating_sub(taken);
             if more > 0 {
                 waits_for_room.store(true, Ordering::Relaxed);
                 let more = Arc::clone(&self.left).acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX)).await;
@@ -101,13 +101,13 @@ impl Bodies {
     }
 
     fn too_large(&self) -> HttpError {
-        HttpError::invalid(None, format!("the body is larger than {} bytes", self.most))
+        HttpError::invalid(None, format!("the body is larger than {} bytes", self.max))
             .with_status(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error")
     }
 }
 
 /// Bytes of a body that need budget.
-fn counted(bytes: usize) -> usize {
+fn budget_bytes(bytes: usize) -> usize {
     if bytes > SMALL_BODY { bytes } else { 0 }
 }
 

@@ -44,7 +44,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = ended(&mut ending) => break,
+            () = wait_for_end(&mut ending) => break,
         };
         let (stream, client) = match accepted {
             Ok(accepted) => accepted,
@@ -57,7 +57,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
         // The server may also be stopped while all places are taken.
         let permit = tokio::select! {
             permit = limit.take(client.ip()) => permit,
-            () = ended(&mut ending) => break,
+            () = wait_for_end(&mut ending) => break,
         };
         match permit {
             Ok(permit) => {
@@ -97,7 +97,7 @@ async fn answer(
     let served = async {
         tokio::select! {
             result = connection.as_mut() => result,
-            () = ended(&mut ending) => {
+            () = wait_for_end(&mut ending) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -108,7 +108,7 @@ async fn answer(
             tracing::debug!(%error, "connection");
             log_head(client, &error, options);
         },
-        () = stream.closed() => tracing::debug!("the client has gone"),
+        () = stream.wait_closed() => tracing::debug!("the client has gone"),
         () = permit.revoked() => tracing::debug!("another connection has the place"),
     }
 }
@@ -120,7 +120,7 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
         false => StatusCode::BAD_REQUEST,
     };
     if error.is_parse() {
-        options.log.iter().for_each(|log| log.refused(client, status, &error.to_string()));
+        options.log.iter().for_each(|log| log.write_refusal(client, status, &error.to_string()));
     }
 }
 
@@ -136,11 +136,11 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
     // The answer fits into the socket buffer of a new connection. If it does not, the client is not
     // waited for.
     let _ = stream.try_write(answer.as_bytes());
-    options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CLIENT_LIMIT_MESSAGE));
+    options.log.iter().for_each(|log| log.write_refusal(client, StatusCode::SERVICE_UNAVAILABLE, CLIENT_LIMIT_MESSAGE));
 }
 
 /// Waits until the server ends.
-async fn ended(ending: &mut watch::Receiver<bool>) {
+async fn wait_for_end(ending: &mut watch::Receiver<bool>) {
     // The borrowed value must not cross threads.
     let _ = ending.wait_for(|ending| *ending).await;
 }
@@ -159,7 +159,7 @@ impl SharedStream {
     /// answer was sent, and would never notice. The system still reports the close, unless the
     /// client has sent more than the system's buffers hold. Then the close comes after unread
     /// bytes, and the next write fails.
-    async fn closed(&self) {
+    async fn wait_closed(&self) {
         let is_closed = || {
             let ready = self.lock().ready(Interest::READABLE).now_or_never();
             ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))

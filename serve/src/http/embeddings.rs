@@ -7,6 +7,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -19,7 +20,7 @@ use crate::http::app::App;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::request_fields::{self, Interface};
-use crate::http::request_log::{self, Tokens};
+use crate::http::request_log;
 use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Refusal};
 
 /// Max texts of a request, as in OpenAI's interface.
@@ -84,7 +85,8 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     // Tokenise texts first, which may take long.
     app.spawn_on_thread(move |model| model.embed(request, send)).await??;
     let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
-    request_log::current().iter().for_each(|record| record.set_tokens(Tokens { prompt: tokens, ..Tokens::default() }));
+    let prompts = request_log::Usage { prompt: tokens, ..request_log::Usage::default() };
+    request_log::current().iter().for_each(|record| record.set_usage(prompts, Duration::ZERO));
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
         let embedding = if is_base64 { Vector::Base64(base64(&vector)) } else { Vector::Numbers(vector) };
         Embedding { object: "embedding", index, embedding }

@@ -133,7 +133,11 @@ impl HttpError {
     }
 
     /// Returns a response. An error gets the form of its interface, and the advice for its remedy.
-    pub(crate) fn finished(mut response: Response, is_anthropic: bool, advice: &BTreeMap<Remedy, String>) -> Response {
+    pub(crate) fn finish_response(
+        mut response: Response,
+        is_anthropic: bool,
+        advice: &BTreeMap<Remedy, String>,
+    ) -> Response {
         let Some(mut error) = response.extensions_mut().remove::<HttpError>() else { return response };
         if let Some(advice) = error.remedy.and_then(|remedy| advice.get(&remedy)) {
             error.message += "; ";

@@ -16,7 +16,7 @@ struct Number {
     whole: bool,
 }
 
-const fn whole(name: &'static str, least: f64, most: f64) -> Number {
+const fn integer(name: &'static str, least: f64, most: f64) -> Number {
     Number { name, least, most, whole: true }
 }
 
@@ -24,24 +24,24 @@ const fn whole(name: &'static str, least: f64, most: f64) -> Number {
 const MAX_TOKENS: f64 = (1 << 24) as f64;
 /// All numbers of requests except the sampler's settings, which have their own table.
 const NUMBERS: &[Number] = &[
-    whole("max_tokens", 0.0, MAX_TOKENS),
-    whole("max_completion_tokens", 0.0, MAX_TOKENS),
+    integer("max_tokens", 0.0, MAX_TOKENS),
+    integer("max_completion_tokens", 0.0, MAX_TOKENS),
     // -1 allows all free positions.
-    whole("n_predict", -1.0, MAX_TOKENS),
-    whole("max_output_tokens", 1.0, MAX_TOKENS),
-    whole("n", 1.0, 128.0),
-    whole("n_cmpl", 1.0, 128.0),
-    whole("best_of", 1.0, 128.0),
-    whole("top_logprobs", 0.0, MAX_LOGPROBS),
+    integer("n_predict", -1.0, MAX_TOKENS),
+    integer("max_output_tokens", 1.0, MAX_TOKENS),
+    integer("n", 1.0, 128.0),
+    integer("n_cmpl", 1.0, 128.0),
+    integer("best_of", 1.0, 128.0),
+    integer("top_logprobs", 0.0, MAX_LOGPROBS),
     // For completions; for chats the field is true or false.
-    whole("logprobs", 0.0, MAX_LOGPROBS),
-    whole("n_probs", 0.0, MAX_LOGPROBS),
-    whole("min_keep", 0.0, 0.0),
+    integer("logprobs", 0.0, MAX_LOGPROBS),
+    integer("n_probs", 0.0, MAX_LOGPROBS),
+    integer("min_keep", 0.0, 0.0),
     // For embeddings; the model knows its own number.
-    whole("dimensions", 1.0, MAX_DIMENSIONS),
+    integer("dimensions", 1.0, MAX_DIMENSIONS),
     // For experts; the model knows its own layers.
-    whole("layer", 0.0, MAX_LAYERS),
-    whole("min_tokens", 0.0, MAX_TOKENS),
+    integer("layer", 0.0, MAX_LAYERS),
+    integer("min_tokens", 0.0, MAX_TOKENS),
 ];
 /// Max numbers of a requested vector: more than any model has.
 const MAX_DIMENSIONS: f64 = (1 << 24) as f64;

@@ -45,7 +45,7 @@ impl Local {
     /// Posts a body to a path, and waits for the whole answer: its status, and its body.
     pub async fn post(&self, path: &'static str, body: &Map<String, Value>) -> (u16, Value) {
         match serde_json::to_vec(body) {
-            Ok(body) => whole(self.send(path, body).await).await,
+            Ok(body) => read_response(self.send(path, body).await).await,
             // A map of values is always JSON.
             Err(error) => (400, error.to_string().into()),
         }
@@ -60,7 +60,7 @@ impl Local {
         let response = self.send(path, body).await;
         match response.status().is_success() {
             true => Ok(Events { body: response.into_body(), text: Vec::new() }),
-            false => Err(whole(response).await),
+            false => Err(read_response(response).await),
         }
     }
 
@@ -76,7 +76,7 @@ impl Local {
 }
 
 /// Returns the status and the whole body of an answer.
-async fn whole(response: Response) -> (u16, Value) {
+async fn read_response(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
     // Its length is bounded by what this process made.
     let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();

@@ -14,7 +14,7 @@ use ixc_runtime::sample::{NUMBERS, Number, Settings};
 use ixc_text::chat::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, AnswerPart, Answers, Usage};
+use crate::http::answer::{Answer, AnswerPart, Answers};
 use crate::http::app::{App, query};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
@@ -23,6 +23,7 @@ use crate::http::output_format;
 use crate::http::probabilities::token_object;
 use crate::http::prompts::{prompts, requests_for};
 use crate::http::request_fields::{self, Interface};
+use crate::http::request_log::Usage;
 use crate::http::sampling::{self, count, includes_stop};
 use crate::http::tools::Tools;
 use crate::serving::Host;
@@ -248,8 +249,8 @@ fn text_of(delta: Delta) -> String {
 /// Returns the times of an answer in llama-server's form.
 fn timings(answers: &Answers, number: usize) -> Value {
     let Usage { prompt, cached, generated } = answers.usage_of(number);
-    let (computed, (prefill, decode)) = (prompt.saturating_sub(cached), answers.times(number));
-    let (prefill, decode) = (prefill.as_secs_f64() * 1e3, decode.as_secs_f64() * 1e3);
+    let (computed, times) = (prompt.saturating_sub(cached), answers.times(number));
+    let (prefill, decode) = (times.prompt.as_secs_f64() * 1e3, times.generation.as_secs_f64() * 1e3);
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
     let rate =
         |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };

@@ -26,7 +26,7 @@ use ixc_runtime::sample::TokenLogProb;
 use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
+use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING};
 use crate::http::app::{App, RequestState};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
@@ -35,6 +35,7 @@ use crate::http::output_format;
 use crate::http::probabilities::{logarithm, text_of, token_object};
 use crate::http::prompts::{prompts, requests_for};
 use crate::http::request_fields::{self, Interface};
+use crate::http::request_log::Usage;
 use crate::http::sampling::{self, count, includes_stop, top_logprobs_of_chat};
 use crate::http::tools::Tools;
 use crate::serving::Host;

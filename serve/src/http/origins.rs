@@ -133,7 +133,7 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
 
 /// Returns the origin for which a request is refused; `None` if the origin is allowed or the
 /// request is not from a page.
-pub(crate) fn refused(allowed: &[AllowedOrigin], hosts: &[String], request: &Request) -> Option<String> {
+pub(crate) fn refused_origin(allowed: &[AllowedOrigin], hosts: &[String], request: &Request) -> Option<String> {
     let origins = request.headers().get_all(header::ORIGIN);
     let is_admitted = |value: &HeaderValue| is_admitted(allowed, hosts, value, request);
     let found = origins.iter().find(|value| !is_admitted(value));
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn local_and_own_origins_are_admitted() {
         let hosts = ["models.example".to_owned()];
-        let refused = |host: &str, origin: &str| refused(&[], &hosts, &request(host, origin));
+        let refused = |host: &str, origin: &str| refused_origin(&[], &hosts, &request(host, origin));
         for origin in [
             "http://localhost:5173",
             "https://LOCALHOST",
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn origins_are_allowed_by_name() {
         let list = allowed(&["https://chat.example/", "HTTP://other.example:80", "chrome-extension://abcdef"]);
-        let refused = |origin: &str| refused(&list, &[], &request("localhost", origin)).is_some();
+        let refused = |origin: &str| refused_origin(&list, &[], &request("localhost", origin)).is_some();
         for origin in
             ["https://chat.example", "https://chat.example:443", "http://other.example", "chrome-extension://abcdef"]
         {
@@ -286,7 +286,7 @@ mod tests {
         ] {
             assert!(refused(origin), "{origin}");
         }
-        assert_eq!(super::refused(&allowed(&["*"]), &[], &request("localhost", "null")), None);
+        assert_eq!(super::refused_origin(&allowed(&["*"]), &[], &request("localhost", "null")), None);
         for wrong in [
             "chat.example",
             "https://",

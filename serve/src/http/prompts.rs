@@ -37,7 +37,7 @@ pub(crate) async fn prompts(app: &RequestState, fields: &mut Fields, answers: u3
         return Err(HttpError::invalid(Some("prompt"), wrong));
     }
     let encode = move |model: &Host, client: &Client| -> Result<Vec<Vec<u32>>, Refusal> {
-        list.into_iter().map(|prompt| encoded(model, client, prompt)).collect()
+        list.into_iter().map(|prompt| encode_prompt(model, client, prompt)).collect()
     };
     let prompts = app.spawn_cancellable(encode).await??;
     match prompts.iter().position(Vec::is_empty) {
@@ -68,7 +68,7 @@ fn token(value: &Value) -> Option<u32> {
 }
 
 /// Tokenises one prompt. Stops when there are too many tokens, or the client has left.
-fn encoded(model: &Host, client: &Client, prompt: Value) -> Result<Vec<u32>, Refusal> {
+fn encode_prompt(model: &Host, client: &Client, prompt: Value) -> Result<Vec<u32>, Refusal> {
     let context = model.facts().context;
     let list = match prompt {
         Value::Array(list) => list,

@@ -77,7 +77,7 @@ impl RequestLog {
     }
 
     /// Writes the line of a malformed head, or of a refused connection.
-    pub(crate) fn refused(&self, client: SocketAddr, status: StatusCode, why: &str) {
+    pub(crate) fn write_refusal(&self, client: SocketAddr, status: StatusCode, why: &str) {
         let record = Record { client: Some(client), ..Record::new("-", "-") };
         record.fail(why);
         self.write(&record, status.as_u16(), false);
@@ -120,24 +120,27 @@ impl Drop for RequestLog {
     }
 }
 
-/// Tokens of a request and the time of its answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Tokens {
-    /// Tokens of the prompts.
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
     pub(crate) prompt: usize,
-    /// Prompt tokens that were in a cache.
+    /// Tokens of the prompt that were reused from a cache.
     pub(crate) cached: usize,
-    /// Generated tokens.
     pub(crate) generated: usize,
-    /// The time from the first generated token to the last.
-    pub(crate) generating: Duration,
 }
 
-impl Tokens {
+/// Tokens of a request, and the time from the first generated token to the last.
+#[derive(Clone, Copy, Debug)]
+struct TimedUsage {
+    usage: Usage,
+    generation_time: Duration,
+}
+
+impl TimedUsage {
     /// Returns the generated tokens per second, if at least two tokens give an interval.
     fn rate(&self) -> Option<f64> {
-        let seconds = self.generating.as_secs_f64();
-        (self.generated > 1 && seconds > 0.0).then(|| (self.generated - 1) as f64 / seconds)
+        let (tokens, seconds) = (self.usage.generated, self.generation_time.as_secs_f64());
+        (tokens > 1 && seconds > 0.0).then(|| (tokens - 1) as f64 / seconds)
     }
 }
 
@@ -145,7 +148,7 @@ impl Tokens {
 #[derive(Debug, Default)]
 struct HandlerFacts {
     model: Option<String>,
-    tokens: Option<Tokens>,
+    usage: Option<TimedUsage>,
     error: Option<String>,
 }
 
@@ -179,9 +182,9 @@ impl Record {
         self.facts().model = Some(name.to_owned());
     }
 
-    /// Adds the tokens of the request.
-    pub(crate) fn set_tokens(&self, tokens: Tokens) {
-        self.facts().tokens = Some(tokens);
+    /// Adds the tokens of the request, and the time from the first generated token to the last.
+    pub(crate) fn set_usage(&self, usage: Usage, generation_time: Duration) {
+        self.facts().usage = Some(TimedUsage { usage, generation_time });
     }
 
     /// Adds the reason why the answer is missing or incomplete. The first reason is kept.
@@ -201,10 +204,10 @@ impl Record {
         let (Record { method, path, begin, .. }, facts) = (self, self.facts());
         let seconds = begin.elapsed().as_secs_f64();
         let mut line = format!("{now} {} {method} {path} {status} {seconds:.3}s", self.client());
-        if let Some(tokens) = facts.tokens {
-            let Tokens { prompt, cached, generated, .. } = tokens;
+        if let Some(timed) = facts.usage {
+            let Usage { prompt, cached, generated } = timed.usage;
             line += &format!(", {prompt} tokens in ({cached} cached), {generated} out");
-            if let Some(rate) = tokens.rate() {
+            if let Some(rate) = timed.rate() {
                 line += &format!(", {rate:.1} tokens/s");
             }
         }
@@ -231,11 +234,11 @@ impl Record {
         if let Some(model) = &facts.model {
             put("model", printable(model).into());
         }
-        if let Some(tokens) = facts.tokens {
-            put("prompt_tokens", tokens.prompt.into());
-            put("cached_tokens", tokens.cached.into());
-            put("completion_tokens", tokens.generated.into());
-            if let Some(rate) = tokens.rate() {
+        if let Some(timed) = facts.usage {
+            put("prompt_tokens", timed.usage.prompt.into());
+            put("cached_tokens", timed.usage.cached.into());
+            put("completion_tokens", timed.usage.generated.into());
+            if let Some(rate) = timed.rate() {
                 put("tokens_per_second", round_to(rate, 1e3));
             }
         }

@@ -26,13 +26,14 @@ use ixc_generate::generator::{End, Request};
 use ixc_text::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING, Usage};
+use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING};
 use crate::http::app::{App, RequestState};
 use crate::http::conversation::{MAX_MESSAGES, conversation};
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::output_format;
 use crate::http::request_fields::{self, Interface};
+use crate::http::request_log::Usage;
 use crate::http::response_tools::{INPUT, ResponseTools};
 use crate::http::sampling::{self, includes_stop};
 use crate::http::tools::Tools;
