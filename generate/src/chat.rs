@@ -80,6 +80,17 @@ pub struct Options {
     pub renderer: Option<PathBuf>,
 }
 
+impl Options {
+    /// Returns the template: that of the options, or else the model's own.
+    ///
+    /// # Errors
+    /// [`Error::NoTemplate`], and when the model's own template is malformed.
+    pub(crate) fn template_of(&self, model: &LoadedModel) -> Result<ChatTemplate, Error> {
+        let own = || ChatTemplate::from_source(model.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
+        self.template.clone().map_or_else(own, Ok)
+    }
+}
+
 /// A conversation.
 #[derive(Clone, Debug)]
 pub struct Chat {
@@ -117,8 +128,7 @@ impl Chat {
     /// When there is no template, or it does not accept such a conversation. The check is here, so
     /// that the error comes before the first message.
     pub fn new(model: &LoadedModel, options: Options, system: Option<&str>) -> Result<Chat, Error> {
-        let own = || ChatTemplate::from_source(model.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
-        let template = options.template.map_or_else(own, Ok)?;
+        let template = options.template_of(model)?;
         let (messages, dropped) = (Vec::new(), 0);
         let mut chat = Chat { template, renderer: options.renderer, system: None, messages, dropped };
         chat.set_system(model, system)?;
@@ -182,9 +192,7 @@ impl Chat {
     /// Adds a parsed answer to the conversation. Templates then write reasoning and calls of
     /// earlier turns in the model's format, or leave them out.
     pub fn answered_with(&mut self, answer: Answer) {
-        let Answer { reasoning, content, calls } = answer;
-        let reasoning = Some(reasoning).filter(|text| !text.is_empty());
-        self.messages.push(Message { reasoning, tool_calls: calls, ..Message::new(ASSISTANT, content) });
+        self.messages.push(assistant_message(answer));
     }
 
     /// Removes the last answer, so that the model can answer again, and returns it.
@@ -249,8 +257,18 @@ impl Chat {
     }
 }
 
+/// Returns the message of a parsed answer.
+pub(crate) fn assistant_message(answer: Answer) -> Message {
+    let Answer { reasoning, content, calls } = answer;
+    let reasoning = Some(reasoning).filter(|text| !text.is_empty());
+    Message { reasoning, tool_calls: calls, ..Message::new(ASSISTANT, content) }
+}
+
 /// Renders a conversation with a template, which also gets the texts of the model's BOS and EOS.
 /// Returns the text and its values, for [`Tokenizer::encode_rendered`].
+///
+/// # Errors
+/// When the template fails, or the process that renders it.
 pub fn render<'t>(
     tokenizer: &'t Tokenizer,
     template: &ChatTemplate,

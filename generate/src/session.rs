@@ -1,6 +1,13 @@
 //! A session: a loaded model that generates one text at a time.
 //!
-//! [`Chat`](crate::chat::Chat) makes its prompts from conversations.
+//! | method | generates |
+//! | --- | --- |
+//! | [`Session::chat`] | the answer to messages, as an iterator over its text |
+//! | [`Session::complete`] | the continuation of a text, as an iterator |
+//! | [`Session::generate`] | tokens after tokens, with a callback for each |
+//!
+//! [`Chat`](crate::chat::Chat) makes prompts of tokens from conversations that may outgrow the
+//! context.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -28,7 +35,7 @@ use ixc_runtime::sample::SamplerState;
 use ixc_runtime::stats::Stats;
 
 use crate::Error;
-use crate::generator::{ContextShift, DraftCounts, End, Event, FinalState, Generator, Request};
+use crate::generator::{ContextShift, DraftCounts, End, Event, FinalState, Generator, Request, RequestId};
 use crate::loaded_model::{LoadOptions, LoadedModel};
 use crate::speculate::{Speculation, Tally};
 use crate::timing::Meter;
@@ -36,8 +43,12 @@ pub use crate::timing::Phase;
 pub use ixc_runtime::saved::LoadedSequence;
 
 mod breakers;
+mod completion;
+mod text_stream;
 
 pub use breakers::{DRY_BREAKERS, breakers};
+pub use completion::{Completion, TextOptions};
+pub use text_stream::TextStream;
 
 /// A generated text, and the time that it took.
 #[derive(Clone, Debug)]
@@ -80,6 +91,12 @@ pub struct Session {
     sampler: Option<SamplerState>,
     /// State at which the next text's sampler resumes.
     next_sampler: Option<SamplerState>,
+    /// Options of streams.
+    options: TextOptions,
+    /// Result of the last stream, until it is taken.
+    completion: Option<Result<Completion, Error>>,
+    /// Request of a stream that was leaked.
+    open: Option<RequestId>,
 }
 
 impl Session {
@@ -93,7 +110,15 @@ impl Session {
 
     /// Creates a session without text.
     pub fn new(model: LoadedModel) -> Session {
-        Session { generator: Generator::for_one(model), text: Vec::new(), sampler: None, next_sampler: None }
+        Session {
+            generator: Generator::for_one(model),
+            text: Vec::new(),
+            sampler: None,
+            next_sampler: None,
+            options: TextOptions::default(),
+            completion: None,
+            open: None,
+        }
     }
 
     /// Returns the model.
@@ -107,6 +132,18 @@ impl Session {
         &mut self.generator.model_mut().engine
     }
 
+    /// Returns the options of [`Session::chat`] and [`Session::complete`], to change them.
+    pub fn text_options_mut(&mut self) -> &mut TextOptions {
+        &mut self.options
+    }
+
+    /// Cancels the request of a stream that was leaked.
+    fn cancel_open(&mut self) {
+        if let Some(id) = self.open.take() {
+            self.generator.cancel(id);
+        }
+    }
+
     /// Generates text. Cached tokens of the prompt are not computed again. `progress` is called
     /// with each [`Event::Computed`], [`Event::Token`] and [`Event::Text`], and may stop the text.
     ///
@@ -118,6 +155,7 @@ impl Session {
         request: &Request,
         mut progress: impl FnMut(&Event) -> Result<ControlFlow<()>, E>,
     ) -> Result<Generation, E> {
+        self.cancel_open();
         let sampler_state = self.next_sampler.take().or_else(|| request.sampler_state.clone());
         let speculation = self.generator.speculation_tally();
         // The statistics so far belong to other texts.

@@ -1,0 +1,470 @@
+//! Stream of a text: an iterator over its pieces that runs the engine.
+
+use std::collections::VecDeque;
+use std::iter::FusedIterator;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use ixc_runtime::gauge::Activity;
+use ixc_runtime::sample::SamplerState;
+use ixc_text::chat::{Answer, Delta, Parser, TextParameters};
+use ixc_text::template::{Conversation, Demand, Json, Message};
+use ixc_text::tokenizer::DecodeOptions;
+
+use super::Session;
+use super::completion::Completion;
+use crate::Error;
+use crate::chat::{Rendered, ToolUse, render_with_tools};
+use crate::generator::{End, Event, FinalText, Generator, Request, RequestId};
+use crate::loaded_model::with_bos;
+use crate::output_text::{OutputText, RestOfText, StopStrings};
+
+/// A text in generation, as an iterator over its pieces. [`Session::chat`] and
+/// [`Session::complete`] begin one.
+///
+/// A piece is the text of one or more tokens. It is never empty, and has whole characters. Pieces
+/// are content: [`TextStream::next_delta`] also returns reasoning and tool calls. The model
+/// computes only while the iterator is in `next`. Dropping the iterator stops the generation, and
+/// the computed tokens stay cached.
+///
+/// ```
+/// use ixc_generate::loaded_model::LoadOptions;
+/// use ixc_generate::session::Session;
+/// use ixc_text::template::{Message, known};
+///
+/// let mut session = Session::open(None, &LoadOptions::default())?; // The demo model.
+/// // It has no chat template of its own.
+/// session.text_options_mut().chat.template = known::find("chatml").map(|known| known.template());
+/// session.text_options_mut().sampling = ixc_runtime::sample::Settings::greedy().into();
+/// session.text_options_mut().limit = Some(8);
+/// let messages = [Message::new("user", "What is a trait?")];
+/// for piece in session.chat(&messages)? { print!("{piece}") }
+/// let completion = session.take_completion()?.expect("the loop has ended");
+/// assert_eq!(completion.tokens.len(), 8);
+/// # Ok::<(), ixc_generate::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Items are texts and not results, so that a loop prints them as they are. An error ends the
+/// iterator, and is kept until the program takes it in one of these ways:
+///
+/// | loop | the error |
+/// | --- | --- |
+/// | `while let Some(piece) = stream.try_next()?` | [`TextStream::try_next`] returns it |
+/// | `for piece in &mut stream` | then [`TextStream::finish`] |
+/// | `for piece in session.chat(&messages)?` | then [`Session::take_completion`] |
+///
+/// If the program does none of this, the session's next stream returns the error as it begins.
+#[derive(Debug)]
+#[must_use = "a stream generates text only while it is read"]
+pub struct TextStream<'s> {
+    generator: &'s mut Generator,
+    /// Request of the stream, until it ends. A leaked stream leaves it to the session.
+    open: &'s mut Option<RequestId>,
+    /// Place for the result, when the stream is dropped.
+    result: &'s mut Option<Result<Completion, Error>>,
+    /// The session's text: the prompt and the generated tokens.
+    text: &'s mut Vec<u32>,
+    /// The session's sampler, at the end of the text.
+    sampler: &'s mut Option<SamplerState>,
+    output: OutputText<'s>,
+    /// Parser of a chat's answer.
+    parser: Option<Parser>,
+    /// Whether tokens were forgotten because the context was full.
+    is_shifted: bool,
+    /// The text so far.
+    completion: Completion,
+    /// Deltas that were not returned yet.
+    deltas: VecDeque<Delta>,
+    /// The error that ended the stream, until it is returned.
+    failure: Option<Error>,
+}
+
+impl Session {
+    /// Begins an answer to messages: an iterator over the pieces of its text. The messages are all
+    /// of the conversation. A prompt that begins like the last text is computed only from there on.
+    ///
+    /// ```no_run
+    /// # let mut session = ixc_generate::session::Session::open(None, &Default::default())?;
+    /// # let messages = [ixc_text::template::Message::new("user", "What is a trait?")];
+    /// for piece in session.chat(&messages)? { print!("{piece}") }
+    /// session.take_completion()?; // Returns an error that ended the loop.
+    /// # Ok::<(), ixc_generate::Error>(())
+    /// ```
+    ///
+    /// [`Session::text_options_mut`] sets the template, the tools, the length and the sampler. For
+    /// conversations that may outgrow the context, see [`Chat`](crate::chat::Chat).
+    ///
+    /// # Errors
+    /// When there is no chat template or it fails, when the prompt is longer than the context, or
+    /// when an option is outside its range. Also the error of the last stream, if it was not taken.
+    pub fn chat(&mut self, messages: &[Message]) -> Result<TextStream<'_>, Error> {
+        let (tokens, parser) = self.chat_prompt(messages)?;
+        // The parser needs the names of control tokens.
+        self.stream(tokens, parser, true)
+    }
+
+    /// Begins the continuation of a text, without a chat template: an iterator over the pieces of
+    /// its text.
+    ///
+    /// # Errors
+    /// When there is no tokenizer, when the prompt is longer than the context, or when an option is
+    /// outside its range. Also the error of the last stream, if it was not taken.
+    pub fn complete(&mut self, prompt: &str) -> Result<TextStream<'_>, Error> {
+        let tokens = self.model().encode_prompt(prompt)?;
+        self.stream(tokens, None, false)
+    }
+
+    /// Takes the result of the last stream, after it was dropped. Returns `None` if the result was
+    /// taken, and before the first stream.
+    ///
+    /// # Errors
+    /// The error that ended the stream, unless the stream returned it.
+    pub fn take_completion(&mut self) -> Result<Option<Completion>, Error> {
+        self.completion.take().transpose()
+    }
+
+    /// Returns the prompt of a conversation, and the parser of its answer if the answer has parts.
+    fn chat_prompt(&self, messages: &[Message]) -> Result<(Vec<u32>, Option<Parser>), Error> {
+        let (model, options) = (self.model(), &self.options);
+        let tokenizer = model.tokenizer()?;
+        let template = options.chat.template_of(model)?;
+        let conversation = Conversation {
+            messages: messages.to_vec(),
+            tools: options.tools.clone(),
+            add_generation_prompt: true,
+            ..Conversation::default()
+        };
+        let tools = ToolUse { is_enforced: false, demand: Demand::Maybe };
+        let renderer = options.chat.renderer.as_deref();
+        let Rendered { text, values, format } =
+            render_with_tools(tokenizer, &template, renderer, &conversation, tools)?;
+        model.check_prompt(&text)?;
+        let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&text, &values)?);
+        let calls = messages.iter().map(|message| message.tool_calls.len()).sum();
+        let parser = format.has_markers().then(|| {
+            let texts = TextParameters::of_each(options.tools.iter().map(Json::as_str));
+            let parser = Parser::new(format, &text).with_texts(texts).numbered_from(calls);
+            if options.tools.is_empty() { parser.without_calls() } else { parser }
+        });
+        Ok((tokens, parser))
+    }
+
+    /// Begins a stream after the tokens of a prompt.
+    fn stream(
+        &mut self,
+        tokens: Vec<u32>,
+        parser: Option<Parser>,
+        show_special: bool,
+    ) -> Result<TextStream<'_>, Error> {
+        if let Some(Err(error)) = self.completion.take() {
+            return Err(error);
+        }
+        self.cancel_open();
+        let request = Request {
+            limit: self.options.limit,
+            grammar: self.options.grammar.clone(),
+            resumed: self.resumed.take(),
+            ..Request::new(tokens.clone(), Arc::clone(&self.options.sampling))
+        };
+        let id = self.generator.submit(request)?;
+        self.open = Some(id);
+        let decoder = self.tokenizer.as_deref();
+        let decoder = decoder.map(|tokenizer| tokenizer.stream(DecodeOptions { show_special, at_start: false }));
+        let completion = Completion {
+            answer: Answer::default(),
+            tokens: Vec::new(),
+            prompt_tokens: tokens.len(),
+            reused_tokens: 0,
+            end: End::Stopped,
+            stop: None,
+        };
+        (self.text, self.sampler) = (tokens, None);
+        Ok(TextStream {
+            generator: &mut self.generator,
+            open: &mut self.open,
+            result: &mut self.completion,
+            text: &mut self.text,
+            sampler: &mut self.sampler,
+            output: OutputText::new(decoder, StopStrings::new(&self.options.stop)),
+            parser,
+            is_shifted: false,
+            completion,
+            deltas: VecDeque::new(),
+            failure: None,
+        })
+    }
+}
+
+impl TextStream<'_> {
+    /// Generates up to the next piece of content, and returns it. Returns `None` after the last.
+    ///
+    /// # Errors
+    /// When a step of the engine, the sampler or the grammar fails. The stream has ended then.
+    pub fn try_next(&mut self) -> Result<Option<String>, Error> {
+        while let Some(delta) = self.next_delta()? {
+            if let Delta::Content(text) = delta {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Generates up to the next delta, and returns it: content, reasoning, or a part of a tool
+    /// call. Returns `None` after the last.
+    ///
+    /// # Errors
+    /// See [`TextStream::try_next`].
+    pub fn next_delta(&mut self) -> Result<Option<Delta>, Error> {
+        loop {
+            if let Some(delta) = self.deltas.pop_front() {
+                return Ok(Some(delta));
+            }
+            if let Some(error) = self.failure.take() {
+                return Err(error);
+            }
+            if self.open.is_none() {
+                return Ok(None);
+            }
+            self.step();
+        }
+    }
+
+    /// Generates the rest, and returns the whole text. After an error that was returned already,
+    /// returns the text before it.
+    ///
+    /// # Errors
+    /// See [`TextStream::try_next`]. An error that ended the iterator is returned here.
+    pub fn finish(mut self) -> Result<Completion, Error> {
+        while self.next_delta()?.is_some() {}
+        Ok(self.completion.clone())
+    }
+
+    /// Runs a step of the engine, and adds its text.
+    fn step(&mut self) {
+        let (mut text, mut ended, mut failure) = (String::new(), None, None);
+        self.generator.step_with(&mut |model, _, event| {
+            match event {
+                Event::Begun { prompt, reused } => {
+                    self.completion.reused_tokens = reused;
+                    model.gauge.begin(Activity::Prompt, (prompt - reused) as u64);
+                }
+                Event::Computed { tokens, .. } => model.gauge.add(tokens as u64),
+                Event::Token { token, .. } => {
+                    self.completion.tokens.push(token);
+                    self.text.push(token);
+                    match self.output.push(token) {
+                        Ok(more) => text += &more,
+                        Err(error) => failure = Some(error.into()),
+                    }
+                }
+                Event::Shifted => self.is_shifted = true,
+                Event::Guessed { .. } => {}
+                Event::Ended { end, text } => ended = Some(Ok((end, text))),
+                Event::Failed(error) => ended = Some(Err(error)),
+            }
+            match failure.is_some() || self.output.stopped() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        self.push(text);
+        let Some(ended) = ended else { return };
+        *self.open = None;
+        match failure.map_or(ended, Err) {
+            Ok((end, FinalText { tokens, sampler })) => {
+                (*self.text, *self.sampler) = (tokens, Some(sampler));
+                self.end(end);
+            }
+            Err(error) => {
+                self.text.clear();
+                self.failure = Some(error);
+            }
+        }
+    }
+
+    /// Adds text, which the parser of a chat's answer splits into deltas.
+    fn push(&mut self, text: String) {
+        let deltas = match &mut self.parser {
+            Some(parser) => parser.push(&text),
+            None => vec![Delta::Content(text)],
+        };
+        self.extend(deltas);
+    }
+
+    fn extend(&mut self, mut deltas: Vec<Delta>) {
+        deltas.retain(|delta| !matches!(delta, Delta::Content(text) | Delta::Reasoning(text) if text.is_empty()));
+        self.completion.answer.extend(deltas.iter().cloned());
+        self.deltas.extend(deltas);
+    }
+
+    /// Ends the text, and adds what was withheld.
+    fn end(&mut self, end: End) {
+        let output = std::mem::replace(&mut self.output, OutputText::new(None, StopStrings::default()));
+        let RestOfText { text, stop } = output.finish();
+        self.push(text);
+        let is_cut = matches!(end, End::Limit | End::Context | End::Stopped) && stop.is_none();
+        if let Some(parser) = self.parser.take() {
+            self.extend(if is_cut { parser.finish_cut() } else { parser.finish() });
+        }
+        (self.completion.end, self.completion.stop) = (end, stop);
+    }
+}
+
+impl Iterator for TextStream<'_> {
+    type Item = String;
+
+    /// Returns the next piece; `None` after the last one and after an error.
+    fn next(&mut self) -> Option<String> {
+        self.try_next().unwrap_or_else(|error| {
+            self.failure = Some(error);
+            None
+        })
+    }
+}
+
+impl FusedIterator for TextStream<'_> {}
+
+impl Drop for TextStream<'_> {
+    /// Stops the generation, and gives the session its result.
+    fn drop(&mut self) {
+        if let Some(id) = self.open.take() {
+            self.generator.cancel(id);
+            if self.is_shifted {
+                self.text.clear();
+            }
+            self.end(End::Stopped);
+        }
+        let failure = self.failure.take();
+        *self.result = Some(failure.map_or_else(|| Ok(self.completion.clone()), Err));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_runtime::engine;
+    use ixc_runtime::sample::Settings;
+    use ixc_text::template::known;
+
+    use super::*;
+    use crate::loaded_model::LoadOptions;
+
+    const PROMPT: &str = "The borrow checker";
+    const LIMIT: usize = 16;
+
+    /// Opens the demo model with a short context, and a template that it lacks.
+    fn session() -> Session {
+        let run = engine::Options { threads: Some(2), context: Some(64), ..engine::Options::default() };
+        let mut session = Session::open(None, &LoadOptions { run, ..LoadOptions::default() }).unwrap();
+        let options = session.text_options_mut();
+        (options.limit, options.sampling) = (Some(LIMIT), Settings::greedy().into());
+        options.chat.template = known::find("chatml").map(|known| known.template());
+        session
+    }
+
+    /// Returns the tokens that the engine generates after the prompt.
+    fn greedy_tokens() -> Vec<u32> {
+        let mut session = session();
+        let tokens = session.model().encode_prompt(PROMPT).unwrap();
+        let request = Request { limit: Some(LIMIT), ..Request::new(tokens, Settings::greedy()) };
+        session.generate(&request, |_| Ok::<_, Error>(ControlFlow::Continue(()))).unwrap().tokens
+    }
+
+    /// Fills the context that the stream's next step needs.
+    fn break_engine(stream: &mut TextStream<'_>) {
+        let engine = &mut stream.generator.model_mut().engine;
+        let room = (engine.context() - engine.position()) as usize;
+        engine.step(&vec![1; room], &[]).unwrap();
+    }
+
+    fn is_step_error(error: &Error) -> bool {
+        matches!(error, Error::Step(_))
+    }
+
+    #[test]
+    fn pieces_are_the_text_of_the_generated_tokens() {
+        let mut session = session();
+        let mut stream = session.complete(PROMPT).unwrap();
+        let pieces: Vec<String> = stream.by_ref().collect();
+        assert_eq!(stream.next(), None);
+        let completion = stream.finish().unwrap();
+        assert_eq!((completion.tokens.clone(), completion.end), (greedy_tokens(), End::Limit));
+        assert!(pieces.len() > 1 && pieces.iter().all(|piece| !piece.is_empty()), "{pieces:?}");
+        let options = DecodeOptions { show_special: false, at_start: false };
+        let text = session.model().tokenizer().unwrap().decode_with(&completion.tokens, options).unwrap();
+        assert_eq!((pieces.concat(), &completion.answer.content), (text.clone(), &text));
+        // The session has the text, whose state can be saved.
+        assert!(session.has_text() && session.text.ends_with(&completion.tokens) && session.sampler.is_some());
+        assert_eq!(session.take_completion().unwrap(), Some(completion));
+        assert_eq!(session.take_completion().unwrap(), None);
+    }
+
+    #[test]
+    fn chat_continues_from_the_cached_prompt() {
+        let mut session = session();
+        let mut messages = vec![Message::new("user", "What is a trait?")];
+        let first = session.chat(&messages).unwrap().finish().unwrap();
+        assert_eq!(first.reused_tokens, 0);
+        messages.extend([first.clone().into_message(), Message::new("user", "Why?")]);
+        assert_eq!((&*messages[1].role, &messages[1].content), ("assistant", &first.answer.content));
+        session.text_options_mut().limit = Some(1);
+        let second = session.chat(&messages).unwrap().finish().unwrap();
+        assert!(second.reused_tokens >= first.prompt_tokens - 1, "{second:?}");
+        assert!(second.prompt_tokens > second.reused_tokens && second.tokens.len() == 1);
+    }
+
+    #[test]
+    fn dropped_stream_stops_the_generation() {
+        let mut session = session();
+        let first = session.complete(PROMPT).unwrap().next().unwrap();
+        let completion = session.take_completion().unwrap().unwrap();
+        assert!(completion.end == End::Stopped && completion.tokens.len() < LIMIT, "{completion:?}");
+        assert!(completion.answer.content.starts_with(&first));
+        assert!(session.generator.is_idle() && session.has_text());
+        // A leaked stream does not disturb the next text.
+        std::mem::forget(session.complete(PROMPT).unwrap());
+        assert_eq!(session.complete(PROMPT).unwrap().finish().unwrap().tokens, greedy_tokens());
+    }
+
+    #[test]
+    fn stop_string_ends_the_text_and_is_left_out() {
+        let mut session = session();
+        let whole = session.complete(PROMPT).unwrap().finish().unwrap().answer.content;
+        let stop = whole.split_whitespace().nth(2).unwrap().to_owned();
+        session.text_options_mut().stop = vec![stop.clone()];
+        let completion = session.complete(PROMPT).unwrap().finish().unwrap();
+        assert_eq!(completion.answer.content, whole.split_once(&stop).unwrap().0);
+        assert_eq!((completion.end, completion.stop), (End::Stopped, Some(stop)));
+    }
+
+    #[test]
+    fn error_during_a_generation_is_returned_in_each_way() {
+        let mut session = session();
+        let mut stream = session.complete(PROMPT).unwrap();
+        assert!(stream.next().is_some());
+        break_engine(&mut stream);
+        assert!(is_step_error(&stream.try_next().unwrap_err()));
+        assert_eq!(stream.next(), None);
+        assert!(!stream.finish().unwrap().answer.content.is_empty());
+
+        let mut stream = session.complete(PROMPT).unwrap();
+        assert!(stream.next().is_some());
+        break_engine(&mut stream);
+        assert_eq!(stream.by_ref().count(), 0);
+        assert!(is_step_error(&stream.finish().unwrap_err()));
+
+        let drop_after_failure = |session: &mut Session| {
+            let mut stream = session.complete(PROMPT).unwrap();
+            assert!(stream.next().is_some());
+            break_engine(&mut stream);
+            assert_eq!(stream.count(), 0);
+        };
+        drop_after_failure(&mut session);
+        assert!(is_step_error(&session.take_completion().unwrap_err()));
+        // The next stream returns an error that was not taken, once.
+        drop_after_failure(&mut session);
+        assert!(is_step_error(&session.complete(PROMPT).map(drop).unwrap_err()));
+        assert_eq!(session.complete(PROMPT).unwrap().finish().unwrap().tokens, greedy_tokens());
+    }
+}
