@@ -262,7 +262,8 @@ impl Embedder {
         ended
     }
 
-    /// Returns the vectors of texts, in order.
+    /// Returns the vectors of texts, in order. Each has [`Embedder::width`] numbers. Its length is
+    /// 1 if the model's vectors have length 1.
     ///
     /// # Errors
     /// When a text is empty, has invalid tokens or does not fit in the context, and when a step

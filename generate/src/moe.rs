@@ -159,7 +159,7 @@ impl Handle {
         result.map(|result| result.map_err(Error::from)).ok_or(self)
     }
 
-    /// Waits for the result: for each row, the weighted sum over its experts.
+    /// Waits for the result: for each row, the weighted sum over its experts, f32 `[rows, width]`.
     ///
     /// # Errors
     /// When experts cannot be read, or the plan is wrong.
