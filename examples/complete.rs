@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = Session::open(path.as_deref(), &LoadOptions::default())?;
     let options = session.text_options_mut();
     (options.limit, options.sampling) = (Some(32), Settings::greedy().into());
-    options.stop = vec!["\n\n".into()];
+    options.stop = ["\n\n".into()].into();
 
     print!("{prompt}");
     let mut text = session.complete(&prompt)?;

@@ -26,21 +26,18 @@ fn main() -> Result<(), ixc::Error> {
     options.run.sequences = 4;
     let mut generator = Generator::new(LoadedModel::open(path.as_deref(), &options)?)?;
 
-    // Each request has the tokens of its prompt, and later also the generated ones.
+    // Each text begins with its prompt.
     let mut texts = HashMap::new();
-    for prompt in &prompts {
-        let tokens = generator.model().encode_prompt(prompt)?;
-        let request = Request { limit: Some(12), ..Request::new(tokens.clone(), Settings::greedy()) };
-        texts.insert(generator.submit(request)?, tokens);
+    for prompt in prompts {
+        let tokens = generator.model().encode_prompt(&prompt)?;
+        let request = Request { limit: Some(12), ..Request::new(tokens, Settings::greedy()) };
+        texts.insert(generator.submit(request)?, prompt);
     }
     while !generator.is_idle() {
         for (id, event) in generator.step() {
+            texts.entry(id).or_default().push_str(event.text().unwrap_or_default());
             match event {
-                Event::Token { token, .. } => texts.entry(id).or_default().push(token),
-                Event::Ended { end, .. } => {
-                    let text = generator.model().tokenizer()?.decode(&texts[&id])?;
-                    println!("{text:?}, {end:?}");
-                }
+                Event::Ended { end, .. } => println!("{:?}, {end:?}", texts[&id]),
                 Event::Failed(error) => return Err(error.into()),
                 _ => {}
             }

@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use axum::{Router, body::Body, extract::State, http::StatusCode, routing::post};
 use futures_util::StreamExt;
-use ixc::generator::Request;
+use ixc::generator::{Event, Request};
 use ixc::loaded_model::{LoadOptions, LoadedModel};
-use ixc::served_model::Event;
 use ixc::serving::{Host, Options};
 use ixc::text::template::{Conversation, Message, known};
 
@@ -27,16 +26,15 @@ async fn answer(State(host): State<Arc<Host>>, question: String) -> Result<Body,
         // The template takes milliseconds, so it does not run on a thread of connections.
         let prompt = host.prompt(&conversation, None)?;
         let sampling = ixc::runtime::sample::Settings::default();
-        host.submit(Request { limit: Some(128), ..Request::new(prompt.tokens, sampling) }.into())
+        host.submit(Request { limit: Some(128), ..Request::new(prompt.tokens, sampling) })
     });
     let submitted = submitted.await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let events = submitted.map_err(|refusal| (StatusCode::BAD_REQUEST, refusal.to_string()))?;
     // Dropping the stream cancels the request. A failure cuts the connection.
     Ok(Body::from_stream(events.filter_map(|event| async move {
         match event {
-            Event::Text { text, .. } => Some(Ok(text)),
-            Event::Failed { message } | Event::Refused { message } => Some(Err(io::Error::other(message))),
-            _ => None,
+            Event::Failed(error) => Some(Err(io::Error::other(error))),
+            event => event.text().map(|text| Ok(text.to_owned())),
         }
     })))
 }

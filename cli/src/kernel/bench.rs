@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use ixc_compile::machine::bandwidth;
-use ixc_workbench::kernels::bench::{Measurement, MemoryLevel, Peak, measure, peak, call_work};
+use ixc_workbench::kernels::bench::{Measurement, MemoryLevel, Peak, call_work, measure, peak};
 use serde_json::json;
 
 use super::super::output::{self, Bytes, Count, counted};

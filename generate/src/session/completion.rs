@@ -18,7 +18,7 @@ pub struct TextOptions {
     /// Settings of the sampler. The default is that of llama.cpp, with seed 0.
     pub sampling: Arc<Settings>,
     /// Stop strings: texts that end the generation and are not part of its text.
-    pub stop: Vec<String>,
+    pub stop: Arc<[String]>,
     /// Grammar of the generated text.
     /// [`Vocabulary::matcher`](ixc_grammar::Vocabulary::matcher) compiles one.
     pub grammar: Option<Matcher>,
@@ -39,10 +39,8 @@ pub struct Completion {
     pub prompt_tokens: usize,
     /// Number of tokens of the prompt whose states were cached.
     pub reused_tokens: usize,
-    /// Reason of the end. A stop string and a dropped stream are [`End::Stopped`].
+    /// Reason of the end. For a dropped stream, it is [`End::Stopped`].
     pub end: End,
-    /// The stop string that was found.
-    pub stop: Option<String>,
 }
 
 impl Completion {

@@ -9,15 +9,13 @@ use ixc_runtime::gauge::Activity;
 use ixc_runtime::sample::SamplerState;
 use ixc_text::chat::{Answer, Delta, Parser, TextParameters};
 use ixc_text::template::{Conversation, Demand, Json, Message};
-use ixc_text::tokenizer::DecodeOptions;
 
 use super::Session;
 use super::completion::Completion;
 use crate::Error;
 use crate::chat::{Rendered, ToolUse, render_with_tools};
-use crate::generator::{End, Event, FinalText, Generator, Request, RequestId};
+use crate::generator::{End, Event, FinalState, Generator, Request, RequestId};
 use crate::loaded_model::with_bos;
-use crate::output_text::{OutputText, RestOfText, StopStrings};
 
 /// A text in generation, as an iterator over its pieces. [`Session::chat`] and
 /// [`Session::complete`] begin one.
@@ -68,7 +66,6 @@ pub struct TextStream<'s> {
     text: &'s mut Vec<u32>,
     /// The session's sampler, at the end of the text.
     sampler: &'s mut Option<SamplerState>,
-    output: OutputText<'s>,
     /// Parser of a chat's answer.
     parser: Option<Parser>,
     /// Whether tokens were forgotten because the context was full.
@@ -164,21 +161,20 @@ impl Session {
         self.cancel_open();
         let request = Request {
             limit: self.options.limit,
+            stop: Arc::clone(&self.options.stop),
+            show_special,
             grammar: self.options.grammar.clone(),
-            resumed: self.resumed.take(),
+            sampler_state: self.next_sampler.take(),
             ..Request::new(tokens.clone(), Arc::clone(&self.options.sampling))
         };
         let id = self.generator.submit(request)?;
         self.open = Some(id);
-        let decoder = self.tokenizer.as_deref();
-        let decoder = decoder.map(|tokenizer| tokenizer.stream(DecodeOptions { show_special, at_start: false }));
         let completion = Completion {
             answer: Answer::default(),
             tokens: Vec::new(),
             prompt_tokens: tokens.len(),
             reused_tokens: 0,
             end: End::Stopped,
-            stop: None,
         };
         (self.text, self.sampler) = (tokens, None);
         Ok(TextStream {
@@ -187,7 +183,6 @@ impl Session {
             result: &mut self.completion,
             text: &mut self.text,
             sampler: &mut self.sampler,
-            output: OutputText::new(decoder, StopStrings::new(&self.options.stop)),
             parser,
             is_shifted: false,
             completion,
@@ -243,8 +238,9 @@ impl TextStream<'_> {
 
     /// Runs a step of the engine, and adds its text.
     fn step(&mut self) {
-        let (mut text, mut ended, mut failure) = (String::new(), None, None);
+        let (mut text, mut ended) = (String::new(), None);
         self.generator.step_with(&mut |model, _, event| {
+            text += event.text().unwrap_or_default();
             match event {
                 Event::Begun { prompt, reused } => {
                     self.completion.reused_tokens = reused;
@@ -254,26 +250,19 @@ impl TextStream<'_> {
                 Event::Token { token, .. } => {
                     self.completion.tokens.push(token);
                     self.text.push(token);
-                    match self.output.push(token) {
-                        Ok(more) => text += &more,
-                        Err(error) => failure = Some(error.into()),
-                    }
                 }
                 Event::Shifted => self.is_shifted = true,
-                Event::Guessed { .. } => {}
-                Event::Ended { end, text } => ended = Some(Ok((end, text))),
+                Event::Text(_) | Event::Drafted(_) => {}
+                Event::Ended { end, state } => ended = Some(Ok((end, state))),
                 Event::Failed(error) => ended = Some(Err(error)),
             }
-            match failure.is_some() || self.output.stopped() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+            ControlFlow::Continue(())
         });
         self.push(text);
         let Some(ended) = ended else { return };
         *self.open = None;
-        match failure.map_or(ended, Err) {
-            Ok((end, FinalText { tokens, sampler })) => {
+        match ended {
+            Ok((end, FinalState { tokens, sampler })) => {
                 (*self.text, *self.sampler) = (tokens, Some(sampler));
                 self.end(end);
             }
@@ -299,16 +288,13 @@ impl TextStream<'_> {
         self.deltas.extend(deltas);
     }
 
-    /// Ends the text, and adds what was withheld.
+    /// Ends the text, and adds what the parser withheld.
     fn end(&mut self, end: End) {
-        let output = std::mem::replace(&mut self.output, OutputText::new(None, StopStrings::default()));
-        let RestOfText { text, stop } = output.finish();
-        self.push(text);
-        let is_cut = matches!(end, End::Limit | End::Context | End::Stopped) && stop.is_none();
+        let is_cut = matches!(end, End::Limit | End::Context | End::Stopped);
         if let Some(parser) = self.parser.take() {
             self.extend(if is_cut { parser.finish_cut() } else { parser.finish() });
         }
-        (self.completion.end, self.completion.stop) = (end, stop);
+        self.completion.end = end;
     }
 }
 
@@ -346,6 +332,7 @@ mod tests {
     use ixc_runtime::engine;
     use ixc_runtime::sample::Settings;
     use ixc_text::template::known;
+    use ixc_text::tokenizer::DecodeOptions;
 
     use super::*;
     use crate::loaded_model::LoadOptions;
@@ -389,7 +376,7 @@ mod tests {
         let pieces: Vec<String> = stream.by_ref().collect();
         assert_eq!(stream.next(), None);
         let completion = stream.finish().unwrap();
-        assert_eq!((completion.tokens.clone(), completion.end), (greedy_tokens(), End::Limit));
+        assert_eq!((&completion.tokens, &completion.end), (&greedy_tokens(), &End::Limit));
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| !piece.is_empty()), "{pieces:?}");
         let options = DecodeOptions { show_special: false, at_start: false };
         let text = session.model().tokenizer().unwrap().decode_with(&completion.tokens, options).unwrap();
@@ -432,10 +419,10 @@ mod tests {
         let mut session = session();
         let whole = session.complete(PROMPT).unwrap().finish().unwrap().answer.content;
         let stop = whole.split_whitespace().nth(2).unwrap().to_owned();
-        session.text_options_mut().stop = vec![stop.clone()];
+        session.text_options_mut().stop = [stop.clone()].into();
         let completion = session.complete(PROMPT).unwrap().finish().unwrap();
         assert_eq!(completion.answer.content, whole.split_once(&stop).unwrap().0);
-        assert_eq!((completion.end, completion.stop), (End::Stopped, Some(stop)));
+        assert_eq!(completion.end, End::StopString(stop));
     }
 
     #[test]

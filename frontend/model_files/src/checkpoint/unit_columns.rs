@@ -31,7 +31,10 @@ const ROWS: u64 = 64;
 ///
 /// # Errors
 /// When the matrix is missing, or no norm has as many numbers as the matrix has columns.
-pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, TensorGroup>) -> Result<StackedExperts, CheckpointError> {
+pub(super) fn norm(
+    shards: &Shards,
+    made: &mut BTreeMap<String, TensorGroup>,
+) -> Result<StackedExperts, CheckpointError> {
     let missing = |name: &str| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
     let head = made.get(HEAD).ok_or_else(|| missing(HEAD))?;
     let mut squares = Vec::new();

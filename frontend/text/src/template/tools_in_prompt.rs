@@ -173,7 +173,10 @@ mod tests {
                      {\"type\": \"function\", \"function\": {\"name\": \"look\"}}";
         let of = |role: &str, text: String| (role.to_owned(), text);
         assert_eq!(described(&["user", "system"]), [of("user", "x".into()), of("system", format!("x\n\n{words}"))]);
-        assert_eq!(described(&["assistant", "user"]), [of("assistant", "x".into()), of("user", format!("{words}\n\nx"))]);
+        assert_eq!(
+            described(&["assistant", "user"]),
+            [of("assistant", "x".into()), of("user", format!("{words}\n\nx"))]
+        );
         assert_eq!(described(&["assistant"]), [of("user", words.into()), of("assistant", "x".into())]);
         let (_, form) = words.split_once("say:\n").unwrap();
         let written = form.split_once("\nTools").unwrap().0.replace(ARGUMENTS, "{\"at\": {\"x\": 1\n}\n}");
