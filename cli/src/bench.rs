@@ -179,7 +179,7 @@ impl Args {
             let run = engine::Options { threads, ..options.run.clone() };
             let options = LoadOptions { run, ..options.clone() };
             if let Some(positions) = of_deferral {
-                deferral::measure(&self, path, &options, &works, (traffic, positions), &mut report)?;
+                deferral::measure(&self, path, &options, &works, traffic, positions, &mut report)?;
                 continue;
             }
             let opened = model.take().map_or_else(|| UnloadedModel::open(path, &options), Ok)?;

@@ -101,7 +101,8 @@ impl Speedup {
 }
 
 impl From<[f64; 3]> for Speedup {
-    fn from([median, low, high]: [f64; 3]) -> Speedup {
+    fn from(numbers: [f64; 3]) -> Speedup {
+        let [median, low, high] = numbers;
         Speedup { median, low, high }
     }
 }

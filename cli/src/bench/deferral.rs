@@ -40,7 +40,8 @@ pub fn measure(
     path: Option<&Path>,
     options: &LoadOptions,
     works: &[Work],
-    (traffic, positions): (Option<Traffic>, usize),
+    traffic: Option<Traffic>,
+    positions: usize,
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();

@@ -249,8 +249,8 @@ impl<'m> Steps<'m> {
     /// the given stages, or of whole steps.
     fn rounds(
         &mut self,
-        others: &mut Others,
-        own: &[usize],
+        others: &mut OtherPlans,
+        default_stages: &[usize],
         rows: u32,
         rounds: u32,
     ) -> Result<(Vec<f64>, Vec<Pairs>), Error> {
@@ -310,7 +310,7 @@ impl<'m> Steps<'m> {
 
 /// Returns whether a measurement is faster beyond noise, and whether it is slower: 1 is outside of
 /// its bounds.
-pub(super) fn changed(row: &Candidate) -> [bool; 2] {
+pub(super) fn verdict(row: &Candidate) -> [bool; 2] {
     let Speedup { low, high, .. } = row.ratio;
     [low > 1.0, high < 1.0]
 }
