@@ -198,7 +198,9 @@ fn session_and_generator_give_equal_answers() {
     let digits = vocabulary.matcher(&Source::Regex("[0-9]{12}".into())).unwrap();
     for grammar in [None, Some(digits)] {
         let drawn = Settings { seed: 5, ..Settings::default() };
-        let asked = Request { grammar, sampling: Arc::new(drawn), ..request(&tokens, 40) };
+        // A session computes a single token of a prompt that it has seen, and attention of one row
+        // has other last bits on some processors. So both compute the whole prompt.
+        let asked = Request { grammar, sampling: Arc::new(drawn), cache_prompt: false, ..request(&tokens, 40) };
         let expected = run(&mut many, vec![asked.clone()]);
         assert!(!expected[0].0.is_empty());
         assert_eq!(run(&mut one, vec![asked]), expected);
