@@ -30,8 +30,8 @@ pub(crate) unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>
     match (count, at.is_null(), at.is_aligned()) {
         (0, ..) => Ok(&[]),
         (_, false, true) => {
-            // SAFETY: the caller guarantees it. The pointer is not null, is aligned, and the slice
-            // is no longer than any object.
+            // SAFETY: the caller meets the conditions of `# Safety`. The pointer is not null, is
+            // aligned, and the slice is no longer than any object.
             Ok(unsafe { std::slice::from_raw_parts(at, count) })
         }
         (_, true, _) => Err(Failure::usage(format!("{what} is NULL"))),
@@ -48,7 +48,7 @@ fn misaligned<T>(what: &str, at: *const T) -> Failure {
 /// # Safety
 /// `at` is null, or the text ends with 0 and does not change while it is used.
 pub(crate) unsafe fn string<'a>(what: &str, at: *const c_char) -> Result<&'a str, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { text(what, at, TERMINATED) }
 }
 
@@ -57,7 +57,7 @@ pub(crate) unsafe fn string<'a>(what: &str, at: *const c_char) -> Result<&'a str
 /// # Safety
 /// See [`string`].
 pub(crate) unsafe fn optional_string<'a>(what: &str, at: *const c_char) -> Result<Option<&'a str>, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     if at.is_null() { Ok(None) } else { unsafe { string(what, at) }.map(Some) }
 }
 
@@ -69,9 +69,9 @@ pub(crate) unsafe fn optional_string<'a>(what: &str, at: *const c_char) -> Resul
 pub(crate) unsafe fn text<'a>(what: &str, at: *const c_char, bytes: usize) -> Result<&'a str, Failure> {
     let bytes = match bytes {
         TERMINATED if at.is_null() => return Err(Failure::usage(format!("{what} is NULL"))),
-        // SAFETY: the caller guarantees it. The pointer is not null.
+        // SAFETY: the caller meets the conditions of `# Safety`. The pointer is not null.
         TERMINATED => unsafe { CStr::from_ptr(at) }.to_bytes(),
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         bytes => unsafe { slice(what, at.cast::<u8>(), Some(bytes)) }?,
     };
     std::str::from_utf8(bytes)
@@ -89,15 +89,15 @@ pub(crate) unsafe fn texts<'a>(
     bytes: *const usize,
     count: usize,
 ) -> Result<Vec<&'a str>, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     let all = unsafe { slice(what, at, Some(count)) }?;
     let lengths = match bytes.is_null() {
         true => vec![TERMINATED; count],
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         false => unsafe { slice("bytes", bytes, Some(count)) }?.to_vec(),
     };
     let each = |(number, (&at, bytes)): (usize, (&*const c_char, usize))| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { text(&format!("{what}[{number}]"), at, bytes) }
     };
     all.iter().zip(lengths).enumerate().map(each).collect()
@@ -113,7 +113,7 @@ pub(crate) fn not_null<'a, T>(what: &str, found: Option<&'a T>) -> Result<&'a T,
 /// # Safety
 /// `at` points to a number.
 unsafe fn size_at<T: SizedStruct>(what: &str, at: *const T) -> Result<usize, Failure> {
-    // SAFETY: the caller guarantees it. The struct begins with its size.
+    // SAFETY: the caller meets the conditions of `# Safety`. The struct begins with its size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     match size {
         SIZE_BYTES..=MAX_STRUCT_BYTES => Ok(size),
@@ -132,7 +132,7 @@ unsafe fn size_at<T: SizedStruct>(what: &str, at: *const T) -> Result<usize, Fai
 pub(crate) unsafe fn sized<T: SizedStruct>(what: &str, at: *const T) -> Result<T, Failure> {
     let mut read = MaybeUninit::<T>::zeroed();
     if !at.is_null() {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let size = unsafe { size_at(what, at) }?;
         let known = size.min(size_of::<T>());
         // SAFETY: the caller guarantees `size` bytes at `at`; `read` has room for `known`.
@@ -155,7 +155,7 @@ pub(crate) unsafe fn write_sized<T: SizedStruct>(what: &str, at: *mut T, value: 
     if at.is_null() {
         return Err(Failure::usage(format!("{what} is NULL")));
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     let size = unsafe { size_at(what, at.cast_const()) }?;
     let (skipped, known) = (size_of::<usize>(), size.min(size_of::<T>()));
     let from = std::ptr::from_ref(value).cast::<u8>();
@@ -180,9 +180,10 @@ impl<T> Place<T> {
     /// Writes the result.
     ///
     /// # Safety
-    /// The place has room for it.
+    /// The place has room for `value`.
     pub unsafe fn write(&self, value: T) {
-        // SAFETY: the caller guarantees it. The pointer is not null and is aligned.
+        // SAFETY: the caller meets the conditions of `# Safety`. The pointer is not null and is
+        // aligned.
         unsafe { self.0.write(value) };
     }
 }
@@ -191,13 +192,13 @@ impl<T> Place<T> {
 pub(crate) struct HandlePlace<T>(Place<*mut T>);
 
 impl<T> HandlePlace<T> {
-    /// Checks a place, and writes null to it.
+    /// Checks the address `at` for a handle, and writes null there.
     ///
     /// # Safety
     /// `at` is null, or has room for a pointer.
     pub unsafe fn new(what: &str, at: *mut *mut T) -> Result<HandlePlace<T>, Failure> {
         let place = Place::new(what, at)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.write(std::ptr::null_mut()) };
         Ok(HandlePlace(place))
     }
@@ -207,7 +208,7 @@ impl<T> HandlePlace<T> {
     /// # Safety
     /// The place still has room for a pointer.
     pub unsafe fn give(&self, value: T) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { self.0.write(Box::into_raw(Box::new(value))) };
     }
 }
@@ -254,7 +255,7 @@ impl<T: Copy> Buffer<T> {
     /// # Safety
     /// The buffer and the place are as the caller of the C function says.
     pub unsafe fn has_room(&self, elements: usize, terminator: usize) -> Result<bool, Failure> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { self.length.write(elements) };
         match elements.checked_add(terminator) {
             _ if self.at.is_null() => Ok(false),
@@ -272,7 +273,7 @@ impl<T: Copy> Buffer<T> {
     /// # Safety
     /// See [`Buffer::has_room`].
     pub unsafe fn fill(&self, elements: &[T]) -> Result<(), Failure> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         if unsafe { self.has_room(elements.len(), 0) }? {
             // SAFETY: there is room for the elements, which belong to Rust and do not overlap it.
             unsafe { self.at.copy_from_nonoverlapping(elements.as_ptr(), elements.len()) };
@@ -290,7 +291,7 @@ impl Buffer<u8> {
     /// # Safety
     /// See [`Buffer::has_room`].
     pub unsafe fn fill_text(&self, bytes: &[u8]) -> Result<(), Failure> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         if unsafe { self.has_room(bytes.len(), 1) }? {
             // SAFETY: there is room for the bytes and one more. They belong to Rust.
             unsafe {

@@ -17,7 +17,7 @@ impl IxcCancel {
     /// # Safety
     /// `at` is null or was not freed.
     pub(crate) unsafe fn read(at: *const IxcCancel) -> IxcCancel {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { at.as_ref() }.cloned().unwrap_or_default()
     }
 
@@ -44,7 +44,7 @@ impl IxcCancel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_cancel_new(cancel: *mut *mut IxcCancel) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { HandlePlace::new("cancel", cancel)?.give(IxcCancel::default()) };
         Ok(())
     })
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn ixc_cancel_new(cancel: *mut *mut IxcCancel) -> IxcStatu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_cancel_set(cancel: *mut IxcCancel, is_set: c_int) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcCancel(flag) = not_null("cancel", unsafe { cancel.as_ref() })?;
         flag.store(is_set != 0, Ordering::Relaxed);
         Ok(())
@@ -70,6 +70,6 @@ pub unsafe extern "C" fn ixc_cancel_set(cancel: *mut IxcCancel, is_set: c_int) -
 /// `cancel` is null, or came from [`ixc_cancel_new`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_cancel_free(cancel: *mut IxcCancel) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(cancel) };
 }

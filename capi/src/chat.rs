@@ -115,15 +115,15 @@ pub unsafe extern "C" fn ixc_chat_new(
     chat: *mut *mut IxcChat,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let place = unsafe { HandlePlace::new("chat", chat) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let options = unsafe { sized("options", options) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let source = unsafe { optional_string("options->chat_template", options.chat_template) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let renderer = unsafe { optional_string("options->renderer", options.renderer) }?.map(PathBuf::from);
         let source = source.or(model.chat_template.as_deref()).ok_or(GenerationError::NoTemplate)?;
         let chat = IxcChat {
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ixc_chat_new(
             renderer,
             conversation: Exclusive::new(Conversation { add_generation_prompt: true, ..Conversation::default() }),
         };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(chat) };
         Ok(())
     })
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn ixc_chat_new(
 /// `chat` is null, or came from [`ixc_chat_new`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_chat_free(chat: *mut IxcChat) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(chat) };
 }
 
@@ -155,14 +155,14 @@ pub unsafe extern "C" fn ixc_chat_free(chat: *mut IxcChat) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_chat_add(chat: *mut IxcChat, message: *const IxcMessage) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let given = unsafe { sized("message", message) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let role = unsafe { string("message->role", given.role) }?;
         let text = |what: &str, at: *const c_char| {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             unsafe { optional_string(what, at) }.map(|text| text.map(str::to_owned))
         };
         let calls = text("message->tool_calls", given.tool_calls)?;
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn ixc_chat_add(chat: *mut IxcChat, message: *const IxcMes
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_chat_remove_last(chat: *mut IxcChat) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
         let removed = chat.conversation.lock("the chat")?.messages.pop();
         removed.map(drop).ok_or_else(|| Failure::usage("the chat has no message"))
@@ -200,9 +200,9 @@ pub unsafe extern "C" fn ixc_chat_remove_last(chat: *mut IxcChat) -> IxcStatus {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_chat_set_tools(chat: *mut IxcChat, tools: *const c_char) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let tools = unsafe { optional_string("tools", tools) }?.unwrap_or("[]");
         let wrong = || not_json("tools", "a JSON array of objects with a function that has a name");
         let tools: Vec<Value> = serde_json::from_str(tools).map_err(|_| wrong())?;
@@ -226,11 +226,11 @@ pub unsafe extern "C" fn ixc_chat_set_variable(
     value: *const c_char,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let name = unsafe { string("name", name) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let value = Json::new(unsafe { string("value", value) }?)?;
         let mut conversation = chat.conversation.lock("the chat")?;
         conversation.variables.retain(|(other, _)| other != name);
@@ -251,11 +251,11 @@ pub unsafe extern "C" fn ixc_chat_tokens(
     count: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
         let buffer = Buffer::new("tokens", tokens, capacity, count)?;
         let prompt = chat.prompt(&*chat.conversation.lock("the chat")?)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill(&prompt.tokens) }
     })
 }
@@ -272,12 +272,12 @@ pub unsafe extern "C" fn ixc_chat_generate(
     generation: *mut *mut IxcGeneration,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let place = unsafe { HandlePlace::new("generation", generation) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
         let model = &*chat.model;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let options = unsafe { Options::read(options, model) }?;
         // The model comes before other locks everywhere, so that no two calls wait for each other.
         let mut running = model.lock()?;
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn ixc_chat_generate(
         let Answer { reasoning, content, calls } = generated.answer.clone();
         let reasoning = Some(reasoning).filter(|text| !text.is_empty());
         conversation.messages.push(Message { reasoning, tool_calls: calls, ..Message::new(ASSISTANT, content) });
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(generated.into()) };
         Ok(())
     })

@@ -30,14 +30,14 @@ pub unsafe extern "C" fn ixc_embedder_open(
     embedder: *mut *mut IxcEmbedder,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let place = unsafe { HandlePlace::new("embedder", embedder) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let (path, options) = unsafe { (string("path", path)?, load_options(options, 0)?) };
         let options = LoadOptions { embeddings: true, ..options };
         let embedder = Embedder::new(LoadedModel::open(Some(Path::new(path)), &options)?, None)?;
         let width = embedder.width();
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(IxcEmbedder { embedder: Exclusive::new(embedder), width }) };
         Ok(())
     })
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn ixc_embedder_open(
 /// `embedder` is null, or came from [`ixc_embedder_open`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_embedder_close(embedder: *mut IxcEmbedder) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(embedder) };
 }
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ixc_embedder_close(embedder: *mut IxcEmbedder) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_embedder_width(embedder: *const IxcEmbedder) -> usize {
     guarded(0, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         Ok(not_null("embedder", unsafe { embedder.as_ref() })?.width)
     })
 }
@@ -83,20 +83,20 @@ pub unsafe extern "C" fn ixc_embed(
     needed: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let embedder = not_null("embedder", unsafe { embedder.as_ref() })?;
         let buffer = Buffer::new("vectors", vectors, capacity, needed)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let texts = unsafe { texts("texts", texts_at, bytes, count) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let cancel = unsafe { IxcCancel::read(cancel) };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         if !unsafe { buffer.has_room(texts.len().saturating_mul(embedder.width), 0) }? {
             return Ok(());
         }
         let mut embedder = embedder.embedder.lock("the embedder")?;
         let vectors = embed(&mut embedder, &texts, &cancel)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill(&vectors) }
     })
 }

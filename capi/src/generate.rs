@@ -174,22 +174,22 @@ impl Options {
     /// # Safety
     /// `at` is null or valid, and so is all that it points to.
     pub unsafe fn read(at: *const IxcGenerateOptions, model: &Shared) -> Result<Options, Failure> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let given = unsafe { sized("options", at) }?;
         flags::check(given.flags, flags::SHOW_SPECIAL | flags::IGNORE_END | flags::NO_CACHE | flags::RESUME_SAMPLER)?;
         if given.reserved != 0 {
             return Err(Failure::usage("options->reserved is not 0"));
         }
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let settings = match unsafe { given.sampler.as_ref() } {
             Some(sampler) => sampler.settings(model)?,
             None => Settings::default(),
         };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let stop = unsafe { texts("options->stop", given.stop, std::ptr::null(), given.stop_count) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let grammar = unsafe { optional_string("options->grammar", given.grammar) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let schema = unsafe { optional_string("options->json_schema", given.json_schema) }?;
         let source = match (grammar, schema) {
             (None, None) => None,
@@ -208,7 +208,7 @@ impl Options {
             source,
             on_text: given.on_text,
             user: given.user,
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             cancel: unsafe { IxcCancel::read(given.cancel) },
             flags: given.flags,
         })
@@ -382,16 +382,16 @@ pub unsafe extern "C" fn ixc_generate(
     generation: *mut *mut IxcGeneration,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let place = unsafe { HandlePlace::new("generation", generation) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let prompt = unsafe { slice("prompt", prompt, Some(count)) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let options = unsafe { Options::read(options, model) }?;
         let generated = generate(model, &mut *model.lock()?, prompt, &options, None)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(generated.into()) };
         Ok(())
     })
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn ixc_generate(
 /// `generation` is null, or came from a function that generates and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_free(generation: *mut IxcGeneration) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(generation) };
 }
 
@@ -417,10 +417,10 @@ unsafe fn text_of(
     text: fn(&IxcGeneration) -> &TerminatedText,
 ) -> *const c_char {
     guarded(std::ptr::null(), || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let text = text(not_null("generation", unsafe { generation.as_ref() })?);
         if !bytes.is_null() {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             unsafe { bytes.write_unaligned(text.len()) };
         }
         Ok(text.0.as_ptr().cast())
@@ -433,7 +433,7 @@ unsafe fn text_of(
 /// `generation` is null or was not freed; `bytes` is null or has room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_text(generation: *const IxcGeneration, bytes: *mut usize) -> *const c_char {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { text_of(generation, bytes, |generation| &generation.content) }
 }
 
@@ -446,7 +446,7 @@ pub unsafe extern "C" fn ixc_generation_reasoning(
     generation: *const IxcGeneration,
     bytes: *mut usize,
 ) -> *const c_char {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { text_of(generation, bytes, |generation| &generation.reasoning) }
 }
 
@@ -457,10 +457,10 @@ pub unsafe extern "C" fn ixc_generation_reasoning(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_tokens(generation: *const IxcGeneration, count: *mut usize) -> *const u32 {
     guarded(std::ptr::null(), || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcGeneration { tokens, .. } = not_null("generation", unsafe { generation.as_ref() })?;
         if !count.is_null() {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             unsafe { count.write_unaligned(tokens.len()) };
         }
         Ok(tokens.as_ptr())
@@ -474,7 +474,7 @@ pub unsafe extern "C" fn ixc_generation_tokens(generation: *const IxcGeneration,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_end(generation: *const IxcGeneration) -> c_int {
     guarded(-1, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         Ok(not_null("generation", unsafe { generation.as_ref() })?.end as c_int)
     })
 }
@@ -486,9 +486,9 @@ pub unsafe extern "C" fn ixc_generation_end(generation: *const IxcGeneration) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_stats(generation: *const IxcGeneration, stats: *mut IxcStats) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let generation = not_null("generation", unsafe { generation.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { write_sized("stats", stats, &generation.stats) }
     })
 }
@@ -500,7 +500,7 @@ pub unsafe extern "C" fn ixc_generation_stats(generation: *const IxcGeneration, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_call_count(generation: *const IxcGeneration) -> usize {
     guarded(0, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         Ok(not_null("generation", unsafe { generation.as_ref() })?.calls.len())
     })
 }
@@ -516,7 +516,7 @@ pub unsafe extern "C" fn ixc_generation_call(
     call: *mut IxcCall,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcGeneration { calls, .. } = not_null("generation", unsafe { generation.as_ref() })?;
         let found = calls
             .get(number)
@@ -527,7 +527,7 @@ pub unsafe extern "C" fn ixc_generation_call(
             name: found.name.as_ptr(),
             arguments: found.arguments.as_ptr(),
         };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { write_sized("call", call, &found) }
     })
 }

@@ -129,14 +129,14 @@ pub(crate) fn target(name: &str) -> Result<Target, Failure> {
 /// # Safety
 /// `at` is null or valid, and so are its texts.
 pub(crate) unsafe fn load_options(at: *const IxcModelOptions, further: u32) -> Result<LoadOptions, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     let given = unsafe { sized("options", at) }?;
     let mut options = LoadOptions::default();
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     if let Some(name) = unsafe { optional_string("options->target", given.target) }? {
         options.compile = compile::Options { target: Some(target(name)?), ..options.compile };
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     options.model_file = unsafe { optional_string("options->model_file", given.model_file) }?.map(PathBuf::from);
     options.compile.max_tokens = Some(given.max_step).filter(|&tokens| tokens > 0);
     options.run = engine::Options {
@@ -207,12 +207,12 @@ pub unsafe extern "C" fn ixc_model_open(
     model: *mut *mut IxcModel,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let place = unsafe { HandlePlace::new("model", model) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let (path, options) = unsafe { (string("path", path)?, load_options(options, 1)?) };
         let model = LoadedModel::open(Some(Path::new(path)), &options)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(IxcModel(Arc::new(Shared::new(model)))) };
         Ok(())
     })
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn ixc_model_open(
 /// `model` is null, or came from [`ixc_model_open`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_model_close(model: *mut IxcModel) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(model) };
 }
 
@@ -235,9 +235,9 @@ pub unsafe extern "C" fn ixc_model_close(model: *mut IxcModel) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_model_facts(model: *const IxcModel, facts: *mut IxcFacts) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { write_sized("facts", facts, &model.facts) }
     })
 }
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn ixc_model_facts(model: *const IxcModel, facts: *mut Ixc
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_model_architecture(model: *const IxcModel) -> *const c_char {
     guarded(std::ptr::null(), || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         Ok(model.architecture.as_ptr())
     })
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn ixc_model_architecture(model: *const IxcModel) -> *cons
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_model_target(model: *const IxcModel) -> *const c_char {
     guarded(std::ptr::null(), || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         Ok(model.target.as_ptr())
     })

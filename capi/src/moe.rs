@@ -46,13 +46,13 @@ pub struct IxcLayer {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOptions) -> *mut IxcMoe {
     guarded(std::ptr::null_mut(), || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let path = unsafe { string("path", path) }?;
         let mut all = MoeOptions::default();
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         if let Some(options) = unsafe { options.as_ref() } {
             if !options.target.is_null() {
-                // SAFETY: the caller guarantees it.
+                // SAFETY: the caller meets the conditions of `# Safety`.
                 let name = unsafe { string("target", options.target) }?;
                 all.compile = compile::Options { target: Some(target(name)?), ..all.compile };
             }
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOp
 /// `moe` is null, or came from [`ixc_moe_open`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_close(moe: *mut IxcMoe) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(moe) };
 }
 
@@ -83,14 +83,15 @@ pub unsafe extern "C" fn ixc_moe_close(moe: *mut IxcMoe) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_layers(moe: *const IxcMoe, layers: *mut IxcLayer, room: usize) -> i64 {
     guarded(-1, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         if layers.is_null() && room > 0 {
             return Err(Failure::usage("layers is NULL and has a capacity"));
         }
         for (at, layer) in moe.layers().iter().enumerate().take(room) {
             let &Layer { number, width, used, experts, .. } = layer;
-            // SAFETY: the caller guarantees it; there is room for more than `at` layers.
+            // SAFETY: the caller meets the conditions of `# Safety`; the array has room for more
+            // than `at` layers.
             unsafe { layers.add(at).write_unaligned(IxcLayer { layer: number, width, used, experts }) };
         }
         Ok(moe.layers().len() as i64)
@@ -112,22 +113,22 @@ pub unsafe extern "C" fn ixc_moe_submit(
     n: usize,
 ) -> *mut IxcJob {
     guarded(std::ptr::null_mut(), || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         // `submit` below refuses a layer that does not exist.
         let of = moe.layers().iter().find(|of| of.number == layer);
         let [width, used] = of.map_or([0; 2], |of| [of.width, of.used]).map(|each| n.checked_mul(each as usize));
         let rows = match kind {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             0 => Rows::F32(unsafe { slice("rows", rows.cast(), width) }?),
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             1 => Rows::Bf16(unsafe { slice("rows", rows.cast(), width) }?),
             other => {
                 let text = format!("there is no type {other}; types are IXC_F32 (0) and IXC_BF16 (1)");
                 return Err(Failure::usage(text));
             }
         };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let (ids, weights) = unsafe { (slice("ids", ids, used)?, slice("weights", weights, used)?) };
         let handle = moe.submit(layer, rows, ids, weights)?;
         Ok(Box::into_raw(Box::new(IxcJob(handle))))
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn ixc_moe_submit(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_sync(moe: *const IxcMoe) -> c_int {
     guarded(-1, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         moe.sync();
         Ok(0)
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn ixc_moe_sync(moe: *const IxcMoe) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_done(job: *const IxcJob) -> c_int {
     guarded(-1, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcJob(handle) = not_null("job", unsafe { job.as_ref() })?;
         Ok(handle.is_done().into())
     })
@@ -195,6 +196,6 @@ pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: us
 /// `job` as for [`ixc_job_done`], and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_forget(job: *mut IxcJob) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(job) };
 }

@@ -55,7 +55,7 @@ fn complete(settings: &Settings, model: &Shared) -> Result<Settings, Failure> {
 pub unsafe extern "C" fn ixc_sampler_new(sampler: *mut *mut IxcSampler) -> IxcStatus {
     status(|| {
         let state = State { settings: Settings::default(), sampler: None };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { HandlePlace::new("sampler", sampler)?.give(IxcSampler(Exclusive::new(state))) };
         Ok(())
     })
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ixc_sampler_new(sampler: *mut *mut IxcSampler) -> IxcSt
 /// `sampler` is null, or came from [`ixc_sampler_new`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sampler_free(sampler: *mut IxcSampler) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(sampler) };
 }
 
@@ -78,9 +78,9 @@ pub unsafe extern "C" fn ixc_sampler_free(sampler: *mut IxcSampler) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sampler_set(sampler: *mut IxcSampler, name: *const c_char, value: f64) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sampler = not_null("sampler", unsafe { sampler.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let name = unsafe { string("name", name) }?;
         let number = NUMBERS.iter().find(|number| number.name == name).ok_or_else(|| {
             let names: Vec<&str> = NUMBERS.iter().map(|number| number.name).collect();
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn ixc_sampler_set(sampler: *mut IxcSampler, name: *const 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sampler_set_seed(sampler: *mut IxcSampler, seed: u64) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sampler = not_null("sampler", unsafe { sampler.as_ref() })?;
         sampler.change(|settings| {
             settings.seed = seed;
@@ -123,9 +123,9 @@ pub unsafe extern "C" fn ixc_sampler_set_seed(sampler: *mut IxcSampler, seed: u6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sampler_set_order(sampler: *mut IxcSampler, names: *const c_char) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sampler = not_null("sampler", unsafe { sampler.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let names = unsafe { string("names", names) }?;
         let kind = |name: &str| {
             Kind::named(name).ok_or_else(|| {
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn ixc_sampler_set_order(sampler: *mut IxcSampler, names: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sampler_bias(sampler: *mut IxcSampler, token: u32, bias: f32) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sampler = not_null("sampler", unsafe { sampler.as_ref() })?;
         if bias.is_nan() || bias == f32::INFINITY {
             return Err(Failure::usage(format!("bias is {bias}; expected a number or minus infinity")));
@@ -172,11 +172,11 @@ pub unsafe extern "C" fn ixc_sampler_accept(
     count: usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sampler = not_null("sampler", unsafe { sampler.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let tokens = unsafe { slice("tokens", tokens, Some(count)) }?;
         let mut state = sampler.0.lock("the sampler")?;
         let sampler = state.begun(model)?;
@@ -209,12 +209,12 @@ pub unsafe extern "C" fn ixc_sampler_sample(
     token: *mut u32,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sampler = not_null("sampler", unsafe { sampler.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         let place = Place::new("token", token)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let logits = unsafe { slice("logits", logits, Some(count)) }?;
         if logits.len() != model.facts.vocabulary as usize {
             let text = format!("there are {count} logits; the vocabulary has {} tokens", model.facts.vocabulary);
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn ixc_sampler_sample(
         let running = model.lock()?;
         let mut state = sampler.0.lock("the sampler")?;
         let token = state.begun(model)?.sample(logits, running.session.model().engine())?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.write(token) };
         Ok(())
     })

@@ -59,9 +59,9 @@ impl Running {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sequence_new(model: *const IxcModel, sequence: *mut *mut IxcSequence) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let place = unsafe { HandlePlace::new("sequence", sequence) }?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         let mut running = model.lock()?;
         let id = match running.session.engine_mut().add_sequence() {
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn ixc_sequence_new(model: *const IxcModel, sequence: *mut
         };
         running.sequences.insert(id, Vec::new());
         drop(running);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(IxcSequence { model: Arc::clone(model), id }) };
         Ok(())
     })
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn ixc_sequence_new(model: *const IxcModel, sequence: *mut
 /// `sequence` is null, or came from [`ixc_sequence_new`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sequence_free(sequence: *mut IxcSequence) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller meets the conditions of `# Safety`.
     unsafe { free(sequence) };
 }
 
@@ -102,11 +102,11 @@ pub unsafe extern "C" fn ixc_sequence_tokens(
     count: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sequence = not_null("sequence", unsafe { sequence.as_ref() })?;
         let buffer = Buffer::new("tokens", tokens, capacity, count)?;
         let mut running = sequence.model.lock()?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill(running.tokens(sequence.id)) }
     })
 }
@@ -122,14 +122,14 @@ pub unsafe extern "C" fn ixc_sequence_truncate(
     left: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sequence = not_null("sequence", unsafe { sequence.as_ref() })?;
         let left = Place::new("left", left)?;
         let mut running = sequence.model.lock()?;
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         running.session.engine_mut().truncate_sequence(sequence.id, tokens)?;
         let held = running.follow_engine(sequence.id);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { left.write(held) };
         Ok(())
     })
@@ -147,9 +147,9 @@ pub unsafe extern "C" fn ixc_sequence_copy(
     copied: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let from = not_null("from", unsafe { from.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let to = not_null("to", unsafe { to.as_ref() })?;
         let copied = Place::new("copied", copied)?;
         if !Arc::ptr_eq(&from.model, &to.model) {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn ixc_sequence_copy(
         let source = running.tokens(from.id).clone();
         *running.tokens(to.id) = source;
         let held = running.follow_engine(to.id);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { copied.write(held) };
         Ok(())
     })
@@ -181,28 +181,28 @@ pub unsafe extern "C" fn ixc_step(
     needed: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         let buffer = Buffer::new("logits", logits, capacity, needed)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let given = unsafe { slice("additions", additions, Some(count)) }?;
         let mut all = Vec::with_capacity(given.len());
         for (number, addition) in given.iter().enumerate() {
             let what = |field: &str| format!("additions[{number}].{field}");
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             let sequence = not_null(&what("sequence"), unsafe { addition.sequence.as_ref() })?;
             if !Arc::ptr_eq(&sequence.model, model) {
                 return Err(Failure::usage(format!("{} is of another model", what("sequence"))));
             }
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             let tokens = unsafe { slice(&what("tokens"), addition.tokens, Some(addition.count)) }?;
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             let outputs = unsafe { slice(&what("outputs"), addition.outputs, Some(addition.output_count)) }?;
             all.push(Addition { sequence: sequence.id, tokens, outputs });
         }
         let rows: usize = all.iter().map(|addition| addition.outputs.len()).sum();
         let numbers = rows.saturating_mul(model.facts.vocabulary as usize);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         if !unsafe { buffer.has_room(numbers, 0) }? && rows > 0 {
             return Err(Failure::buffer("logits", 0, numbers));
         }
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn ixc_step(
         for addition in &all {
             running.tokens(addition.sequence).extend_from_slice(addition.tokens);
         }
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill(running.session.model().engine().all_logits()) }
     })
 }
@@ -229,9 +229,9 @@ pub unsafe extern "C" fn ixc_step(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sequence_save(sequence: *const IxcSequence, path: *const c_char) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sequence = not_null("sequence", unsafe { sequence.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let output = state_output(Path::new(unsafe { string("path", path) }?))?;
         let mut running = sequence.model.lock()?;
         let tokens = running.tokens(sequence.id).clone();
@@ -247,9 +247,9 @@ pub unsafe extern "C" fn ixc_sequence_save(sequence: *const IxcSequence, path: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sequence_load(sequence: *mut IxcSequence, path: *const c_char) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let sequence = not_null("sequence", unsafe { sequence.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let path = Path::new(unsafe { string("path", path) }?);
         let file = open_regular(path).map_err(ixc::Error::io(path, "open"))?;
         let bytes = file.metadata().map_err(ixc::Error::io(path, "read"))?.len();

@@ -15,9 +15,9 @@ use crate::sequence::state_output;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_state_save(model: *const IxcModel, path: *const c_char) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let output = state_output(Path::new(unsafe { string("path", path) }?))?;
         model.lock()?.session.save_state(output)?;
         Ok(())
@@ -31,9 +31,9 @@ pub unsafe extern "C" fn ixc_state_save(model: *const IxcModel, path: *const c_c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_state_load(model: *mut IxcModel, path: *const c_char) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let path = Path::new(unsafe { string("path", path) }?);
         let mut running = model.lock()?;
         let loaded = running.session.load_state(path)?;
@@ -54,11 +54,11 @@ pub unsafe extern "C" fn ixc_state_tokens(
     count: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         let buffer = Buffer::new("tokens", tokens, capacity, count)?;
         let running = model.lock()?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill(&running.text) }
     })
 }

@@ -25,17 +25,17 @@ pub unsafe extern "C" fn ixc_tokenize(
     count: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         flags::check(flags, flags::ADD_BOS | flags::PARSE_SPECIAL)?;
         let buffer = Buffer::new("tokens", tokens, capacity, count)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let text = unsafe { text("text", text_at, bytes) }?;
         let tokenizer = model.tokenizer()?;
         check_prompt(tokenizer, model.facts.context as usize, model.facts.trained_context as usize, text)?;
         let tokens = tokenizer.encode(text, flags & flags::PARSE_SPECIAL != 0)?;
         let tokens = if flags & flags::ADD_BOS != 0 { with_bos(tokenizer, tokens) } else { tokens };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill(&tokens) }
     })
 }
@@ -55,16 +55,16 @@ pub unsafe extern "C" fn ixc_detokenize(
     bytes: *mut usize,
 ) -> IxcStatus {
     status(|| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         flags::check(flags, flags::SHOW_SPECIAL | flags::AT_START)?;
         let buffer = Buffer::new("text", text.cast::<u8>(), capacity, bytes)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let tokens = unsafe { slice("tokens", tokens, Some(count)) }?;
         let options =
             DecodeOptions { show_special: flags & flags::SHOW_SPECIAL != 0, at_start: flags & flags::AT_START != 0 };
         let bytes = model.tokenizer()?.decode_bytes(tokens, options)?;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { buffer.fill_text(&bytes) }
     })
 }
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn ixc_detokenize(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_is_end(model: *const IxcModel, token: u32) -> c_int {
     guarded(-1, || {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         Ok(model.tokenizer()?.is_end_of_generation(token).into())
     })
