@@ -36,7 +36,7 @@ pub struct Report {
 pub struct Row {
     /// The model's file.
     pub model: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// The measured work.
     pub work: Work,
@@ -69,7 +69,7 @@ pub struct Entry {
     pub ratio: Option<Ratio>,
     /// The share of the memory's bandwidth that reading the bytes of its tokens takes.
     pub bandwidth_share: Option<f64>,
-    /// Whether it is the best variant of its engine.
+    /// Whether this variant is the best of its engine.
     pub best: bool,
     /// Rounds in which other processes were computing.
     pub disturbed: usize,

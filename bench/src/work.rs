@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 pub enum Work {
     /// Prefill of this number of tokens, from an empty context.
     Prefill {
-        /// Tokens.
+        /// Number of tokens.
         tokens: usize,
     },
     /// Decode of this number of tokens, after `depth` tokens.
     Decode {
-        /// Tokens.
+        /// Number of tokens.
         tokens: usize,
         /// Tokens in the KV cache before.
         depth: usize,
@@ -27,7 +27,7 @@ pub enum Work {
     FirstToken,
     /// One layer of experts, for this number of tokens at once.
     Layer {
-        /// Tokens.
+        /// Number of tokens.
         tokens: usize,
     },
     /// The most resident memory of a process that did a group of works.

@@ -248,7 +248,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Returns the bytes of experts read for each token.
+    /// Returns the number of bytes of experts read for each token.
     fn bytes_per_token(&self, (_, _, tokens): Work) -> f64 {
         self.streamed.bytes as f64 / (self.rates.len() * tokens).max(1) as f64
     }

@@ -67,7 +67,7 @@ impl GrammarChoice {
     }
 }
 
-/// Whether it is a schema, and no file's name.
+/// Whether the text is a schema, and not the name of a file.
 fn is_schema(text: &str) -> bool {
     text.trim_start().starts_with('{') || text.trim() == "true"
 }

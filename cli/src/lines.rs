@@ -5,7 +5,7 @@
 //! everything between `"""` and `"""`.
 //!
 //! Lines are remembered across conversations in a file that only its user may read (see
-//! [`history_path`]). Lines that begin with a space are not remembered.
+//! [`history_path`]). Lines that begin with a space are not saved.
 
 use std::borrow::Cow;
 use std::fs::OpenOptions;
@@ -132,7 +132,7 @@ impl Lines {
         if let (Some(editor), Some(path)) = (&mut lines.editor, history_path()) {
             match prepare(&path).and_then(|()| editor.load_history(&path).map_err(io::Error::other)) {
                 Ok(()) => lines.history = Some(path),
-                Err(error) => note!("ixc: lines are not remembered: {}: {error}", path.display()),
+                Err(error) => note!("ixc: cannot use the file of earlier input lines: {}: {error}", path.display()),
             }
         }
         lines

@@ -27,18 +27,18 @@ use super::wrap::{Text, Wrapper};
 /// Environment variable with the number of columns, which shells set.
 const COLUMNS: &str = "COLUMNS";
 
-/// Returns the columns in the variable, if it is a number.
+/// Returns the number of columns in the variable, if it is a number.
 pub fn columns_variable() -> Option<usize> {
     std::env::var(COLUMNS).ok()?.trim().parse().ok().filter(|columns| *columns > 0)
 }
 
-/// Returns the columns of a terminal on standard output; `None` for a pipe, or if the width is
-/// unknown.
+/// Returns the number of columns of a terminal on standard output; `None` for a pipe, or if the
+/// width is unknown.
 pub fn output_width() -> Option<usize> {
     width_of(&io::stdout())
 }
 
-/// Returns the columns of a terminal on standard error.
+/// Returns the number of columns of a terminal on standard error.
 pub fn error_width() -> Option<usize> {
     width_of(&io::stderr())
 }

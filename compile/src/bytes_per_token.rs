@@ -63,13 +63,13 @@ impl Traffic {
         traffic
     }
 
-    /// Returns the bytes of a token after `positions` others.
+    /// Returns the number of bytes of a token after `positions` others.
     pub fn at(&self, positions: u64) -> u64 {
         self.weights.saturating_add(self.cache_per_position.saturating_mul(positions))
     }
 }
 
-/// Returns the bytes of a weight that an op reads for one token.
+/// Returns the number of bytes of a weight that an op reads for one token.
 fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) -> u64 {
     let row = weight.shape.last().and_then(|&len| weight.format.row_bytes(len)).unwrap_or(0);
     let rows = weight.shape.iter().rev().skip(1).fold(1, |product: u64, &dim| product.saturating_mul(dim));

@@ -49,7 +49,7 @@ impl Prefix {
         Ok(Prefix { ir, left, recorded })
     }
 
-    /// Returns the bytes that all experts take at least in memory.
+    /// Returns the number of bytes that all experts take at least in memory.
     pub fn min_expert_bytes(&self) -> u64 {
         match &self.ir {
             Ir::Graph(module) => residency::min_expert_bytes(module),

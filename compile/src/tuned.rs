@@ -285,8 +285,8 @@ pub fn weights(module: &Module) -> usize {
 pub struct Place {
     /// Path of the file, which may not exist.
     pub path: PathBuf,
-    /// Whether it is the file in the user's folder, whose invalid contents are replaced. A file
-    /// that the user named is not overwritten.
+    /// Whether this is the default file in the user's folder. Its invalid contents are replaced. A
+    /// file that the user named is not overwritten.
     pub is_own: bool,
 }
 

@@ -223,8 +223,8 @@ fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
     }
 }
 
-/// Returns the cycles from an address to the operand. An instruction that is only a load has its
-/// own latency instead.
+/// Returns the number of cycles from an address to the operand. An instruction that is only a load
+/// has its own latency instead.
 fn load_latency(model: &CpuModel, work: Work) -> u32 {
     let (load, _) = memory_classes(work);
     load.and_then(|class| model.cost(class, work.width)).map_or(0, |cost| cost.latency)

@@ -69,8 +69,8 @@ pub struct CarriedChain {
     pub register: Option<Register>,
 }
 
-/// Returns the cycles from the start of a block to its last result, if all registers are ready at
-/// the start.
+/// Returns the number of cycles from the start of a block to its last result, if all registers are
+/// ready at the start.
 pub fn critical_path(block: &[Node]) -> u32 {
     let mut times: BTreeMap<Register, u32> = BTreeMap::new();
     let mut last = 0;

@@ -40,7 +40,7 @@ pub struct FoundLoop {
     pub last: usize,
     /// The IR statement that it comes from.
     pub origin: Option<u32>,
-    /// Whether it ends with a jump back.
+    /// Whether the loop ends with a jump back.
     pub repeats: bool,
     /// Index of the smallest loop around it.
     pub parent: Option<usize>,

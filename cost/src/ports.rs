@@ -36,7 +36,7 @@ impl Load {
         *self.0.entry(uop.ports).or_default() += u64::from(uop.cycles);
     }
 
-    /// Returns the cycles of µops that only this set of ports takes.
+    /// Returns the number of cycles of µops that only this set of ports takes.
     pub fn within(&self, set: u32) -> u64 {
         self.0.iter().filter(|(ports, _)| *ports & !set == 0).map(|(_, cycles)| cycles).sum()
     }

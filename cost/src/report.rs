@@ -54,13 +54,13 @@ pub struct LoopReport {
     pub start: u32,
     /// Offset of its last instruction: the jump back.
     pub end: u32,
-    /// Number of loops around it.
+    /// Number of loops around this loop.
     pub depth: u32,
-    /// Index of the loop around it in [`Report::loops`].
+    /// Index in [`Report::loops`] of the loop around this loop.
     pub parent: Option<usize>,
     /// Whether there is a jump back. Without one, the code runs at most once at a time.
     pub repeats: bool,
-    /// Whether it contains no loop.
+    /// Whether the loop contains no other loop.
     pub innermost: bool,
     /// Steps of the IR loop in one iteration.
     pub step: i64,
@@ -201,7 +201,7 @@ pub struct Whole {
 pub struct WholeLoop {
     /// See [`LoopReport::label`].
     pub label: String,
-    /// Number of loops around it.
+    /// Number of loops around this loop.
     pub depth: u32,
     /// Number of entries.
     pub entries: f64,

@@ -67,24 +67,24 @@ const INDEX_BYTES: u64 = 4;
 const STATE_ELEMENT: u64 = 2;
 
 impl State {
-    /// Returns the bytes of the keys of one head's part.
+    /// Returns the number of bytes of the keys of one head's part.
     pub fn key_bytes(&self) -> u64 {
         u64::from(self.parts.positions).saturating_mul(u64::from(self.key_len) * STATE_ELEMENT)
     }
 
-    /// Returns the bytes of the values of one head's part.
+    /// Returns the number of bytes of the values of one head's part.
     pub fn value_bytes(&self) -> u64 {
         u64::from(self.parts.positions).saturating_mul(u64::from(self.value_len) * STATE_ELEMENT)
     }
 
-    /// Returns the bytes of one head's part.
+    /// Returns the number of bytes of one head's part.
     pub fn part_bytes(&self) -> u64 {
         self.key_bytes().saturating_add(self.value_bytes())
     }
 }
 
 impl Slice {
-    /// Returns the bytes of all rows in this slice's buffer.
+    /// Returns the number of bytes of all rows in this slice's buffer.
     pub fn memory_bytes(&self) -> u64 {
         self.bytes.saturating_mul(self.rows.into())
     }

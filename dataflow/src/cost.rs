@@ -53,7 +53,8 @@ impl Cost {
         }
     }
 
-    /// Returns the cycles on a PE, at least 1, without the cycles before the first operation.
+    /// Returns the number of cycles on a PE, at least 1, without the cycles before the first
+    /// operation.
     pub fn cycles(&self, pe: &Pe) -> u64 {
         let rates = &pe.operations;
         let issue = self.int8 as f64 / rates.int8

@@ -256,14 +256,15 @@ pub struct Program {
     /// positions of a part, or 16 without a state. `part_begin` and `part_end` are those of the
     /// instance's part. `parts` are the parts that the row sees.
     pub dims: Vec<DimExpr>,
-    /// Kind of rows that it fires for.
+    /// Kind of rows that the program fires for.
     pub axis: Axis,
     /// Number of columns.
     pub columns: u32,
-    /// State that it works on, if any; it has an instance for each part of this state.
+    /// State that the program works on, if any. The program has an instance for each part of this
+    /// state.
     pub state: Option<u32>,
-    /// Whether it adds the row's position to its state. If so, it fires only on that position's
-    /// part.
+    /// Whether the program adds the row's position to its state. If so, the program fires only on
+    /// the part with that position.
     pub appends: bool,
     /// PEs of its instances.
     pub sites: Sites,

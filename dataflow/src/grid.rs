@@ -216,7 +216,7 @@ impl Grid {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// Returns the bytes of a PE that programs may use.
+    /// Returns the number of bytes of a PE that programs may use.
     pub fn usable_bytes(&self) -> u64 {
         self.pe.sram_bytes.saturating_sub(self.pe.reserved_bytes)
     }

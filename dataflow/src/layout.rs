@@ -87,13 +87,13 @@ pub struct Unit {
     pub columns: u32,
     /// Number of parts; 1 without a state.
     pub parts: u32,
-    /// Kind of rows that it fires for.
+    /// Kind of rows that the program fires for.
     pub axis: Axis,
     /// Index of its state.
     pub state: Option<u32>,
     /// Positions of a part of its state.
     pub positions: u32,
-    /// Whether it fires only on the part with the row's position.
+    /// Whether the program fires only on the part with the row's position.
     pub appends: bool,
     /// Index of its wave.
     pub wave: u32,

@@ -25,9 +25,9 @@ use crate::routes::Direction;
 /// Way of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRoute {
-    /// Axis that it follows first.
+    /// Axis that the message follows first.
     pub route: Route,
-    /// Whether it comes from the host instead of a PE's memory.
+    /// Whether the message comes from the host instead of a PE's memory.
     pub from_host: bool,
     /// Whether the host is a receiver.
     pub exit: bool,
@@ -126,15 +126,15 @@ impl Network {
         }
     }
 
-    /// Returns the cycles between a message's head and tail: one per flit, or more if the sender's
-    /// memory port is slower.
+    /// Returns the number of cycles between a message's head and tail: one per flit, or more if the
+    /// sender's memory port is slower.
     fn train(&self, bytes: u64, from_host: bool) -> u64 {
         let read = if from_host { 0 } else { bytes.div_ceil(self.read) };
         bytes.div_ceil(self.flit).max(read).max(1)
     }
 
-    /// Returns the cycles that the last message would take to one of its receivers without any
-    /// waiting.
+    /// Returns the number of cycles that the last message would take to one of its receivers
+    /// without any waiting.
     pub fn alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
         let write = bytes.div_ceil(self.write);
         if from == to && !self.from_host {
@@ -143,7 +143,7 @@ impl Network {
         self.latency(from, to) + self.cycles.max(write)
     }
 
-    /// Returns the cycles that a head takes between two PEs.
+    /// Returns the number of cycles that a head takes between two PEs.
     pub fn latency(&self, from: u32, to: u32) -> u64 {
         self.distance(from, to) * self.hop
     }

@@ -153,7 +153,7 @@ pub struct Summary {
     pub rows: u64,
     /// Number of tokens before the step.
     pub position: u32,
-    /// Cycles.
+    /// Number of cycles.
     pub cycles: u64,
     /// Seconds.
     pub seconds: f64,

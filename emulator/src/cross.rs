@@ -14,7 +14,7 @@ use crate::vector;
 
 type Step = Result<(), Trap>;
 
-/// Returns the bytes of a source that is a general register or memory.
+/// Returns the value of a source operand that is a general register or memory.
 fn general_source(m: &Machine, op: &Op) -> Result<u64, Trap> {
     if op.memory_bytes == 0 {
         return Ok(m.state.gpr[usize::from(op.b)]);

@@ -52,7 +52,7 @@ pub enum FaultKind {
         bytes: usize,
         /// The buffer's size.
         size: usize,
-        /// Whether it is a store.
+        /// Whether the access is a store.
         write: bool,
     },
     /// A store goes to a read-only buffer.
@@ -72,7 +72,7 @@ pub enum FaultKind {
         address: u64,
         /// Number of bytes.
         bytes: usize,
-        /// Whether it is a store.
+        /// Whether the access is a store.
         write: bool,
     },
     /// An access of the stack lies below the red zone.
@@ -80,7 +80,7 @@ pub enum FaultKind {
     RedZone {
         /// Distance from `rsp` to the access's first byte.
         below: u64,
-        /// Whether it is a store.
+        /// Whether the access is a store.
         write: bool,
     },
     /// An aligned access has an unaligned address.

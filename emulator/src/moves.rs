@@ -211,7 +211,7 @@ fn tile(m: &mut Machine, op: &Op) -> Step {
     amx::execute(tile, &mut m.state.tiles, &mut m.memory, address, stride)
 }
 
-/// Returns the bytes of an element of a move.
+/// Returns the number of bytes of an element of a move.
 fn element(mnemonic: Mnemonic) -> Option<u8> {
     use Mnemonic as M;
     Some(match mnemonic {

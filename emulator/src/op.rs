@@ -54,7 +54,7 @@ pub(crate) struct Op {
     pub flags_written: u8,
     /// Flags that become undefined.
     pub flags_lost: u8,
-    /// Whether it writes more than the low half of one of the first 16 vectors.
+    /// Whether the op writes more than the low half of one of the first 16 vectors.
     pub dirties: bool,
 
     pub destination: u8,

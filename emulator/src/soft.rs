@@ -65,7 +65,7 @@ pub struct Finite {
 const TOP: u32 = 125;
 
 impl Format {
-    /// Returns the bits of a float.
+    /// Returns the number of bits of a float.
     pub const fn bits(self) -> u32 {
         1 + self.exponent + self.fraction
     }

@@ -247,8 +247,8 @@ macro_rules! by_source {
     };
 }
 
-/// Returns the bytes that a broadcast fills. If the result is shorter than the source, only the
-/// name of the memory operand's size has them.
+/// Returns the number of bytes that a broadcast fills. If the result is shorter than the source,
+/// only the name of the memory operand's size has them.
 fn broadcast_bytes(i: &Instruction) -> u8 {
     let name = format!("{:?}", i.memory_size());
     let digits: String = name.trim_start_matches("Broadcast").chars().take_while(char::is_ascii_digit).collect();

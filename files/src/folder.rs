@@ -92,12 +92,12 @@ impl NewFolder {
     }
 }
 
-/// A folder that files are added to, which may exist. If it was made here and stays empty, it is
-/// removed again.
+/// A folder for output files, which may exist. A folder that this program creates and that stays
+/// empty is removed again.
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
-    /// Whether it was made here.
+    /// Whether this program created the folder.
     made: bool,
 }
 

@@ -50,7 +50,7 @@ pub struct Kind {
     pub name: &'static str,
     /// Whether a file with these first bytes is of this kind. Gets at most [`HEAD_BYTES`].
     pub is: fn(&[u8]) -> bool,
-    /// Whether it can go to a pipe, a device, or standard output (`-`).
+    /// Whether such a file can go to a pipe, a device, or standard output (`-`).
     pub streams: bool,
     /// Whether a new file is for this user alone, as chats are.
     pub private: bool,
@@ -398,7 +398,7 @@ impl Output {
         &self.place.named
     }
 
-    /// Whether it goes to standard output.
+    /// Whether the output goes to standard output.
     pub fn is_standard(&self) -> bool {
         self.place.named.as_os_str() == STANDARD
     }

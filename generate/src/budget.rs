@@ -38,7 +38,8 @@ use ixc_compile::prefix::Prefix;
 
 /// Default share of the free memory that a run may take, in percent; the rest is for the system.
 const MEMORY_PART: u64 = 90;
-/// Returns the bytes of free memory that a run may take; `None` if the system does not report it.
+/// Returns the number of bytes of free memory that a run may take; `None` if the system does not
+/// report it.
 pub fn left() -> Option<u64> {
     Some([system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART)
 }
@@ -48,8 +49,8 @@ fn default_memory(needed: u64) -> Option<u64> {
     left().filter(|left| needed > *left)
 }
 
-/// Returns the bytes that a plan takes with all of its weights in memory, in addition to the memory
-/// of this process.
+/// Returns the number of bytes that a plan takes with all of its weights in memory, in addition to
+/// the memory of this process.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -290,7 +291,7 @@ impl Size {
         Ok(Size { all: memory_estimate::resident(plan, run)?, experts: expert_bytes(plan) })
     }
 
-    /// Returns the bytes of a budget that are left for experts.
+    /// Returns the number of bytes of a budget that are left for experts.
     fn left_for_experts(self, memory: u64) -> u64 {
         memory.saturating_sub(self.all.saturating_sub(self.experts))
     }

@@ -62,7 +62,8 @@ const SYSTEM: &str = "system";
 /// Part of the context that is left for an answer: a quarter.
 const ANSWER_PART: usize = 4;
 
-/// Returns the tokens of a context that are left for an answer. Turns are dropped for them.
+/// Returns the number of tokens of a context that are left for an answer. Turns are dropped for
+/// them.
 pub fn answer_room(context: usize) -> usize {
     context / ANSWER_PART
 }

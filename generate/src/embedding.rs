@@ -159,7 +159,7 @@ impl Embedder {
         self.waiting.is_empty() && self.slots.iter().all(|(_, active)| active.is_none())
     }
 
-    /// Returns the rows of the last step.
+    /// Returns the number of rows of the last step.
     pub fn last_rows(&self) -> usize {
         self.rows
     }

@@ -15,7 +15,7 @@ use ixc_runtime::stream::store::stats::GroupStats;
 /// Tokens and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Phase {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
     /// Seconds.
     pub seconds: f64,

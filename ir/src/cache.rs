@@ -73,12 +73,12 @@ impl Codes {
         plain.then_some(Codes { len: format.block_len(), least, most, plane, zero, signed })
     }
 
-    /// Returns the bytes of a block's codes.
+    /// Returns the number of bytes of a block's codes.
     pub fn bytes(&self) -> usize {
         self.len * self.plane.bits / 8
     }
 
-    /// Returns the bytes of a panel.
+    /// Returns the number of bytes of a panel.
     pub fn panel(&self) -> usize {
         LANES * (HALF + self.bytes())
     }

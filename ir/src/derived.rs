@@ -269,14 +269,14 @@ impl Derived {
         Derived { format: Format::F32, columns: pieces.len() as u64, beside: pieces.len() as u32, pieces }
     }
 
-    /// Returns the bytes of all its rows, or `None` on overflow.
+    /// Returns the number of bytes of all its rows, or `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
         let rows = leftmost.try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
 
-    /// Returns the bytes of its stored elements, without scales, or `None` on overflow.
+    /// Returns the number of bytes of its stored elements, without scales, or `None` on overflow.
     pub fn stored_bytes(&self) -> Option<u64> {
         self.pieces.iter().try_fold(0u64, |sum, piece| {
             let elements = len(&piece.rows)?.checked_mul(len(&piece.columns)?)?;

@@ -99,7 +99,7 @@ impl Fields {
         self
     }
 
-    /// Returns the bytes of all fields.
+    /// Returns the number of bytes of all fields.
     const fn bytes(&self) -> usize {
         match self.count {
             0 => 0,
@@ -433,7 +433,7 @@ impl Format {
         floats.take(self.block_len() / self.d_columns()).for_each(|float| number.put(x, float));
     }
 
-    /// Returns the bytes in a block. In packed formats, returns a row's share of them.
+    /// Returns the number of bytes in a block. In packed formats, returns a row's share of them.
     pub fn block_bytes(self) -> usize {
         self.row().block_bytes
     }
@@ -551,7 +551,8 @@ impl Format {
         codec::offset(&self.row().tail, name)
     }
 
-    /// Returns the bytes of a row's tail. In packed formats, returns a row's share of them.
+    /// Returns the number of bytes of a row's tail. In packed formats, returns a row's share of
+    /// them.
     pub fn tail_bytes(self) -> usize {
         self.row().tail.bytes() / self.rows()
     }
@@ -565,21 +566,21 @@ impl Format {
         }
     }
 
-    /// Returns the bytes from a row of `len` elements to the next. Returns `None` if `len` is not a
-    /// multiple of the block, or on overflow.
+    /// Returns the number of bytes from a row of `len` elements to the next. Returns `None` if
+    /// `len` is not a multiple of the block, or on overflow.
     pub fn row_bytes(self, len: u64) -> Option<u64> {
         self.blocks_bytes(len)?.checked_add(self.tail_bytes() as u64)
     }
 
-    /// Returns the bytes of the blocks of `len` elements. Returns `None` if `len` is not a multiple
-    /// of the block, or on overflow.
+    /// Returns the number of bytes of the blocks of `len` elements. Returns `None` if `len` is not
+    /// a multiple of the block, or on overflow.
     pub fn blocks_bytes(self, len: u64) -> Option<u64> {
         let block = self.block_len() as u64;
         len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
     }
 
-    /// Returns the bytes of `len` written elements: a whole row if it has a scale of its own,
-    /// otherwise blocks, which may be part of a row.
+    /// Returns the number of bytes of `len` written elements: a whole row if it has a scale of its
+    /// own, otherwise blocks, which may be part of a row.
     pub fn written_bytes(self, len: u64) -> Option<u64> {
         if self.has_row_scale() { self.row_bytes(len) } else { self.blocks_bytes(len) }
     }

@@ -122,18 +122,18 @@ impl Field {
         }
     }
 
-    /// Returns the bytes of a position; for panels of [`KEY_LANES`] positions, its share of the
-    /// panel.
+    /// Returns the number of bytes of a position; for panels of [`KEY_LANES`] positions, its share
+    /// of the panel.
     pub(crate) fn position_bytes(&self) -> i64 {
         self.format.row_bytes(self.width.unsigned_abs()).map_or(0, u64::cast_signed)
     }
 
-    /// Returns the bytes of [`KEY_LANES`] positions.
+    /// Returns the number of bytes of [`KEY_LANES`] positions.
     pub(crate) fn strip_bytes(&self) -> i64 {
         STRIP * self.position_bytes()
     }
 
-    /// Returns the bytes of [`ATTENTION_BLOCK`] positions.
+    /// Returns the number of bytes of [`ATTENTION_BLOCK`] positions.
     pub(crate) fn block_bytes(&self) -> i64 {
         i64::from(ATTENTION_BLOCK) * self.position_bytes()
     }
@@ -184,17 +184,17 @@ pub(crate) struct Blocks {
 pub(crate) type Elements<'a> = &'a dyn Fn(&mut KernelBuilder, Affine, u16) -> ValueId;
 
 impl Blocks {
-    /// Returns the elements of a block.
+    /// Returns the number of elements of a block.
     pub(crate) fn len(&self) -> i64 {
         self.codes.len as i64
     }
 
-    /// Returns the bytes of a panel.
+    /// Returns the number of bytes of a panel.
     pub(crate) fn panel(&self) -> i64 {
         self.codes.panel() as i64
     }
 
-    /// Returns the bytes of a position's codes in a panel.
+    /// Returns the number of bytes of a position's codes in a panel.
     pub(crate) fn bytes(&self) -> i64 {
         self.codes.bytes() as i64
     }

@@ -3,7 +3,7 @@
 //!
 //! A vector's lanes are elements. Maximum, sum of weights and weighted sum stay in registers from
 //! row to row, as in an online softmax, and are stored to the state at the end. A row's place among
-//! the `every` positions selects its row of `ape`, and tells whether it is the last.
+//! the `every` positions selects a row of `ape`, and shows whether the row is the last of them.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::DimInput;

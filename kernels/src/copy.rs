@@ -13,7 +13,7 @@ use crate::vectors::for_vectors;
 spec! {
     /// `y = x`.
     pub struct Copy "copy" {
-        /// Elements.
+        /// Number of elements.
         pub n: u32,
     }
 }

@@ -310,7 +310,7 @@ impl Layout {
         (1.0 / f64::from(self.spec.d).sqrt()) as f32
     }
 
-    /// Returns the bytes of scratch memory of the recurrence.
+    /// Returns the number of bytes of scratch memory of the recurrence.
     pub(crate) fn row_scratch(spec: &DeltaNet) -> i64 {
         // A query and a key; with channels also decays, and the key times them.
         let keys = if spec.channels { 4 } else { 2 };

@@ -45,8 +45,8 @@ pub static LIMITS: &[(&str, u32)] = &[
 ];
 
 impl KernelSpec {
-    /// Returns the elements of the rows that are read: `k` for products, else `n`, if the spec has
-    /// them.
+    /// Returns the number of elements of the rows that are read: `k` for products, else `n`, if the
+    /// spec has them.
     pub(crate) fn row_len(&self) -> Option<usize> {
         let text = self.to_string();
         let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.parse().ok());

@@ -73,14 +73,14 @@ impl Definition for Quantise {
     }
 }
 
-/// Returns the bytes from a row of `n` elements to the next.
+/// Returns the number of bytes from a row of `n` elements to the next.
 pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     let bytes = format.row_bytes(u64::from(n));
     check(kernel, "row length", u64::from(n), bytes.is_some(), format!("a multiple of {}", format.block_len()))?;
     Ok(bytes.unwrap_or(0) as i64)
 }
 
-/// Returns the bytes of `n` elements, which are a row or a part of one.
+/// Returns the number of bytes of `n` elements, which are a row or a part of one.
 pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     row_bytes(kernel, format, n)?;
     Ok(format.written_bytes(u64::from(n)).unwrap_or(0) as i64)

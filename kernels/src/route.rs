@@ -83,7 +83,7 @@ const ROWS: &[Row] = &[
 ];
 
 impl Route {
-    /// Returns the elements of scores in scratch memory, in whole vectors.
+    /// Returns the number of elements of scores in scratch memory, in whole vectors.
     fn padded(&self, lanes: u16) -> i64 {
         i64::from(self.experts.div_ceil(lanes.into())) * i64::from(lanes)
     }

@@ -58,12 +58,12 @@ const ROWS: &[Row] = &[
 const BUNDLE: u32 = 4;
 
 impl SsmScan {
-    /// Returns the bytes of a head's decays.
+    /// Returns the number of bytes of a head's decays.
     fn rates(&self) -> i64 {
         if self.channels { i64::from(self.s) * 4 } else { 4 }
     }
 
-    /// Returns the heads from the first of a call to the end of its last.
+    /// Returns the number of heads from the first of a call to the end of its last.
     fn span(&self) -> u32 {
         (self.of.max(1) - 1) * (self.heads / self.groups.max(1)) + self.n
     }

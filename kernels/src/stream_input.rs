@@ -15,7 +15,7 @@ use crate::vectors::for_vectors;
 spec! {
     /// `y = sum over streams j of w[j] * x[j]`, for some of their elements.
     pub struct StreamInput "stream_input" {
-        /// Streams.
+        /// Number of streams.
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,

@@ -18,7 +18,7 @@ use crate::vectors::for_vectors;
 spec! {
     /// Streams of a row after a block, for some of their elements.
     pub struct StreamMix "stream_mix" {
-        /// Streams.
+        /// Number of streams.
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,

@@ -59,7 +59,7 @@ impl StreamParts {
 spec! {
     /// Weights of a row's streams, from its projections.
     pub struct StreamWeights "stream_weights" {
-        /// Streams.
+        /// Number of streams.
         pub streams: u32,
         /// Parts for which there are weights.
         pub parts: StreamParts,

@@ -56,13 +56,13 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the bytes of a buffer; 0 if no buffer has this name.
+    /// Returns the number of bytes of a buffer; 0 if no buffer has this name.
     pub fn bytes(&self, name: &str) -> u64 {
         let buffer = self.kernel.buffers.iter().find(|buffer| buffer.name == name);
         buffer.and_then(|buffer| evaluate(&buffer.size, self.dims)).map_or(0, |size| size.max(0).unsigned_abs())
     }
 
-    /// Returns the bytes of all buffers but scratch.
+    /// Returns the number of bytes of all buffers but scratch.
     pub fn all_bytes(&self) -> u64 {
         let buffers = self.kernel.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Scratch);
         buffers.map(|buffer| self.bytes(&buffer.name)).sum()

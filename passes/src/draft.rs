@@ -149,7 +149,7 @@ pub fn fit(what: &str, value: u64) -> Result<u32, ScheduleError> {
     })
 }
 
-/// Returns the bytes from one row of `width` elements to the next.
+/// Returns the number of bytes from one row of `width` elements to the next.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].
@@ -157,7 +157,8 @@ pub fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
     format.row_bytes(width).ok_or_else(|| too_large(format, width))
 }
 
-/// Returns the bytes of `width` elements of a row, from its start or between other elements.
+/// Returns the number of bytes of `width` elements of a row, from its start or between other
+/// elements.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].

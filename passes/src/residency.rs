@@ -184,8 +184,8 @@ fn experts(module: &Module) -> Vec<&Weight> {
     all.into_iter().filter_map(|w| module.weights.get(w.index())).collect()
 }
 
-/// Returns the bytes that all experts of a graph take at least in memory: as stored or packed,
-/// whichever is less.
+/// Returns the number of bytes that all experts of a graph take at least in memory: as stored or
+/// packed, whichever is less.
 pub fn min_expert_bytes(module: &Module) -> u64 {
     let least = |weight: &Weight| {
         let [stored, packed] = bytes(weight);
@@ -194,7 +194,7 @@ pub fn min_expert_bytes(module: &Module) -> u64 {
     experts(module).into_iter().map(least).fold(0, u64::saturating_add)
 }
 
-/// Returns the bytes that a weight takes at most in memory.
+/// Returns the number of bytes that a weight takes at most in memory.
 fn max_bytes(weight: &Weight) -> u64 {
     let [stored, packed] = bytes(weight);
     stored.max(packed)

@@ -188,7 +188,7 @@ impl Importance {
         self.means.is_empty()
     }
 
-    /// Whether it has an entry for a tensor.
+    /// Whether the importance matrix has an entry for a tensor.
     pub fn knows(&self, tensor: &str) -> bool {
         self.means.contains_key(tensor)
     }

@@ -191,7 +191,7 @@ pub struct TensorPosition {
     pub experts: u64,
     /// Whether an importance matrix is given.
     pub importance: bool,
-    /// Whether it is a matrix for each expert.
+    /// Whether the tensor has a matrix for each expert.
     pub is_per_expert: bool,
     /// Elements of its rows.
     pub columns: u64,

@@ -140,7 +140,7 @@ impl TensorPlan<'_> {
         new_type.unwrap_or(self.tensor.tensor_type())
     }
 
-    /// Returns the bytes in the output.
+    /// Returns the number of bytes in the output.
     pub fn bytes(&self) -> u64 {
         self.tensor_type().tensor_bytes(self.tensor.dims()).unwrap_or(0)
     }
@@ -166,7 +166,7 @@ impl Plan<'_> {
         changed.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
     }
 
-    /// Returns the bytes of all tensors in the output.
+    /// Returns the number of bytes of all tensors in the output.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(TensorPlan::bytes).sum()
     }

@@ -108,7 +108,8 @@ pub(crate) fn is_crowded(threads: usize) -> bool {
     threads > processors()
 }
 
-/// Returns the rounds of spinning after a sleep of this length that followed `spins` rounds.
+/// Returns the number of rounds of spinning after a sleep of this length that followed `spins`
+/// rounds.
 fn adapted_spins(spins: u32, slept: Duration, max_spins: u32) -> u32 {
     let spins = if slept <= SHORT_SLEEP { spins.saturating_mul(2) } else { spins / 2 };
     spins.clamp(SPINS_CROWDED, max_spins)
@@ -374,7 +375,7 @@ impl Drop for Pool {
 fn work(shared: &Shared, thread: usize) {
     let (Some(start), Some(id)) = (shared.starts.get(thread - 1), shared.ids.get(thread - 1)) else { return };
     id.get_or_init(ThreadId::current);
-    // The worker sees each of its starts, because the pool waits for it before the next one.
+    // The worker misses no start: the pool waits for all workers before it starts them again.
     let mut seen = 0;
     loop {
         start.0.wait(seen);

@@ -75,8 +75,8 @@ fn steps_of_sequences_that_share_have_the_same_bits() {
     assert!(shared > 30 && saved >= 16_384, "{shared} {saved}");
 }
 
-/// Returns the bytes of shared pages of this process that the system copied because a thread wrote
-/// to them.
+/// Returns the number of bytes of shared pages of this process that the system copied because a
+/// thread wrote to them.
 fn copied_by_the_system() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut inside, mut bytes) = (false, 0);

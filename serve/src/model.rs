@@ -298,7 +298,7 @@ pub struct Status {
     pub prompt_seconds: f64,
     /// Seconds of the other steps.
     pub decode_seconds: f64,
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
     /// Rows of all steps.
     pub rows: u64,

@@ -171,7 +171,7 @@ mod machine {
         }
     }
 
-    /// Returns the bits of XCR0 that a feature needs.
+    /// Returns the mask of the XCR0 bits that a feature needs.
     fn state(feature: Feature) -> u64 {
         match feature {
             Feature::Avx | Feature::F16c | Feature::Fma | Feature::Avx2 | Feature::AvxVnni => AVX_STATE,

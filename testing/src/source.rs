@@ -84,7 +84,7 @@ fn lexed(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
     code
 }
 
-/// Returns the bytes of a comment, which may contain other comments.
+/// Returns the number of bytes of a comment, which may contain other comments.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < text.len() {
@@ -103,7 +103,7 @@ fn comment(text: &str) -> usize {
     panic!("a comment has no end");
 }
 
-/// Returns the bytes of a string literal.
+/// Returns the number of bytes of a string literal.
 fn string(text: &str) -> usize {
     let mut escaped = true;
     for (at, c) in text.char_indices() {
@@ -117,7 +117,7 @@ fn string(text: &str) -> usize {
     panic!("a string has no end");
 }
 
-/// Returns the bytes of a raw string literal, if one begins here.
+/// Returns the number of bytes of a raw string literal, if one begins here.
 fn raw(text: &str) -> Option<usize> {
     let hashes = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
     let count = hashes.bytes().take_while(|byte| *byte == b'#').count();
@@ -127,7 +127,8 @@ fn raw(text: &str) -> Option<usize> {
     Some(text.len() - inner.len() + len)
 }
 
-/// Returns the bytes of a character literal, if one begins here. A lifetime has no closing quote.
+/// Returns the number of bytes of a character literal, if one begins here. A lifetime has no
+/// closing quote.
 fn character(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('\'')?;
     let mut chars = inner.char_indices();

@@ -33,9 +33,9 @@ struct Shown {
     command: String,
     /// The output, if the page shows it.
     output: Option<Vec<String>>,
-    /// The reason for which it does not run.
+    /// The reason for which the command does not run.
     left_out: Option<String>,
-    /// Whether it is in a comment.
+    /// Whether the command is in a comment.
     is_before: bool,
 }
 

@@ -188,8 +188,8 @@ fn sharing_sequences_have_the_bits_of_separate_ones() {
     assert!(shares * 2 > models, "{shares} of {models} shared something");
 }
 
-/// Returns the bytes of this process's shared pages that the system copied because they were
-/// written to.
+/// Returns the number of bytes of this process's shared pages that the system copied because they
+/// were written to.
 fn copied_by_the_system() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut inside, mut bytes) = (false, 0);

@@ -96,7 +96,7 @@ pub fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
             (tokens, 0, 0) if tokens > 0 => Work::Prefill { tokens },
             (0, tokens, depth) if tokens > 0 => Work::Decode { tokens, depth },
             (depth, tokens, 0) if tokens > 0 => Work::Decode { tokens, depth },
-            (prompt, tokens, depth) => bail!("nobody asked for pp{prompt} tg{tokens} at {depth}"),
+            (prompt, tokens, depth) => bail!("unexpected test in the output: pp{prompt} tg{tokens} at depth {depth}"),
         };
         Ok(Sample { work, values: row.samples_ts, bytes_per_token: None })
     });

@@ -45,7 +45,7 @@ struct Model {
     name: Option<String>,
     architecture: Option<String>,
     file: String,
-    /// Whether it is a plan.
+    /// Whether the model is a plan.
     plan: bool,
     /// Sum over all files.
     bytes: u64,

@@ -122,8 +122,9 @@ fn lines(placed: &PlacedKernel<'_>) -> Vec<(u32, u32)> {
     lines
 }
 
-/// Returns the bytes to reserve for a kernel. For a jitdump, perf maps the code followed by its
-/// unwind tables; if mappings overlap, perf sees only the later one. Without a jitdump, returns 0.
+/// Returns the number of bytes to reserve for a kernel. For a jitdump, perf maps the code followed
+/// by its unwind tables; if mappings overlap, perf sees only the later one. Without a jitdump,
+/// returns 0.
 pub(crate) fn room(artifact: &Artifact) -> usize {
     match PROFILES.get().is_some_and(|kept| kept.profiles.jitdump) {
         true => code(artifact).len().next_multiple_of(8) + unwind::eh_frame(code(artifact)).0.len(),

@@ -47,7 +47,7 @@ pub enum Class {
     /// A tile register. All its values in a kernel have one shape. Tile registers are never copied
     /// or spilled.
     Tile {
-        /// Rows.
+        /// Number of rows.
         rows: u8,
         /// Bytes of a row.
         bytes: u8,

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Availability of a system feature, and the reason if it is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Probe {
-    /// Whether it works.
+    /// Whether the feature works.
     pub available: bool,
     /// Reason, in the system's words.
     pub reason: Option<String>,
@@ -31,8 +31,8 @@ pub struct Memory {
     pub cgroup_limit: Option<u64>,
 }
 
-/// Returns the bytes that this process's control groups leave: their limits minus their memory in
-/// use, without the page cache.
+/// Returns the number of bytes that this process's control groups leave: their limits minus their
+/// memory in use, without the page cache.
 pub fn cgroup_left() -> Option<u64> {
     let number = |path: PathBuf| read_system(&path)?.trim().parse::<u64>().ok();
     let cached = |path: PathBuf, field: &str| {

@@ -31,11 +31,11 @@ enum Index {
     Hashed,
 }
 
-/// A line that leaves a cache.
+/// A cache line that is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     number: u64,
-    /// Whether it was written since it was last in memory.
+    /// Whether the line was written after it was read from memory.
     dirty: bool,
 }
 

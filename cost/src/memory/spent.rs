@@ -73,8 +73,8 @@ impl Code {
         Code { cycles: l.body.cycles, latency, step: l.step.max(1) as u64, innermost: l.innermost && l.repeats }
     }
 
-    /// Returns the cycles of the code alone in a stretch of `iterations` iterations of the kernel's
-    /// loop.
+    /// Returns the number of cycles of the code alone in a stretch of `iterations` iterations of
+    /// the kernel's loop.
     fn of_stretch(self, iterations: u64) -> f64 {
         match self.innermost {
             true => (iterations / self.step) as f64 * self.cycles,
@@ -82,8 +82,8 @@ impl Code {
         }
     }
 
-    /// Returns the cycles of a stretch without overlap: it includes the first iteration's latency,
-    /// as in [`Whole::cycles_drained`].
+    /// Returns the number of cycles of a stretch without overlap: it includes the first iteration's
+    /// latency, as in [`Whole::cycles_drained`].
     fn drained(self, code: f64, lines: f64) -> f64 {
         match self.innermost {
             true => code.max(lines) + (self.latency - self.cycles).max(0.0),
@@ -221,7 +221,7 @@ impl Visitor for CacheWalk<'_> {
     }
 }
 
-/// Returns the cycles of a line; `None` in the first level, where only the ports count.
+/// Returns the number of cycles of a line; `None` in the first level, where only the ports count.
 fn cycles(kind: Kind, level: Level) -> Option<f64> {
     let once = match kind.is_tile() {
         true => tile_load(level)?.cycles / TILE_LINES as f64,

@@ -327,7 +327,7 @@ fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError>
     program.dims.iter().map(dim).collect()
 }
 
-/// Returns the bytes that a port has for one firing.
+/// Returns the number of bytes that a port has for one firing.
 fn port_bytes(d: &Descriptor, program: &Program, port: &Port) -> u64 {
     let state = |index: &u32| &d.states[*index as usize];
     match port {

@@ -377,7 +377,7 @@ impl<'a> TaskCutter<'a> {
         Arg { source: Source::Arena(buffer), offset: 0, row_stride, column_stride: 0, expert_stride: 0 }
     }
 
-    /// Returns the bytes of a row of a new buffer.
+    /// Returns the number of bytes of a row of a new buffer.
     pub(super) fn row_bytes(&self, buffer: BufferId) -> u64 {
         self.buffers.get(buffer.0 as usize).map_or(0, |buffer| buffer.row_bytes)
     }

@@ -74,7 +74,8 @@ impl TaskCutter<'_> {
         Ok(())
     }
 
-    /// Returns the elements of each piece of a row's norm, if the row is longer than one piece.
+    /// Returns the number of elements of each piece of a row's norm, if the row is longer than one
+    /// piece.
     pub(super) fn norm_elements(&self, spec: &RmsNorm) -> Option<u64> {
         let block = spec.out.block_len() as u64;
         let blocks = u64::from(spec.n).div_ceil(block);

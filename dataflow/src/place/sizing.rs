@@ -222,8 +222,8 @@ const NORM_BYTES: u64 = 10;
 /// result.
 const PIECE_BYTES: u64 = 23;
 
-/// Returns the elements of a norm's piece that has room: with least estimated time, or else with
-/// fewest pieces.
+/// Returns the number of elements of a norm's piece that has room: with least estimated time, or
+/// else with fewest pieces.
 ///
 /// An element takes its square, two products, the search for a block's largest element, a product
 /// and a conversion. Pieces start twice, and each waits for a message from every other.

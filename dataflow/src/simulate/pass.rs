@@ -124,13 +124,13 @@ pub(super) struct Pass<'a, 'w> {
     pub position: u32,
     pub tokens: &'a [u32],
     pub wanted: &'a [u32],
-    /// Index in `wanted` by token; [`NONE`] if the token is not in it.
+    /// Index in `wanted` of each token; [`NONE`] for other tokens.
     pub output_of: Vec<u32>,
     pub routed: Vec<Routed>,
     // By instance.
     pub started: Vec<u32>,
     pub done: Vec<u32>,
-    /// Whether it waits for its PE.
+    /// Whether the instance waits for its PE.
     pub queued: Vec<bool>,
     pub next_queued: Vec<u32>,
     /// Number of the last remembered firing, or [`NONE`].
@@ -255,7 +255,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(Step { report, logits })
     }
 
-    /// Returns the cycles for transferring `bytes` bytes to or from the host.
+    /// Returns the number of cycles for transferring `bytes` bytes to or from the host.
     fn io_cycles(&self, bytes: u64) -> Result<u64, SimulateError> {
         let grid = &self.machine.descriptor.grid;
         let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;

@@ -154,7 +154,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Returns the bytes that an instance receives for a row at a position.
+    /// Returns the number of bytes that an instance receives for a row at a position.
     pub(super) fn needs(&self, unit: &Unit, position: u32) -> u64 {
         let parts = unit.receives.iter().map(|receive| match receive.kind {
             Kind::Parts { positions, count } => u64::from((position / positions + 1).min(count)) * receive.slice.bytes,

@@ -22,7 +22,7 @@ pub(super) struct Waiting {
     /// Receivers before this one have room: index of a segment, and a column of it.
     segment: u32,
     column: u32,
-    /// Whether it is in the waiting list of its routing.
+    /// Whether the outlet is in the waiting list of its routing.
     pub routing: bool,
 }
 

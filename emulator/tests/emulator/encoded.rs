@@ -251,7 +251,7 @@ fn set(bytes: &mut [u8], size: usize, n: usize, x: u64) {
     bytes[size * n..size * (n + 1)].copy_from_slice(&x.to_le_bytes()[..size]);
 }
 
-/// Returns the bits of the last source from the code's name, `xmmm64b16` or `zmm`.
+/// Returns the number of bits of the last source from the code's name, `xmmm64b16` or `zmm`.
 fn source_bits(function: &Function) -> usize {
     let name = format!("{:?}", function.code);
     let source = name.split('_').rfind(|part| part.contains("mm") && !part.starts_with("imm")).unwrap();

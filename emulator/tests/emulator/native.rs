@@ -313,9 +313,9 @@ const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
 /// set for a source other than zero.
 const FLAGS_WRONG_IN_QEMU: [(Mnemonic, u64); 1] = [(Mnemonic::Blsi, 1)];
 
-/// Returns the bytes of an element, if QEMU (7.2) takes the NaN of the wrong operand when both are
-/// NaN. These instructions take the first; QEMU takes the one with the larger fraction, as the x87
-/// does. Observed: `addps`, `divpd`, `hsubps`, `vmulsd` and others with two quiet NaN.
+/// Returns the number of bytes of an element, if QEMU (7.2) takes the NaN of the wrong operand when
+/// both are NaN. These instructions take the first; QEMU takes the one with the larger fraction, as
+/// the x87 does. Observed: `addps`, `divpd`, `hsubps`, `vmulsd` and others with two quiet NaN.
 fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     let name = format!("{mnemonic:?}").to_lowercase();
     let name = name.strip_prefix('v').unwrap_or(&name);

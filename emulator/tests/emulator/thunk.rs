@@ -85,7 +85,7 @@ impl Width {
         if self == Width::Avx512 { 32 } else { 16 }
     }
 
-    /// Returns the bytes of each vector register.
+    /// Returns the number of bytes of each vector register.
     pub fn vector_bytes(self) -> usize {
         match self {
             Width::Sse => 16,

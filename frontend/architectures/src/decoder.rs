@@ -23,7 +23,7 @@ pub(super) use networks::{
 pub(super) struct HeadRows {
     /// The layer.
     pub layer: usize,
-    /// Whether they are queries; otherwise keys.
+    /// Whether the rows are queries; otherwise they are keys.
     pub queries: bool,
     /// Name of the norm's weight.
     pub norm: String,

@@ -25,9 +25,9 @@ pub enum DraftError {
         id: u32,
         /// Text of the token in both models.
         text: String,
-        /// Whether it is text in the draft model.
+        /// Whether the token is text in the draft model.
         draft_is_text: bool,
-        /// Whether it is text in the model.
+        /// Whether the token is text in the model.
         model_is_text: bool,
     },
     /// Texts begin with different tokens in the two models.

@@ -28,9 +28,9 @@ pub(super) struct Slot {
 /// Status of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotStatus {
-    /// Tokens whose states it holds.
+    /// Number of tokens whose states the slot holds.
     pub cached_tokens: usize,
-    /// Whether a request runs in it.
+    /// Whether a request runs in the slot.
     pub has_request: bool,
     /// Bytes of the states.
     pub bytes: u64,

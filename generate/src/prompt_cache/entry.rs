@@ -80,8 +80,8 @@ impl Entry {
         matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
     }
 
-    /// Whether it is neither in memory nor in the folder: the write failed, or there was no time
-    /// for it.
+    /// Whether the entry is neither in memory nor in the folder: the write failed, or there was no
+    /// time to write.
     pub(super) fn is_lost(&self) -> bool {
         self.bytes.is_none() && !self.is_in_folder()
     }
@@ -208,8 +208,8 @@ impl Writer {
         Ok(Writer { queue, folder, thread })
     }
 
-    /// Queues an entry for the folder, if it is not there and at most `most` bytes are queued.
-    /// Returns whether it is there or will be. Does not wait.
+    /// Queues an entry for the folder, if the folder lacks the entry and at most `most` bytes are
+    /// queued. Returns whether the folder has or will have the entry. Does not wait.
     pub(super) fn write(&self, entry: &mut Entry, most: u64) -> bool {
         if entry.is_in_folder() {
             return true;

@@ -149,7 +149,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns whether it matches a text; `rules` tells which rules do.
+    /// Returns whether the node matches any text. `rules` has this answer for each rule.
     fn ends(&self, rules: &[bool]) -> bool {
         match self {
             Node::Characters(set) => !set.is_empty(),

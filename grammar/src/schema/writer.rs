@@ -146,7 +146,8 @@ impl<'s> Writer<'s> {
         format!("s{number}")
     }
 
-    /// Returns the name of a terminal. It must match each expression, or must not, by its flag.
+    /// Returns the name of a terminal. A text of the terminal matches each expression whose flag is
+    /// `true`, and none whose flag is `false`.
     fn terminal(&mut self, all: &[(String, bool)]) -> String {
         let all: Vec<String> =
             all.iter().map(|(regex, holds)| format!("{}/{regex}/", if *holds { "" } else { "~" })).collect();

@@ -73,7 +73,7 @@ pub(super) struct CodesApart {
 }
 
 impl CodesApart {
-    /// Returns the bytes of its codes.
+    /// Returns the number of bytes of its codes.
     pub fn bytes(self) -> u64 {
         self.scales * self.shared / 2
     }
@@ -146,12 +146,12 @@ impl Element {
         Some((begin.checked_mul(bytes)?, (end - begin).checked_mul(bytes)?))
     }
 
-    /// Returns the bytes of `count` elements, in whole blocks, or `None` on overflow.
+    /// Returns the number of bytes of `count` elements, in whole blocks, or `None` on overflow.
     pub fn bytes_of(self, count: u64) -> Option<u64> {
         self.span(0, count).map(|(_, bytes)| bytes)
     }
 
-    /// Returns the columns that one element stands for.
+    /// Returns the number of columns that one element stands for.
     pub fn columns(self) -> u64 {
         self.codes_apart().map_or(1, |codes| codes.scales * codes.shared)
     }
@@ -205,8 +205,8 @@ impl Element {
         }
     }
 
-    /// Whether it is a number by itself, which conversions can read. Others are moved unchanged,
-    /// with their scales.
+    /// Whether an element is a number without a scale, which conversions can read. Other elements
+    /// are copied unchanged, with their scales.
     pub fn is_number(self) -> bool {
         match self {
             Element::F32

@@ -58,7 +58,7 @@ pub enum Integers {
 }
 
 impl Integers {
-    /// Returns the bits of an integer.
+    /// Returns the number of bits of an integer.
     pub fn bits(self) -> u8 {
         match self {
             Integers::Four | Integers::FourFromZeros => 4,
@@ -226,7 +226,7 @@ impl Groups {
         Some((number[0], Some(nibble(stored[0], zero).wrapping_add(*more) & 15)))
     }
 
-    /// Returns the elements for the views of scales and zeros.
+    /// Returns the number of elements for the views of scales and zeros.
     fn elements(&self, of: impl Fn(&View) -> u64) -> GroupElements {
         GroupElements { scale: of(&self.scales), zero: self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view)) }
     }

@@ -59,13 +59,13 @@ impl Tiles {
         if self.bits == 4 { 2 } else { 1 }
     }
 
-    /// Returns the columns of a tile.
+    /// Returns the number of columns of a tile.
     fn tile_columns(self) -> u64 {
         ROW_BYTES * self.per_byte()
     }
 
-    /// Returns the bytes of the matrix, or `None` if it does not divide into whole tiles, or on
-    /// overflow.
+    /// Returns the number of bytes of the matrix, or `None` if it does not divide into whole tiles,
+    /// or on overflow.
     pub fn bytes(self) -> Option<u64> {
         let whole = |len: u64, of: u64| len > 0 && len.is_multiple_of(of);
         let tile = self.tile_columns();

@@ -68,7 +68,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// Returns the bytes of one float.
+    /// Returns the number of bytes of one float.
     pub const fn bytes(self) -> usize {
         match self {
             Float::F32 => 4,
@@ -181,7 +181,7 @@ pub enum Number {
 const E4M3_NAN: u8 = 0x7f;
 
 impl Number {
-    /// Returns the bytes of one number.
+    /// Returns the number of bytes of one number.
     pub const fn bytes(self) -> usize {
         match self {
             Number::Half | Number::PartOfHalf { .. } => 2,
@@ -347,7 +347,7 @@ pub enum ScaleBits {
 }
 
 impl ScaleBits {
-    /// Returns the bits of a code.
+    /// Returns the number of bits of a code.
     pub const fn width(&self) -> usize {
         match self {
             ScaleBits::Plane(plane) | ScaleBits::Spread(plane, _) => plane.bits,
@@ -532,7 +532,7 @@ impl Quants {
         }
     }
 
-    /// Returns the bits of a code above those of the low plane.
+    /// Returns the number of bits of a code above those of the low plane.
     pub const fn high_bits(&self) -> usize {
         match self.high {
             Some(high) => high.bits,

@@ -33,9 +33,9 @@ pub static TABLES: [&[u32]; 6] = [
     &expand::<2048>(&data::IQ1_S, 2, 8),
 ];
 
-/// Tables of bytes, for kernels (`lookup_byte`). They have the lower and the upper byte of the
-/// entries of each of [`TABLES`], with codes packed densely, the first lowest. The last table is
-/// [`SIGNS`].
+/// Tables of bytes for the kernel op `lookup_byte`. For each table of [`TABLES`], one byte table
+/// has the lower bytes of the entries, and the next one the upper bytes. An entry's codes are
+/// packed without gaps, the first code in the lowest bits. The last table is [`SIGNS`].
 pub static BYTE_TABLES: [&[u8]; 13] = [
     &bytes::<256>(&data::IQ3_XXS, 0),
     &bytes::<256>(&data::IQ3_XXS, 8),
@@ -195,17 +195,17 @@ impl Grid {
         SUB / self.len
     }
 
-    /// Returns the bytes of a sub-block in a field of words with indices.
+    /// Returns the number of bytes of a sub-block in a field of words with indices.
     pub const fn words_stride(&self) -> usize {
         2 * self.each()
     }
 
-    /// Returns the vectors of a packed sub-block for indices.
+    /// Returns the number of vectors of a packed sub-block for indices.
     pub const fn index_vectors(&self) -> usize {
         self.each() / 4
     }
 
-    /// Returns the vectors of a packed sub-block: of indices, then of signs.
+    /// Returns the number of vectors of a packed sub-block: of indices, then of signs.
     pub const fn vectors(&self) -> usize {
         match self.signs {
             Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => self.index_vectors() + 1,

@@ -63,8 +63,8 @@ pub const SUB: usize = 32;
 /// Bytes of a vector of a strip: a dword for each row.
 pub const VECTOR: usize = 4 * STRIP;
 
-/// Returns the columns of a packed block: those of a block in the file. Blocks of 32 are packed in
-/// pairs, with their scales together, so that vectors stay on cache lines.
+/// Returns the number of columns of a packed block: those of a block in the file. Blocks of 32 are
+/// packed in pairs, with their scales together, so that vectors stay on cache lines.
 const fn columns(len: usize) -> usize {
     if len == SUB { 2 * SUB } else { len }
 }

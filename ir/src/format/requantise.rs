@@ -144,7 +144,7 @@ struct Best {
 }
 
 impl Best {
-    /// Tries a scale. Returns whether it is better than all before.
+    /// Tries a scale. Returns whether the scale is better than all earlier ones.
     #[inline]
     fn takes(&mut self, range: &Range, x: &[f32], tried: f32) -> bool {
         let inverse = tried.recip();

@@ -175,9 +175,9 @@ impl Type {
         self.elem.bytes() * self.lanes as u32
     }
 
-    /// Returns the bytes from the first to the last that an access touches, with `stride` bytes
-    /// between rows. For a vector this is its size, for a tile `(rows - 1) * stride` plus one row.
-    /// Returns `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules reject.
+    /// Returns the number of bytes from the first to the last that an access touches, with `stride`
+    /// bytes between rows. For a vector this is its size, for a tile `(rows - 1) * stride` plus one
+    /// row. Returns `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules reject.
     pub const fn extent(self, stride: i64) -> Option<u64> {
         if !self.is_tile() {
             return Some(self.bytes() as u64);
@@ -273,7 +273,8 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
-    /// Whether it holds a result of the kernel: it is written, and not working memory.
+    /// Whether the buffer holds a result of the kernel. Working memory is written too, but is no
+    /// result.
     pub fn is_result(&self) -> bool {
         matches!(self, BufferKind::Write | BufferKind::ReadWrite)
     }

@@ -202,7 +202,7 @@ fn random_float(rng: &mut Random) -> f32 {
 #[derive(Clone, Copy)]
 struct Pooled {
     value: ValueId,
-    /// Whether it may be a computed NaN.
+    /// Whether the value may be a computed NaN.
     tainted: bool,
 }
 

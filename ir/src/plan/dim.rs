@@ -37,11 +37,11 @@ pub struct DimInputRow {
     pub input: DimInput,
     /// Name in the text form.
     pub name: &'static str,
-    /// The unit that it counts.
+    /// The unit that the input counts.
     pub unit: &'static str,
     /// Description.
     pub doc: &'static str,
-    /// Whether it depends on positions of the item's rows, which are tokens then.
+    /// Whether the input depends on positions of the item's rows. The rows are then tokens.
     pub of_positions: bool,
     /// Largest value in any plan.
     pub max: u64,
@@ -315,17 +315,17 @@ impl DimExpr {
         })
     }
 
-    /// Whether it has an input.
+    /// Whether the expression has this input.
     pub fn uses(&self, input: DimInput) -> bool {
         self.inputs().any(|own| own == input)
     }
 
-    /// Whether it depends on positions of the item's rows.
+    /// Whether the expression depends on positions of the item's rows.
     pub fn uses_positions(&self) -> bool {
         self.inputs().any(|input| input.row().of_positions)
     }
 
-    /// Whether it is an input and nothing else.
+    /// Whether the expression is this input and nothing else.
     pub fn is(&self, input: DimInput) -> bool {
         self.0 == [Op::Input(input)]
     }

@@ -324,8 +324,8 @@ pub struct Plan<K> {
 }
 
 impl<K> Plan<K> {
-    /// Returns the bytes of all experts' blocks in the plan's own file. Returns `None` if the
-    /// weights of some group are not in blocks.
+    /// Returns the number of bytes of all experts' blocks in the plan's own file. Returns `None` if
+    /// the weights of some group are not in blocks.
     pub fn block_bytes(&self) -> Option<u64> {
         self.expert_groups.iter().try_fold(0u64, |sum, group| {
             match self.weights.get(*group.weights.first()? as usize)?.file {

@@ -20,13 +20,13 @@ pub struct StateField {
 }
 
 impl StateField {
-    /// Returns the bytes of a column's position, or of a column without positions. Returns `None`
-    /// on overflow.
+    /// Returns the number of bytes of a column's position, or of a column without positions.
+    /// Returns `None` on overflow.
     pub fn row_bytes(&self) -> Option<u64> {
         self.format.row_bytes(self.width.into())
     }
 
-    /// Returns the bytes for `positions` positions. Returns `None` on overflow.
+    /// Returns the number of bytes for `positions` positions. Returns `None` on overflow.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         let rows = if self.positions { positions } else { 1 };
         self.row_bytes()?.checked_mul(rows.into())?.checked_mul(self.columns.into())
@@ -84,8 +84,8 @@ impl State {
         own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
     }
 
-    /// Returns the places of `positions` positions. If positions share places, they are rounded up
-    /// to blocks of [`ATTENTION_BLOCK`].
+    /// Returns the number of places of `positions` positions. If positions share places, they are
+    /// rounded up to blocks of [`ATTENTION_BLOCK`].
     fn places(&self, positions: u32) -> u32 {
         match self.every {
             0 | 1 => positions,
@@ -93,7 +93,8 @@ impl State {
         }
     }
 
-    /// Returns the bytes of all fields for `positions` places. Returns `None` on overflow.
+    /// Returns the number of bytes of all fields for `positions` places. Returns `None` on
+    /// overflow.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
     }

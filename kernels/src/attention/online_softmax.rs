@@ -334,7 +334,7 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, keys: Field, values:
     Scratch { buffer, p, q, acc, sums, stats, stats_bytes, scaled }
 }
 
-/// Returns the bytes of a query in scratch memory.
+/// Returns the number of bytes of a query in scratch memory.
 fn query_bytes(keys: &Field) -> i64 {
     keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED_QUERY_BYTES))
 }

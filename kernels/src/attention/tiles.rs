@@ -112,7 +112,8 @@ spec! {
         pub key_heads as "heads": u32,
         /// Max rows of an item, in whole units.
         pub rows: u32,
-        /// Whether weights and values are two bf16 each, like queries and keys.
+        /// Whether each attention weight and each value is split into two bf16, as queries and keys
+        /// are.
         pub exact: bool,
         /// Positions that a row sees, its own included; `None` for all.
         pub window: Option<u32>,
@@ -190,12 +191,12 @@ impl AttentionTiles {
         })
     }
 
-    /// Returns the rows of a unit: their queries fill pairs of tiles.
+    /// Returns the number of rows of a unit: their queries fill pairs of tiles.
     pub fn unit(group: u32) -> u32 {
         PAIR >> group.trailing_zeros().min(PAIR.trailing_zeros())
     }
 
-    /// Returns the rows of `queries` queries, in whole units and at least one unit.
+    /// Returns the number of rows of `queries` queries, in whole units and at least one unit.
     pub fn rows_of(group: u32, queries: u32) -> u32 {
         let unit = AttentionTiles::unit(group);
         (queries / unit.saturating_mul(group).max(1)).max(1).saturating_mul(unit)

@@ -308,8 +308,8 @@ impl Content {
     }
 }
 
-/// Returns the elements of a row of a buffer whose format has a scale for each row: from the spec,
-/// or for 16 rows.
+/// Returns the number of elements of a row of a buffer whose format has a scale for each row: from
+/// the spec, or for 16 rows.
 fn row_len(format: Format, size: usize, spec: Option<&KernelSpec>) -> usize {
     let of_strip =
         (size / packed::STRIP).saturating_sub(format.tail_bytes()) / format.block_bytes() * format.block_len();

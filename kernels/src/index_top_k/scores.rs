@@ -89,11 +89,11 @@ impl std::ops::Deref for Index {
     }
 }
 
-/// Runs of positions up to a row's own.
+/// Runs of positions, up to and including the row's position.
 pub(super) struct Runs {
     /// Number of whole runs.
     pub whole: ValueId,
-    /// Number of positions up to the row's own.
+    /// Number of positions, up to and including the row's position.
     pub positions: ValueId,
     /// Positions of a run.
     pub length: i64,
@@ -199,7 +199,7 @@ impl BlockScores {
         b.same(Op::ISub, &[seen, one])
     }
 
-    /// Returns the vectors of a block of positions.
+    /// Returns the number of vectors of a block of positions.
     fn vectors(&self) -> i64 {
         BLOCK / i64::from(self.lanes)
     }

@@ -315,14 +315,14 @@ fn panel_rows(tile: u32) -> i64 {
     i64::from(tile).min(PANEL_ROWS)
 }
 
-/// Returns the bytes of weights that tiles read repeatedly: a panel, or the weight rows that would
-/// be in one.
+/// Returns the number of bytes of weights that tiles read repeatedly: a panel, or the weight rows
+/// that would be in one.
 pub fn panel_bytes(k: u64, rows: u64) -> u64 {
     k.saturating_mul(rows.min(PANEL_ROWS.unsigned_abs()))
 }
 
-/// Returns the bytes of scratch memory of products by tiles: the panel, 16 rows of x for a partial
-/// tile, and four tiles of sums.
+/// Returns the number of bytes of scratch memory of products by tiles: the panel, 16 rows of x for
+/// a partial tile, and four tiles of sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
     Layout::new(format, x, k, tile).end
 }

@@ -122,7 +122,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// Returns the bytes that an item of `rows` weight rows reads of all its weights.
+    /// Returns the number of bytes that an item of `rows` weight rows reads of all its weights.
     pub fn bytes(&self, rows: u64) -> u64 {
         let row = self.format.row_bytes(self.k).unwrap_or(u64::MAX);
         row.saturating_mul(rows).saturating_mul(self.products.into())
@@ -147,7 +147,7 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Returns the bytes that must stay in a cache for an item with its max rows.
+    /// Returns the number of bytes that must stay in a cache for an item with its max rows.
     pub fn bytes(&self) -> u64 {
         self.of(self.row.1)
     }
@@ -197,14 +197,15 @@ pub enum Level {
 }
 
 impl Candidate {
-    /// Returns the units of arithmetic for an element of the weight and `rows` rows of activations.
+    /// Returns the number of units of arithmetic for an element of the weight and `rows` rows of
+    /// activations.
     pub fn arithmetic(&self, rows: u32) -> f64 {
         let (block, size) = self.block;
         self.unpack + block * f64::from(rows.div_ceil(size))
     }
 
-    /// Returns the units for an element and a row at an item's max rows: those of arithmetic or of
-    /// reads, whichever are more.
+    /// Returns the number of units for an element and a row at an item's max rows: those of
+    /// arithmetic or of reads, whichever are more.
     pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
         let speeds = match self.strategy {
             MatmulStrategy::Tiles => TILE_BYTES_PER_CYCLE,
@@ -371,7 +372,7 @@ impl Items<'_> {
         vec![self.x_rows(chunk, row, each(x) / self.rows as f64), weight]
     }
 
-    /// Returns the bytes of a chunk's sums.
+    /// Returns the number of bytes of a chunk's sums.
     fn sum_bytes(&self, chunk: u32) -> u64 {
         u64::from(self.weight.products * chunk) * self.rows * size_of::<f32>() as u64
     }

@@ -235,8 +235,8 @@ impl Block {
         b.op(Op::ExtendU, Type::i32(grid.each() as u16), &[words])
     }
 
-    /// Returns the signs of each eight elements, in the lowest bytes of four dwords, twice. The
-    /// block stores seven of the eight.
+    /// Returns the signs of every eight elements, in the lowest bytes of four dwords. The four
+    /// dwords are repeated. The block stores seven of the eight signs.
     fn sevens(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let dwords = Type::i32(BYTES.lanes / 8);
         let seven = match (grid.signs, grid.index) {

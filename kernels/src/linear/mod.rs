@@ -199,7 +199,7 @@ fn checked(
     Ok((x_row, w))
 }
 
-/// Returns the bytes from one row to the next; the number of columns was checked before.
+/// Returns the number of bytes from one row to the next; the number of columns was checked before.
 fn row_bytes(format: Format, k: u32) -> i64 {
     quantise::row_bytes("", format, k).unwrap_or(0)
 }
@@ -214,8 +214,8 @@ pub fn quants(format: Format) -> &'static Quants {
     format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
 }
 
-/// Returns the bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but has
-/// its full size.
+/// Returns the number of bytes of a strip of rows of `k` columns. The last block may lack
+/// sub-blocks, but has its full size.
 fn strip_bytes(format: Format, k: u32) -> i64 {
     let blocks = (k as usize).div_ceil(format.block_len()) * format.block_bytes();
     (STRIP * (blocks + format.tail_bytes())) as i64

@@ -97,9 +97,9 @@ const ROWS: &[Row] = &[
     row("gemm_swiglu_q4_k_expert", 24, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=48 shape=gemm"),
 ];
 
-/// Returns the bytes between rows of sums in scratch memory: a cache line if tiles are stored
-/// there. A tile's 16 rows are whole kilobytes long; without the line they would share a few sets
-/// of the L1 cache.
+/// Returns the number of bytes between rows of sums in scratch memory: a cache line if tiles are
+/// stored there. A tile's 16 rows are whole kilobytes long; without the line they would share a few
+/// sets of the L1 cache.
 fn pad(strategy: MatmulStrategy) -> i64 {
     match strategy {
         MatmulStrategy::Tiles => 64,
@@ -119,7 +119,7 @@ impl Swiglu {
         Gate { act, limit, shift, bend }
     }
 
-    /// Returns the elements of a result row in `y`.
+    /// Returns the number of elements of a result row in `y`.
     fn stored(&self) -> u32 {
         self.tile.max(self.out.block_len() as u32)
     }

@@ -98,13 +98,14 @@ fn parts(format: Format) -> i64 {
     }
 }
 
-/// Returns the columns of a panel. If the weight or the activations have two parts, half as many
-/// columns take the same memory.
+/// Returns the number of columns of a panel. If the weight or the activations have two parts, half
+/// as many columns take the same memory.
 fn chunk(format: Format, x: Format, k: u32) -> i64 {
     (CHUNK / parts(format).max(x_parts(x))).min(i64::from(k))
 }
 
-/// Returns the bytes that are read again for each two strips: a chunk of each row of activations.
+/// Returns the number of bytes that are read again for each two strips: a chunk of each row of
+/// activations.
 pub fn chunk_bytes(format: Format, x: Format, k: u32) -> u64 {
     (chunk(format, x, k) * 2 * x_parts(x)).unsigned_abs()
 }
@@ -127,8 +128,8 @@ pub fn rounding(format: Format) -> f64 {
     }
 }
 
-/// Returns the bytes of scratch memory for items of at most `rows` rows of activations: the panel,
-/// a chunk of 16 rows of x for a partial tile, and the sums.
+/// Returns the number of bytes of scratch memory for items of at most `rows` rows of activations:
+/// the panel, a chunk of 16 rows of x for a partial tile, and the sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, rows: i64) -> i64 {
     let layout = Layout::new(format, x, k, tile);
     // Adds 16 rows that fill half a block, and the rows of a partial tile.
@@ -267,7 +268,7 @@ struct Ends {
 }
 
 impl Chunk<'_> {
-    /// Returns the columns of an iteration: eight steps if there are enough.
+    /// Returns the number of columns of an iteration: eight steps if there are enough.
     fn unit(&self) -> i64 {
         [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP)
     }

@@ -184,9 +184,9 @@ pub struct ReferenceScores {
 }
 
 impl PieceScores {
-    /// Whether it has one number for each position, with or without a comparison. All numbers must
-    /// be finite and not negative, because they are negative logarithms of probabilities, and
-    /// divergences.
+    /// Whether each score has one number for each position. `compared` includes the scores of a
+    /// comparison. All numbers must be finite and not negative, because they are negative
+    /// logarithms of probabilities, and divergences.
     pub fn is_complete(&self, positions: usize, compared: bool) -> bool {
         let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
         let numbers = |list: &[f32]| list.len() == positions && list.iter().all(is_right);

@@ -86,7 +86,8 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Returns the bytes of `rows` rows; they cannot overflow, as part of a weight that fits.
+    /// Returns the number of bytes of `rows` rows; they cannot overflow, as part of a weight that
+    /// fits.
     pub(super) fn rows(&self, rows: u64) -> u64 {
         self.row * rows
     }

@@ -59,8 +59,9 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
     Ok(Some(Needs { fixed: fixed.saturating_add(load::needed_process_bytes()), blocks, top_k, path }))
 }
 
-/// Returns the bytes that a process takes to run a plan with all weights in memory. They include
-/// the present memory of this process. Loading compares the same sum with [`Options::memory`].
+/// Returns the number of bytes that a process takes to run a plan with all weights in memory. They
+/// include the present memory of this process. Loading compares the same sum with
+/// [`Options::memory`].
 ///
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.

@@ -23,7 +23,7 @@ impl Engine {
         self.loaded.program.output
     }
 
-    /// Returns the elements of one output row.
+    /// Returns the number of elements of one output row.
     pub fn output_width(&self) -> u32 {
         match self.loaded.program.output {
             Output::Logits { .. } => self.loaded.program.vocabulary,

@@ -229,14 +229,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the elements of the hidden state that the plan takes with each token; `None` if it
-    /// takes only tokens.
+    /// Returns the number of elements of the hidden state that the plan takes with each token;
+    /// `None` if it takes only tokens.
     pub fn takes_hidden(&self) -> Option<u32> {
         self.loaded.program.takes.map(|rows| rows.width)
     }
 
-    /// Returns the elements of the hidden state that a step returns for each token in addition to
-    /// logits; `None` if it returns none.
+    /// Returns the number of elements of the hidden state that a step returns for each token in
+    /// addition to logits; `None` if it returns none.
     pub fn gives_hidden(&self) -> Option<u32> {
         self.loaded.program.gives.map(|rows| rows.width)
     }

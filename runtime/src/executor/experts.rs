@@ -486,8 +486,8 @@ impl Experts {
         }
     }
 
-    /// Returns the offset and length, in its block, of an expert's matrix of a weight; `None` if
-    /// the weight is not streamed.
+    /// Returns the offset and length of a weight's matrix in the block of an expert. `None` if the
+    /// weight is not streamed.
     pub(crate) fn place(&self, weight: u32, expert: u32) -> Option<(u64, u64)> {
         let (group, part) = (*self.group_of_weight.get(weight as usize)?)?;
         let blocks = self.groups.get(group as usize)?;

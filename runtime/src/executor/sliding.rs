@@ -54,7 +54,7 @@ impl Sliding {
         Ok(Sliding { window, chunked, positions_per_place, base: 0, place_capacity, rows, max_tokens })
     }
 
-    /// Returns the bytes needed in addition to those of the state itself.
+    /// Returns the number of bytes needed in addition to those of the state itself.
     pub fn bytes(max_tokens: u32) -> u64 {
         3 * u64::from(max_tokens) * INDEX_BYTES
     }

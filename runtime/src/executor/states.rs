@@ -224,12 +224,12 @@ impl States {
         columns.collect()
     }
 
-    /// Returns the bytes of pages that are shared with other states.
+    /// Returns the number of bytes of pages that are shared with other states.
     pub fn shared_bytes(&self) -> u64 {
         self.shared.bytes()
     }
 
-    /// Returns the bytes of this memory that `used` positions fill, without copies.
+    /// Returns the number of bytes of this memory that `used` positions fill, without copies.
     pub fn used_bytes(&self, used: u32) -> u64 {
         let bytes = self.fields.iter().zip(&self.sliding).flat_map(|(fields, sliding)| {
             let places = sliding.as_ref().map_or(used, |sliding| sliding.places(used));
@@ -241,7 +241,7 @@ impl States {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes of all states for `capacity` positions, including copies.
+    /// Returns the number of bytes of all states for `capacity` positions, including copies.
     pub fn bytes(states: &[State], capacity: u32, max_tokens: u32) -> u64 {
         let mut layout = Layout::default();
         for (field, held) in fields_of(states, capacity, max_tokens) {

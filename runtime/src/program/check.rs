@@ -519,7 +519,7 @@ impl Checker<'_> {
     }
 }
 
-/// Returns the elements of an output row.
+/// Returns the number of elements of an output row.
 fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     match plan.output {
         Output::Logits { .. } => Ok(plan.vocabulary),

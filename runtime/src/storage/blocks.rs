@@ -141,7 +141,7 @@ impl BlockShape {
         Some(BlockShape { parts, lines })
     }
 
-    /// Returns the bytes of a block with its header.
+    /// Returns the number of bytes of a block with its header.
     pub fn bytes(&self) -> u64 {
         u64::from(self.lines) * LINE
     }

@@ -279,7 +279,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Returns the bytes of a table of `capacity` positions.
+    /// Returns the number of bytes of a table of `capacity` positions.
     pub fn bytes(table: &RopeTable, capacity: u32) -> u64 {
         row_bytes(table).saturating_mul(u64::from(capacity))
     }

@@ -33,7 +33,7 @@ impl PageFile {
         Ok(PageFile { file: system::open()?, page: system::page_bytes()?, end: Mutex::new(0) })
     }
 
-    /// Returns the bytes of a page. Offsets and lengths of mappings are multiples of it.
+    /// Returns the number of bytes of a page. Offsets and lengths of mappings are multiples of it.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }

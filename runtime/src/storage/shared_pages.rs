@@ -201,7 +201,7 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// Returns the bytes of pages in the file.
+    /// Returns the number of bytes of pages in the file.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
@@ -235,7 +235,8 @@ impl Pool {
         self.file.page()
     }
 
-    /// Returns the bytes of whole pages of a range of positions, in the first `columns` columns.
+    /// Returns the number of bytes of whole pages of a range of positions, in the first `columns`
+    /// columns.
     fn bytes(&self, positions: &Range<u32>, columns: usize) -> u64 {
         let columns = self.columns.iter().take(columns);
         columns.map(|column| column.pages(positions, self.page())).map(|pages| pages.end - pages.start).sum()
@@ -376,7 +377,7 @@ impl SharedPrefix {
         self.uses.last().map_or(0, |used| used.end)
     }
 
-    /// Returns the bytes in shared pages.
+    /// Returns the number of bytes in shared pages.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

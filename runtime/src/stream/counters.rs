@@ -105,7 +105,7 @@ impl Counters {
         }
     }
 
-    /// Returns the bytes of both classes.
+    /// Returns the number of bytes of both classes.
     pub fn bytes(&self) -> u64 {
         self.routed.bytes + self.predicted.bytes
     }

@@ -59,7 +59,7 @@ impl Slots {
         slots
     }
 
-    /// Returns the bytes of the slots of all classes.
+    /// Returns the number of bytes of the slots of all classes.
     pub fn bytes(classes: &[SizeClass]) -> u64 {
         classes.iter().map(|class| class.bytes * u64::from(class.count)).sum()
     }

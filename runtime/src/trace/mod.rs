@@ -150,7 +150,7 @@ pub(crate) struct Step {
     pub tokens: u32,
     /// Position of the first token.
     pub position: u32,
-    /// Whether it failed.
+    /// Whether the step failed.
     pub failed: bool,
 }
 

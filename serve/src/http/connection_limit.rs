@@ -93,7 +93,7 @@ impl ConnectionState {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the connection closed, unless it answers; returns whether it will be.
+    /// Starts to close the connection, unless it is answering. Returns whether it will be closed.
     fn begin_closing(&self) -> bool {
         let mut activity = self.lock();
         if activity.phase.answers() {

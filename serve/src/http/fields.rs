@@ -12,7 +12,7 @@ struct Number {
     name: &'static str,
     least: f64,
     most: f64,
-    /// Whether it must be an integer.
+    /// Whether the number must be an integer.
     whole: bool,
 }
 

@@ -47,7 +47,7 @@ enum Of {
     Counter(Number),
     /// A number that may also fall.
     Gauge(Number),
-    /// Growing numbers with a label for each.
+    /// Counters that share a label name, and the value of the label for each.
     Counters(&'static str, &'static [(&'static str, Number)]),
     Histogram(fn(&Status) -> &Histogram),
 }

@@ -176,7 +176,8 @@ struct CompletionFormat {
     prompts: Vec<String>,
     answers_per_prompt: usize,
     has_probabilities: bool,
-    /// Whether probabilities are those after the samplers; otherwise logarithms of the model's own.
+    /// Whether the answer has probabilities after the samplers, instead of the model's log
+    /// probabilities.
     after_sampling: bool,
     returns_tokens: bool,
     /// Fields of the last object: names, or names with slashes between them; an empty list selects

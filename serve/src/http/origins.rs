@@ -93,7 +93,7 @@ impl Origin {
         own_port(&self.scheme).is_some()
     }
 
-    /// Whether it is a page of this machine.
+    /// Whether the origin is a page of this machine.
     fn is_local(&self) -> bool {
         let host = self.host.trim_end_matches('.');
         let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -102,7 +102,7 @@ impl Origin {
             || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
     }
 
-    /// Whether the request's `Host` is this origin. Then the page is the server's own.
+    /// Whether the request's `Host` is this origin, so that this server sent the page.
     fn is_called(&self, request: &Request) -> bool {
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let called = host.and_then(split_port);

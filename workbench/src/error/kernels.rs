@@ -113,7 +113,7 @@ pub enum KernelError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// Dims of a kernel without a spec do not follow from the number of rows.
-    #[error("the dims of {kernel} do not follow from a number of rows; it has, in this order, {}", dims.join(", "))]
+    #[error("the dims of {kernel} cannot be computed from a number of rows; state the dims in this order: {}", dims.join(", "))]
     NeedsDims {
         /// The kernel.
         kernel: String,

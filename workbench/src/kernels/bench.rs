@@ -51,7 +51,7 @@ pub struct Seconds {
     pub max: f64,
     /// Half of the rounds are within this distance of the median, as a share of it.
     pub spread: f64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Calls of each thread in a round.
     pub calls: u64,
@@ -79,7 +79,7 @@ impl Seconds {
 pub struct Measurement {
     /// Memory level of its buffers.
     pub place: MemoryLevel,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Seconds of a call.
     pub seconds: Seconds,
@@ -223,7 +223,7 @@ fn time_rounds(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, t
 /// nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Operations per second, two for each multiply-add.
     pub operations_per_second: f64,

@@ -65,7 +65,7 @@ pub struct Counts {
     pub loops: usize,
     /// Buffers.
     pub buffers: usize,
-    /// Dims.
+    /// Number of dims.
     pub dims: usize,
 }
 
@@ -181,7 +181,8 @@ impl Search<'_> {
         self.tried >= self.max_tried
     }
 
-    /// Accepts a kernel if it is different, verifies and fails.
+    /// Replaces the smallest kernel by `kernel`, if that is another kernel, verifies, and still
+    /// fails. Returns whether it did.
     fn accept(&mut self, kernel: Kernel, dims: Vec<i64>) -> bool {
         if self.is_over() || verify(&kernel).is_err() {
             return false;

@@ -18,7 +18,7 @@ const ROUNDS: u32 = 5;
 /// Peak rates of this many threads together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Roofline {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Bytes per second that all threads read from memory; `None` if too little memory is free for
     /// the measurement.

@@ -68,7 +68,7 @@ pub enum Comparison {
         /// Memory level of the weights: memory, with more weights than any cache holds, or the
         /// caches, with few weights.
         place: MemoryLevel,
-        /// Rounds.
+        /// Number of rounds.
         rounds: u32,
         /// Rows of activations of a step. The default is 512 for the kernel for most rows, and 1
         /// for the kernel for few rows.
@@ -103,7 +103,7 @@ impl Candidate {
         (self.ratio.high - self.ratio.low) / 2.0
     }
 
-    /// Whether it is faster by more than the rounds are apart.
+    /// Whether the candidate's gain in speed exceeds the spread of its rounds.
     pub fn is_faster(&self) -> bool {
         self.ratio.low > 1.0 && self.ratio.median - 1.0 > self.spread().max(MODEL_SPREAD)
     }
@@ -249,8 +249,8 @@ impl<'s> Search<'s> {
         Ok(Search { spec, cut, target, own, part, each, is_last, is_first: position == 0, default })
     }
 
-    /// Returns the rows of a step for the kernel: those of a prompt, a single token, or the max of
-    /// the kernel.
+    /// Returns the number of rows of a step for the kernel: those of a prompt, a single token, or
+    /// the max of the kernel.
     fn rows_of_step(&self, prompt: u32) -> u32 {
         match (self.is_last, self.is_first) {
             (true, _) => prompt,
@@ -379,7 +379,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Returns the rows of activations of a call.
+    /// Returns the number of rows of activations of a call.
     fn rows_of(&self, each: &Try) -> u32 {
         // Kernels for few rows are for single tokens.
         if self.is_last { each.chunk } else { 1 }
@@ -420,7 +420,7 @@ impl<'s> Search<'s> {
     }
 }
 
-/// Returns the cycles of a call by the target's cost model.
+/// Returns the number of cycles of a call by the target's cost model.
 fn cycles(case: &Case, place: MemoryLevel) -> Result<f64, Error> {
     let (target, kernel) = (case.chosen.target, &case.chosen.kernel);
     let compiled = show::compile_x64(&case.chosen, "the cost model")?;

@@ -28,9 +28,9 @@ const MAX_LINES: usize = 20_000;
 pub struct KernelView {
     name: String,
     spec: Option<String>,
-    /// Whether it replaces the generated kernel.
+    /// Whether an edited kernel replaces the generated one.
     edited: bool,
-    /// IR, and the line of each statement in it.
+    /// IR of the kernel, with numbered lines.
     ir: String,
     statements: Vec<u32>,
     /// Lines of IR and of instructions that are omitted at the end.

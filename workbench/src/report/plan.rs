@@ -113,7 +113,7 @@ pub struct Tensor {
     /// Tiling of its products, and the reason.
     pub tile: Option<String>,
     pub why: Option<String>,
-    /// Whether it is loaded on demand.
+    /// Whether the weight is loaded on demand.
     pub streamed: bool,
 }
 
@@ -195,7 +195,7 @@ fn token_work(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>
     Some((bytes, [products.int8, products.bf16, products.f32].map(|count| count.saturating_mul(items))))
 }
 
-/// Returns the bytes of a row of an argument's weight.
+/// Returns the number of bytes of a row of an argument's weight.
 fn row_bytes(plan: &Plan<Kernel>, arg: &ixc_ir::plan::Arg) -> Option<u64> {
     let Source::Weight(weight) = arg.source else { return None };
     let weight = plan.weights.get(weight as usize)?;

@@ -58,7 +58,7 @@ struct Work {
     name: String,
     /// Name without the layer, which all layers share.
     kind: String,
-    /// Whether it is a task of the plan.
+    /// Whether the work is a task of the plan.
     task: bool,
     decode: f64,
     prefill: f64,

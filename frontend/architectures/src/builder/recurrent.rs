@@ -95,7 +95,7 @@ pub(crate) struct WkvRows {
 pub(crate) struct WkvDelta {
     /// Vectors to look up in the state.
     pub find: ValueId,
-    /// Vectors to remove from it.
+    /// Vectors to remove from the state.
     pub remove: ValueId,
 }
 

@@ -126,7 +126,7 @@ pub enum Temperature {
 /// Sizes from which default factors may follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Widths {
-    /// Layers.
+    /// Number of layers.
     pub layers: u64,
     /// Width of the residual stream.
     pub embedding: u64,
@@ -135,7 +135,7 @@ pub struct Widths {
 /// Sizes from which the factor on attention scores follows.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadSizes {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
     /// Width of the residual stream.
     pub embedding: u64,
@@ -201,7 +201,7 @@ pub enum RopeUse {
 pub struct Windows {
     /// Period of layers without a window, the last of each period; 0 if files list them.
     pub period: u64,
-    /// Whether it is the first of each period instead.
+    /// Whether the layer without a window is the first of each period, instead of the last.
     pub first_is_full: bool,
     /// Default number of positions that a row attends to; `None` if files must state it.
     pub length: Option<u64>,

@@ -102,8 +102,8 @@ fn heads(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
     keys.optional("attention.indexer.head_count", 1, MAX_COUNT)
 }
 
-/// Returns the positions that share an indexer key, if files list them by layer. Faults are
-/// reported when the keys are read.
+/// Returns the number of positions that share an indexer key, if files list them by layer. Faults
+/// are reported when the keys are read.
 pub(crate) fn index_run(gguf: &Gguf, architecture: &str) -> Option<u64> {
     let name = format!("{architecture}.{RATIOS}");
     let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };

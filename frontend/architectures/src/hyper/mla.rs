@@ -23,8 +23,8 @@ pub struct Mla {
     pub norm_eps: Option<f64>,
 }
 
-/// Returns the elements of a head's keys or values. Older files have only the second key; some have
-/// only the width of all heads for values.
+/// Returns the number of elements of a head's keys or values. Older files have only the second key;
+/// some have only the width of all heads for values.
 fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if let Some(length) = keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
         return Ok(length);

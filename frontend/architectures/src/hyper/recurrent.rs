@@ -54,8 +54,8 @@ impl Ssm {
     }
 }
 
-/// Returns for each of `layers` whether it has a recurrent state, by the keys of the file. If it
-/// has none, layers with attention have the period `usual`; `None` without a period.
+/// Returns for each of `layers` whether it has a recurrent state, by the keys of the file. Without
+/// such keys, layers with attention have the period `usual`. `None` if there is no period.
 pub(crate) fn stated_layers(
     keys: &Keys<'_>,
     layers: usize,

@@ -32,7 +32,7 @@ const LENGTH_EPS: f64 = 1e-6;
 pub(crate) struct Kda {
     /// Taps of the convolutions.
     taps: u64,
-    /// Heads.
+    /// Number of heads.
     heads: u64,
     /// Elements of a key, and of a value.
     length: u64,

@@ -1,5 +1,5 @@
 //! `axk1`: A.X K1. Like `deepseek2`, with a norm on the output of experts before it is added. No
-//! GGUF file by others is known.
+//! GGUF file of another program is known.
 
 use ixc_ir::graph::ValueId;
 

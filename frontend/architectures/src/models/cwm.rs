@@ -1,5 +1,5 @@
 //! `cwm`: CWM. Layers like Llama's. The first of each four layers has no window, the others have
-//! one. No GGUF file by others is known: keys are those of architectures with windows.
+//! one. No GGUF file of another program is known: keys are those of architectures with windows.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

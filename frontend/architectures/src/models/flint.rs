@@ -1,6 +1,6 @@
 //! `flint`: Flint. Most layers have a window, and only these have RoPE. All heads have sinks.
 //! Experts are selected by sigmoids, next to a shared expert. The first layers are dense. No GGUF
-//! file by others is known: keys are those of architectures with windows.
+//! file of another program is known: keys are those of architectures with windows.
 
 use ixc_ir::graph::attrs::RouteScore;
 

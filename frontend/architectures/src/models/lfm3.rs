@@ -1,7 +1,7 @@
 //! `lfm3`: LFM3, dense. Layers of `lfm2` with a norm before and after each block. In layers with
-//! attention, a gate multiplies each head, and every other one has a window and its own RoPE. No
-//! GGUF file by others is known: keys and tensors are those of `lfm2` and of architectures with
-//! windows.
+//! attention, a gate multiplies each head. Every second attention layer has a window and another
+//! RoPE. No other program is known to write GGUF files of this model, so keys and tensors are named
+//! as in `lfm2` and in architectures with windows.
 
 use ixc_ir::graph::Unary;
 

@@ -29,7 +29,8 @@ const STYLE: Style = Style {
     ..Style::LLAMA
 };
 
-/// Positions of a chunk, and of a step of the temperature, in all released models.
+/// Number of positions in an attention chunk in all released models. The temperature also changes
+/// after this number of positions.
 const CHUNK: u64 = 8192;
 /// Number of experts of the model (Maverick) that does not normalise queries and keys; files have
 /// no key for it.

@@ -14,9 +14,9 @@
 //!
 //! Norms of latent rows add 1e-6 to mean squares, whatever the others add.
 //!
-//! No GGUF files of it are known: keys and tensors are those of `deepseek2`, and the ones below.
-//! Factors on latent rows (`mla_scale_q_lora`, `mla_scale_kv_lora`) are the root of the ratio of
-//! widths; weights of their norms include them.
+//! No GGUF file of this model is known: keys and tensors are those of `deepseek2`, and the ones
+//! below. Factors on latent rows (`mla_scale_q_lora`, `mla_scale_kv_lora`) are the root of the
+//! ratio of widths; weights of their norms include them.
 //!
 //! ```text
 //! longcat-flash.block_count           = 56     // twice the layers of its configuration

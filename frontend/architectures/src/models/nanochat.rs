@@ -2,8 +2,8 @@
 //! keys are normalised after RoPE. The network has no gate; its activation is the square of ReLU.
 //! Logits have a cap (transformers `nanochat`).
 //!
-//! No GGUF files of it are known. Its RoPE rotates in the opposite direction. Files here have the
-//! second half of each head's rows of `attn_q` and `attn_k` before the first, which makes the
+//! No GGUF file of this model is known. Its RoPE rotates in the opposite direction. Files here have
+//! the second half of each head's rows of `attn_q` and `attn_k` before the first, which makes the
 //! rotation the usual one.
 
 use ixc_ir::graph::Unary;

@@ -89,7 +89,8 @@ impl Config {
         // dropped.
         for (stated, other) in [("rope_scaling", "rope_parameters"), ("rope_parameters", "rope_scaling")] {
             if self.has(stated) {
-                // Only the base is kept: the class has it wherever it is stored.
+                // The base of RoPE stays a default: Transformers' class has this default for both
+                // names.
                 let dropped = defaults.remove(other);
                 if let Some(base) = dropped.as_ref().and_then(|table| table.get(BASE)) {
                     defaults.entry(BASE).or_insert_with(|| base.clone());

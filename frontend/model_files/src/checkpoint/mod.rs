@@ -200,7 +200,7 @@ pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Opens the model of a folder.
 ///
 /// # Errors
-/// When a file is missing or malformed, or the tables do not have the model.
+/// When a file is missing or malformed, or the model's `model_type` is not supported.
 pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     if !shards::has_weights(folder) {
         return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });

@@ -98,8 +98,8 @@ impl TensorType {
         if self.is_in_files() { Format::from_gguf_id(self.id) } else { Format::from_name(self.name) }
     }
 
-    /// Returns the bytes of a tensor with dimensions `dims` (`ne` order: `dims[0]` is the row
-    /// length). `None` if a row is not a whole number of blocks, or the size does not fit.
+    /// Returns the number of bytes of a tensor with dimensions `dims` (`ne` order: `dims[0]` is the
+    /// row length). `None` if a row is not a whole number of blocks, or the size does not fit.
     pub fn tensor_bytes(self, dims: &[u64]) -> Option<u64> {
         let (row, rest) = dims.split_first()?;
         if row % u64::from(self.block_len) != 0 {

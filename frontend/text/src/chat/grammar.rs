@@ -12,7 +12,7 @@ use super::tools::{ParameterType, TextParameters};
 /// Prefix of the caller's functions in Kimi and harmony.
 pub(super) const FUNCTIONS: &str = "functions.";
 
-/// The form of a call's text.
+/// Syntax of the text of a tool call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Grammar {
     /// `{"name": N, "arguments": {…}}`, a list of such objects, or several in sequence.

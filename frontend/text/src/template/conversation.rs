@@ -203,7 +203,7 @@ impl Conversation {
         Some(finder.find_iter(text).count())
     }
 
-    /// Returns the bytes of all texts from outside of this program.
+    /// Returns the number of bytes of all texts from outside of this program.
     pub(super) fn text_bytes(&self) -> u64 {
         let message = |m: &Message| {
             let named = [&m.reasoning, &m.tool_call_id, &m.name].into_iter().flatten();

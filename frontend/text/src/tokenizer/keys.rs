@@ -6,7 +6,7 @@ pub const TOKENS: &str = "tokenizer.ggml.tokens";
 pub const SCORES: &str = "tokenizer.ggml.scores";
 /// Types of the tokens.
 pub const TYPES: &str = "tokenizer.ggml.token_type";
-/// Merges of a BPE.
+/// Merges of a BPE vocabulary.
 pub const MERGES: &str = "tokenizer.ggml.merges";
 /// Beginning of a sequence.
 pub const BOS: &str = "tokenizer.ggml.bos_token_id";

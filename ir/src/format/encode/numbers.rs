@@ -262,11 +262,11 @@ impl Numbers {
 /// Sums for one scale.
 #[derive(Clone, Copy)]
 struct Sums<V: Vector> {
-    /// Sum of w times the number. Only kept with a minimum.
+    /// Sum of `w` times the quantised number. Computed only for formats with a minimum.
     numbers: Lanes<V>,
-    /// Sum of w times the number's square.
+    /// Sum of `w` times the square of the quantised number.
     squares: Lanes<V>,
-    /// Sum of w times x times the number.
+    /// Sum of `w` times `x` times the quantised number.
     with_x: Lanes<V>,
 }
 

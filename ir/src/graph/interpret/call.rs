@@ -99,7 +99,7 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Returns the state that the op touches, by its token.
+    /// Returns the state of the op's token operand with this name.
     pub(super) fn state(&self, token: &str) -> StateId {
         match self.env.function.ty(self.value_id(token)) {
             Type::Token(Held::State(state)) => *state,
@@ -107,7 +107,7 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Returns the elements of a `recurrent` state, by its token.
+    /// Returns the elements of the `recurrent` state of the op's token operand with this name.
     pub(super) fn recurrent_state(&mut self, token: &str) -> &mut [f32] {
         let state = self.state(token);
         let [elements] = &mut self.interpreter.states[state.index()][..] else {

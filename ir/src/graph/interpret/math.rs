@@ -420,7 +420,7 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Returns the bytes of one row.
+    /// Returns the number of bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.format.row_bytes(self.width as u64).map_or(0, |bytes| bytes as usize)
     }

@@ -129,7 +129,7 @@ impl<'a> Prover<'a> {
         self.access(address, bytes, dims)
     }
 
-    /// Returns the bytes from a tile's first row to the end of its last.
+    /// Returns the number of bytes from a tile's first row to the end of its last.
     fn rows(&self, inst: &Inst) -> Result<i64, Problem> {
         let stride = if let Imm::Int(stride) = inst.imm { stride } else { -1 };
         let extent = inst.ty.extent(stride).and_then(|extent| i64::try_from(extent).ok());

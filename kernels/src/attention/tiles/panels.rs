@@ -33,27 +33,27 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the bytes from the high parts of keys to the low parts.
+    /// Returns the number of bytes from the high parts of keys to the low parts.
     pub(super) fn low_keys(&self) -> i64 {
         RUN * self.padded_d * 2
     }
 
-    /// Returns the bytes of the keys' panel.
+    /// Returns the number of bytes of the keys' panel.
     pub(super) fn keys_bytes(&self) -> i64 {
         2 * self.low_keys()
     }
 
-    /// Returns the bytes from the high parts of values to the low parts.
+    /// Returns the number of bytes from the high parts of values to the low parts.
     pub(super) fn low_values(&self) -> i64 {
         RUN * self.padded_dv * 2
     }
 
-    /// Returns the bytes of the values' panel.
+    /// Returns the number of bytes of the values' panel.
     pub(super) fn values_bytes(&self) -> i64 {
         self.parts * self.low_values()
     }
 
-    /// Returns the bytes of a query: high parts, then low parts.
+    /// Returns the number of bytes of a query: high parts, then low parts.
     pub(super) fn query_bytes(&self) -> i64 {
         2 * self.padded_d * 2
     }

@@ -58,7 +58,7 @@ const MAX_FLOAT_SUMS: usize = 2;
 /// Max integer sums that stay in registers together with sums of words.
 const MAX_INTEGER_SUMS: usize = 4;
 
-/// Returns the rows of activations of a block; `size` is a multiple of it.
+/// Returns the number of rows of activations of a block; `size` is a multiple of it.
 pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
     // With two scales for 32 columns, pairs have the shortest runs in words. Half of the rows then
     // leave registers for both kinds of sums.
@@ -68,7 +68,7 @@ pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
     (1..=most).rev().find(|rows| size.is_multiple_of(*rows)).unwrap_or(1)
 }
 
-/// Returns the bytes of a block's sums in memory: float sums, and integer sums of partial
+/// Returns the number of bytes of a block's sums in memory: float sums, and integer sums of partial
 /// sub-blocks.
 pub fn slot_bytes(lanes: u16) -> i64 {
     2 * SUMS as i64 * 4 * i64::from(lanes)

@@ -140,7 +140,7 @@ pub fn unpacks_whole(format: Format, strategy: MatmulStrategy, vectors: Vectors)
     whole && grid && !format.has_row_scale() && strip::by_sub_blocks(format)
 }
 
-/// Returns the bytes of an unpacked strip of `k` columns.
+/// Returns the number of bytes of an unpacked strip of `k` columns.
 pub fn unpacked_bytes(format: Format, k: u64) -> u64 {
     (k / SUB as u64).saturating_mul(UnpackedStrip::bytes(format, SUB).unsigned_abs())
 }

@@ -90,12 +90,12 @@ fn place(format: Format, dots: Dots, item: Option<Item>) -> i64 {
     (vectors + before.map(|(_, count)| count).sum::<i64>()) * VECTOR
 }
 
-/// Returns the bytes of a block of a panel; for floats, of a column.
+/// Returns the number of bytes of a block of a panel; for floats, of a column.
 pub fn block_bytes(format: Format, dots: Dots) -> i64 {
     if format.is_quantised() { place(format, dots, None) } else { VECTOR }
 }
 
-/// Returns the blocks (for floats, columns) of a panel.
+/// Returns the number of blocks (for floats, columns) of a panel.
 pub fn stretch(format: Format, dots: Dots) -> i64 {
     let columns = match format.is_quantised() {
         true if has_magnitudes(format, dots) => LONG_STRETCH,

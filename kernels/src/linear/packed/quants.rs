@@ -39,7 +39,7 @@ pub fn begins_in_scratch(format: Format) -> bool {
     format.quants().is_some_and(|codec| codec.scaled() == Some(16) && codec.zero() > 0)
 }
 
-/// Returns the bytes of scratch for the initial values of `rows` rows' sums.
+/// Returns the number of bytes of scratch for the initial values of `rows` rows' sums.
 pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
     begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
 }
@@ -53,7 +53,7 @@ pub struct UnpackedStrip {
 }
 
 impl UnpackedStrip {
-    /// Returns the bytes of `columns` columns of a strip.
+    /// Returns the number of bytes of `columns` columns of a strip.
     pub fn bytes(format: Format, columns: i64) -> i64 {
         columns / SUB * Self::sub_block(format)
     }

@@ -21,7 +21,7 @@ pub(super) struct Rotation<'r> {
     pub(super) rope: &'r RopeAttrs,
     /// Each position is rounded down to a multiple of this number.
     pub(super) every: u32,
-    /// Whether it turns in the other direction.
+    /// Whether the rotation is in the opposite direction.
     pub(super) back: bool,
 }
 

@@ -268,7 +268,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(z))
     }
 
-    /// Returns the elements in the last dimension of a weight, at least 1.
+    /// Returns the number of elements in the last dimension of a weight, at least 1.
     fn last(&self, w: WeightId) -> u64 {
         self.module.weights[w.index()].shape.last().copied().unwrap_or(1).max(1)
     }
@@ -341,7 +341,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns the heads of an operand's row; 1 if it has none. Slots are rows of their own.
+    /// Returns the number of heads of an operand's row; 1 if it has none. Slots are rows of their
+    /// own.
     fn parts(&self, op: &Op, name: &str) -> Result<u64, ScheduleError> {
         let mnemonic = op.kind.row().mnemonic;
         let value = self.value_operand(op, name)?;
@@ -421,8 +422,8 @@ struct Elements<'r> {
     first: u64,
 }
 
-/// Returns the elements of each stream in an item: a few kilobytes, if they divide the stream
-/// evenly.
+/// Returns the number of elements of each stream in an item: a few kilobytes, if they divide the
+/// stream evenly.
 fn of_stream(d: u64) -> u64 {
     const ELEMENTS: u64 = 512;
     if d.is_multiple_of(ELEMENTS) { ELEMENTS.min(d.max(1)) } else { d.max(1) }

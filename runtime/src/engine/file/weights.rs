@@ -75,8 +75,8 @@ impl OwnWeights {
         mapped.map_err(|source| LoadError::ModelFile { path: self.path.clone(), source })
     }
 
-    /// Reads all weights but the streamed ones, and compares their checksums. `weights` are the
-    /// plan's, `groups` its groups of experts.
+    /// Reads all weights but the streamed ones, and compares their checksums. `weights` are all
+    /// weights of the plan, and `groups` its groups of experts.
     pub(crate) fn check(
         &self,
         mapped: &Mapped,

@@ -73,8 +73,8 @@ impl RunSize {
     }
 }
 
-/// Returns the bytes that a run takes, apart from the memory of the process before, experts'
-/// blocks, mapped files and a recorder.
+/// Returns the number of bytes that a run takes, apart from the memory of the process before,
+/// experts' blocks, mapped files and a recorder.
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &RunSize) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
@@ -86,8 +86,8 @@ pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Opti
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 
-/// Returns the bytes that a run takes with all weights in memory. `fixed` are the bytes other than
-/// mapped files.
+/// Returns the number of bytes that a run takes with all weights in memory. `fixed` are the bytes
+/// other than mapped files.
 pub(crate) fn resident(plan: &Plan<Kernel>, fixed: u64) -> u64 {
     let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
     mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes))
@@ -110,8 +110,8 @@ pub(super) fn budget(
     Ok(if own == 0 { left } else { own })
 }
 
-/// Returns the bytes that a budget leaves for experts' blocks. Everything else takes `fixed` bytes,
-/// and blocks need `min`. All commands accept or refuse a budget by this function.
+/// Returns the number of bytes that a budget leaves for experts' blocks. Everything else takes
+/// `fixed` bytes, and blocks need `min`. All commands accept or refuse a budget by this function.
 ///
 /// # Errors
 /// [`LoadError::Budget`] where it is too small.

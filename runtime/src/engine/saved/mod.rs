@@ -178,7 +178,7 @@ impl Header {
         Ok(())
     }
 
-    /// Returns the bytes between the header and the places.
+    /// Returns the number of bytes between the header and the places.
     fn facts_bytes(&self) -> u64 {
         let sampler = if self.recent == NO_SAMPLER { 0 } else { 40 + 4 * u64::from(self.recent) };
         4 * (u64::from(self.tokens) + u64::from(self.states) + u64::from(self.copies)) + sampler
@@ -306,7 +306,7 @@ impl Facts {
         Some(*self.firsts.get(number)?..places(state, &self.positions).end)
     }
 
-    /// Returns the bytes of the whole saved state; `None` if the sum overflows.
+    /// Returns the number of bytes of the whole saved state; `None` if the sum overflows.
     fn bytes(&self, states: &[State]) -> Option<u64> {
         let mut bytes = HEADER_BYTES as u64 + self.header(0).facts_bytes();
         for (number, state) in states.iter().enumerate() {
@@ -319,8 +319,8 @@ impl Facts {
         Some(bytes)
     }
 
-    /// Returns the bytes of a copy. The copy at the end has all states without positions; earlier
-    /// copies have only those that can be restored.
+    /// Returns the number of bytes of a copy. The copy at the end has all states without positions;
+    /// earlier copies have only those that can be restored.
     fn copy_bytes(&self, states: &[State], position: u32) -> Option<u64> {
         copy_bytes(states, position == self.positions.end)
     }

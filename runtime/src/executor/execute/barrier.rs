@@ -58,7 +58,8 @@ impl Pass<'_> {
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     let [came, let_go] = [&self.last_came, &self.let_go]
                         .map(|at| self.begun + Duration::from_nanos(at.load(Ordering::Relaxed)));
-                    // The last thread's own work there counts as time of its tasks.
+                    // The last thread does not wait: its work at the barrier counts as time of its
+                    // tasks.
                     let alone = if is_last { Duration::ZERO } else { let_go.saturating_duration_since(came) };
                     clock.wait(i, came.saturating_duration_since(begin), alone, let_go.elapsed());
                 }

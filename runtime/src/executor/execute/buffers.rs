@@ -207,8 +207,8 @@ impl Pass<'_> {
         part(region, offset, bytes, parameter, item)
     }
 
-    /// Returns the item with which a source is read. If a state has one column for all columns of
-    /// the item, that is column 0.
+    /// Returns the item whose column selects the data to read from a source: column 0 if all
+    /// columns share one column of a state, else `item`.
     fn reading(&self, parameter: &Parameter, source: Source, item: &Item) -> Item {
         let shares = match (source, &parameter.access) {
             (Source::State { state, field }, Access::Read) => {

@@ -470,8 +470,8 @@ impl Pass<'_> {
     }
 }
 
-/// Returns the rows of each item but the last. The number of chunks is that of the largest allowed
-/// chunk. Chunks are even, and multiples of the kernel's row group.
+/// Returns the number of rows of each item but the last. The number of chunks is that of the
+/// largest allowed chunk. Chunks are even, and multiples of the kernel's row group.
 fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     let max = u64::from(variant.row_chunk.max(1));
     let even = rows.div_ceil(rows.div_ceil(max).max(1));
@@ -479,7 +479,7 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, max)
 }
 
-/// Returns the bytes of a call for [`stats::Work::bytes`].
+/// Returns the number of bytes of a call for [`stats::Work::bytes`].
 fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     let sum = |of: &dyn Fn(&Parameter, &Arg) -> bool| -> u64 {
         let buffers = kernel.buffers.iter().zip(args).zip(sizes);

@@ -89,7 +89,7 @@ pub(crate) struct EngineMemory {
 /// The numbers of rows of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u32,
     /// Requested outputs.
     pub outputs: u32,

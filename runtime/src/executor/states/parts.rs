@@ -32,14 +32,15 @@ pub(crate) fn places(state: &State, positions: &Range<u32>) -> Range<u32> {
     first..positions.end.div_ceil(every).next_multiple_of(ATTENTION_BLOCK).max(first)
 }
 
-/// Returns the bytes of `places` places of a state; 0 without positions, `None` on overflow.
+/// Returns the number of bytes of `places` places of a state; 0 without positions, `None` on
+/// overflow.
 pub(crate) fn place_bytes(state: &State, places: u32) -> Option<u64> {
     let mut fields = state.fields.iter().filter(|field| field.positions);
     fields.try_fold(0u64, |sum, field| sum.checked_add(field.bytes(places)?))
 }
 
-/// Returns the bytes of a copy of the fields without positions: of all states, or only of those
-/// that copies can restore. `None` on overflow.
+/// Returns the number of bytes of a copy of the fields without positions: of all states, or only of
+/// those that copies can restore. `None` on overflow.
 pub(crate) fn copy_bytes(states: &[State], all: bool) -> Option<u64> {
     let copied = states.iter().filter(|state| all || state.rollback == Rollback::Snapshot);
     let mut fields = copied.flat_map(|state| state.fields.iter().filter(|field| !field.positions));

@@ -59,7 +59,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the bytes of one bit for each place of the context, in whole words.
+    /// Returns the number of bytes of one bit for each place of the context, in whole words.
     fn bytes_of_bits(&self, choice: Choice) -> u64 {
         u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
     }

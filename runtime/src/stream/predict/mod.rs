@@ -226,9 +226,9 @@ struct Guess {
     expert: u32,
     /// Probability at that time.
     probability: f64,
-    /// Whether it was in memory at that time.
+    /// Whether the expert was in memory at that time.
     resident: bool,
-    /// Whether it was probable enough to be read.
+    /// Whether the expert was probable enough to be read.
     sure: bool,
 }
 

@@ -514,7 +514,7 @@ impl ExpertCache {
         self.drive.report()
     }
 
-    /// Returns the bytes of all slots and staging memory.
+    /// Returns the number of bytes of all slots and staging memory.
     pub fn bytes(&self) -> u64 {
         self.shared.fixed.queue.reservation().region().bytes()
     }

@@ -100,7 +100,7 @@ pub struct StoreState {
 }
 
 impl Entry {
-    /// Whether it is predicted or announced.
+    /// Whether the block is predicted or announced.
     fn is_foreseen(&self) -> bool {
         self.expected || self.announced
     }

@@ -27,7 +27,7 @@ pub struct TuneOptions {
     pub compile: compile::Options,
     /// Threads and their binding to cores.
     pub run: engine::Options,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
     /// Tokens of a prefill step. The default is 512, or the model's max if that is smaller.
     pub prompt: Option<u32>,
@@ -78,7 +78,7 @@ pub struct StepComparison {
 /// Result of tuning a model.
 #[derive(Debug)]
 pub struct ModelTuning {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Tokens of a prefill step.
     pub prompt: u32,

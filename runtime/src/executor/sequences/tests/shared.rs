@@ -280,7 +280,7 @@ fn shared_sequences_equal_copied_ones() {
     assert!(shared > 30 && cut > 10, "{shared} {cut}");
 }
 
-/// Returns the bytes of private file mappings in a region that the system has copied.
+/// Returns the number of bytes of private file mappings in a region that the system has copied.
 fn copied_by_the_system(region: crate::memory::Region) -> u64 {
     let text = ixc_files::read_system(std::path::Path::new("/proc/self/smaps")).unwrap();
     let (begin, end) = (region.base() as u64, region.base() as u64 + region.bytes());
