@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Taken {
     /// The exit status; `None` if a signal ended the program.
     pub status: Option<i32>,
-    /// Time from before its start to its end.
+    /// Time from before the program's start to its end, in seconds.
     pub seconds: f64,
     /// The most resident memory, including mapped files (`ru_maxrss`).
     pub peak_memory: u64,

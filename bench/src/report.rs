@@ -61,7 +61,7 @@ pub struct Entry {
     pub rounds: Vec<Vec<f64>>,
     /// Time and memory of the process in each round.
     pub taken: Vec<Taken>,
-    /// The reason for which it was not measured.
+    /// The reason why the variant was not measured.
     pub problem: Option<String>,
     /// Statistics of all samples.
     pub summary: Option<Summary>,

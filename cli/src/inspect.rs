@@ -97,7 +97,7 @@ struct Facts {
 #[derive(Serialize)]
 struct NextnFacts {
     layers: u64,
-    /// Reason that they cannot be used.
+    /// Reason why the layers cannot be used.
     problem: Option<String>,
 }
 

@@ -27,7 +27,7 @@ const SLOWER: u32 = 3;
 struct Text {
     /// Whether Ctrl-C was pressed.
     is_interrupted: bool,
-    /// Whether the writing thread has seen it.
+    /// Whether the writing thread has seen the interruption.
     is_seen: bool,
     /// Time of the last token.
     last: Instant,

@@ -166,7 +166,7 @@ impl Args {
 enum RoutingOrigin {
     /// `--hit-rate`.
     HitRate,
-    /// The last run measured it.
+    /// The last run measured the routing.
     LastRun {
         evenness: f64,
     },
@@ -304,7 +304,7 @@ const WIDE: usize = 116;
 /// Plan for which memory is computed, and its files.
 struct Source {
     file: PlanFile,
-    /// Folder that its relative paths start from.
+    /// Folder that the plan's relative paths start from.
     folder: PathBuf,
     /// Model, whose first layers are used to measure computing.
     model: Model,

@@ -103,7 +103,7 @@ pub struct Pace {
 pub struct WrittenText {
     /// Tokens of the text.
     pub tokens: Vec<u32>,
-    /// Whether Ctrl-C ended it.
+    /// Whether Ctrl-C ended the text.
     pub interrupted: bool,
     /// Parsed answer, if there was a parser.
     pub answer: Option<Answer>,

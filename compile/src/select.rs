@@ -300,7 +300,7 @@ impl Role {
 pub struct Use {
     /// Label of the tasks, with `*` for the layer: `linear blk.*.attn_q`.
     pub task: String,
-    /// Layers, if it has any.
+    /// Layers of the tasks, if any.
     pub layers: BTreeSet<u64>,
     /// Role in the tasks.
     pub role: Role,

@@ -55,7 +55,7 @@ pub struct FormatSupport {
     pub bits: f64,
     /// Bits of an element in packed form.
     pub packed_bits: f64,
-    /// Whether `ixc quantise` writes it.
+    /// Whether `ixc quantise` writes the format.
     pub made: bool,
     /// Products with this format on each target.
     pub products: Vec<Products>,

@@ -94,7 +94,7 @@ pub struct Block {
     pub critical_path: u32,
     /// Cycles of the block: the largest of front end, ports, tile unit and chain.
     pub cycles: f64,
-    /// The largest of them.
+    /// The one that takes the most cycles: front end, ports, tile unit or chain.
     pub bound: Bound,
     /// The tile unit's share: 16 cycles for each tile product, divided by the cycles.
     pub tile_share: f64,

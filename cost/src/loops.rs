@@ -34,15 +34,15 @@ pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
 /// A loop, or code that runs at most once: instructions `first..=last` of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLoop {
-    /// Index of its first instruction.
+    /// Index of the loop's first instruction.
     pub first: usize,
-    /// Index of its last instruction: the jump back, if there is one.
+    /// Index of the loop's last instruction: the jump back, if there is one.
     pub last: usize,
-    /// The IR statement that it comes from.
+    /// The IR statement that the loop comes from.
     pub origin: Option<u32>,
     /// Whether the loop ends with a jump back.
     pub repeats: bool,
-    /// Index of the smallest loop around it.
+    /// Index of the smallest loop around this loop.
     pub parent: Option<usize>,
     /// Steps of the IR loop in one iteration: the decrement of the counter.
     pub step: i64,
@@ -108,7 +108,7 @@ fn is_immediate(kind: OpKind) -> bool {
 /// A `for` of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IrLoop {
-    /// Name of its variable, without the sigil.
+    /// Name of the loop's variable, without the sigil.
     pub var: String,
     /// The trip count over dims.
     pub trip: Affine,

@@ -50,9 +50,9 @@ pub struct LoopReport {
     pub label: String,
     /// Number of the IR statement, in the order of the kernel's text.
     pub statement: Option<u32>,
-    /// Offset of its first instruction.
+    /// Offset of the loop's first instruction.
     pub start: u32,
-    /// Offset of its last instruction: the jump back.
+    /// Offset of the loop's last instruction: the jump back.
     pub end: u32,
     /// Number of loops around this loop.
     pub depth: u32,

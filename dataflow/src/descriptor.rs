@@ -180,7 +180,7 @@ pub struct Tensor {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TensorSource {
-    /// The programs that send it.
+    /// The programs that send the tensor.
     Programs,
     /// The host: rows of the embedding.
     Embedding,

@@ -43,7 +43,7 @@ pub struct Grid {
 pub struct Pe {
     /// Bytes of memory for weights, buffers, state and code.
     pub sram_bytes: u64,
-    /// Bytes of it that the machine's own software needs.
+    /// Bytes of this memory that the machine's system software needs.
     pub reserved_bytes: u64,
     /// Bytes read from memory per cycle.
     pub read_bytes: u32,

@@ -67,7 +67,7 @@ pub struct Outlet {
     pub colour: u32,
     /// Programs that receive the messages.
     pub consumers: Vec<Consumer>,
-    /// Whether the host receives them.
+    /// Whether the host receives the rows.
     pub host: bool,
     /// The port.
     pub port: u32,
@@ -79,7 +79,7 @@ pub struct Outlet {
 /// A program.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// Number of its first instance.
+    /// Number of the program's first instance.
     pub first: u32,
     /// Number of experts; 1 if it is not routed.
     pub experts: u32,
@@ -89,33 +89,34 @@ pub struct Unit {
     pub parts: u32,
     /// Kind of rows that the program fires for.
     pub axis: Axis,
-    /// Index of its state.
+    /// Index of the program's state.
     pub state: Option<u32>,
-    /// Positions of a part of its state.
+    /// Positions of a part of the program's state.
     pub positions: u32,
     /// Whether the program fires only on the part with the row's position.
     pub appends: bool,
-    /// Index of its wave.
+    /// Index of the program's wave.
     pub wave: u32,
-    /// Index of its kernel.
+    /// Index of the program's kernel.
     pub kernel: u32,
     /// Received slices.
     pub receives: Vec<Receive>,
-    /// Bytes of a row that it receives in all, except those of parts.
+    /// Bytes of a row that the program receives in all ports, except those of parts.
     pub fixed_bytes: u64,
-    /// Max rows that any of its ports has room for.
+    /// Max rows that any port of the program has room for.
     pub depth: u32,
-    /// Offset of its instances' arrival counters; each instance has `depth` of them.
+    /// Offset of the arrival counters of the program's instances. Each instance has `depth`
+    /// counters.
     pub arrivals: u64,
     /// Outlets of each instance.
     pub outlets: Vec<Outlet>,
-    /// Number of its first outlet. The outlets of its instances follow each other.
+    /// Number of the program's first outlet. The outlets of its instances follow each other.
     pub first_outlet: u32,
-    /// Routings whose ids it makes, with the port and the bytes of a row.
+    /// Routings whose ids the program computes, with the port and the bytes of a row.
     pub makes_ids: Vec<MakesIds>,
-    /// Programs that work on the same state in the same wave, before it.
+    /// Earlier programs that work on the same state in the same wave.
     pub before: Vec<u32>,
-    /// Programs that work on the same state in the same wave, after it.
+    /// Later programs that work on the same state in the same wave.
     pub after: Vec<u32>,
 }
 

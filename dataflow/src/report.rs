@@ -17,7 +17,7 @@ const MAX_PROGRAMS: usize = 6;
 pub struct ProgramTime {
     /// The program's label.
     pub label: String,
-    /// Index of its kernel in the descriptor.
+    /// Index of the program's kernel in the descriptor.
     pub kernel: u32,
     /// Number of instances.
     pub instances: u32,

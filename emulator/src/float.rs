@@ -256,7 +256,7 @@ fn max<T: Float>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// Combines pairs horizontally with `f`: in each 128 bits, those of `a`, then those of `b`.
+/// Combines pairs horizontally with `f`: in every 128 bits, those of `a`, then those of `b`.
 fn horizontal<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {

@@ -119,7 +119,7 @@ fn pairs<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: i
     lanes::each(r, op, |i| f([T::get(a, 2 * i), T::get(a, 2 * i + 1)], [T::get(b, 2 * i), T::get(b, 2 * i + 1)]));
 }
 
-/// Combines pairs horizontally: in each 128 bits, those of `a`, then those of `b`.
+/// Combines pairs horizontally: in every 128 bits, those of `a`, then those of `b`.
 fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -128,7 +128,7 @@ fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl 
     });
 }
 
-/// Narrows with saturation: in each 128 bits, the elements of `a`, then those of `b`.
+/// Narrows with saturation: in every 128 bits, the elements of `a`, then those of `b`.
 fn pack<T: Lane + Into<i64>, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(i64) -> R) {
     let per = 16 / T::BYTES;
     lanes::by_128(r, op, |first, i| {

@@ -11,7 +11,7 @@ use crate::vector::{Row, Shape};
 /// Bytes of a 128-bit piece; most shuffles stay inside of one.
 const PIECE: usize = 16;
 
-/// Interleaves elements of `a` and `b`, from the low or `high` halves of each 128 bits.
+/// Interleaves elements of `a` and `b`, from the low or `high` halves of every 128 bits.
 fn interleave<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, high: bool) {
     let start = if high { 8 / T::BYTES } else { 0 };
     lanes::by_128(r, op, |first, i| T::get(if i % 2 == 0 { a } else { b }, first + start + i / 2));
@@ -137,7 +137,7 @@ fn broadcast<const BYTES: usize>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op
     }
 }
 
-/// Blends by a bit of the immediate for each element. For words, each 128 bits use the same bits.
+/// Blends by a bit of the immediate for each element. For words, every 128 bits use the same bits.
 fn blend<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| T::get(if bit(op.imm8(), i % 8) == 1 { b } else { a }, i));
 }

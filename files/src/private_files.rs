@@ -95,7 +95,7 @@ pub enum NotOurs {
     /// A file with other names elsewhere.
     #[error("it has {names} names (hard links); remove this one, or choose another place")]
     Names {
-        /// Number of its names.
+        /// Number of the file's names.
         names: u64,
     },
 }

@@ -63,7 +63,7 @@ pub struct HiddenStates<'t> {
     pub before: &'t [u32],
     /// Tokens of the text that it read in the step.
     pub tokens: &'t [u32],
-    /// Draft tokens that it read after them.
+    /// Draft tokens that the model read after these tokens.
     pub draft: &'t [u32],
     /// Hidden states of the tokens and the draft, one after the other.
     pub hidden: &'t [f32],

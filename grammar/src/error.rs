@@ -63,7 +63,7 @@ pub enum GrammarError {
     /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
     #[error("the schema{} at {place}: {message}", owner_phrase(owner))]
     Schema {
-        /// The tool whose arguments it describes; empty for an answer's schema.
+        /// The tool whose arguments the schema describes; empty for an answer's schema.
         owner: String,
         /// The part, as a JSON pointer with a `#`.
         place: String,

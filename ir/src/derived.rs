@@ -217,7 +217,7 @@ struct Tile {
 /// A tensor that is made of other tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
-    /// Format of its rows.
+    /// Format of the tensor's rows.
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,

@@ -44,7 +44,7 @@ pub fn in_layer(text: &str, mark: &str) -> String {
 pub struct Label<'l> {
     /// Mnemonic of the op.
     pub op: &'l str,
-    /// Names after it, separated by spaces, or an empty text.
+    /// Names after the mnemonic, separated by spaces, or an empty text.
     pub rest: &'l str,
 }
 

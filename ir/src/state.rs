@@ -58,8 +58,8 @@ pub struct FieldRow {
     /// Possible formats; the first is the default. In formats with blocks ([`crate::cache`]), whole
     /// blocks fill the last dimension.
     pub formats: &'static [Format],
-    /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its
-    /// dimensions are numbers.
+    /// Whether the field's second dimension counts positions: `[columns, S, width]`. Otherwise all
+    /// its dimensions are numbers.
     pub positions: bool,
     /// Whether positions are interleaved, [`crate::plan::KEY_LANES`] at a time:
     /// `[columns, S / 16, width, 16]`, in f16.

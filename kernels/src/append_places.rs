@@ -22,7 +22,7 @@ spec! {
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Heads of a row; they give the distance between rows.
+        /// Number of heads of a row, which determines the distance between rows.
         pub heads: u32,
     }
 }

@@ -229,7 +229,7 @@ impl Scale {
 
 /// Numbers derived from quants.
 struct Sums {
-    /// Sums of each 16 quants, as scalars.
+    /// Sums of every 16 quants, as scalars.
     of_16: Vec<ValueId>,
     /// The scale.
     d: ValueId,

@@ -23,11 +23,11 @@ use ixc_ir::plan::DimExpr;
 /// Use of a buffer by a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The kernel reads it.
+    /// The kernel reads the buffer.
     Read,
-    /// The kernel reads row positions from it; each is checked before the kernel runs.
+    /// The kernel reads row positions from the buffer. Each is checked before the kernel runs.
     Index,
-    /// The kernel writes its whole result to it, and may read what it wrote.
+    /// The kernel writes a whole result to the buffer, and may read that result.
     Write,
     /// The kernel reads the earlier contents and leaves the new ones.
     Update,

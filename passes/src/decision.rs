@@ -27,7 +27,7 @@ use serde::Serialize;
 /// A decision of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Decision {
-    /// The pass that made it.
+    /// The pass that made the decision.
     pub pass: &'static str,
     /// Subject of the decision: an op's mnemonic, `weight`, `state` or `step`.
     pub op: String,
@@ -48,7 +48,7 @@ pub struct Decision {
 pub struct Rejected {
     /// The alternative.
     pub what: String,
-    /// Why it lost.
+    /// Reason against the alternative.
     pub why: String,
 }
 

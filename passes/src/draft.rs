@@ -119,9 +119,9 @@ pub enum Resource {
 pub struct Work {
     /// The work itself.
     pub what: What,
-    /// Resources that it reads; it waits for their writers.
+    /// Resources that the work reads. The work waits for their writers.
     pub reads: Vec<Resource>,
-    /// Resources that it writes.
+    /// Resources that the work writes.
     pub writes: Vec<Resource>,
 }
 

@@ -42,7 +42,7 @@ pub enum PassError {
         pass: &'static str,
         /// Kind of IR that the pass takes.
         expected: &'static str,
-        /// Kind of IR that it got.
+        /// Kind of IR that the pass got.
         found: &'static str,
     },
     /// The last pass left another kind of IR than the caller expects.

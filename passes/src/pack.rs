@@ -143,7 +143,7 @@ enum Unpacked {
     Columns(u64, Format),
     /// The columns are not whole blocks of the activations that the weight is multiplied with.
     Activations(u64, Format),
-    /// One kernel reads it together with another weight that is not packed alike.
+    /// One kernel reads the weight together with another weight whose packing differs.
     With(WeightId),
 }
 

@@ -118,8 +118,8 @@ pub struct TensorPlan<'m> {
     pub tensor: &'m Tensor,
     /// New format; `None` if the bytes stay.
     pub to: Option<Format>,
-    /// Whether its rows are too short for the blocks of the mix's format, so that it gets another
-    /// one.
+    /// Whether the tensor's rows are too short for the blocks of the mix's format, so that it gets
+    /// another one.
     pub shorter: bool,
 }
 

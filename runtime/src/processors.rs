@@ -70,7 +70,7 @@ pub enum PinRefusal {
     /// The process may use only a part of the machine.
     #[error("this process may use {usable} of {online} processors")]
     Part {
-        /// Processors that it may use.
+        /// Number of processors that this process may use.
         usable: usize,
         /// Processors that are online.
         online: usize,
@@ -102,9 +102,10 @@ pub enum PinRefusal {
 pub struct Processor {
     /// Number of the processor.
     pub number: usize,
-    /// Number of its package, and of its core there. Processors with equal numbers share a core.
+    /// Number of the processor's package, and of its core there. Processors with equal numbers
+    /// share a core.
     pub core: (u64, u64),
-    /// Whether its core is a small one of a hybrid CPU.
+    /// Whether the processor's core is a small one of a hybrid CPU.
     pub is_small: bool,
 }
 

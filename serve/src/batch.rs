@@ -99,7 +99,7 @@ pub struct Defaults {
 pub struct Line {
     /// Number, from 1.
     number: u64,
-    /// The CRC-32 of its bytes.
+    /// The CRC-32 of the line's bytes.
     crc: u32,
     /// The bytes, or their number if there are too many.
     bytes: Result<Vec<u8>, u64>,

@@ -275,7 +275,7 @@ impl Refusal {
 /// Status of a model. Counts of tokens and requests begin with its loading.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Whether its thread was active recently.
+    /// Whether the model's thread was active recently.
     pub is_alive: bool,
     /// Running requests.
     pub active: usize,

@@ -12,13 +12,13 @@ use crate::feature::{Feature, Features};
 /// Reason why a feature cannot be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The CPU does not have it (CPUID).
+    /// The CPU does not have the feature (CPUID).
     Cpu(Feature),
-    /// The CPU has it, but the system does not save its registers (XCR0).
+    /// The CPU has the feature, but the system does not save its registers (XCR0).
     State {
         /// The feature.
         feature: Feature,
-        /// Bits of XCR0 that it needs and that are not set.
+        /// Bits of XCR0 that the feature needs and that are not set.
         bits: u64,
     },
     /// CPU and system support tiles, but this process may not use them.

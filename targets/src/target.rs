@@ -53,13 +53,13 @@ const AMX: Isa = isa(Lowering::X64, 64, 32, 8);
 pub struct TargetRow {
     /// Name on the command line and in plans.
     pub name: &'static str,
-    /// Instruction set that its kernels are written for.
+    /// Instruction set of the target's kernels.
     pub isa: Isa,
     /// CPU features that the code may use and therefore needs.
     pub features: Features,
     /// Caches of a core.
     pub caches: CacheRow,
-    /// CPUs that it stands for.
+    /// CPUs that the target stands for.
     pub about: &'static str,
 }
 

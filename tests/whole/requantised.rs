@@ -28,7 +28,7 @@ const BYTES: f64 = 100.0 / (12.0 * 127.0 * 127.0);
 /// Noise of weights in four bits. A uniform quantiser of 16 steps leaves 0.01154 of normal numbers
 /// (Max, 1960). The bound is twice that, for rows of few columns that are not normal.
 const FOUR_BITS: f64 = 2.0 * 0.01154;
-/// Noise of weights in four bits with a scale for each 128 columns. Laplace numbers with the best
+/// Noise of weights in four bits with a scale for every 128 columns. Laplace numbers with the best
 /// scale leave 0.0178 (simulated; normal numbers leave 0.0095). Scales that are multiples of one
 /// add 2 %.
 const FOUR_BITS_OF_GROUPS: f64 = 1.02 * 0.0178;

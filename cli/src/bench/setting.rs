@@ -20,7 +20,7 @@ use crate::{invocation, matches_of};
 #[derive(Clone, Debug, Serialize)]
 pub struct Setting {
     ixc: Build,
-    /// When it began, UTC, RFC 3339.
+    /// Start of the measurement in UTC, as in RFC 3339.
     time: String,
     /// System and processor architecture.
     os: String,

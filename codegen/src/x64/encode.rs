@@ -57,7 +57,7 @@ const R64: [Register; 16] = [
 struct Pending {
     instruction: Instruction,
     origin: Option<u32>,
-    /// The constant that its displacement refers to.
+    /// The constant that the instruction's displacement refers to.
     pool: Option<u32>,
 }
 

@@ -77,7 +77,7 @@ impl Read {
 pub enum Numbers {
     /// Bytes in memory, four quarters for each lane.
     Memory(Mem),
-    /// Words: in each 16 bytes, four lanes of one quarter, then four of the next. The first vector
+    /// Words: in every 16 bytes, four lanes of one quarter, then four of the next. The first vector
     /// has quarters 0 and 1, the second 2 and 3.
     Apart([Vreg; 2]),
     /// The entries were looked up: packed as words in the order of `Apart`, with their packing.

@@ -261,7 +261,7 @@ pub struct Inst {
     /// Mask of the lanes that the instruction works on, and whether the other lanes become zero. If
     /// not, the instruction defines them.
     pub mask: Option<(Vreg, bool)>,
-    /// Number of its IR statement, in the order of the kernel's text.
+    /// Number of the instruction's IR statement, in the order of the kernel's text.
     pub origin: u32,
 }
 
@@ -414,11 +414,11 @@ pub struct Block {
     pub insts: Vec<Inst>,
     /// Possible next blocks.
     pub successors: Vec<BlockId>,
-    /// Number of loops around it.
+    /// Number of loops around the block.
     pub depth: u32,
-    /// The innermost loop around it.
+    /// The innermost loop around the block.
     pub in_loop: Option<LoopId>,
-    /// Whether its loop contains no other loop.
+    /// Whether the block's loop contains no other loop.
     pub innermost: bool,
 }
 

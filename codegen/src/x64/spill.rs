@@ -21,8 +21,8 @@ pub enum Eviction {
     Constant {
         /// Index in the pool.
         id: u32,
-        /// The loop around which it was held (`None`: the whole function), if inner loops shall
-        /// hold it now.
+        /// If inner loops must hold the constant instead: the loop around which a register held it
+        /// before (`None`: the whole function).
         held: Option<Option<LoopId>>,
     },
 }

@@ -158,7 +158,7 @@ impl Selector<'_> {
         Numbers::Words(words, halves)
     }
 
-    /// Unpacks entries: in each 16 bytes, the four lower words (`upper` is 0) or the four upper
+    /// Unpacks entries: in every 16 bytes, the four lower words (`upper` is 0) or the four upper
     /// ones.
     fn widen_words(&mut self, words: Vreg, upper: u32, halves: Halves) -> Vreg {
         let codes = if upper == 0 { PUNPCKLWD } else { PUNPCKHWD };

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Feature {
     /// Name in `/proc/cpuinfo`.
     pub name: &'static str,
-    /// Whether this CPU has it and the system saves its registers.
+    /// Whether this CPU has the feature and the system saves its registers.
     pub present: bool,
     /// Benefit for kernels.
     pub gives: &'static str,

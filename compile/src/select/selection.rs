@@ -61,7 +61,7 @@ pub enum SelectError {
     NoName {
         /// The pattern.
         pattern: String,
-        /// Names like it.
+        /// Names that resemble the pattern.
         near: Vec<String>,
         /// All ops.
         ops: Vec<String>,
@@ -104,9 +104,9 @@ fn nearest(near: &[String]) -> String {
 pub struct Item {
     /// Word of the op, such as `linear`.
     pub op: String,
-    /// Names of its weights, states, values and kernels.
+    /// Names of the item's weights, states, values and kernels.
     pub names: Vec<String>,
-    /// Layer, if it has one.
+    /// Layer of the item, if any.
     pub layer: Option<u64>,
 }
 

@@ -93,7 +93,7 @@ pub struct LevelBound {
 pub struct LoopLevels {
     /// See [`LoopReport::label`](super::super::report::LoopReport::label).
     pub label: String,
-    /// Number of loops around it.
+    /// Number of loops around this loop.
     pub depth: u32,
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],

@@ -95,7 +95,7 @@ impl Code {
 /// An unfinished stretch.
 #[derive(Debug, Default)]
 struct OpenStretch {
-    /// Index of its loop in the totals.
+    /// Index of the stretch's loop in the totals.
     owner: usize,
     iterations: u64,
     streams: Vec<(Stream, f64)>,

@@ -27,11 +27,11 @@ const MAX_RANGES: u64 = 1 << 26;
 /// Fault of some bytes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No program sends them.
+    /// No program sends the bytes.
     Missing,
-    /// They are sent more than once.
+    /// The bytes are sent more than once.
     Twice,
-    /// They are not sent at all positions that need them, or pieces of them come from different
+    /// Some position that needs the bytes does not get them, or pieces of them come from different
     /// parts.
     Positions,
 }

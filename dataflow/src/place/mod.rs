@@ -107,7 +107,7 @@ pub enum PlaceError {
     Instance {
         /// The program's label.
         task: String,
-        /// Bytes that it needs.
+        /// Number of bytes that an instance of the program needs.
         bytes: u64,
         /// Bytes of slices of weights, and of keys and values.
         weights: u64,

@@ -95,7 +95,7 @@ pub enum SimulateError {
         row: u32,
         /// Received bytes.
         found: u64,
-        /// Bytes of its slices.
+        /// Expected bytes: the sum of the slices.
         expected: u64,
     },
     /// A routing names an expert that does not exist.

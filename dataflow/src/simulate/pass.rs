@@ -35,7 +35,7 @@ const MAX_REMEMBERED: u64 = 12_000_000;
 pub(super) enum Why {
     /// The last message arrived, from the host.
     Host,
-    /// The last message arrived; it had left as soon as it was made.
+    /// The last message arrived, and had left without waiting.
     Message,
     /// The last message arrived; it had waited for room at another receiver.
     Room,
@@ -91,13 +91,13 @@ pub(super) enum Event {
 /// Times of a wave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaveTime {
-    /// Time when the load of its weights and states began.
+    /// Time when the load of the wave's weights and states began.
     pub begin: u64,
-    /// Time when they were loaded.
+    /// Time when the weights and states were loaded.
     pub start: u64,
-    /// Time of its last event (bytes at the host or the end of a firing), with its cause.
+    /// Time of the wave's last event (bytes at the host or the end of a firing), with its cause.
     pub finish: (u64, Cause),
-    /// Time when its states were stored at the host.
+    /// Time when the wave's states were stored at the host.
     pub end: u64,
 }
 

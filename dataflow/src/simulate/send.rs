@@ -41,7 +41,7 @@ pub(super) struct Segment {
     pub count: u32,
     port: u32,
     pub firing: u32,
-    /// Rows that they have room for.
+    /// Number of rows that the instances have room for.
     pub rows: u32,
     /// Offset of the first one's slice in the row, and the distance to the next.
     start: u64,
@@ -74,7 +74,7 @@ struct Message<'a> {
     row: RowId,
     /// Bytes of the row.
     bytes: Range<u64>,
-    /// Cycle from which on it may leave.
+    /// First cycle in which the message may leave.
     at: u64,
     cause: Cause,
     to: &'a [Segment],

@@ -33,7 +33,7 @@ pub(super) struct HeadRows {
     pub heads: u64,
     /// Elements of a head.
     pub length: u64,
-    /// Whether RoPE rotates them.
+    /// Whether RoPE rotates the rows.
     pub has_rope: bool,
 }
 
@@ -83,7 +83,7 @@ impl HeadNorm {
 /// Layers in which RoPE rotates queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RopeLayers {
-    /// All of them.
+    /// All layers.
     All,
     /// Layers with a window, or all layers in files without one.
     Windowed,
@@ -111,7 +111,7 @@ pub(super) struct Queries {
     pub layer: usize,
     /// Number of their heads.
     pub heads: u64,
-    /// Whether RoPE rotated them.
+    /// Whether RoPE rotated the queries.
     pub has_rope: bool,
 }
 

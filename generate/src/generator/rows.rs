@@ -14,7 +14,7 @@ pub(super) struct Rows {
     pub(super) number: usize,
     /// Number of the request's tokens.
     pub(super) count: usize,
-    /// Drafted tokens that follow them.
+    /// Drafted tokens that follow the rows.
     pub(super) draft: Vec<u32>,
 }
 

@@ -34,7 +34,7 @@ const MAX_LOST_TOKENS: usize = MIN_GAIN;
 struct SlotChoice {
     /// The free slot for the request.
     target: usize,
-    /// Number of its tokens that stay.
+    /// Number of the slot's tokens that stay.
     common_tokens: usize,
     /// Copy of another slot with more of the prompt, which comes first.
     copy: Option<SlotCopy>,

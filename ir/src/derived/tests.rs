@@ -386,7 +386,7 @@ fn pieces_outside_the_file_are_refused() {
     piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 2))).unwrap();
 }
 
-/// Codes of four bits with a scale for each 64 consecutive numbers, across rows. Scales are
+/// Codes of four bits with a scale for every 64 consecutive numbers, across rows. Scales are
 /// quantised themselves or not.
 #[test]
 fn four_bit_codes_decode_exactly() {

@@ -2,10 +2,10 @@
 //! definition and the code.
 //!
 //! ```text
-//! q4_k row: 8 scales and minimums for each 256 columns
+//! q4_k row: 8 scales and minimums for every 256 columns
 //!     ->  x, f32
 //!     ->  i4_row: q in -8..=7, one d
-//!     or  i4_g128: q in -8..=7, one d, and a multiple of d for each 128 columns
+//!     or  i4_g128: q in -8..=7, one d, and a multiple of d for every 128 columns
 //! ```
 //!
 //! With eight bits, the largest magnitude becomes 127. With four bits, a scale that fits the

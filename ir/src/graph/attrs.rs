@@ -136,7 +136,7 @@ pub enum KeyHeads {
 /// Reason to load experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
-    /// A router chose them: an op will wait for them.
+    /// A router chose the experts, and an op will wait for them.
     Routed,
     /// A router will probably choose them.
     Predicted,

@@ -54,7 +54,7 @@ pub enum CutError {
     Layer {
         /// The layer.
         layer: u64,
-        /// Values that they take.
+        /// Values that the experts take.
         problem: String,
     },
     /// Two layers with the same number.

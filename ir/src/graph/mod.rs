@@ -234,7 +234,7 @@ pub struct Weight {
     /// Slice of a tensor that the weight is, if it is not the whole tensor. The place is the
     /// tensor's.
     pub part: Option<Part>,
-    /// Decisions of passes about it.
+    /// Decisions of passes about the weight.
     pub choice: Choice,
 }
 
@@ -389,7 +389,7 @@ pub struct Op {
     pub operands: Vec<Operand>,
     /// Attributes, as the op table lists them.
     pub attrs: Vec<Attr>,
-    /// Values that it defines.
+    /// Values that the op defines.
     pub results: Vec<ValueId>,
 }
 

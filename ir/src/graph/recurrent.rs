@@ -42,7 +42,7 @@ pub struct Definition {
 
 /// Shapes of a recurrent op.
 pub struct Shape {
-    /// Rows of its operands and of its result.
+    /// Rows of the op's operands and of its result.
     pub rows: Dim,
     /// Dimensions of the state.
     pub state: Vec<u64>,

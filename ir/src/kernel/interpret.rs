@@ -73,7 +73,7 @@ pub enum InterpretError {
     BufferSize {
         /// The buffer.
         name: String,
-        /// Bytes of its declaration.
+        /// Number of bytes in the buffer's declaration.
         expected: i64,
         /// Bytes from the caller.
         found: usize,

@@ -328,7 +328,7 @@ pub struct Inst {
     pub address: Option<Address>,
     /// The affine value of `index`.
     pub index: Option<Affine>,
-    /// Value that it defines. `None` for `store` and `tile_store`.
+    /// Value that the instruction defines. `None` for `store` and `tile_store`.
     pub result: Option<ValueId>,
 }
 
@@ -369,7 +369,7 @@ pub enum Stmt {
     /// Loads a `u32` from an index buffer as a variable for addresses:
     /// `%row = load_index %ids[4*%i]`.
     LoadIndex {
-        /// Variable that it defines, in `0..below` of the buffer.
+        /// Variable that the statement defines, in `0..below` of the buffer.
         var: VarId,
         /// Place of the value, in an [`BufferKind::Index`] buffer.
         address: Address,

@@ -6,7 +6,7 @@
 //! To add an op: add a row, then its arm in `interpret.rs` (which is its definition), then its
 //! lowerings in `ixc-codegen`.
 //!
-//! "Chunk" below means 16 bytes of a vector. Ops that work "per chunk" treat each 16 bytes alone,
+//! "Chunk" below means 16 bytes of a vector. Ops that work "per chunk" treat every 16 bytes alone,
 //! as x86 does, so one definition serves 128-, 256- and 512-bit machines.
 
 use serde::{Deserialize, Serialize};

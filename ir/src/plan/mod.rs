@@ -238,7 +238,7 @@ pub enum Source {
         field: u32,
         /// Buffer with one bit for each place, in rows of tokens, written by the index op.
         marks: BufferId,
-        /// Number of places that it chose.
+        /// Number of places that the index op chose.
         choice: Choice,
     },
     /// The thread's scratch memory.

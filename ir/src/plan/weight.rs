@@ -34,7 +34,7 @@ pub struct PlanWeight {
     pub stored: Format,
     /// Shape, outermost first.
     pub shape: Vec<u64>,
-    /// File that holds it.
+    /// File that holds the weight.
     pub file: WeightFile,
     /// Byte offset in the file.
     pub offset: u64,

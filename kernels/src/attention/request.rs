@@ -22,9 +22,10 @@ pub struct AttentionRequest {
     pub cache: Cache,
     /// Key heads of a row.
     pub key_heads: u32,
-    /// Window of the state: positions up to its own that a row sees, if not all.
+    /// Window of the state: the number of positions, up to and including the row's position, that a
+    /// row sees. `None` for all.
     pub window: Option<Window>,
-    /// Positions after its own that a row sees.
+    /// Positions after the row's position that a row sees.
     pub ahead: Lookahead,
     /// Whether an index chose the positions.
     pub chosen: bool,
@@ -38,7 +39,7 @@ pub struct AttentionRequest {
     pub rows: u32,
 }
 
-/// Positions after its own that a row sees.
+/// Positions after the row's position that a row sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookahead {
     /// No position.
@@ -101,7 +102,7 @@ pub enum ItemDivision {
 pub struct LargerItems {
     /// Max rows of an item.
     pub row_chunk: u32,
-    /// Reason against them.
+    /// Reason against larger items.
     pub why: &'static str,
 }
 
@@ -179,7 +180,7 @@ impl Reason {
 pub struct Refusal {
     /// First word of the kernel's spec.
     pub kernel: &'static str,
-    /// Reason against it.
+    /// Reason why the kernel was not chosen.
     pub reason: Reason,
 }
 

@@ -7,9 +7,9 @@
 //!                                             // and the blocks before and after them
 //!   panels of bf16: keys in two parts, values // once for all queries of the item:
 //!                                             // f16 -> f32 -> tile<16x32xbf16>
-//!   for each 32 queries
-//!     scores[32][RUN] = q k'                  // 2 x 2 sums in tiles over d, for each 32 positions
-//!     for each 16 of them: maxima, in a vector with a lane for each query
+//!   for every 32 queries
+//!     scores[32][RUN] = q k'                  // 2 x 2 sums in tiles over d, per 32 positions
+//!     for every 16 of them: maxima, in a vector with a lane for each query
 //!     for each query: p = 2^(score - maximum), as bf16
 //!                     sums, acc *= 2^(old maximum - maximum); sums += p
 //!     acc[32][dv] += p v                      // 2 x 2 sums in tiles over the run's positions

@@ -15,7 +15,7 @@ use ixc_ir::kernel::{BufferKind, Elem, Kernel, Op, Stmt};
 pub struct Difference {
     /// The buffer.
     pub buffer: String,
-    /// Type of its elements.
+    /// Type of the buffer's elements.
     pub elem: Elem,
     /// Number of the element.
     pub element: usize,

@@ -137,7 +137,7 @@ impl BlockScores {
         let PositionScores { buffer: from, ref best, own } = *from;
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
         let (ty, runs) = (Type::i32(lanes), of.runs());
-        // Stores the highest score of each 32 positions, with the lowest integer as padding before
+        // Stores the highest score of every 32 positions, with the lowest integer as padding before
         // and after.
         let lowest = b.splat_int(scalar, i32::MIN.into());
         for i in 0..runs - 1 {

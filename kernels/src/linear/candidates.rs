@@ -13,14 +13,14 @@
 //! | | its rows of activations | for each item |
 //! | `gemv`, `gemm`, `gemm6`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
 //! | `gemm`, whole strips unpacked | its rows of activations | for each strip of 16 weight rows |
-//! | | the strip | for each 8 rows |
+//! | | the strip | for every 8 rows |
 //! | `tiles` | its rows of activations | once |
-//! | | of these rows a chunk of columns | for each 32 weight rows |
+//! | | of these rows a chunk of columns | for every 32 weight rows |
 //! | | its sums | for each chunk of columns |
 //! | `tiles` of weights with a scale for each row | its rows of activations | for each panel of 64 weight rows |
-//! | | the panel | for each 32 rows |
-//! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for each two strips |
-//! | | a stretch of two strips | for each 4 rows |
+//! | | the panel | for every 32 rows |
+//! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for every two strips |
+//! | | a stretch of two strips | for every 4 rows |
 //!
 //! With few rows, a kernel takes as long as its weight rows take to come from memory, so all
 //! threads need equal shares of them. Items for few rows can therefore be divided in bands
@@ -41,7 +41,7 @@ use crate::generate::Vectors;
 
 /// Unit of costs, as a fraction of a cycle.
 pub const UNIT: f64 = 1.0 / 2048.0;
-/// Cost of a row of activations by `gemv`: it unpacks a strip for each four rows, `gemm` for each
+/// Cost of a row of activations by `gemv`: it unpacks a strip for every four rows, `gemm` for each
 /// eight.
 const GEMV_ROW: f64 = 18.0;
 /// Cost of a row without unpacking: pairs of bf16 in a float weight. 16 rows take an eighth of a
@@ -175,7 +175,7 @@ pub struct Candidate {
     pub rows: u64,
     /// Max rows of activations of an item.
     pub row_chunk: u32,
-    /// Bytes that it reads repeatedly, at its max rows.
+    /// Bytes that an item with the max rows reads repeatedly.
     pub reuse: Vec<Reuse>,
     /// Units for an element of the weight before the first row.
     unpack: f64,

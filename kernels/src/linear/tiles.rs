@@ -10,11 +10,11 @@
 //! weight of one chunk leave the tiles once.
 //!
 //! ```text
-//! for each 256 columns
-//!   for each 64 weight rows
-//!     for each two strips
+//! for every 256 columns
+//!   for every 64 weight rows
+//!     for every two strips
 //!       unpack them: panel[strip][k / 32] = tile<16x32xbf16>, row i = columns 2i, 2i + 1 of 16 weight rows; 16 KiB, which stay in the first level
-//!       for each 32 rows: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns     (2 x 2)
+//!       for every 32 rows: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns  (2 x 2)
 //!     for 16 rows more, the four strips: 4 sums, 1 tile of x, 4 of the panel, 4 products      (1 x 4)
 //!     for what is left: the same on rows copied to scratch
 //! ```
@@ -104,7 +104,7 @@ fn chunk(format: Format, x: Format, k: u32) -> i64 {
     (CHUNK / parts(format).max(x_parts(x))).min(i64::from(k))
 }
 
-/// Returns the number of bytes that are read again for each two strips: a chunk of each row of
+/// Returns the number of bytes that are read again for every two strips: a chunk of each row of
 /// activations.
 pub fn chunk_bytes(format: Format, x: Format, k: u32) -> u64 {
     (chunk(format, x, k) * 2 * x_parts(x)).unsigned_abs()

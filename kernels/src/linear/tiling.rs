@@ -43,7 +43,7 @@ pub struct RowTiles {
 pub struct Use {
     /// The kernel.
     pub strategy: MatmulStrategy,
-    /// Max rows for which it is used; `u32::MAX` for any number.
+    /// Max rows for which the kernel is used; `u32::MAX` for any number.
     pub up_to_rows: u32,
     /// Max rows of an item.
     pub row_chunk: u32,

@@ -119,7 +119,7 @@ pub struct Record {
     file: File,
     /// First line, which the checksums of all other lines cover.
     header: String,
-    /// Pieces that it has.
+    /// Number of pieces in the record.
     pieces: usize,
 }
 

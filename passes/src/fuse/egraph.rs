@@ -37,7 +37,7 @@ pub(crate) struct Run {
     pub(crate) nodes: usize,
     /// Rounds of rewriting.
     pub(crate) rounds: usize,
-    /// Why it ended.
+    /// Reason why the run ended.
     pub(crate) reason: StopReason,
 }
 

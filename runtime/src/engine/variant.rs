@@ -43,7 +43,7 @@ pub struct Variant {
     parts: PartResults,
     clocks: Vec<Mutex<Clock>>,
     plan_digest: Digest,
-    /// The engine that it belongs to.
+    /// The engine that the variant belongs to.
     owner: Arc<()>,
 }
 

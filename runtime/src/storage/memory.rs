@@ -137,7 +137,7 @@ struct MappedFile {
     path: PathBuf,
     /// Handle for [`Mapped::check_unchanged`].
     file: File,
-    /// Identity when it was mapped.
+    /// Identity of the file when it was mapped.
     identity: Identity,
     /// Mapping that holds the region.
     map: MmapRaw,

@@ -76,7 +76,7 @@ const MAPPINGS_OF_A_RUN: u64 = 2;
 /// Condition under which sequences share a common prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Share if it takes less time and memory than a copy.
+    /// Share if sharing takes less time and memory than a copy.
     #[default]
     Paying,
     /// Share if there is at least one page.
@@ -89,7 +89,7 @@ pub enum Sharing {
 /// memory of every sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    /// Offset of its begin.
+    /// Offset of the column's begin.
     pub(crate) offset: u64,
     /// Length in bytes.
     pub(crate) bytes: u64,

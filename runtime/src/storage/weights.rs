@@ -63,7 +63,7 @@ pub(crate) struct Weight {
 pub(crate) struct OnDemandPacking {
     /// Job that packs the whole weight.
     job: Job,
-    /// Index of its file, and its offset there, if it is in a file.
+    /// Index of the weight's file, and its offset there, if it is in a file.
     file: usize,
     offset: u64,
     part_strips: u64,
@@ -126,16 +126,16 @@ struct Tiles {
     tiles: Vec<Tile>,
     /// Rows during packing.
     rows: Vec<u8>,
-    /// Packing time since it was last taken.
+    /// Packing time since the last read of this field, which resets it to 0.
     packing: Duration,
 }
 
 /// The properties of a step that decide which parts are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// Number of steps before it.
+    /// Number of steps before the step.
     number: u64,
-    /// Number of its tokens.
+    /// Number of the step's tokens.
     tokens: u32,
 }
 

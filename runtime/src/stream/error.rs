@@ -42,7 +42,7 @@ pub enum StreamError {
         path: PathBuf,
         /// Offset of the read.
         offset: u64,
-        /// Offset at which it stopped, or the length of the file.
+        /// Offset at which the read stopped, or the length of the file.
         found: u64,
         /// Min length of the file.
         expected: u64,
@@ -92,7 +92,7 @@ pub enum StreamError {
         group: u32,
         /// Number of requested blocks.
         wanted: usize,
-        /// Number of them that fit.
+        /// Number of blocks that fit at once.
         possible: usize,
     },
     /// A thread waits for a block without a request.

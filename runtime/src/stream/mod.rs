@@ -50,7 +50,7 @@ use files::PAGE;
 pub struct Extent {
     /// Index in the cache's list of files.
     pub file: u32,
-    /// Offset of its first byte in the file.
+    /// Offset of the part's first byte in the file.
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,

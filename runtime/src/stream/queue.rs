@@ -39,9 +39,9 @@ pub struct ReadJob {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadPiece {
     pub file: u32,
-    /// Offset of its begin in the file, a multiple of [`PAGE`].
+    /// Offset of the read's begin in the file, a multiple of [`PAGE`].
     pub start: u64,
-    /// Offset of its end in the file, without the unneeded rest of the last page.
+    /// Offset of the read's end in the file, without the unneeded rest of the last page.
     pub end: u64,
     /// Destination: whole pages.
     pub into: Region,

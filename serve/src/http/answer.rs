@@ -32,7 +32,7 @@ pub(crate) enum AnswerPart {
 pub(crate) struct AnswerTimes {
     /// Time until the first token, waiting included.
     pub(crate) prompt: Duration,
-    /// Time after it.
+    /// Time after the first token.
     pub(crate) generation: Duration,
 }
 

@@ -38,7 +38,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// An origin that was allowed by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedOrigin {
-    /// All of them (`*`).
+    /// All origins (`*`).
     Any,
     /// This one: a scheme, a host and a port, in lower case and without the scheme's own port.
     One(String),

@@ -117,7 +117,7 @@ pub enum KernelError {
     NeedsDims {
         /// The kernel.
         kernel: String,
-        /// Names of its dims.
+        /// Names of the kernel's dims.
         dims: Vec<String>,
     },
     /// More rows than the kernel takes in a call.

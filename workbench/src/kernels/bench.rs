@@ -77,7 +77,7 @@ impl Seconds {
 /// Measurement of a kernel at one memory level with one number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Memory level of its buffers.
+    /// Memory level of the kernel's buffers.
     pub place: MemoryLevel,
     /// Number of threads.
     pub threads: usize,

@@ -91,7 +91,7 @@ impl Counts {
 pub struct FailingKernel {
     /// The kernel.
     pub kernel: Kernel,
-    /// Values of its dims.
+    /// Values of the kernel's dims.
     pub dims: Vec<i64>,
 }
 

@@ -23,7 +23,7 @@ pub struct Roofline {
     /// Bytes per second that all threads read from memory; `None` if too little memory is free for
     /// the measurement.
     pub bytes_per_second: Option<f64>,
-    /// Bytes per second that they read from caches, the largest cache first.
+    /// Bytes per second that the threads read from caches, the largest cache first.
     pub caches: Vec<CacheRate>,
     /// Reason why reading from memory was not measured.
     pub no_bandwidth: Option<String>,

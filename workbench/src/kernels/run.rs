@@ -50,7 +50,7 @@ pub enum Sizes {
 pub struct Case {
     /// The kernel.
     pub chosen: TargetKernel,
-    /// Values of its dims.
+    /// Values of the kernel's dims.
     pub dims: Vec<i64>,
     /// Buffers before the run.
     pub before: Vec<Vec<u8>>,

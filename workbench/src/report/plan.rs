@@ -49,7 +49,7 @@ struct TaskView {
     rows: &'static str,
     columns: u32,
     variants: Vec<VariantView>,
-    /// Buffers that it reads or writes.
+    /// Buffers that the task reads or writes.
     buffers: Vec<u32>,
     /// Bytes of weights read for one token, and multiply-adds by type of the factors; `None` if
     /// they depend on the position.
@@ -91,7 +91,7 @@ struct GroupView {
     experts: u32,
     /// Bytes of an expert in the kernels' format.
     block: u64,
-    /// Steps that predict, request, read and release them.
+    /// Steps that predict, request, read and release the group's experts.
     predict: Vec<usize>,
     request: Vec<usize>,
     read: Vec<usize>,

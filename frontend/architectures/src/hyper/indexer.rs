@@ -34,7 +34,7 @@ pub struct Indexer {
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
-    /// Positions that it selects, if there are more.
+    /// Max number of positions that the indexer selects.
     pub top_k: u64,
     /// Positions that share a key; 1 if each has its own.
     pub run: u64,
@@ -45,7 +45,7 @@ pub struct Indexer {
 
 /// Positions that share an indexer key.
 struct Runs {
-    /// Key that states them.
+    /// Key that states the runs.
     key: &'static str,
     /// Their number; `None` if each position has its own key.
     length: Option<u64>,

@@ -1,4 +1,4 @@
-//! `cwm`: CWM. Layers like Llama's. The first of each four layers has no window, the others have
+//! `cwm`: CWM. Layers like Llama's. The first of every four layers has no window, the others have
 //! one. No GGUF file of another program is known: keys are those of architectures with windows.
 
 use crate::architecture::Architecture;

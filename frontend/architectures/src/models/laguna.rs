@@ -1,5 +1,5 @@
 //! `laguna`: Laguna. A gate multiplies the output of attention, by head or by element. Layers may
-//! have a window: the first of each four has none, and the others have other heads and another
+//! have a window: the first of every four has none, and the others have other heads and another
 //! RoPE. Experts are selected by sigmoids with a bias, next to a shared expert. The first layers
 //! are dense.
 

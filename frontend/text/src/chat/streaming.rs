@@ -82,7 +82,7 @@ struct TagValue {
     number: usize,
     key: String,
     kind: Option<ParameterType>,
-    /// Position of its first byte.
+    /// Position of the value's first byte.
     from: usize,
     /// First possible position of its closing tag.
     search_from: usize,

@@ -19,7 +19,7 @@ use super::ChatTemplate;
 pub struct KnownFormat {
     /// Name of the format, which is llama.cpp's if it has the format.
     pub name: &'static str,
-    /// Models that use it.
+    /// Models that use the format.
     pub models: &'static str,
     source: &'static str,
 }

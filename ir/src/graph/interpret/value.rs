@@ -77,7 +77,7 @@ pub enum InterpretError {
     ArgumentCount {
         /// The function.
         function: String,
-        /// Number of its parameters.
+        /// Number of the function's parameters.
         expected: usize,
         /// Number of arguments.
         found: usize,
@@ -105,7 +105,7 @@ pub enum InterpretError {
     WeightBytes {
         /// Name of the weight.
         name: String,
-        /// Bytes of its shape.
+        /// Number of bytes that the weight's shape needs.
         expected: u64,
         /// Bytes from the source.
         found: usize,

@@ -29,7 +29,7 @@ pub fn repeat_element(ty: Type, a: &Vector, lane: usize) -> Vector {
     Vector::from_ints(ty, |_| element)
 }
 
-/// Returns `unit` bytes of `a` and of `b` in turn, from this half of each 16 bytes.
+/// Returns `unit` bytes of `a` and of `b` in turn, from this half of every 16 bytes.
 pub fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vector {
     let mut vector = Vector::ZERO;
     for chunk in (0..ty.bytes() as usize).step_by(16) {
@@ -83,7 +83,7 @@ pub fn lookup_byte(lanes: usize, low: &Vector, high: &Vector, table: usize) -> V
     Vector::from_lanes(lanes, |i| table[number(i) % table.len()])
 }
 
-/// Returns eight bits of each eight bytes, from these bits on.
+/// Returns eight bits of every eight bytes, from these bits on.
 pub fn multishift(lanes: usize, a: &Vector, from: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| {
         let eight = u64::from_le_bytes(std::array::from_fn(|byte| a.lane((i & !7) + byte)));

@@ -77,7 +77,7 @@ fn row(ty: Type, row: usize) -> std::ops::Range<usize> {
 struct Factor<'a> {
     tile: &'a Tile,
     ty: Type,
-    /// Whether its bytes are signed. bf16 always have signs.
+    /// Whether the factor's bytes are signed. bf16 always have signs.
     signed: bool,
 }
 

@@ -2,7 +2,7 @@
 //! elements are adjacent in a row of 64 bytes.
 //!
 //! ```text
-//! keys      [d / 2] rows for each 16 positions: elements 2i and 2i + 1, two lines of the cache;
+//! keys      [d / 2] rows for every 16 positions: elements 2i and 2i + 1, two lines of the cache;
 //!           first the high parts of all, then the low parts
 //! values    [32 positions][dv / 16] tiles: row i has positions i and 16 + i of the block;
 //!           first the high parts of all, then the low parts, if any

@@ -150,7 +150,7 @@ impl StripBlock {
         let signs = b.bitcast(dwords, signs);
         let eight = match grid.signs {
             Signs::Words { .. } => {
-                // Moves each seven bits to a byte of its own.
+                // Moves every seven bits to a byte of its own.
                 let sevens = (0..4).map(|byte| {
                     let moved = b.shift(Op::Shl, signs, byte);
                     let own = b.splat_int(dwords, 0x7f << (8 * byte));
@@ -261,7 +261,7 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
     b.bitcast(quants, all)
 }
 
-/// Returns, for each of two rows in each eight bytes of `a`, four bytes that begin at bits
+/// Returns, for each of two rows in every eight bytes of `a`, four bytes that begin at bits
 /// `from(row, i)`, modulo 64.
 fn take_bytes(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize) -> ValueId {
     let ty = b.ty(a);

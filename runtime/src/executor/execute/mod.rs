@@ -134,7 +134,7 @@ struct Pass<'a> {
     /// Time when the last thread arrived at this barrier, in nanoseconds since `begun`. Only set if
     /// there are clocks.
     last_came: AtomicU64,
-    /// Time when it released the others, in the same unit.
+    /// Time when the last thread released the others, in the same unit.
     let_go: AtomicU64,
     begun: Instant,
     /// The stage after this barrier; changed only at barriers.

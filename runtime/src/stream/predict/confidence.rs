@@ -43,7 +43,7 @@ const MAX_EXPERTS: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, Default)]
 struct Weight {
     value: f64,
-    /// Sum of its squared gradients so far.
+    /// Sum of the weight's squared gradients so far.
     squares: f64,
 }
 

@@ -140,7 +140,7 @@ pub trait Predictor: Send {
 pub struct RouterChoice<'a> {
     /// The chosen experts.
     pub experts: &'a [u32],
-    /// Whether some of them were not in memory.
+    /// Whether some of the experts were not in memory.
     pub waits: bool,
     /// Bytes of a block of this group.
     pub block_bytes: u64,
@@ -200,7 +200,7 @@ impl std::ops::AddAssign for Tally {
 pub struct StrategyDecision {
     /// Name of the decision.
     pub chosen: String,
-    /// Reason for it, if the reasons against the others do not state it.
+    /// Reason for the decision, if the reasons against the alternatives do not state it.
     pub why: Option<String>,
     /// The alternatives, each with the reason against it.
     pub rejected: Vec<(String, String)>,

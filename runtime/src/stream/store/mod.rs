@@ -89,7 +89,7 @@ const SPINS: u32 = 200;
 pub struct Evicted {
     /// Evicted blocks.
     pub blocks: u32,
-    /// Bytes of their slots, which are free now.
+    /// Bytes of the evicted blocks' slots, which are free now.
     pub bytes: u64,
 }
 

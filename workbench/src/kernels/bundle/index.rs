@@ -32,7 +32,7 @@ pub struct Index {
     pub ixc: String,
     /// The kernel's name.
     pub kernel: String,
-    /// Text of its spec, if it has one.
+    /// Text of the kernel's spec, if it has one.
     pub spec: Option<String>,
     /// Target of the compilation.
     pub target: String,
@@ -91,7 +91,7 @@ pub struct File {
     pub file: String,
     /// Length in bytes.
     pub bytes: u64,
-    /// CRC-32 of its bytes, in eight hexadecimal digits.
+    /// CRC-32 of the file's bytes, in eight hexadecimal digits.
     pub crc32: String,
 }
 
@@ -122,9 +122,9 @@ pub struct Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BufferAccess {
-    /// Read it.
+    /// Read the buffer.
     Read,
-    /// Write it.
+    /// Write the buffer.
     Write,
     /// Both.
     ReadWrite,

@@ -44,7 +44,7 @@ pub struct TuneOptions {
 pub enum Event<'e> {
     /// Tuning of a product begins.
     Kernel(&'e Kernel),
-    /// A candidate for it was measured.
+    /// A candidate for the product was measured.
     Candidate(&'e Candidate),
     /// Tuning of the product has ended.
     TunedKernel(&'e TunedKernel),

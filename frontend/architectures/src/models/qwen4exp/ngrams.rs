@@ -25,7 +25,7 @@ const MAX_BEFORE: u64 = 12;
 /// Rows of a table that the last tokens select together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ngrams {
-    /// Layer that takes them.
+    /// Layer that takes the n-gram rows.
     pub layer: u64,
     /// Elements of a row.
     pub length: u64,

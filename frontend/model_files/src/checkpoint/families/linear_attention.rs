@@ -424,7 +424,7 @@ fn olmo_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
         false => {
-            // The last of each four layers attends; in a shallower model, the last.
+            // The last of every four layers attends; in a shallower model, the last.
             let mut kinds = attend_every(layers, 4);
             kinds.last_mut().into_iter().filter(|_| layers < 4).for_each(|last| *last = Kind::Attention);
             kinds
