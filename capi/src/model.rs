@@ -166,7 +166,7 @@ impl IxcFacts {
             context: engine.context(),
             trained_context: u32::try_from(model.facts().context).unwrap_or(u32::MAX),
             max_step: engine.max_tokens(),
-            // The first sequence is the session's.
+            // The first sequence belongs to the session.
             sequences: engine.sequences().saturating_sub(1),
             threads: engine.threads() as u32,
             bos: token(Tokenizer::bos),

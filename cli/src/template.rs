@@ -7,7 +7,7 @@ use ixc_text::template::{ChatTemplate, MAX_SOURCE_BYTES, known};
 
 use super::BadInput;
 
-/// Template in place of the model's own.
+/// Template that replaces the model's template.
 #[derive(Debug, clap::Args)]
 pub struct TemplateChoice {
     /// Use this chat template in place of the model's own: a known format by its name, or a file

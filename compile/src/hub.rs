@@ -7,7 +7,7 @@
 //! ~/.cache/llama.cpp/ORG_NAME_FILE.gguf
 //! ```
 //!
-//! This module downloads nothing. Among several GGUF files the choice is llama.cpp's: the named
+//! This module downloads nothing. Among several GGUF files the choice follows llama.cpp: the named
 //! quantisation, or else Q4_K_M, Q8_0, or the first file. For a split model it is the first part.
 //! Without GGUF files, a folder of safetensors is the model.
 

@@ -26,9 +26,9 @@
 //! receives the sum of the previous one as its residual, so the order of f32 additions is the
 //! plan's.
 //!
-//! **Streams.** A [`Stream`] takes a tensor from one program's instances to another's. A message is
-//! the slice of one row that one instance sent. It goes once over each link of the union of the
-//! [`Route`]s to all PEs that need a part of it (multicast).
+//! **Streams.** A [`Stream`] takes a tensor from one program's instances to another program's
+//! instances. A message is the slice of one row that one instance sent. It goes once over each link
+//! of the union of the [`Route`]s to all PEs that need a part of it (multicast).
 //!
 //! A stream from or to the host enters or leaves at the edge PE nearest to the other end. This end
 //! is the receiving program's first instance, or the sending instance. The edge PE is in its row

@@ -286,9 +286,9 @@ pub fn compare(a: u16, b: u16, predicate: u8) -> bool {
     }
 }
 
-/// Rounds to a multiple of 2^−M (`VRNDSCALEPH`); M is the immediate's high four bits. The low two
-/// bits are the rounding mode. Bit 2 selects MXCSR's mode instead, which is to nearest in kernels.
-/// A zero result keeps the operand's sign.
+/// Rounds to a multiple of 2^−M (`VRNDSCALEPH`); M is the number in the high four bits of the
+/// immediate. The low two bits are the rounding mode. Bit 2 selects MXCSR's mode instead, which is
+/// to nearest in kernels. A zero result keeps the operand's sign.
 pub fn round_scale(a: u16, imm: u8) -> u16 {
     if is_nan(a) {
         return a | QUIET;

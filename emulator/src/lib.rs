@@ -36,7 +36,7 @@
 //!
 //! `amx`, `dot` and `half_ops` do not use registers and operands. [`amx::decode`] and
 //! [`amx::execute`] take the tiles, an address and a stride; `dot` and `half_ops` are functions
-//! over the bits of one lane. An operand `a` is the instruction's second, `b` its third.
+//! over the bits of one lane. `a` is the second operand of the instruction, and `b` the third.
 //! `fma(x, y, z)` is x·y + z; of several NaN, x's wins, then y's, then z's.
 
 pub mod amx;

@@ -173,8 +173,8 @@ impl<'a> Memory<'a> {
     #[inline]
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Trap> {
         let host = self.host(address, into.len(), false)?;
-        // SAFETY: `host` returns a pointer that is valid for reads of that many bytes. `into` is
-        // the emulator's own.
+        // SAFETY: `host` returns a pointer that is valid for reads of that many bytes. `into`
+        // belongs to the emulator.
         unsafe { std::ptr::copy_nonoverlapping(host, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -187,8 +187,8 @@ impl<'a> Memory<'a> {
     pub fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Trap> {
         let host = self.host(address, from.len(), true)?;
         self.wrote(address);
-        // SAFETY: `host` returns a pointer that is valid for writes of that many bytes. `from` is
-        // the emulator's own.
+        // SAFETY: `host` returns a pointer that is valid for writes of that many bytes. `from`
+        // belongs to the emulator.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), host, from.len()) };
         Ok(())
     }

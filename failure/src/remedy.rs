@@ -50,7 +50,7 @@ pub enum Remedy {
     WriteSpecs,
     /// Give a command that fails for the kernel.
     FailingCommand,
-    /// Name the file for tuned choices of a target that is not this machine's.
+    /// Name the file for tuned choices of a target that this machine does not have.
     TunedFile,
     /// Name the file for tuned choices.
     TunedPlace,

@@ -36,7 +36,7 @@
 //! ```
 //!
 //! Invariant: after the system message, messages of user and assistant alternate. The first message
-//! that the model sees is the user's.
+//! that the model sees is a user message.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ pub fn answer_room(context: usize) -> usize {
 /// Template of a conversation, and the process that renders it.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The template, in place of the model's own.
+    /// The template that replaces the model's template.
     pub template: Option<ChatTemplate>,
     /// Program that renders templates in a process of its own, with bounds on memory and time. Its
     /// `main` must begin with
@@ -82,7 +82,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the template: that of the options, or else the model's own.
+    /// Returns the template: that of the options, or else the model's template.
     ///
     /// # Errors
     /// [`Error::NoTemplate`], and when the model's own template is malformed.

@@ -12,7 +12,7 @@
 //! let moe = Moe::open(None, &MoeOptions::default())?; // The demo model.
 //! let layer = &moe.layers()[0];
 //! let (rows, used) = (vec![0.5; 2 * layer.width as usize], layer.used as usize);
-//! // The first expert for both rows; all others are somebody else's.
+//! // The first expert for both rows. Another engine computes all other experts.
 //! let ids: Vec<i32> = (0..2 * used).map(|slot| if slot % used == 0 { 0 } else { -1 }).collect();
 //! let weights = vec![1.0; 2 * used];
 //! let handle = moe.submit(layer.number, Rows::F32(&rows), &ids, &weights)?;

@@ -255,7 +255,7 @@ impl Drafter for OwnLayer {
             }
             open = left;
         }
-        // Entries of drafts have the layer's hidden states, which are not the model's.
+        // Entries of drafts have the layer's hidden states, which the model did not compute.
         for text in texts.iter() {
             let Some(lane) = self.lanes.get_mut(text.slot) else { continue };
             let left = self.engine.truncate_sequence(lane.sequence, lane.entries.len() as u32)?;

@@ -25,7 +25,7 @@ pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Err
     locate(ixc_runtime::file::open(path)?, path, model_file)
 }
 
-/// Reads an open plan like [`open_plan`]. `path` is the file's.
+/// Reads an open plan like [`open_plan`]. `path` is the path of that file.
 ///
 /// # Errors
 /// See [`open_plan`].
@@ -33,7 +33,7 @@ pub fn read_plan(file: File, path: &Path, model_file: Option<&Path>) -> Result<P
     locate(ixc_runtime::file::of_file(file, path)?, path, model_file)
 }
 
-/// Finds the model files of a plan like [`open_plan`]. `path` is the plan's.
+/// Finds the model files of a plan like [`open_plan`]. `path` is the path of the plan file.
 ///
 /// # Errors
 /// See [`open_plan`].

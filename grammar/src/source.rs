@@ -110,7 +110,7 @@ impl Source {
             Source::Schema(_) | Source::Gbnf(_) => false,
         };
         // Other sources were rewritten to Lark, so the message is about text that users never saw.
-        // Only names are the user's own.
+        // Only the names in it come from the user.
         let name = message.find("unknown special token").map(|at| message[at..].split(';').next().unwrap_or_default());
         match (name, is_own) {
             _ if message.contains("panic") => GrammarError::TooLarge,

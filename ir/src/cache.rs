@@ -26,7 +26,7 @@
 //!
 //! The format's plane gives the place of codes in their dwords and bytes. Codes of keys are
 //! unsigned: the number less `least_byte` ([`Quants::byte`]), because products of bytes need one
-//! unsigned factor. Codes of values are the format's own.
+//! unsigned factor. Codes of values are those of the block format.
 
 use half::f16;
 

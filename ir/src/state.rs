@@ -98,7 +98,7 @@ pub struct StateRow {
     pub rollbacks: &'static [Rollback],
     /// Whether a state may need only its last positions (`window`).
     pub windowed: bool,
-    /// Whether sequences with a common beginning may share the state's data for it.
+    /// Whether sequences with a common beginning may share the state's data of that beginning.
     pub shared: bool,
     /// One line of documentation.
     pub doc: &'static str,

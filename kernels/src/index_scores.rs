@@ -18,8 +18,8 @@ use crate::work::{Arithmetic, Call, Work};
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Scores of a part's positions as integers of the same order. Positions after the row's own
-    /// have the lowest integer, and all others a higher one.
+    /// Scores of a part's positions as integers of the same order. Positions after the row's
+    /// position have the lowest integer, and all others a higher one.
     pub struct IndexScores "index_scores" {
         /// Query heads of the index.
         pub heads: u32,

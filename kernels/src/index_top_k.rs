@@ -28,7 +28,7 @@
 //! number of chosen positions is that of the chosen blocks, so blocks are chosen whole.
 //!
 //! **Entries.** If places are chosen instead of positions (DeepSeek-V4), each whole place has a
-//! bit, like a position up to a row's own.
+//! bit, like a position up to and including the row's position.
 
 mod scores;
 
@@ -48,7 +48,7 @@ pub(crate) use scores::{BlockScores, Blocks, Index, PositionScores, last_entry};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Max blocks after those that a row sees whole: its own.
+/// Max blocks after the blocks that a row sees whole: the row's block.
 const MAX_MASKED: i64 = 1;
 
 spec! {

@@ -8,7 +8,7 @@
 //! let names: Vec<_> = signature.buffers.iter().map(|buffer| buffer.name).collect();
 //! assert_eq!(names, ["a", "b", "y"]);
 //! assert_eq!(signature.buffer("y").unwrap().role, Role::Write);
-//! // Who binds buffers says their names; the order is the signature's.
+//! // Callers bind buffers by name. The signature determines their order.
 //! assert_eq!(spec.order(vec![("y", 3), ("b", 2), ("a", 1)]).unwrap(), [1, 2, 3]);
 //! let error = spec.order(vec![("a", 1), ("b", 2)]).unwrap_err();
 //! assert_eq!(error.to_string(), "add_n16: no argument is bound to %y");

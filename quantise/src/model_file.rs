@@ -58,7 +58,7 @@ pub enum QuantiseError {
     /// The model's file is malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The importance matrix is not this model's.
+    /// The importance matrix belongs to another model.
     #[error(transparent)]
     Importance(#[from] ImportanceError),
     /// The output cannot be written.

@@ -68,7 +68,7 @@ pub struct Options {
     pub name: String,
     /// Max number of waiting requests.
     pub queue: usize,
-    /// Template in place of the model's own.
+    /// Template that replaces the model's template.
     pub template: Option<ChatTemplate>,
     /// Program that renders templates; see [`chat::Options::renderer`].
     pub renderer: Option<PathBuf>,
@@ -86,7 +86,7 @@ pub struct Options {
     pub shift: Option<ContextShift>,
     /// Whether the oldest turns of a conversation are dropped if it is too long.
     pub drops_turns: bool,
-    /// Pooling of hidden states, in place of the model's own. Embedding models only.
+    /// Pooling of hidden states that replaces the model's pooling. Embedding models only.
     pub pooling: Option<Pooling>,
 }
 
@@ -259,7 +259,7 @@ fn encode_refusal(error: GenerationError) -> Refusal {
         GenerationError::Prompt { bytes, context, longest, .. } => {
             Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
         }
-        // The fault is the server's, not the request's.
+        // The server caused the fault, not the request.
         GenerationError::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => {
             Refusal::Failed { message }
         }

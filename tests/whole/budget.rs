@@ -141,8 +141,8 @@ fn planned_minimum_budget_suffices_for_every_run() {
     assert_eq!(std::fs::read_to_string(&answers).unwrap().matches("\"status_code\":200").count(), 5);
 }
 
-/// Measuring the machine for `--stats` stays within the run's budget, and the printed peak is the
-/// run's own.
+/// Measuring the machine for `--stats` stays within the run's budget, and the printed peak is that
+/// of the run.
 #[test]
 fn statistics_stay_within_the_budget() {
     let budget = least(&RUN, &demo_model(), &["--stats"]) + 12;

@@ -14,7 +14,7 @@ fn help(command: &[&str], width: usize) -> String {
     stdout(program)
 }
 
-/// Returns the commands in a help, except clap's own.
+/// Returns the commands in a help text, except the commands that clap adds.
 fn commands(help: &str) -> Vec<String> {
     let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
     let names = list.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));

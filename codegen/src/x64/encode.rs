@@ -114,7 +114,8 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
 }
 
 impl Encoder<'_> {
-    /// Emits the whole function. `alignment` is that of the frame, if it exceeds the stack's.
+    /// Emits the whole function. `alignment` is the alignment of the frame, if that exceeds the
+    /// alignment of the stack.
     fn function(&mut self, frame: u32, alignment: Option<u32>) {
         let mut saved: Vec<Register> = Vec::new();
         for register in CALLEE_SAVED {

@@ -28,7 +28,7 @@ pub struct Uses {
     count: Vec<u32>,
     consumer: Vec<Consumer>,
     foldable: Vec<u32>,
-    /// The body that defines the value; 0 is the kernel's.
+    /// The body that defines the value; 0 is the body of the kernel.
     body: Vec<u32>,
     bodies: u32,
 }

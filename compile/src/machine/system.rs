@@ -23,7 +23,7 @@ impl Probe {
 /// Memory, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// The machine's.
+    /// Total memory of the machine.
     pub total: Option<u64>,
     /// Part of `total` that is available without swapping.
     pub available: Option<u64>,

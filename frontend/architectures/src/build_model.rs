@@ -92,7 +92,7 @@ pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
     Ok(complete(ixc_model_files::open(path)?)?)
 }
 
-/// Reads a model from an open GGUF file, like [`open`]. `path` is the file's.
+/// Reads a model from an open GGUF file, like [`open`]. `path` is the path of that file.
 ///
 /// # Errors
 /// If it is malformed or of an unsupported kind, or another shard is missing.

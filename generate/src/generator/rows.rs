@@ -90,7 +90,7 @@ impl Generator {
             .partition(|(_, slot, active)| left(slot, active) == 1);
         single.retain(|(_, _, active)| !waits(active));
         // If a step has fewer rows than there are sequences, those that have waited longest come
-        // first, and one row is a prompt's.
+        // first, and one row is left for a prompt.
         single.sort_by_key(|(_, slot, _)| slot.last_use);
         let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
         let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();

@@ -17,7 +17,7 @@
 //!
 //! ```text
 //! plane of 4 bits, run 16: byte j holds elements j (low bits) and j + 16          q4_0
-//! plane of 4 bits, run 32: the same for every 64 elements in 32 bytes              q4_k
+//! plane of 4 bits, run 32: the same for every 64 elements in 32 bytes             q4_k
 //! plane of 1 bit,  run 1:  bit i of a little-endian word is element i             q5_0
 //! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```

@@ -279,9 +279,9 @@ impl ScoreAttrs {
     }
 
     /// Returns the slope of a head: the decrease of its scores for each position before the row's
-    /// own. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409). If the
-    /// number of heads is not a power of two, heads beyond the largest power of two below it take
-    /// slopes in between: those of twice that power. The result is multiplied by the factor.
+    /// position. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409). If
+    /// the number of heads is not a power of two, heads beyond the largest power of two below it
+    /// take slopes in between: those of twice that power. The result is multiplied by the factor.
     ///
     /// ```
     /// use ixc_ir::graph::attrs::ScoreAttrs;

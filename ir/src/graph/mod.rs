@@ -295,8 +295,8 @@ pub struct State {
     pub fields: Vec<Field>,
     /// Method to get back to an earlier position.
     pub rollback: Rollback,
-    /// Number of positions that a token needs, its own included. `None` means all positions up to
-    /// its own.
+    /// Number of positions that a token needs, including the token's position. `None` means all
+    /// positions up to and including it.
     pub window: Option<u64>,
     /// Number of positions that share a place, which the last of them keeps. 1 gives each position
     /// its own.

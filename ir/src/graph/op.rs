@@ -259,7 +259,8 @@ macro_rules! op_table {
         }
 
         impl Unary {
-            /// Applies the function to an element, in f64, and rounds once. `attrs` are the op's.
+            /// Applies the function to an element, in f64, and rounds once. `attrs` are the
+            /// attributes of the op.
             pub fn apply(self, x: f32, attrs: &[Attr]) -> f32 {
                 match self {
                     $(Unary::$unary => {

@@ -103,7 +103,7 @@ impl Scores {
     }
 }
 
-/// Range of the positions that a row sees, up to its own.
+/// Range of the positions that a row sees, up to and including the row's position.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Number of the last positions that a row sees.

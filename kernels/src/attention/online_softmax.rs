@@ -35,12 +35,12 @@
 //! prefetchers stop at the end of a page, and a block of keys has the size of a page (4 KiB for
 //! heads of 64).
 //!
-//! **Slopes** (ALiBi): a head's scores fall by its slope with each position before a row's own. The
-//! kernel adds `slope * (position - own)`, one fused multiply-add of a difference that f32
-//! represents exactly. Adding `slope * position` would give the same softmax, but grows with the
-//! context. At position 100,000 a slope of 1/2 would round all scores to 1/256, and near positions
-//! weigh most. Differences are small for near positions. Far positions are rounded more, but weigh
-//! less.
+//! **Slopes** (ALiBi): a head's scores fall by its slope with each position before the row's
+//! position. The kernel adds `slope * (position - own)`, one fused multiply-add of a difference
+//! that f32 represents exactly. Adding `slope * position` would give the same softmax, but grows
+//! with the context. At position 100,000 a slope of 1/2 would round all scores to 1/256, and near
+//! positions weigh most. Differences are small for near positions. Far positions are rounded more,
+//! but weigh less.
 //!
 //! A row's result does not depend on the number of rows that are computed together. Long contexts
 //! are divided into parts ([`crate::AttentionPart`]). A part returns the maximum, the sum and the
@@ -65,7 +65,7 @@ const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
 /// Bytes that a prefetch loads.
 const LINE: i64 = 64;
-/// Score of positions after the row's own. It is below every real score.
+/// Score of positions after the row's position. It is below every real score.
 const MASKED: f32 = -1.0e30;
 /// Positions of the value loop, and elements of the score loop, that are unrolled.
 const UNROLL: i64 = 4;

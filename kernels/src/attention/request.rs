@@ -44,7 +44,7 @@ pub struct AttentionRequest {
 pub enum Lookahead {
     /// No position.
     Nothing,
-    /// This number; a row sees as many before its own.
+    /// This number; a row sees as many before the row's position.
     Positions(u32),
     /// Positions up to the end of the text.
     Text,

@@ -12,7 +12,7 @@ pub(crate) struct Blocks {
     pub top_k: u32,
     /// Positions of a block: a power of two of [`BLOCK`]s.
     pub every: u32,
-    /// Number of blocks chosen regardless of their score, up to the row's own.
+    /// Number of blocks chosen regardless of their score, up to and including the row's block.
     pub local: u32,
 }
 
@@ -120,7 +120,7 @@ impl BlockScores {
     ) {
         self.share(b, from, of);
         let own = from.own;
-        // The row's own block counts only the positions up to the row's own.
+        // The row's block counts only its positions up to and including the row's position.
         let scalar = Type::i32(1);
         let inside = b.splat_int(scalar, i64::from(of.every) - 1);
         let inside = b.same(Op::And, &[own, inside]);
@@ -402,7 +402,7 @@ impl BlockScores {
     }
 
     /// Stores `words` words of bits, one for each block of positions: those of the chosen runs, and
-    /// those from the last whole run up to the row's own.
+    /// those from the last whole run up to and including the row's position.
     pub(super) fn mark_runs(
         &self,
         b: &mut KernelBuilder,

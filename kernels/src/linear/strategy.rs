@@ -40,9 +40,9 @@ impl MatmulStrategy {
     /// 8, rows % 8 / 4, rows % 4]` of `gemm`.
     ///
     /// For eight rows, a strip's float sums and two integer sums take 24 of 32 registers; the
-    /// weight takes the rest. More rows would share the weight's unpacking but gain nothing (on Zen
-    /// 4: 325 GOP/s with 8 and with 12). Four rows are enough chains to hide the latency of a
-    /// product. Twelve are twice six, and three times the four into which the rest is divided.
+    /// weight takes the rest. More rows would share the unpacking of the weight but gain nothing
+    /// (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are enough chains to hide the latency of
+    /// a product. Twelve are twice six, and three times the four into which the rest is divided.
     pub fn row_groups(self) -> &'static [u32] {
         match self {
             MatmulStrategy::Gemv => &[4, 1],

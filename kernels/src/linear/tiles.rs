@@ -14,7 +14,7 @@
 //!   for every 64 weight rows
 //!     for every two strips
 //!       unpack them: panel[strip][k / 32] = tile<16x32xbf16>, row i = columns 2i, 2i + 1 of 16 weight rows; 16 KiB, which stay in the first level
-//!       for every 32 rows: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns  (2 x 2)
+//!       for every 32 rows: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns (2 x 2)
 //!     for 16 rows more, the four strips: 4 sums, 1 tile of x, 4 of the panel, 4 products      (1 x 4)
 //!     for what is left: the same on rows copied to scratch
 //! ```
@@ -128,8 +128,8 @@ pub fn rounding(format: Format) -> f64 {
     }
 }
 
-/// Returns the number of bytes of scratch memory for items of at most `rows` rows of activations:
-/// the panel, a chunk of 16 rows of x for a partial tile, and the sums.
+/// Returns the number of bytes of scratch memory for items of at most `rows` rows of activations.
+/// The memory has the panel, a chunk of 16 rows of x for a partial tile, and the sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, rows: i64) -> i64 {
     let layout = Layout::new(format, x, k, tile);
     // Adds 16 rows that fill half a block, and the rows of a partial tile.

@@ -382,7 +382,7 @@ impl SharedPrefix {
         self.bytes
     }
 
-    /// Returns the parts of a column's range that are the sequence's own.
+    /// Returns the parts of a column's range that no other sequence shares.
     pub(crate) fn own_ranges(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
         match column {
             Some(column) => gaps(range, self.uses.iter().filter_map(|used| used.pages(column))),
@@ -472,8 +472,9 @@ impl SharedPrefix {
         self.count(pool);
     }
 
-    /// Ends sharing from a position on. The rows of the position's block become the sequence's own.
-    /// Shared memory after the block becomes zero. With position 0, all memory is released.
+    /// Ends sharing from a position on. The rows of the position's block become private to the
+    /// sequence. Shared memory after the block becomes zero. With position 0, all memory is
+    /// released.
     pub(crate) fn cut(&mut self, memory: Region, position: u32) -> ZeroedMemory {
         let end = position / ATTENTION_BLOCK * ATTENTION_BLOCK;
         let Some(pool) = self.uses.iter().chain(&self.lingering).map(|used| Arc::clone(&used.run.pool)).next() else {
@@ -556,7 +557,8 @@ impl Drop for SharedPrefix {
     }
 }
 
-/// Makes pages a sequence's own. The first `stays` bytes keep their values; the others become zero.
+/// Makes pages private to a sequence. The first `stays` bytes keep their values; the others become
+/// zero.
 fn own_again(region: Region, stays: u64) -> std::io::Result<()> {
     let mut bytes = vec![0; stays as usize];
     // SAFETY: the region is in the mapped memory of a sequence and has at least `stays` bytes. The

@@ -59,7 +59,7 @@ impl HttpError {
             .with_status(StatusCode::UNAUTHORIZED, "authentication_error")
     }
 
-    /// Creates the error of a request to a name that is not the server's.
+    /// Creates the error of a request with a `Host` that does not name this server.
     pub(crate) fn host(name: &str) -> HttpError {
         let message = format!(
             "{name:?} is not a name of this server; its names are localhost, its address and the names given at the start"
@@ -159,7 +159,7 @@ impl From<Refusal> for HttpError {
             Refusal::OtherKind { .. } => HttpError { param: Some("model"), ..error },
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::Failed { message } => HttpError::failed(message),
-            // The type is llama-server's, and the code OpenAI's.
+            // The type is that of llama-server, and the code that of OpenAI.
             Refusal::TooLong { tokens, context, .. } => HttpError {
                 kind: "exceed_context_size_error",
                 code: Some("context_length_exceeded"),

@@ -34,7 +34,7 @@ const DEFAULT_ROWS: u32 = 8;
 /// Kernel for a target, with its origin.
 #[derive(Clone, Debug)]
 pub struct TargetKernel {
-    /// Name: that of the row, or the kernel's own.
+    /// Name of the table row, or of the kernel.
     pub name: String,
     /// Spec, if there is one.
     pub spec: Option<KernelSpec>,

@@ -56,7 +56,7 @@ pub(crate) struct PositionIndex {
     pub key_length: u64,
     /// Maximum number of selected positions or entries.
     pub top_k: u64,
-    /// Positions of a key, up to its own.
+    /// Number of positions that share a key.
     pub run: u64,
     /// Whether the result is compressed entries of `run` positions.
     pub entries: bool,
@@ -75,7 +75,8 @@ pub(crate) struct BlockSelection {
     pub top_k: u64,
     /// Positions of a block.
     pub block: u64,
-    /// Number of selected blocks that are always the last ones up to a row's own.
+    /// Number of selected blocks that are always the last ones, up to and including the row's
+    /// block.
     pub local: u64,
 }
 

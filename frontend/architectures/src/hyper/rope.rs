@@ -15,7 +15,7 @@ impl Rope {
     pub(crate) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
         let rope = Rope::plain(keys, sizes, Rope::rotated_dims(keys, sizes)?)?;
         let type_key = keys.name("rope.scaling.type");
-        // The default is llama.cpp's. Older files have the factor of linear scaling as
+        // The default is that of llama.cpp. Older files have the factor of linear scaling as
         // `rope.scale_linear`; 0 means none.
         let kind = keys.metadata.read_or(&type_key, "linear")?;
         let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;

@@ -63,7 +63,8 @@ struct BlockIndex {
     top_k: u64,
     /// Positions of a block.
     block: u64,
-    /// Number of selected blocks that are always the last ones up to a row's own.
+    /// Number of selected blocks that are always the last ones, up to and including the row's
+    /// block.
     local: u64,
     /// Whether each layer has the indexer; other layers attend to all positions.
     own: Vec<bool>,

@@ -354,7 +354,7 @@ pub(super) fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
         return Ok(length.into());
     }
-    // The last name is GPT-Neo's. In other models it counts other heads.
+    // GPT-Neo uses the last name. In other models this name counts other heads.
     let [first, second, third] = HEADS;
     let heads = config.require(&[first, second, third, "num_heads"])?;
     let width = config.require(&WIDTH)?;

@@ -2,7 +2,7 @@
 //! split model.
 //!
 //! A shard is named `NAME-00001-of-0000N.gguf`; any shard opens all of them. The keys of the first
-//! shard are the model's.
+//! shard are the metadata of the model.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -96,7 +96,7 @@ impl Gguf {
         Gguf::from_shard(ShardFile::mapped(path)?)
     }
 
-    /// Reads the model to which an open file belongs. `path` is the file's.
+    /// Reads the model to which an open file belongs. `path` is the path of that file.
     ///
     /// # Errors
     /// See [`Gguf::open`].

@@ -59,7 +59,7 @@ pub fn attended(
 }
 
 /// Computes [`attended`] over `places` of these buffers. With slopes, the last place is the row's
-/// own.
+/// place.
 pub fn attended_in(
     input: &Buffers<'_>,
     buffers: CacheBuffers,

@@ -195,7 +195,7 @@ impl Lowering<'_> {
         let heads = fit("heads of an index", w.width)?;
         let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries, local: None };
         let mut choices = vec![KernelChoice::by_chunks(1, spec)];
-        // What is behind the last whole run is no part's.
+        // No part has the positions after the last whole run.
         if every.is_none() || entries {
             let places = positions.div_ceil(of_bit);
             let combine = IndexChoose { chosen: top_k, positions: places, every: None, local: None }.into();

@@ -407,7 +407,7 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
     of_file(file.map_err(|source| FileError::Io { path: path.into(), action: "read", source })?, path)
 }
 
-/// Reads an open plan file from its beginning. `path` is the file's.
+/// Reads an open plan file from its beginning. `path` is the path of that file.
 ///
 /// # Errors
 /// See [`FileError`].

@@ -21,8 +21,8 @@
 //! | `resume` | saving and restoring a sampler's state |
 //!
 //! If the logits are the same, the same seed, plan and settings give the same tokens on every
-//! machine. This does not hold for samplers that take logarithms, which are the system's: min-p,
-//! locally typical, dynamic temperature, mirostat.
+//! machine. This does not hold for samplers that take logarithms, because the system's library
+//! computes these: min-p, locally typical, dynamic temperature, mirostat.
 //!
 //! Invariant: the allowed token with the largest logit is always a candidate, unless locally
 //! typical or XTC is on.

@@ -464,8 +464,8 @@ impl Pass<'_> {
         let count = kernel.buffers.len();
         // SAFETY: the same reasons as for an item's kernel hold. The program's check found that the
         // kernel reads its first buffer and writes its second. The first has the parts, which no
-        // thread writes any more; the second is a slice of the task's output. Scratch memory is
-        // this thread's.
+        // thread writes any more; the second is a slice of the task's output. Scratch memory
+        // belongs to this thread.
         unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
     }
 }

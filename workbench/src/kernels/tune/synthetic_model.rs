@@ -58,7 +58,7 @@ const MIN_LAYERS: u64 = 2;
 /// Max number of layers.
 const MAX_LAYERS: u64 = 1024;
 
-/// Weight in the kernels' form, and in the file's.
+/// Weight in the format of the kernels, and in the format of the file.
 struct Matrix {
     name: &'static str,
     layout: Format,
