@@ -46,7 +46,7 @@ pub struct Row {
     /// for decode.
     #[serde(default)]
     pub bandwidth: Vec<f64>,
-    /// Measured entrants; ratios are those of the first.
+    /// Measured entrants. Ratios are relative to the first entrant.
     pub entries: Vec<Entry>,
 }
 

@@ -22,7 +22,7 @@ pub struct Build {
     pub date: Option<&'static str>,
 }
 
-/// This one.
+/// The build of this program.
 pub const BUILD: Build = Build {
     version: env!("CARGO_PKG_VERSION"),
     commit: option_env!("IXC_BUILD_COMMIT"),

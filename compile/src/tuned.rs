@@ -81,7 +81,8 @@ pub struct Row {
     pub ratio: Speedup,
 }
 
-/// Speed relative to another; more than 1 is faster. Its JSON is the list `[median, low, high]`.
+/// Speed relative to another choice; more than 1 is faster. Its JSON is the list `[median, low,
+/// high]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "[f64; 3]", into = "[f64; 3]")]
 pub struct Speedup {

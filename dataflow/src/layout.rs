@@ -175,7 +175,7 @@ struct Index {
     sent: HashMap<(u32, u32), Vec<u32>>,
     /// Routings, by the tensor of their ids.
     routings: HashMap<u32, Vec<u32>>,
-    /// Programs that work on a state in a wave, by both.
+    /// Programs that work on a state in a wave, by state and wave.
     sharers: HashMap<(u32, u32), Vec<u32>>,
 }
 

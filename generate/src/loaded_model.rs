@@ -127,7 +127,7 @@ impl Facts {
     }
 }
 
-/// A compiled model in an engine, with facts about both.
+/// A compiled model in an engine, with the properties of model and engine.
 #[derive(Debug)]
 pub struct LoadedModel {
     pub(crate) engine: Engine,

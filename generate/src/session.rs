@@ -265,9 +265,9 @@ impl Session {
         self.generator.set_context_shift(shift);
     }
 
-    /// Enables speculation: see [`crate::speculate`]. It changes no token; on targets with tiles,
-    /// that needs [`exact_batch`](ixc_runtime::engine::Options::exact_batch). The room for drafts
-    /// is [`more_additions`](ixc_runtime::engine::Options::more_additions).
+    /// Enables speculation: see [`crate::speculate`]. Speculation does not change the tokens, but
+    /// targets with tiles need [`exact_batch`](ixc_runtime::engine::Options::exact_batch) for that.
+    /// The room for drafts is [`more_additions`](ixc_runtime::engine::Options::more_additions).
     ///
     /// # Errors
     /// [`Error::NoSpeculation`] if states cannot be cut, so that rejected drafts would stay.

@@ -67,7 +67,7 @@ pub enum Change {
     Times([f32; 2]),
     /// `exp(x)`: the rate of a decay whose logarithm is stored.
     Exp,
-    /// This number, for any stored number.
+    /// This constant, for any stored number.
     Number(f32),
     /// `x` plus this number: the weight of a norm that multiplies by `w` plus a number other than
     /// 1.

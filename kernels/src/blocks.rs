@@ -63,7 +63,7 @@ pub struct Runs {
     pub head: DimExpr,
     /// Runs after those that all rows see whole.
     pub full: DimExpr,
-    /// Whole runs after those.
+    /// Whole runs after the runs that all rows see whole.
     pub masked: DimExpr,
     /// Blocks after the whole runs.
     pub rest: DimExpr,

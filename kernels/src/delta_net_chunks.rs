@@ -321,8 +321,8 @@ impl Chunk {
         b.for_each("r", i64::from(CHUNK), |b, r| b.store(self.layout.scratch, r * (NUMBERS + 4) + channels.unit, one));
     }
 
-    /// Stores decays of a value head's channels and its rates, queries and keys times their decays,
-    /// and the triangles.
+    /// Stores for a value head: the decays of its channels, its rates, the queries and keys
+    /// multiplied by their decays, and the triangles.
     fn channels(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, channels: &Channels) {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch, key, d) = (layout.lanes, layout.scratch, layout.key, self.spec.d);

@@ -88,7 +88,7 @@ pub enum GraphResult {
     Logits,
     /// Hidden states.
     Hidden {
-        /// Rows of the embedding table; token ids are less than this.
+        /// Number of rows of the embedding table. Token ids are less than this number.
         vocabulary: u32,
         /// Pooling of a text's rows into one vector, if the model gives one.
         pooling: Option<Pooling>,

@@ -450,7 +450,8 @@ impl TensorParts<'_> {
     }
 }
 
-/// Part for a thread to encode: its position, a buffer for its bytes, and the receiver of these.
+/// Part for a thread to encode: its position, a buffer for its bytes, and the receiver of the
+/// bytes.
 struct EncodeJob {
     tensor: usize,
     part: usize,

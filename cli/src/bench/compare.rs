@@ -53,7 +53,7 @@ struct Row {
     /// Medians, in tokens per second.
     a: f64,
     b: f64,
-    /// Speed of the second relative to the first; `None` if a side has no rounds.
+    /// Speed of the second measurement relative to the first; `None` if a side has no rounds.
     ratio: Option<Ratio>,
     verdict: &'static str,
 }

@@ -158,8 +158,8 @@ impl Caches {
         }
     }
 
-    /// Brings a line to the second level that is neither there nor in the first; returns the level
-    /// where it was.
+    /// Brings a line to the second level, if neither the first nor the second level has it. Returns
+    /// the level where the line was.
     fn bring_to_l2(&mut self, line: u64) -> Level {
         let (level, dirty) = match self.third {
             ThirdLevel::Victims => match self.l3.take(line) {

@@ -1,4 +1,4 @@
-//! Models of files: a file's keys and tensors to hyperparameters and a graph.
+//! Builds models: reads the keys and tensors of a file, and returns hyperparameters and a graph.
 
 use std::fs::File;
 use std::path::Path;

@@ -45,7 +45,7 @@ pub struct Coded {
     pub numbers: Extent,
     /// The scales of scales, `f32`.
     pub scales: Extent,
-    /// Number of scales that share one of these.
+    /// Number of scales that share one outer scale.
     pub block: u64,
     /// Addend of each scale.
     pub more: f32,

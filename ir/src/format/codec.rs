@@ -333,7 +333,7 @@ pub enum ScaleBits {
     Spread(Plane, Spread),
     /// In two planes, the low bits first.
     Planes(Plane, Plane),
-    /// In 16-bit words, one above the other.
+    /// In 16-bit words, one field above the other.
     Words {
         /// Field that holds the words.
         field: &'static str,
@@ -451,7 +451,7 @@ pub enum Codes {
 pub struct Quants {
     /// All bits of a code, or its low bits.
     pub low: Plane,
-    /// The bits above those.
+    /// The bits above the low plane's bits.
     pub high: Option<Plane>,
     /// Number that a code stands for.
     pub values: Values,

@@ -223,32 +223,32 @@ use Operand::{Value as V, Weight as W};
 /// One method per op of the table. Each returns a [`TypeError`] if the type rule rejects the op.
 #[allow(clippy::missing_errors_doc)] // said once above for all of them
 impl GraphBuilder {
-    /// `embed`.
+    /// Adds op `embed`.
     pub fn embed(&mut self, ids: ValueId, table: WeightId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Embed, vec![V(ids), W(table)], vec![])
     }
 
-    /// `dequantise`.
+    /// Adds op `dequantise`.
     pub fn dequantise(&mut self, w: WeightId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Dequantise, vec![W(w)], vec![])
     }
 
-    /// `matmul`.
+    /// Adds op `matmul`.
     pub fn matmul(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Matmul, vec![V(x), V(w)], vec![])
     }
 
-    /// `add`.
+    /// Adds op `add`.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Add, vec![V(a), V(b)], vec![])
     }
 
-    /// `add_bias`.
+    /// Adds op `add_bias`.
     pub fn add_bias(&mut self, x: ValueId, bias: WeightId) -> Result<ValueId, TypeError> {
         self.one(OpKind::AddBias, vec![V(x), W(bias)], vec![])
     }
 
-    /// `mul`.
+    /// Adds op `mul`.
     pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Mul, vec![V(a), V(b)], vec![])
     }
@@ -258,52 +258,52 @@ impl GraphBuilder {
         self.one(OpKind::Unary(function), vec![V(x)], attrs)
     }
 
-    /// `silu`.
+    /// Adds op `silu`.
     pub fn silu(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.unary(Unary::Silu, x, vec![])
     }
 
-    /// `gated`.
+    /// Adds op `gated`.
     pub fn gated(&mut self, gate: ValueId, up: ValueId, attrs: &GateAttrs) -> Result<ValueId, TypeError> {
         self.one(OpKind::Gated, vec![V(gate), V(up)], attrs.attrs())
     }
 
-    /// `sigmoid`.
+    /// Adds op `sigmoid`.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.unary(Unary::Sigmoid, x, vec![])
     }
 
-    /// `scale_heads`, without a residual.
+    /// Adds op `scale_heads`, without a residual.
     pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ScaleHeads, vec![V(x), V(s), Operand::Absent], vec![])
     }
 
-    /// `rms_norm`.
+    /// Adds op `rms_norm`.
     pub fn rms_norm(&mut self, x: ValueId, w: impl Into<Option<WeightId>>, eps: f64) -> Result<ValueId, TypeError> {
         self.one(OpKind::RmsNorm, vec![V(x), opt_weight(w.into())], vec![Attr::rounded(eps)])
     }
 
-    /// `split_heads`.
+    /// Adds op `split_heads`.
     pub fn split_heads(&mut self, x: ValueId, heads: u64) -> Result<ValueId, TypeError> {
         self.one(OpKind::SplitHeads, vec![V(x)], vec![int(heads)])
     }
 
-    /// `merge_heads`.
+    /// Adds op `merge_heads`.
     pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::MergeHeads, vec![V(x)], vec![])
     }
 
-    /// `slice`.
+    /// Adds op `slice`.
     pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, TypeError> {
         self.one(OpKind::Slice, vec![V(x)], vec![int(from), int(count)])
     }
 
-    /// `concat`.
+    /// Adds op `concat`.
     pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Concat, vec![V(a), V(b)], vec![])
     }
 
-    /// `rope`.
+    /// Adds op `rope`.
     pub fn rope(
         &mut self,
         x: ValueId,
@@ -314,12 +314,12 @@ impl GraphBuilder {
         self.one(OpKind::Rope, vec![V(x), V(pos), opt_weight(factors.short), opt_weight(factors.long)], rope.attrs())
     }
 
-    /// `temperature`.
+    /// Adds op `temperature`.
     pub fn temperature(&mut self, x: ValueId, pos: ValueId, of: &TemperatureAttrs) -> Result<ValueId, TypeError> {
         self.one(OpKind::Temperature, vec![V(x), V(pos)], of.attrs())
     }
 
-    /// `heads.temperature`.
+    /// Adds op `heads.temperature`.
     pub fn heads_temperature(
         &mut self,
         x: ValueId,
@@ -330,33 +330,33 @@ impl GraphBuilder {
         self.one(OpKind::HeadsTemperature, vec![V(x), V(pos), W(scales), W(biases)], vec![])
     }
 
-    /// `centre`.
+    /// Adds op `centre`.
     pub fn centre(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Centre, vec![V(x)], vec![])
     }
 
-    /// `state.begin`: the first token of a state.
+    /// Adds op `state.begin`: the first token of a state.
     pub fn state_begin(&mut self, state: StateId) -> Result<ValueId, TypeError> {
         self.one(OpKind::StateBegin, vec![Operand::State(state)], vec![])
     }
 
-    /// `kv.append`: the next token.
+    /// Adds op `kv.append`: the next token.
     pub fn kv_append(&mut self, kv: ValueId, k: ValueId, v: ValueId, pos: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
     }
 
-    /// `heads.sum`.
+    /// Adds op `heads.sum`.
     pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::HeadsSum, vec![V(x)], vec![])
     }
 
-    /// `ngram`: rows and the next token.
+    /// Adds op `ngram`: rows and the next token.
     pub fn ngram(&mut self, tokens: ValueId, ids: ValueId, hash: &Hash) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::Ngram, vec![V(tokens), V(ids)], ngram_attrs(hash))
     }
 
-    /// `index.top_k`: positions and the next token. With `entries` it gives places that several
-    /// positions share.
+    /// Adds op `index.top_k`: positions and the next token. With `entries` it gives places that
+    /// several positions share.
     pub fn index_top_k(
         &mut self,
         q: ValueId,
@@ -370,8 +370,9 @@ impl GraphBuilder {
         self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], attrs)
     }
 
-    /// `index.top_k` without weights: the chosen positions of each head, and the next token. It
-    /// chooses `top_k` positions in blocks of `block`. The `local` last blocks are always chosen.
+    /// Adds op `index.top_k` without weights: the chosen positions of each head, and the next
+    /// token. It chooses `top_k` positions in blocks of `block`. The `local` last blocks are always
+    /// chosen.
     pub fn index_blocks(
         &mut self,
         q: ValueId,
@@ -386,7 +387,7 @@ impl GraphBuilder {
         self.two(OpKind::IndexTopK, vec![V(q), Operand::Absent, V(kv), V(pos)], attrs)
     }
 
-    /// `attention`: the result and the next token.
+    /// Adds op `attention`: the result and the next token.
     pub fn attention(
         &mut self,
         q: ValueId,
@@ -400,12 +401,12 @@ impl GraphBuilder {
         self.two(OpKind::Attention, operands, scores.attrs())
     }
 
-    /// `heads.matmul`.
+    /// Adds op `heads.matmul`.
     pub fn heads_matmul(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::HeadsMatmul, vec![V(x), V(w)], vec![])
     }
 
-    /// `route`: expert ids and weights.
+    /// Adds op `route`: expert ids and weights.
     pub fn route(
         &mut self,
         logits: ValueId,
@@ -416,44 +417,44 @@ impl GraphBuilder {
         self.two(OpKind::Route, vec![V(logits), opt_weight(bias), opt_weight(scales)], route.attrs())
     }
 
-    /// `expert.matmul`.
+    /// Adds op `expert.matmul`.
     pub fn expert_matmul(&mut self, x: ValueId, ids: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertMatmul, vec![V(x), V(ids), V(w)], vec![])
     }
 
-    /// `expert.scale`.
+    /// Adds op `expert.scale`.
     pub fn expert_scale(&mut self, y: ValueId, ids: ValueId, s: WeightId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertScale, vec![V(y), V(ids), W(s)], vec![])
     }
 
-    /// `expert.add_bias`.
+    /// Adds op `expert.add_bias`.
     pub fn expert_add_bias(&mut self, y: ValueId, ids: ValueId, bias: WeightId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertAddBias, vec![V(y), V(ids), W(bias)], vec![])
     }
 
-    /// `expert.combine`.
+    /// Adds op `expert.combine`.
     pub fn expert_combine(&mut self, y: ValueId, p: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertCombine, vec![V(y), V(p)], vec![])
     }
 
-    /// `positions`.
+    /// Adds op `positions`.
     pub fn positions(&mut self, pos: ValueId, every: u64, back: bool) -> Result<ValueId, TypeError> {
         self.one(OpKind::Positions, vec![V(pos)], vec![int(every), Attr::Bool(back)])
     }
 
-    /// `ends`.
+    /// Adds op `ends`.
     pub fn ends(&mut self, pos: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Ends, vec![V(pos)], vec![])
     }
 
-    /// `attention.entries` with the tokens of both states, over `chosen` entries if given: the
-    /// result and the next tokens.
+    /// Adds op `attention.entries` with the tokens of both states, over `chosen` entries if given:
+    /// the result and the next tokens.
     pub fn attention_entries(&mut self, op: &AttentionEntries) -> Result<(ValueId, [ValueId; 2]), TypeError> {
         let results = self.op(OpKind::AttentionEntries, op.operands(), op.attrs())?;
         Ok((results[0], [results[1], results[2]]))
     }
 
-    /// `route.listed`: ids and weights.
+    /// Adds op `route.listed`: ids and weights.
     pub fn route_listed(
         &mut self,
         logits: ValueId,
@@ -467,13 +468,13 @@ impl GraphBuilder {
         self.two(OpKind::RouteListed, vec![V(logits), V(ids), W(table)], attrs)
     }
 
-    /// `route.given`: ids and weights.
+    /// Adds op `route.given`: ids and weights.
     pub fn route_given(&mut self, ids: ValueId, p: ValueId, experts: u64) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::RouteGiven, vec![V(ids), V(p)], vec![int(experts)])
     }
 
-    /// `route.identities`: ids and weights of the experts that have matrices, and the sum of the
-    /// weights of the others.
+    /// Adds op `route.identities`: ids and weights of the experts that have matrices, and the sum
+    /// of the weights of the others.
     pub fn route_identities(
         &mut self,
         ids: ValueId,
@@ -484,42 +485,42 @@ impl GraphBuilder {
         Ok((results[0], results[1], results[2]))
     }
 
-    /// `expert.groups`.
+    /// Adds op `expert.groups`.
     pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertGroups, vec![V(ids)], vec![int(size)])
     }
 
-    /// `stream.weights`.
+    /// Adds op `stream.weights`.
     pub fn stream_weights(&mut self, op: &StreamWeights) -> Result<ValueId, TypeError> {
         self.one(OpKind::StreamWeights, op.operands(), op.attrs())
     }
 
-    /// `stream.input`.
+    /// Adds op `stream.input`.
     pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::StreamInput, vec![V(x), V(w)], vec![])
     }
 
-    /// `stream.mix`.
+    /// Adds op `stream.mix`.
     pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::StreamMix, vec![V(x), V(y), V(w)], vec![])
     }
 
-    /// `stream.attend`.
+    /// Adds op `stream.attend`.
     pub fn stream_attend(&mut self, x: ValueId, y: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
         self.one(OpKind::StreamAttend, vec![V(x), V(y), W(w)], vec![Attr::rounded(eps)])
     }
 
-    /// `take_rows`.
+    /// Adds op `take_rows`.
     pub fn take_rows(&mut self, x: ValueId, rows: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::TakeRows, vec![V(x), V(rows)], vec![])
     }
 
-    /// `quantise`.
+    /// Adds op `quantise`.
     pub fn quantise(&mut self, x: ValueId, format: Format) -> Result<ValueId, TypeError> {
         self.one(OpKind::Quantise, vec![V(x)], vec![Attr::Format(format)])
     }
 
-    /// `rms_norm.quantise`.
+    /// Adds op `rms_norm.quantise`.
     pub fn rms_norm_quantise(
         &mut self,
         x: ValueId,
@@ -530,7 +531,7 @@ impl GraphBuilder {
         self.one(OpKind::RmsNormQuantise, vec![V(x), opt_weight(w)], vec![Attr::rounded(eps), Attr::Format(format)])
     }
 
-    /// `linear`.
+    /// Adds op `linear`.
     pub fn linear(
         &mut self,
         x: ValueId,
@@ -541,7 +542,7 @@ impl GraphBuilder {
         self.one(OpKind::Linear, vec![V(x), W(w), opt_weight(bias), opt_value(residual)], vec![])
     }
 
-    /// `linear.qkv`: queries, keys and values.
+    /// Adds op `linear.qkv`: queries, keys and values.
     pub fn linear_qkv(
         &mut self,
         q: LinearPart,
@@ -556,7 +557,7 @@ impl GraphBuilder {
         Ok((results[0], results[1], results[2]))
     }
 
-    /// `rope.heads`. `eps` is that of `norm`.
+    /// Adds op `rope.heads`. `eps` is that of `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_heads(
         &mut self,
@@ -574,7 +575,7 @@ impl GraphBuilder {
         self.one(OpKind::RopeHeads, operands, attrs)
     }
 
-    /// `rope.append`: the next token. `eps` is that of `norm`.
+    /// Adds op `rope.append`: the next token. `eps` is that of `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_append(
         &mut self,
@@ -595,28 +596,28 @@ impl GraphBuilder {
         self.one(OpKind::RopeAppend, operands, attrs)
     }
 
-    /// `expert.split`: ids and weights of the first `now` slots, then of the others.
+    /// Adds op `expert.split`: ids and weights of the first `now` slots, then of the others.
     pub fn expert_split(&mut self, ids: ValueId, p: ValueId, now: u64) -> Result<[(ValueId, ValueId); 2], TypeError> {
         let results = self.op(OpKind::ExpertSplit, vec![V(ids), V(p)], vec![int(now)])?;
         Ok([(results[0], results[1]), (results[2], results[3])])
     }
 
-    /// `expert.slots`: the first token.
+    /// Adds op `expert.slots`: the first token.
     pub fn expert_slots(&mut self) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertSlots, vec![], vec![])
     }
 
-    /// `expert.prefetch`: the next token.
+    /// Adds op `expert.prefetch`: the next token.
     pub fn expert_prefetch(&mut self, op: &ExpertPrefetch) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertPrefetch, op.operands(), op.attrs())
     }
 
-    /// `expert.wait`: the ids, and the next token.
+    /// Adds op `expert.wait`: the ids, and the next token.
     pub fn expert_wait(&mut self, slots: ValueId, ids: ValueId, layer: u64) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::ExpertWait, vec![V(slots), V(ids)], vec![int(layer)])
     }
 
-    /// `expert.evict`: the next token.
+    /// Adds op `expert.evict`: the next token.
     pub fn expert_evict(&mut self, slots: ValueId, after: ValueId, layer: u64) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertEvict, vec![V(slots), V(after)], vec![int(layer)])
     }

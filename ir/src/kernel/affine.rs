@@ -33,7 +33,7 @@ impl Affine {
     /// The proof needs this limit: it multiplies a coefficient by those of its variable's limit
     /// ([`super::verify::bounds`]). Lowerings need no limit. They compute addresses in 64 bits,
     /// which hold all expressions that the proof accepts ([`super::verify::bounds::REACH_BITS`]).
-    /// They load into a register what no instruction can hold.
+    /// Such instructions load a constant into a register that no other instruction can hold.
     pub const MAX_COEFFICIENT: i64 = 1 << 40;
     /// Maximum magnitude of the constant part in a verified kernel: that of one step of a variable.
     pub const MAX_CONSTANT: i64 = Affine::MAX_COEFFICIENT;
@@ -48,7 +48,7 @@ impl Affine {
         self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Dim(_)))
     }
 
-    /// Returns the value, if nothing varies.
+    /// Returns the value of an expression without variables.
     pub fn as_constant(&self) -> Option<i64> {
         self.terms.is_empty().then_some(self.constant)
     }

@@ -149,7 +149,7 @@ pub enum DimError {
     /// Text that does not parse.
     #[error("expected {expected} at byte {at} of a dim")]
     Text {
-        /// Byte of the text.
+        /// Offset in the text, in bytes.
         at: usize,
         /// Expected token.
         expected: &'static str,

@@ -234,7 +234,7 @@ pub struct Summary {
 pub struct Comparison {
     /// The other model's perplexity.
     pub perplexity: f64,
-    /// Standard error of that perplexity.
+    /// Standard error of the other model's perplexity.
     pub perplexity_error: f64,
     /// Logarithm of this model's perplexity over the other's. The errors of both are correlated, so
     /// the error of the ratio is much smaller.

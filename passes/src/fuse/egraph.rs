@@ -22,7 +22,7 @@ use super::language::{self, AttrKey, Graph, Head, Node, Types};
 use super::told::{self, Told};
 use crate::error::PassError;
 
-/// egg requires a time limit; no run reaches this one.
+/// egg requires a time limit. No run reaches this limit.
 const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 /// Max nodes that rules may make of one node. The ops of a frontend double at most; each op is the
 /// root of few rules, and a rule adds at most three nodes.

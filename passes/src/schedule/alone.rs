@@ -88,7 +88,7 @@ impl Effort {
         Some(effort)
     }
 
-    /// Returns the work of both.
+    /// Returns the sum of this work and `other`.
     #[must_use]
     pub fn and(self, other: Effort) -> Effort {
         Effort {

@@ -410,9 +410,9 @@ fn own_memory_layout(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<
     pack::layout(kept.map(|(_, weight)| packed_bytes(weight)))
 }
 
-/// Returns the weights' places: in the files, or in the memory that they will be packed into. The
-/// program's check found each weight inside its file, whose length was compared. It also found that
-/// packing fits.
+/// Returns the places of the weights: in the files, or in the memory that they will be packed into.
+/// The program's check proved that each weight lies inside its file, that the file has the expected
+/// length, and that packing fits.
 fn weights(
     weights: &[PlanWeight],
     sources: &Sources<'_>,

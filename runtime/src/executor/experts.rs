@@ -158,7 +158,7 @@ impl Checks {
         let Some((done, lock)) = done.filter(|(done, _)| !done.load(Ordering::Acquire)) else { return Ok(()) };
         let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if !done.load(Ordering::Acquire) {
-            // SAFETY: the caller guarantees this.
+            // SAFETY: the caller meets the conditions of `# Safety`.
             unsafe { shape.check_block(&self.path, block, region) }
                 .inspect_err(|_| self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(block))?;
             done.store(true, Ordering::Release);

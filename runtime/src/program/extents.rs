@@ -24,7 +24,7 @@ impl Extents {
         self.0.insert(start, end);
     }
 
-    /// Returns whether a range has a byte in common with one of these.
+    /// Returns whether a range has a byte in common with one of these extents.
     pub(super) fn overlap(&self, stretch: &Range<u64>) -> bool {
         !stretch.is_empty() && self.0.range(..stretch.end).next_back().is_some_and(|(_, last)| *last > stretch.start)
     }

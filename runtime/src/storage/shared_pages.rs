@@ -331,7 +331,7 @@ impl PageUse {
         PageUse { run: Arc::new(run), end: positions.end }
     }
 
-    /// Makes another use, up to a position within this one.
+    /// Returns another use of the same pages, up to a position within this use.
     fn share(&self, end: u32) -> PageUse {
         self.run.extent().ends.push(end);
         PageUse { run: Arc::clone(&self.run), end }

@@ -27,7 +27,7 @@ tokio::task_local! {
 #[derive(Clone, Default)]
 pub(crate) struct Client {
     gone: Arc<AtomicBool>,
-    /// Budget that the body takes.
+    /// Share of the memory budget that the request's body takes.
     _room: Option<Arc<dyn Any + Send + Sync>>,
 }
 

@@ -40,7 +40,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub enum AllowedOrigin {
     /// All origins (`*`).
     Any,
-    /// This one: a scheme, a host and a port, in lower case and without the scheme's own port.
+    /// This origin: a scheme, a host and a port, in lower case and without the scheme's own port.
     One(String),
 }
 

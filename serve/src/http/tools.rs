@@ -46,7 +46,7 @@ enum ToolChoice {
     Auto,
     None,
     Required,
-    /// This one.
+    /// This tool.
     One(String),
     /// Some of the tools.
     Allowed {

@@ -108,7 +108,7 @@ pub struct Tensor {
     pub bytes: u64,
     /// Place in the file.
     pub place: String,
-    /// The format that kernels read, if it is another.
+    /// The format that kernels read, if it differs from the format in the file.
     pub packed: Option<String>,
     /// Tiling of its products, and the reason.
     pub tile: Option<String>,

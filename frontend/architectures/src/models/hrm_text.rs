@@ -43,7 +43,7 @@ struct Stacks {
     layers: u64,
     /// Number of times that both stacks are computed.
     cycles: u64,
-    /// Number of times that the lower stack is computed in each of these.
+    /// Number of times that the lower stack is computed in each cycle.
     lower_cycles: u64,
 }
 

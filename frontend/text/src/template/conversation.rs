@@ -1,5 +1,5 @@
-//! Input of a template. Members have the names of transformers. Messages have the form of OpenAI's
-//! interface, but a template gets arguments of calls as objects.
+//! Input of a template. Members have the same names as in Transformers. Messages have the form of
+//! OpenAI's interface, but a template gets arguments of calls as objects.
 
 use std::collections::BTreeSet;
 

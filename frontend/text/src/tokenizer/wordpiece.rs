@@ -125,7 +125,7 @@ fn is_punctuation(c: char) -> bool {
 }
 
 /// Returns whether a character is in the blocks of Chinese characters that BERT's authors listed.
-/// They are those of Hugging Face's tokenizers, in which one block begins later.
+/// These are the blocks of Hugging Face's tokenizers, in which one block begins later.
 fn is_ideograph(c: char) -> bool {
     matches!(
         u32::from(c),

@@ -253,8 +253,8 @@ impl Panels {
     }
 }
 
-/// Vector of f32 as two bf16 each, in the upper halves of dwords. The first is cut off, and the
-/// second is the rest.
+/// Vector of f32 values, each split into two bf16 in the upper halves of dwords. The first bf16 is
+/// the value without its lower half. The second is the difference between the two.
 struct Parts {
     high: ValueId,
     low: ValueId,

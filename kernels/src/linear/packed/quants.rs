@@ -30,7 +30,7 @@ use crate::linear;
 
 /// Sums of 16 elements of a block of `a8_super`.
 const SUMS16: u16 = 16;
-/// Bytes of the zero point times these sums, negated, as dwords.
+/// Offset in bytes of the negated products of the zero point and these sums, as dwords.
 const OFFSETS: i64 = 4 * SUMS16 as i64;
 
 /// Returns whether the sums of 16 columns begin with values in scratch, stored once for a block. A

@@ -19,7 +19,7 @@ pub(super) struct Selection {
     larger: Vec<(RowRange, String, LargerItems)>,
 }
 
-/// Numbers of rows, up to one in [`ROW_COUNTS`].
+/// Range of row counts that ends with an entry of [`ROW_COUNTS`].
 #[derive(Clone, Copy)]
 struct RowRange {
     first: u32,
@@ -27,7 +27,8 @@ struct RowRange {
 }
 
 impl RowRange {
-    /// Returns the numbers of rows up to `last` that no number before it in [`ROW_COUNTS`] has.
+    /// Returns the range of row counts that ends with `last`. The range begins after the count
+    /// before `last` in [`ROW_COUNTS`].
     fn up_to(last: u32) -> RowRange {
         let before = ROW_COUNTS.iter().filter(|&&rows| rows < last).max();
         RowRange { first: before.map_or(1, |rows| rows + 1), last }

@@ -350,8 +350,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// That attention whose rows see all of their text is one that a plan has: of tokens, with neither a window nor a choice nor scores that fall with distance,
-    /// which would be those of positions before a row alone.
+    /// Returns the request for attention over a state. The caller adds chosen positions, and positions
+    /// after a row's position.
     fn request(
         &self,
         op: &Op,

@@ -106,7 +106,7 @@ pub struct Buffer {
     pub bytes: u64,
     /// Type of the elements, for reports; bytes if types are mixed.
     pub elements: Elements,
-    /// For index buffers: every 32-bit value is below this.
+    /// For index buffers: every 32-bit value is below this bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<i64>,
     /// Contents before the call; `None` if the buffer is filled with [`Buffer::fill`].

@@ -359,7 +359,7 @@ static HY_4: &[Rule] = &[
 static MISTRAL_4: &[Rule] =
     &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
 
-/// Mistral Large 4, with the names of transformers and those on the hub.
+/// Mistral Large 4, with the tensor names of Transformers and those of the files on the hub.
 static MISTRAL_LARGE_4: &[Rule] = &[
     rule("tok_embeddings", "token_embd", plain),
     rule("output", "output", plain),
