@@ -100,7 +100,7 @@ fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<
     let how = match (taken.status, limit) {
         (Some(status), _) => format!("exit status {status}"),
         (None, Some(limit)) if taken.seconds >= limit.as_secs_f64() => {
-            bail!("it was ended after {:.0} s", limit.as_secs_f64())
+            bail!("the program was ended after {:.0} s", limit.as_secs_f64())
         }
         (None, _) => "a signal ended it".to_owned(),
     };

@@ -204,7 +204,7 @@ impl Lines {
         let added = editor.add_history_entry(message);
         let Some(path) = self.history.as_ref().filter(|_| matches!(added, Ok(true))) else { return };
         if let Err(error) = editor.append_history(path) {
-            note!("ixc: lines are no longer remembered: {}: {error}", path.display());
+            note!("ixc: cannot write the file of earlier input lines: {}: {error}", path.display());
             self.history = None;
         }
     }

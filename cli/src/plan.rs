@@ -124,7 +124,7 @@ impl Args {
         drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if let Err(why) = StoredForecast::keep(&path, threads, target, shape, costs) {
-            note!("ixc: the measurements are not remembered: {why}");
+            note!("ixc: the measurements are not saved: {why}");
         }
         let measured = StoredForecast::routing(&path);
         let routing = |slots: u64| match self.hit_rate {

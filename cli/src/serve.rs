@@ -106,8 +106,8 @@ pub struct Args {
     /// smoother and prompts slower [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     prompt_rows: Option<u32>,
-    /// Give each request the same bits as when it runs alone, on target amx too, where this is
-    /// slower. Other targets always do.
+    /// Make answers on target amx independent of other requests, bit for bit, which is slower. On
+    /// other targets, answers are always independent.
     #[arg(long)]
     exact_batch: bool,
     /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only

@@ -48,7 +48,7 @@ impl DriveMeasurement {
     pub fn notes(&self) -> Vec<String> {
         let stored = match &self.stored {
             Ok(path) => format!("remembered in {}", path.display()),
-            Err(why) => format!("not remembered: {why}"),
+            Err(why) => format!("not saved: {why}"),
         };
         self.probe.notes.iter().cloned().chain([stored]).collect()
     }

@@ -375,7 +375,7 @@ impl StoredForecast {
         if let Some(file) = file(&self.model).filter(|_| routing != self.routing)
             && let Err(error) = cache_file::write(&file, &StoredForecast { routing, ..self.clone() })
         {
-            tracing::debug!(%error, "routing is not remembered");
+            tracing::debug!(%error, "routing is not saved");
         }
     }
 

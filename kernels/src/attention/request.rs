@@ -130,17 +130,17 @@ pub enum Reason {
     /// An index chose the positions.
     #[error("it sees no positions that an index chose")]
     Chosen,
-    /// Positions after a row's own are requested.
-    #[error("it sees no positions after a row's own")]
+    /// Positions after the row's position are requested.
+    #[error("it sees no positions after the row's position")]
     Lookahead,
-    /// Positions after a row's own are requested, and the state has a window.
-    #[error("it sees no positions after a row's own if the state has a window")]
+    /// Positions after the row's position are requested, and the state has a window.
+    #[error("it sees no positions after the row's position if the state has a window")]
     AheadOfWindow,
-    /// Positions after a row's own are requested, and an index chose the positions.
-    #[error("it sees no positions after a row's own if an index chose some")]
+    /// Positions after the row's position are requested, and an index chose the positions.
+    #[error("it sees no positions after the row's position if an index chose some")]
     AheadOfChoice,
-    /// Positions after a row's own are requested, with slopes.
-    #[error("its scores fall with distance before a row alone, and rows see positions after their own")]
+    /// Positions after the row's position are requested, with slopes.
+    #[error("its scores fall with distance before a row alone, and rows also see later positions")]
     AheadWithSlopes,
     /// Slopes are requested.
     #[error("its scores do not fall with distance")]
@@ -149,7 +149,7 @@ pub enum Reason {
     #[error("it has no scores that fall with distance over a choice of positions")]
     SlopesOfChoice,
     /// A cap is requested.
-    #[error("it bends no scores")]
+    #[error("it has no soft cap of scores")]
     Cap,
     /// Sinks are requested.
     #[error("it has no sinks")]

@@ -22,7 +22,7 @@ use crate::work::{Call, Work};
 spec! {
     /// Attention of `group` query heads over one key head. A row sees the last `window` positions.
     /// Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all heads, that is
-    /// `heads * group`. Positions after a row's own, or before its window, have weight 0.
+    /// `heads * group`. Positions after the row's position, or before its window, have weight 0.
     pub struct AttentionWindow "attention_window" {
         ..heads: Heads,
         ..scores: Scores,
@@ -34,8 +34,8 @@ spec! {
         pub window: u32,
         /// Whether a row sees the positions from the last multiple of `window` on instead.
         pub chunked: bool,
-        /// Whether rows see as many positions after their own as before. A position of the kernel
-        /// is then half a window ahead of its row, and the text may end before it.
+        /// Whether rows see as many positions after the row's position as before. A position of the
+        /// kernel is then half a window ahead of its row, and the text may end before it.
         #[serde(default)]
         pub both: bool,
         /// Formats of keys and values.

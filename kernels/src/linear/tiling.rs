@@ -88,7 +88,7 @@ pub enum TilingError {
         found: String,
     },
     /// Text that is not a pace.
-    #[error("{found:?} is not a pace; expected {}", <Pace as Value>::expected())]
+    #[error("{found:?} is not a prefetch distance and an unrolling; expected {}", <Pace as Value>::expected())]
     Pace {
         /// The text.
         found: String,
@@ -290,7 +290,10 @@ mod tests {
         assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are not two or more bands of 32 rows");
         assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv|gemm|gemm6|tiles");
         assert!(error("rows=32 gemm").starts_with("unknown word \"gemm\"; expected rows=N, or a kernel"));
-        assert!(error("rows=32 gemm/96@1/1").starts_with("\"1/1\" is not a pace; expected bytes ahead"));
+        assert!(
+            error("rows=32 gemm/96@1/1")
+                .starts_with("\"1/1\" is not a prefetch distance and an unrolling; expected bytes ahead")
+        );
         assert_eq!(error("rows=32 gemm/96;"), error(""));
     }
 

@@ -350,8 +350,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns the request for attention over a state. The caller adds chosen positions, and positions
-    /// after a row's position.
+    /// Returns the request for attention over a state. The caller adds chosen positions, and
+    /// positions after a row's position.
     fn request(
         &self,
         op: &Op,
