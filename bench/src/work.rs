@@ -137,7 +137,7 @@ pub struct Job {
     pub model: PathBuf,
     /// Threads to compute with.
     pub threads: usize,
-    /// Measurements of each work by the process, after a run that does not count.
+    /// Number of times that the process measures each work, after a warm-up run.
     pub repetitions: usize,
     /// The prompt of [`Work::FirstToken`].
     pub prompt: String,

@@ -164,7 +164,7 @@ impl Args {
 
 /// Origin of the routing that a prediction assumes.
 enum RoutingOrigin {
-    /// `--hit-rate`.
+    /// The option `--hit-rate` states the share of experts in memory.
     HitRate,
     /// The last run measured the routing.
     LastRun {

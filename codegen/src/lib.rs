@@ -1,4 +1,4 @@
-//! From kernel IR to machine code.
+//! Compiles kernel IR to machine code.
 //!
 //! | module | what it owns |
 //! | --- | --- |

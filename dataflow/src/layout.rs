@@ -151,7 +151,7 @@ pub struct Layout {
     pub pe: Vec<u32>,
     /// Program of each instance.
     pub program: Vec<u32>,
-    /// Instance of each outlet. The host's outlets come last and have none.
+    /// Instance of each outlet. The host's outlets come last and have no instance.
     pub owner: Vec<u32>,
     /// Streams from the host.
     pub host: Vec<HostOutlet>,

@@ -98,7 +98,7 @@ pub struct Match {
     pub position: u32,
     /// Page on each level.
     path: Vec<usize>,
-    /// Point on the last level.
+    /// Index of the point on the last level to continue from, if any.
     point: Option<usize>,
 }
 

@@ -133,8 +133,8 @@ impl Vocabulary {
     /// `is_wanted` returns false.
     ///
     /// # Errors
-    /// If it cannot be compiled, would exceed the cost limits, or does not allow these tokens at
-    /// its beginning.
+    /// If the grammar cannot be compiled, would exceed the cost limits, or does not allow these
+    /// tokens at its beginning.
     pub fn matcher_after(
         &self,
         source: &Source,

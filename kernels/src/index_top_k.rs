@@ -203,7 +203,7 @@ impl Definition for IndexTopK {
         let has_bit = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
         // Length of a run; 1 if each position has a key.
         let length = if entries { 1 } else { every.unwrap_or(1) as usize };
-        // Positions up to the row's own, or entries.
+        // Positions up to and including the row's position, or entries.
         let (top_k, seen) = match (every, entries) {
             (Some(_), true) => (top_k as usize, input.id("whole")?),
             (Some(_), false) => (top_k as usize / length, input.id("place")? * length + input.id("phase")? + 1),

@@ -151,7 +151,7 @@ pub enum RuleCondition {
     Always,
     /// In the first and the last eighth of the layers, and in every third layer between.
     MoreBits,
-    /// In the first of this many equal parts of the layers.
+    /// In the first part of the layers, if these are cut into this number of equal parts.
     First(usize),
     /// Like `First`, but only without an importance matrix.
     FirstWithout(usize),

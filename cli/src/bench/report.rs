@@ -16,7 +16,7 @@ use crate::output::{self, Document, Printable, counted};
 /// Schema of the JSON document, and of each JSON line.
 pub const SCHEMA: &str = "ixc.bench.v1";
 
-/// A way to write it.
+/// Format of the report of a benchmark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// A table.

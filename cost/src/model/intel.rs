@@ -1,9 +1,9 @@
 //! Intel's CPUs.
 //!
 //! Rows marked `Llvm` are LLVM 19's, checked one by one against `llvm-mca --instruction-tables`
-//! with one instruction of each class. Where LLVM models the client part with one 64-byte
-//! multiplier, the rows here add the server part's second one on port 5, marked `Mem`. Sapphire
-//! Rapids' tiles are from `FACTS.md`.
+//! with one instruction of each class. LLVM models the client CPU, which has one 64-byte
+//! multiplier. The rows here add the second multiplier of the server CPU on port 5, marked `Mem`.
+//! Sapphire Rapids' tiles are from `FACTS.md`.
 
 use super::Source::{Facts, Llvm, Mem};
 use super::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow};

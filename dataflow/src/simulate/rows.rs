@@ -27,7 +27,7 @@ pub(super) struct Routed {
     pub ordinal: Vec<u32>,
     /// Rows of each expert.
     pub rows: Vec<Vec<u32>>,
-    /// Number of tokens with known experts; they are the first ones.
+    /// Number of tokens with known experts, which are the first tokens.
     pub known: u32,
     /// Bytes of each token's ids that were made so far.
     pub made: Vec<u64>,

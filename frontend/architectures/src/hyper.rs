@@ -160,7 +160,7 @@ pub struct Layer {
     pub attention_scale: f64,
     /// Number of positions that a row attends to, including its own; `None` for all earlier ones.
     pub window: Option<u64>,
-    /// Layer whose keys and values this layer uses, if it has none of its own.
+    /// Layer whose keys and values this layer uses, if this layer computes none.
     pub shares: Option<usize>,
     /// Width of the dense feed-forward network; 0 if the file has only that of experts.
     pub feed_forward: u64,

@@ -113,7 +113,7 @@ impl UnloadedModel {
     /// the context of the run.
     ///
     /// # Errors
-    /// When it cannot be compiled, or this machine cannot run it.
+    /// When the model cannot be compiled, or this machine cannot run the plan.
     pub fn load(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
         match self.0 {
             Contents::Plan { file, folder, replaced } => {
@@ -143,7 +143,7 @@ impl LoadedModel {
     /// Compiles a model and loads the plan.
     ///
     /// # Errors
-    /// When it cannot be compiled, or this machine cannot run it.
+    /// When the model cannot be compiled, or this machine cannot run the plan.
     pub fn of_model(model: &Model, options: &LoadOptions) -> Result<LoadedModel, Error> {
         CompiledModel::of(model, None, options)?.load(options)
     }

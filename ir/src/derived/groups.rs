@@ -132,7 +132,7 @@ pub struct View {
 pub struct Groups {
     /// Scales: numbers of two or four bytes.
     pub scales: View,
-    /// Zero points, if each group has its own.
+    /// Zero points, if each group has one.
     pub zeros: Option<Zeros>,
     /// Group of each column, if it is stored. Scales and zeros are then views of the first group.
     pub order: Option<Order>,

@@ -299,7 +299,7 @@ pub struct State {
     /// positions up to and including it.
     pub window: Option<u64>,
     /// Number of positions that share a place, which the last of them keeps. 1 gives each position
-    /// its own.
+    /// a place.
     pub every: u64,
     /// Whether the window is a chunk: a token needs the positions from the last multiple of
     /// `window` on, and none before them.

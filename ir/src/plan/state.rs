@@ -47,7 +47,7 @@ pub struct State {
     /// Number of positions that a token needs, its own included. `None` means all positions before
     /// it.
     pub window: Option<u32>,
-    /// Number of positions that share a place. 1 gives each position its own.
+    /// Number of positions that share a place. 1 gives each position a place.
     pub every: u32,
     /// Whether the window is a chunk: a token needs the positions from the last multiple of
     /// `window` on, and none before them.

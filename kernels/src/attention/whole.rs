@@ -22,8 +22,8 @@ pub(super) const QUERIES: u32 = 16;
 
 spec! {
     /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column =
-    /// key head. Rows of `q` and `y` have all heads, that is `heads * group`. Positions after a
-    /// row's own have weight 0.
+    /// key head. Rows of `q` and `y` have all heads, that is `heads * group`. Positions after the
+    /// row's position have weight 0.
     pub struct Attention "attention" {
         ..heads: Heads,
         ..scores: Scores,

@@ -131,8 +131,8 @@ impl BlockScores {
         self.mark(b, chosen, least, end);
     }
 
-    /// Gives each position up to the row's own the score of its block; positions of local blocks
-    /// get the highest score of all.
+    /// Gives each position up to and including the row's position the score of its block; positions
+    /// of local blocks get the highest score of all.
     fn share(&self, b: &mut KernelBuilder, from: &PositionScores, of: &Blocks) {
         let PositionScores { buffer: from, ref best, own } = *from;
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
@@ -222,7 +222,7 @@ impl BlockScores {
 }
 
 impl Index {
-    /// Stores the scores of all positions; those after the row's own get the lowest.
+    /// Stores the scores of all positions. Positions after the row's position get the lowest score.
     pub fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let ty = Type::f32(lanes);

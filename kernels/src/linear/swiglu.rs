@@ -61,7 +61,8 @@ spec! {
         pub up_bias: bool,
         /// Kernel of the products.
         pub strategy as "shape": MatmulStrategy,
-        /// Prefetch distance and unrolling of the innermost loops, if tuned; no bits depend on it.
+        /// Prefetch distance and unrolling of the innermost loops, if tuned. The pace changes no
+        /// bit of the result.
         pub pace: Pace = Pace::default(),
     }
 }

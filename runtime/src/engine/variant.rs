@@ -35,7 +35,7 @@ use crate::saved::Digest;
 use crate::saved::identity;
 use crate::stats::Clock;
 
-/// A plan that an engine can run instead of its own.
+/// A plan that an engine can run instead of the plan that it loaded.
 #[derive(Debug)]
 pub struct Variant {
     program: Program,

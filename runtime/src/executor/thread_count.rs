@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Number of steps in a measurement.
 const WINDOW: u32 = 8;
-/// Min and max windows until another number of threads is tried again. At the max, useless trials
-/// cost less than a thousandth of the time.
+/// Min and max number of windows until another number of threads is tried again. At the max,
+/// useless trials cost less than a thousandth of the time.
 const PATIENCE: (u32, u32) = (2, 64);
 /// Min loss by waiting, as a fraction of one thread's work, for a trial with one thread less.
 const WORTH: f64 = 0.8;

@@ -340,8 +340,8 @@ pub struct Inputs {
     /// For each number of positions that share a row: the place of each position among them, and
     /// the number of complete groups up to it.
     pub shared: Vec<(u32, Region, Region)>,
-    /// For each choice by an index: the number of places to choose from, and the number of the last
-    /// one.
+    /// For each choice by an index: the number of places to choose from, and the index of the last
+    /// of these places.
     pub chosen: Vec<(Choice, Region, Region)>,
     /// For each n-gram table: the row that each token selects together with the tokens before it.
     pub ngrams: Vec<(Ngram, Region)>,

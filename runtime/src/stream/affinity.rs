@@ -16,13 +16,13 @@ pub use crate::processors::bind;
 use crate::processors::{allowed, parse_list};
 
 /// Returns the CPUs of the NUMA node of a device (`st_dev` of a file on it). Needs several nodes,
-/// and a known one.
+/// and a known node.
 pub fn processors_near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
 }
 
 /// Returns the CPUs of the NUMA node of a file's drive, limited to those that this thread may run
-/// on. Needs several nodes, and a known one.
+/// on. Needs several nodes, and a known node.
 pub fn processors_near_file(path: &Path) -> Option<Vec<usize>> {
     let mut cpus = processors_near(std::fs::metadata(path).ok()?.dev())?;
     // The parent process may have limited the CPUs.

@@ -60,7 +60,7 @@ pub(crate) struct ConnectionState {
     client: IpAddr,
     activity: Mutex<Activity>,
     close: Notify,
-    /// Wakes connections that wait for a place, which may get this one.
+    /// Wakes connections that wait for a place, because one place is free.
     freed: Arc<Notify>,
 }
 

@@ -63,7 +63,7 @@ const MAX_BIASES: usize = 1024;
 const MAX_PER_BYTE: usize = 16;
 /// Memory that the values of any body may take, and max memory for the values of a large body.
 const MEMORY: std::ops::RangeInclusive<usize> = 16 << 20..=160 << 20;
-/// Memory of a value: itself, in a list.
+/// Bytes of memory that a value takes in a list, without its texts.
 const VALUE_BYTES: usize = 80;
 /// Additional memory of a text or name: the allocator's smallest block.
 const TEXT_BYTES: usize = 32;

@@ -162,7 +162,7 @@ pub(crate) fn says_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json")
 }
 
-/// Answers a preflight; `None` if the request is not one.
+/// Answers a CORS preflight request. `None` for other requests.
 pub(crate) fn preflight(request: &Request) -> Option<Response> {
     let headers = request.headers();
     let is_one = request.method() == Method::OPTIONS

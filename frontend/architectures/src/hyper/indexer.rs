@@ -36,7 +36,7 @@ pub struct Indexer {
     pub key_length: u64,
     /// Max number of positions that the indexer selects.
     pub top_k: u64,
-    /// Positions that share a key; 1 if each has its own.
+    /// Number of positions that share a key; 1 if each position has a key.
     pub run: u64,
     /// Whether each layer has its own indexer; other layers use the selection of the last one with
     /// an indexer.

@@ -360,7 +360,7 @@ impl Scheme {
         Ok((scales_name, stored, number))
     }
 
-    /// Returns the zeros of a matrix, if its groups have their own.
+    /// Returns the zeros of a matrix, if its groups have zeros.
     fn zeros(&self, shards: &Shards, base: &str, grid: &GroupGrid<'_>) -> Result<Option<(Array, u8)>, CheckpointError> {
         let (end, more) = match self.layout {
             Layout::Words | Layout::Bytes => ("_zero_point", 0),

@@ -93,7 +93,7 @@ impl TensorType {
         self.id != NO_ID
     }
 
-    /// Returns the format to compute with; `None` if `ixc` has none.
+    /// Returns the format to compute with; `None` if `ixc` lacks the format.
     pub fn format(self) -> Option<Format> {
         if self.is_in_files() { Format::from_gguf_id(self.id) } else { Format::from_name(self.name) }
     }

@@ -327,7 +327,7 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
 /// Computes causal attention of the queries of one row (`heads` heads) at `position`.
 ///
 /// A score is `scale * q . k`, bent to stay within `cap` if it is not 0, less the head's slope
-/// times the distance. The softmax runs over positions 0 to the row's own, or over those that
+/// times the distance. The softmax runs over positions 0 to the row's position, or over those that
 /// `sees` allows for the key head. A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],

@@ -121,8 +121,8 @@ fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, 
     scale.map_or(d, |scale| b.mul(scale, d))
 }
 
-/// Returns whether a block's `d` stays in a register: two scales for 32 columns and a table leave
-/// none for it.
+/// Returns whether a block's `d` stays in a register. If the format has two scales for 32 columns
+/// and a table, no register is free for `d`.
 fn holds_d(codec: &Quants) -> bool {
     match codec.values {
         Values::Codebook(_) => codec.scaled() != Some(16),

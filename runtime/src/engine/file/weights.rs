@@ -353,7 +353,7 @@ struct Source<'a> {
     files: &'a ModelFiles<'a>,
 }
 
-/// The model files, and the makers of derived tensors.
+/// The mapped model files, and the readers of derived tensors.
 struct ModelFiles<'a> {
     files: &'a [Mapped],
     derived_tensors: DerivedTensors,
