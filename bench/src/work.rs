@@ -20,7 +20,7 @@ pub enum Work {
     Decode {
         /// Number of tokens.
         tokens: usize,
-        /// Tokens in the KV cache before.
+        /// Number of tokens in the KV cache before the test.
         depth: usize,
     },
     /// Time from starting the program to its end after one token.
@@ -160,7 +160,7 @@ impl Job {
         }))
     }
 
-    /// Returns the number of tokens in the KV cache before.
+    /// Returns the number of tokens in the KV cache before the test.
     pub fn depth(&self) -> usize {
         match self.group {
             Group::Depth(depth) => depth,

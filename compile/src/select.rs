@@ -242,7 +242,7 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
         What::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
         What::Bucket(step) | What::Residency(step) => {
             let text = print::step(&draft.plan, at, step, &|_| true, &KernelSpec::name);
-            // It is in no step yet.
+            // The printed number means nothing, because the work is in no step yet.
             text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))
         }
     };

@@ -297,9 +297,9 @@ pub fn render<'t>(
     Ok((prompt, values))
 }
 
-/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where
-/// nothing does. Fewer turns take no more tokens, so halving finds it: rendering may start a
-/// process.
+/// Returns the smallest number of turns to drop so that the rest fits, and the rest. If nothing
+/// fits, drops all of `turns` but the last. Fewer turns take no more tokens, so a binary search is
+/// valid. It saves calls of `render`, which may start a process.
 ///
 /// # Errors
 /// The errors of `render`.
@@ -312,7 +312,8 @@ pub fn fewest_dropped<T, E>(
     if turns <= 1 || fits(&all) {
         return Ok((0, all));
     }
-    // `too_few` does not fit; `best` does, or is the max.
+    // After `too_few` dropped turns the rest does not fit. After `best.0` it fits, or `best.0` is
+    // the max.
     let (mut too_few, mut best) = (0, (turns - 1, render(turns - 1)?));
     while best.0 - too_few > 1 && fits(&best.1) {
         let middle = too_few + (best.0 - too_few) / 2;

@@ -165,7 +165,7 @@ impl Handle {
     /// When experts cannot be read, or the plan is wrong.
     pub fn wait(self) -> Result<Vec<f32>, Error> {
         let result = self.cell.wait(Option::is_some).take();
-        // It was there.
+        // The result was there.
         result.unwrap_or_else(|| Ok(Vec::new())).map_err(Error::from)
     }
 }

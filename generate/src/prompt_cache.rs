@@ -151,7 +151,7 @@ impl PromptCache {
 
     /// Reads the headers of the folder's files, and builds the tree from them.
     fn find(&mut self, folder: &Path, engine: &Engine) -> Result<(), Error> {
-        // By the digest of the pages before them.
+        // The pages by the digest of the pages before them.
         let mut found: HashMap<Digest, Vec<(SystemTime, u64, Facts)>> = HashMap::new();
         for file in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
             let path = file.map_err(Error::io(folder, "read"))?.path();
@@ -495,7 +495,7 @@ impl PromptCache {
     pub fn finish(&mut self) {
         let PromptCache { root, writer, .. } = self;
         if let Some(writer) = writer {
-            // They are in memory already, so all of them may be queued.
+            // The entries are in memory already, so all of them may be queued.
             root.visit_mut(&mut |entry, _| {
                 writer.write(entry, u64::MAX);
             });

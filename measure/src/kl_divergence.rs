@@ -42,7 +42,7 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
             let (a, b) = (f64::from(a) - all, f64::from(b) - all_other);
             a.exp() * (a - b)
         });
-        // It is never below 0, except by rounding.
+        // The divergence is never below 0, except by rounding.
         let divergence = terms.sum::<f64>().max(0.0);
         found.mean += divergence / positions as f64;
         found.max = found.max.max(divergence);

@@ -138,8 +138,8 @@ impl Event {
         let begin = Instant::now();
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         // Sequentially consistent, here and in `advance`: either this thread sees the new value, or
-        // the other one sees a sleeper. In the second case the other one takes the lock, which this
-        // thread releases only when it sleeps.
+        // the thread that advances sees a sleeper. In the second case that thread takes the lock,
+        // which this thread releases only when it sleeps.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.value.load(Ordering::SeqCst) == seen {
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);

@@ -35,8 +35,8 @@ impl Rival for Ik {
         match job.group {
             Group::Prefill | Group::Decode => {}
             Group::Depth(depth) => {
-                // It has no option for the depth. A test that generates after a prompt leaves the
-                // prompt out of the time.
+                // The program has no option for the depth. A test that generates after a prompt
+                // leaves the prompt out of the time.
                 command.truncate(command.len() - 4);
                 command.extend(words([&"-p", &"0", &"-n", &"0", &"-gp", &format!("{depth},{}", job.decodes())]));
             }

@@ -69,7 +69,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn parameters(&mut self, array: Value, count: usize) -> Vec<Value> {
-        // Both arrays are the caller's own, aligned, and never written by a kernel.
+        // Both arrays belong to the caller, are aligned, and are never written by a kernel.
         let flags = MemFlagsData::trusted().with_readonly();
         (0..count).map(|i| self.b.ins().load(types::I64, flags, array, i as i32 * 8)).collect()
     }

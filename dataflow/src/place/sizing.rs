@@ -22,8 +22,8 @@ use ixc_passes::pack::{factors, packed_alone};
 
 /// Bytes of a PE for code and small messages.
 const CODE: u64 = 6 << 10;
-/// Elements of SwiGLU's `silu` and `mul` if there are enough PEs: few, because an element takes an
-/// exponential.
+/// Number of elements of `silu` and `mul` in a piece of SwiGLU, if there are enough PEs. The number
+/// is small, because each element takes an exponential.
 const SILU: u32 = 64;
 /// Bytes of a weight row in a piece that takes the same time in all formats: 768 elements of q4_k,
 /// 512 of q6_k.

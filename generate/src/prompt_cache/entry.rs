@@ -104,7 +104,7 @@ impl Entry {
         read.map(Arc::new).map_err(io::Error::other)
     }
 
-    /// Removes the file, if there is one or will be.
+    /// Removes the entry's file. If the file is still to be written, cancels that.
     pub(super) fn remove_file(&self, folder: Option<&Path>) {
         if let Some(folder) = folder
             && self.forget_file() == WRITTEN

@@ -229,7 +229,7 @@ impl Builder<'_> {
                 return Some(RuleForm::Lexeme(self.lexeme(node, text, lexemes, work)?));
             }
             match node {
-                // It can be empty, which no lexeme can.
+                // The rule can match the empty text, but no lexeme can.
                 Node::Rule(number) if regular.texts[*number].is_some() => {
                     return self.rule_form(&self.rules.0[*number], lexemes, used);
                 }

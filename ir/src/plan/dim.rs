@@ -230,9 +230,9 @@ impl Value for Interval {
             Ok(Interval { lo: u64::apply(operator, lo.0, lo.1)?, hi: u64::apply(operator, hi.0, hi.1)? })
         };
         match operator {
-            // They grow with both operands.
+            // The results grow with both operands.
             Operator::Add | Operator::Mul | Operator::Min | Operator::Max => of((a.lo, b.lo), (a.hi, b.hi)),
-            // They grow with the first and fall with the second.
+            // The results grow with the first operand and fall with the second.
             Operator::Sub | Operator::Div | Operator::DivCeil => of((a.lo, b.hi), (a.hi, b.lo)),
             Operator::Rem if b.lo == 0 => Err(Fault::Zero),
             Operator::Rem if a.hi < b.lo => Ok(a),

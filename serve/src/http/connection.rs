@@ -294,7 +294,7 @@ mod tests {
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
         }
-        // Then the connection is idle, and the other one gets its place.
+        // Then the connection is idle, and the waiting connection gets its place.
         other.await.unwrap();
         served.await.unwrap();
     }

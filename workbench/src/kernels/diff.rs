@@ -49,7 +49,7 @@ pub fn called_alike(a: &TargetKernel, b: &TargetKernel) -> Result<(), Error> {
     let (of_first, of_second) = (only(&first, &second), only(&second, &first));
     Err(KernelError::CalledOtherwise {
         names: [a.kernel.name.clone(), b.kernel.name.clone()],
-        // Both have the same items in another order.
+        // Both kernels have the same items in another order.
         found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
     }
     .into())

@@ -96,7 +96,7 @@ fn parameter_type(schema: &Value) -> Option<ParameterType> {
         _ if types.is_empty() || has("") => None,
         (true, false) if types.iter().all(|one| *one == "string") => Some(ParameterType::Text),
         (true, true) if types.iter().all(|one| matches!(*one, "string" | "null")) => Some(ParameterType::TextOrNull),
-        // It may be a string or another value.
+        // The value may be a string or another type.
         (true, _) => None,
         (false, _) => Some(ParameterType::Value),
     }

@@ -166,7 +166,7 @@ impl Lowering<'_> {
         let mut ids = Vec::with_capacity(weights.len());
         for &w in &weights {
             let id = self.weight(w)?;
-            // Both are parts of one tensor.
+            // Two weights are parts of one tensor.
             if ids.contains(&id) && self.module.weights[w.index()].part.is_some() {
                 continue;
             }

@@ -78,7 +78,7 @@ pub enum FileError {
         /// The system's error.
         source: io::Error,
     },
-    /// The output path cannot be written, or must not be.
+    /// The output path cannot be written, or must not be overwritten.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The file's content is not a plan.
