@@ -66,8 +66,8 @@ pub struct SamplingArgs {
     /// repeatable, `none` for none.
     #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
-    /// Range of the dynamic temperature: --temp minus this for a certain token, plus this for an
-    /// uncertain one; 0 is off.
+    /// Range of the dynamic temperature: from --temp minus this number, if the next token is
+    /// certain, to --temp plus this number; 0 is off.
     #[arg(long, default_value_t = 0.0)]
     dynatemp_range: f32,
     /// Exponent of the entropy in the dynamic temperature.
