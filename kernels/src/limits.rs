@@ -3,11 +3,12 @@
 use ixc_ir::format::Format;
 
 use crate::signature::Holds;
-use crate::{KernelSpec, SpecError};
+use crate::text::{Field, FieldKind};
+use crate::{KINDS, KernelSpec, SpecError};
 
-/// Largest sizes: many times those of any model, and small enough that no generator overflows or
-/// unrolls without end.
-pub static LIMITS: &[(&str, u32)] = &[
+/// Largest numbers of spec fields, by the field's name. They are many times those of any model, and
+/// small enough that no generator overflows or unrolls without end.
+static LIMITS: &[(&str, u32)] = &[
     ("n", 1 << 24),
     ("row", 1 << 24),
     ("k", 1 << 20),
@@ -17,19 +18,8 @@ pub static LIMITS: &[(&str, u32)] = &[
     // In Mamba-1 each element of a row is a head.
     ("heads", 1 << 16),
     ("group", 1 << 8),
-    ("size", 1 << 12),
-    ("d", 1 << 12),
-    ("dv", 1 << 12),
-    ("dims", 1 << 12),
-    ("experts", 1 << 12),
     ("top_k", 1 << 8),
-    ("groups", 1 << 12),
-    ("kept", 1 << 12),
-    ("of", 1 << 12),
-    ("p", 1 << 12),
-    ("s", 1 << 12),
     ("slots", 1 << 8),
-    ("parts", 1 << 12),
     ("channels", 1 << 24),
     ("taps", 1 << 4),
     ("dilation", 1 << 4),
@@ -37,12 +27,19 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("every", 1 << 24),
     ("positions", 1 << 24),
     ("chosen", 1 << 24),
-    ("local", 1 << 12),
     ("words", 1 << 19),
     ("listed", 1 << 24),
     ("streams", 1 << 3),
     ("iterations", 1 << 6),
 ];
+
+/// Largest number of a field without a row, such as one of a new kernel.
+const DEFAULT_LIMIT: u32 = 1 << 12;
+
+/// Returns the largest number of the spec field with this name.
+pub fn limit(field: &str) -> u32 {
+    LIMITS.iter().find(|(name, _)| *name == field).map_or(DEFAULT_LIMIT, |(_, most)| *most)
+}
 
 impl KernelSpec {
     /// Returns the number of elements of the rows that are read: `k` for products, else `n`, if the
@@ -60,10 +57,13 @@ impl KernelSpec {
     /// The field and its valid values.
     pub fn check(&self) -> Result<(), SpecError> {
         let text = self.to_string();
+        let kind = KINDS.iter().find(|kind| text.split(' ').next() == Some(kind.word));
+        let fields = kind.map_or(&[][..], |kind| kind.fields);
         let pairs = text.split(' ').filter_map(|word| word.split_once('='));
         for (name, found) in pairs.filter_map(|(name, value)| Some((name, value.parse::<u32>().ok()?))) {
-            if let Some(&(field, most)) = LIMITS.iter().find(|(field, most)| *field == name && found > *most) {
-                let expected = format!("at most {most}");
+            let field = fields.iter().find(|field| field.name == name && field.holds == FieldKind::Number);
+            if let Some(&Field { name: field, .. }) = field.filter(|field| found > limit(field.name)) {
+                let expected = format!("at most {}", limit(field));
                 return Err(SpecError::Value { field, found: found.to_string(), expected });
             }
         }
@@ -93,4 +93,20 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
         | Holds::Bytes => return Ok(()),
     };
     if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), expected: expected.into() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_above_their_limit_are_refused() {
+        let check = |text: &str| text.parse::<KernelSpec>().unwrap().check().map_err(|error| error.to_string());
+        assert_eq!(check("softmax n=16777216"), Ok(()));
+        assert_eq!(check("softmax n=16777217"), Err("n is \"16777217\"; expected at most 16777216".into()));
+        // No row names this field.
+        assert_eq!(check("attention_part group=2 d=4096 dv=8 scale=1.0"), Ok(()));
+        let error = "d is \"4097\"; expected at most 4096";
+        assert_eq!(check("attention_part group=2 d=4097 dv=8 scale=1.0"), Err(error.into()));
+    }
 }

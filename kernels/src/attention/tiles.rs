@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use crate::generate;
     use crate::generate::MAX_POSITIONS;
-    use crate::limits::LIMITS;
+    use crate::limits::limit;
     use ixc_targets::Target;
 
     #[test]
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn every_group_size_divides_into_whole_units() {
-        let most = LIMITS.iter().find(|(name, _)| *name == "group").unwrap().1;
+        let most = limit("group");
         for group in 1..=most {
             let (unit, rows) = (AttentionTiles::unit(group), AttentionTiles::rows_of(group, 256));
             assert!((unit * group).is_multiple_of(PAIR) && (unit == 1 || !(unit / 2 * group).is_multiple_of(PAIR)));

@@ -290,7 +290,7 @@ fn find_kernel(model: &str, name: &str, names: &[(usize, String)]) -> Result<usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_kernels::limits::LIMITS;
+    use ixc_kernels::limits::limit;
     use ixc_kernels::text::{Field, FieldKind};
 
     #[test]
@@ -345,11 +345,7 @@ mod tests {
             FieldKind::Float => format!("{name}=1.0"),
             FieldKind::Word(_) if name == "shape" => format!("shape={shape}"),
             FieldKind::Word(words) => format!("{name}={}", words[words.len() - 1]),
-            FieldKind::Number => {
-                let limit =
-                    LIMITS.iter().find(|(size, _)| *size == name).unwrap_or_else(|| panic!("{name} has no limit"));
-                format!("{name}={}", limit.1)
-            }
+            FieldKind::Number => format!("{name}={}", limit(name)),
         }
     }
 
