@@ -130,10 +130,6 @@ impl Definition for ColumnSquares {
         )
     }
 
-    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![rows.into()]
-    }
-
     fn rows() -> &'static [Row] {
         ROWS
     }

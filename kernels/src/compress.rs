@@ -160,10 +160,6 @@ impl Definition for Compress {
         Ok(())
     }
 
-    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![rows.into()]
-    }
-
     fn rows() -> &'static [Row] {
         ROWS
     }

@@ -1,11 +1,12 @@
 //! Interface of a kernel's file, and the registry of all kernels.
 
 use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{DimExpr, DimInput};
 
 use crate::catalogue::Row;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run};
-use crate::signature::Signature;
+use crate::signature::{Dim, Signature};
 use crate::work::{Call, Work};
 
 /// A kernel. The implementer is its spec, made by [`spec!`](crate::text::spec).
@@ -34,9 +35,15 @@ pub trait Definition {
         Work::of_bytes(call.all_bytes())
     }
 
-    /// Returns the dims for `rows` rows: rows of a table, or blocks of the KV cache.
+    /// Returns the dims of a test run with `rows` rows. Expressions over the rows alone have their
+    /// value. Other dims, such as rows of a table or blocks of the KV cache, are `rows`. A kernel
+    /// whose dims depend on positions overrides this with values that occur together.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![rows.into(); self.signature().dims.len()]
+        let of_rows = |value: &DimExpr| {
+            value.inputs().all(|input| input == DimInput::Rows).then(|| value.evaluate(|_| rows.into()).ok())?
+        };
+        let value = |dim: &Dim| dim.value.as_ref().and_then(of_rows).map_or(rows.into(), |value| value as i64);
+        self.signature().dims.iter().map(value).collect()
     }
 
     /// Returns the max rows that the kernel takes, if its spec has a limit.

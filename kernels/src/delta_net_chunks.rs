@@ -147,10 +147,6 @@ impl Definition for DeltaNetChunks {
         Work { bytes: (chunks + rest) * state * 4, multiply_adds: rows * state * 3, arithmetic: Arithmetic::F32 }
     }
 
-    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![(rows / CHUNK).into(), (rows % CHUNK).into()]
-    }
-
     fn rows() -> &'static [Row] {
         ROWS
     }

@@ -134,10 +134,6 @@ impl Definition for ShortConv {
         Ok(())
     }
 
-    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![rows.into()]
-    }
-
     fn rows() -> &'static [Row] {
         ROWS
     }

@@ -45,8 +45,8 @@ impl KernelSpec {
         self.definition().work(call)
     }
 
-    /// Returns the dims for `rows` rows. Kernels of groups of rows have groups and rest; others
-    /// have blocks of the KV cache, rows of the table, or no dims for a single row.
+    /// Returns the dims of a test run with `rows` rows. Kernels of groups of rows have groups and
+    /// rest; others have blocks of the KV cache, rows of the table, or no dims for a single row.
     pub fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         self.definition().dims_of_rows(rows)
     }

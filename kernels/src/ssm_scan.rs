@@ -245,10 +245,6 @@ impl Definition for SsmScan {
         Work { bytes: rows * state * 4, multiply_adds: rows * state * 3, arithmetic: Arithmetic::F32 }
     }
 
-    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![rows.into()]
-    }
-
     fn rows() -> &'static [Row] {
         ROWS
     }

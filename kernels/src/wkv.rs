@@ -208,10 +208,6 @@ impl Definition for Wkv {
         Work { bytes: rows * state * 4, multiply_adds: rows * state * products, arithmetic: Arithmetic::F32 }
     }
 
-    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![rows.into()]
-    }
-
     fn rows() -> &'static [Row] {
         ROWS
     }
