@@ -51,6 +51,14 @@ pub(crate) struct AnswerOptions {
     pub(crate) count: u32,
 }
 
+impl AnswerOptions {
+    /// Creates the options of one answer of any form. An interface states only the options that its
+    /// requests have, so that a new one changes no other interface.
+    pub(crate) fn new(request: Request) -> AnswerOptions {
+        AnswerOptions { request, includes_stop: false, single_call: false, constraint: None, count: 1 }
+    }
+}
+
 /// An answer that is being generated.
 pub(crate) struct Answer {
     events: UnboundedReceiver<Event>,

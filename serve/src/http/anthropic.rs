@@ -51,12 +51,12 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result
         return Err(HttpError::invalid(Some("max_tokens"), "max_tokens must be at least 1"));
     }
     let streamed = fields.flag("stream")?.unwrap_or(false);
+    let request = sampling::request(&app, &fields, "stop_sequences").await?;
     let options = AnswerOptions {
-        request: sampling::request(&app, &fields, "stop_sequences").await?,
         includes_stop: includes_stop(&fields)?,
         single_call: !tools.allows_parallel,
         constraint,
-        count: 1,
+        ..AnswerOptions::new(request)
     };
     drop(fields);
     let answers = Answer::to_conversation(&app, conversation, options).await?;

@@ -56,11 +56,11 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     let mut request = sampling::request(&app, &fields, "stop").await?;
     request.top_logprobs = top_logprobs_of_chat(&fields)?;
     let options = AnswerOptions {
-        request,
         includes_stop: includes_stop(&fields)?,
         single_call: !tools.allows_parallel,
         constraint,
         count: count(&fields)?,
+        ..AnswerOptions::new(request)
     };
     // An answer takes long, so the memory of its request is freed first.
     drop(fields);

@@ -47,12 +47,12 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Resul
     let response_tools = ResponseTools::of(&fields)?;
     let chat = chat_of(&fields, &response_tools)?;
     let tools = Tools::of_chat(&chat)?;
+    let request = sampling::request(&app, &fields, "stop").await?;
     let options = AnswerOptions {
-        request: sampling::request(&app, &fields, "stop").await?,
         includes_stop: includes_stop(&fields)?,
         single_call: !tools.allows_parallel,
         constraint: tools.constraint(output_format::of_chat(&chat)?)?,
-        count: 1,
+        ..AnswerOptions::new(request)
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let frame = frame_of(&fields, &app, &options.request, &response_tools);
