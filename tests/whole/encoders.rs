@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::serve::Server;
+use crate::support::cover::runs_all;
 use crate::support::{ixc, read_npy, scratch, stderr, stdout};
 use ixc::architectures::Parts;
 use ixc::compile::Options;
@@ -90,21 +91,29 @@ impl Encoder {
     }
 }
 
-/// Hidden states of all tokens, and vectors made of them with each pooling.
+/// Returns the poolings of a run: one by turns, since pooling is the same code for all encoders and
+/// targets. `IXC_ALL=1` selects all.
+fn poolings(turn: usize) -> impl Iterator<Item = (&'static str, Pooling)> {
+    let all = Pooling::ALL.into_iter().enumerate();
+    all.filter(move |(number, _)| runs_all() || *number == turn % Pooling::ALL.len()).map(|(_, pooling)| pooling)
+}
+
+/// Hidden states of all tokens, and vectors made of them.
 #[test]
 fn golden_encoders_keep_their_limits() {
     let mut table = Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bits/encoders.txt"));
-    for of in Encoder::all() {
+    for (number, of) in Encoder::all().into_iter().enumerate() {
         let model = Model::open_parts(&of.path, HEADLESS).unwrap();
         assert!(!model.arch.hyper.causal);
         let exact = model.exact_logits(&of.tokens).unwrap();
         of.check(&exact, &of.exact, "interpreter_nmse_max", "interpreter");
-        for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        let targets = [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE];
+        for (turn, target) in targets.into_iter().enumerate() {
             let found = of.open(target, 1, None).logits(&of.tokens).unwrap();
             of.check(&found, &of.exact, "compiled_nmse_max", target.name());
             let bytes: Vec<u8> = found.iter().flat_map(|x| x.to_le_bytes()).collect();
             table.add(&format!("{} {}", of.name(), target.name()), [&bytes[..]]);
-            for (way, pooling) in Pooling::ALL {
+            for (way, pooling) in poolings(number + turn) {
                 let mut embedder = Embedder::new(of.open(target, 1, None), Some(pooling)).unwrap();
                 let vector = embedder.embed(vec![of.tokens.clone()]).unwrap().remove(0);
                 let how = format!("{} {way}", target.name());
@@ -170,8 +179,8 @@ fn encoder_plans_and_gguf_files_match_their_folder() {
 /// Texts of different lengths, more than a step has room for, give the bits that each gives alone.
 #[test]
 fn batched_encoder_texts_match_single_texts() {
-    for of in Encoder::all() {
-        for target in [Target::AVX2, Target::AVX512, Target::PORTABLE] {
+    for (number, of) in Encoder::all().into_iter().enumerate() {
+        for (turn, target) in [Target::AVX2, Target::AVX512, Target::PORTABLE].into_iter().enumerate() {
             if !target.missing().is_empty() {
                 println!("NOT RUN: this CPU lacks features of target {}", target.name());
                 continue;
@@ -179,7 +188,7 @@ fn batched_encoder_texts_match_single_texts() {
             let lengths = [1, 140, 33, 100, 2, 64, 139, 31];
             let texts: Vec<Vec<u32>> =
                 lengths.iter().map(|&n| of.tokens.iter().rev().cycle().take(n).copied().collect()).collect();
-            for (way, pooling) in Pooling::ALL {
+            for (way, pooling) in poolings(number + turn) {
                 let mut alone = Embedder::new(of.open(target, 1, None), Some(pooling)).unwrap();
                 let expected: Vec<Vec<f32>> =
                     texts.iter().map(|text| alone.embed(vec![text.clone()]).unwrap().remove(0)).collect();
