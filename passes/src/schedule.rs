@@ -19,17 +19,16 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! [`lower`] turns each op into tasks that read and write buffers; `matrix` does so for products.
-//! [`bind`] puts a task's named arguments into the order of each kernel's signature. [`steps`] puts
-//! a task into the earliest step after all writes that it reads. The number of barriers is then the
-//! length of the longest chain of tasks worth sharing ([`alone`]), which is the minimum. [`arena`]
-//! lets buffers with disjoint lifetimes share bytes.
+//! [`lower`] turns each op into tasks that read and write buffers. [`bind`] puts a task's named
+//! arguments into the order of each kernel's signature. [`steps`] puts a task into the earliest
+//! step after all writes that it reads. The number of barriers is then the length of the longest
+//! chain of tasks worth sharing ([`alone`]), which is the minimum. [`arena`] lets buffers with
+//! disjoint lifetimes share bytes.
 
 pub mod alone;
 pub mod arena;
 pub mod bind;
 pub mod lower;
-mod matrix;
 pub mod steps;
 
 use crate::draft::{Draft, Resource, What, Work};

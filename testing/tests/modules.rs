@@ -48,7 +48,6 @@ const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("ir/src/lib.rs", "format::codec"),
     ("ir/src/lib.rs", "graph::attrs"),
     ("frontend/model_files/src/lib.rs", "checkpoint::conversions"),
-    ("passes/src/lib.rs", "schedule::lower"),
     ("dataflow/src/lib.rs", "simulate::pass"),
 ];
 

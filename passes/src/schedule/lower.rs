@@ -13,6 +13,7 @@
 //! | module | lowers |
 //! | --- | --- |
 //! | `products` | products of rows with weights |
+//! | `matrix` | the tasks of products |
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
 //! | `rotation` | rotation of heads, temperatures |
 //! | `attention` | cache, attention |
@@ -21,7 +22,6 @@
 //! | `experts` | routing, and rows in the order of their experts |
 //! | `residency` | experts that need not be in memory all at once |
 //! | `layers` | experts of layers that are run on their own |
-//! | [`super::matrix`] | the tasks of products |
 //!
 //! `binding` has the places of values, `operands` reads operands, and `weights` adds weights to the
 //! plan.
@@ -31,6 +31,7 @@ mod attention;
 mod binding;
 mod experts;
 mod layers;
+mod matrix;
 mod operands;
 mod products;
 mod recurrent;
@@ -58,9 +59,9 @@ use ixc_targets::Target;
 
 pub(super) use self::binding::{ArenaRows, Rows};
 use self::binding::{Binding, Slots};
+use self::matrix::{Gate, gate, scratch_arg};
 use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
-use super::matrix::{Gate, gate, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::decision::{Decision, Decisions, Rejected};
 use crate::draft::{fit, part_bytes, row_bytes};

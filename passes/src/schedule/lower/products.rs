@@ -1,9 +1,9 @@
 //! Products of rows with weights, before and after `fuse`. The tasks of a product are in
-//! [`super::super::matrix`].
+//! [`super::matrix`].
 
 use ixc_ir::graph::{Op, OpKind, WeightId};
 
-use super::super::matrix::{Product, Swiglu};
+use super::matrix::{Product, Swiglu};
 use super::{Binding, Lowering, ScheduleError, unsupported};
 
 impl Lowering<'_> {

@@ -19,10 +19,9 @@ use ixc_ir::plan::{Arg, BufferId, Source};
 use ixc_kernels::tiling::{PartPlace, RowTiles, TilingError, Use};
 use ixc_kernels::{Activation, Bits, KernelSpec, Linear, MatmulStrategy, Pace};
 
-use super::ScheduleError;
-use super::bind::{KernelChoice, NamedBands};
-use super::lower::{ArenaRows, Lowering, Rows};
+use super::{ArenaRows, Lowering, Rows, ScheduleError};
 use crate::draft::{fit, part_bytes, row_bytes};
+use crate::schedule::bind::{KernelChoice, NamedBands};
 
 /// A product to be lowered.
 pub(super) struct Product {
