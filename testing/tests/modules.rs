@@ -48,7 +48,6 @@ const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("ir/src/lib.rs", "format::codec"),
     ("ir/src/lib.rs", "graph::attrs"),
     ("frontend/model_files/src/lib.rs", "checkpoint::conversions"),
-    ("dataflow/src/lib.rs", "simulate::pass"),
 ];
 
 /// A file may use items of the modules that contain it: they are not counted here.

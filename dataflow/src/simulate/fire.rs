@@ -2,7 +2,7 @@
 
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, MAX_FIRING, Pass, Remembered, Why};
-use super::rows::{NONE, RowId};
+use super::routing::{NONE, RowId};
 use crate::check::MAX_STEPS;
 use crate::cost::cost;
 use crate::data::Row;

@@ -4,7 +4,7 @@ use crate::descriptor::Port;
 
 use super::SimulateError;
 use super::pass::{Pass, Why};
-use super::rows::draw;
+use super::routing::draw;
 use crate::layout::{MakesIds, start};
 
 impl Pass<'_, '_> {

@@ -22,7 +22,9 @@
 //! | `wave` | one wave: host input, events, and the check for unfinished work |
 //! | `fire` | firings, and the conditions for them |
 //! | `ids` | a token's experts |
+//! | `receivers` | receivers of messages, and outlets that wait for them |
 //! | `send` | messages: receivers, and time of leaving |
+//! | `routing` | rows of a step, and their experts in a routing |
 //! | `rows` | the rows that each instance fires for |
 //! | `path` | the critical path |
 //! | `stuck` | the chain of waits in a deadlock |
@@ -36,6 +38,8 @@ mod fire;
 mod ids;
 mod pass;
 mod path;
+mod receivers;
+mod routing;
 mod rows;
 mod send;
 mod stuck;

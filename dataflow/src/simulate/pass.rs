@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use crate::descriptor::{Axis, TensorSource};
 use crate::grid::Grid;
 
-use super::rows::{NONE, Routed};
-use super::send::{Segment, Waiting};
+use super::receivers::{Segment, Waiting};
+use super::routing::{NONE, Routed};
 use super::{SimulateError, Step, is_routed};
 use crate::check::Machine;
 use crate::cost::Cost;

@@ -1,7 +1,7 @@
 //! The critical path: the chain of waits from the last bytes at the host back to the first.
 
 use super::pass::{Pass, Why};
-use super::rows::NONE;
+use super::routing::NONE;
 use crate::report::CriticalPath;
 
 impl Pass<'_, '_> {

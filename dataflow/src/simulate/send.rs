@@ -8,48 +8,10 @@ use crate::descriptor::Axis;
 
 use super::SimulateError;
 use super::pass::{Cause, Event, MAX_CYCLES, Pass, Why};
-use super::rows::{NONE, RowId};
+use super::receivers::Segment;
+use super::routing::{NONE, RowId};
 use crate::layout::{Kind, Outlet, columns_of, edge, start};
 use crate::network::MessageRoute;
-
-/// Waiting state of an outlet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
-    /// The next outlet that waits for room at the same instance.
-    pub next: u32,
-    /// The instance without room; [`NONE`] if the outlet does not wait for room.
-    pub at: u32,
-    /// Receivers before this one have room: index of a segment, and a column of it.
-    segment: u32,
-    column: u32,
-    /// Whether the outlet is in the waiting list of its routing.
-    pub routing: bool,
-}
-
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting { next: NONE, at: NONE, segment: 0, column: 0, routing: false }
-    }
-}
-
-/// Consecutive receivers of a message: columns of a program, for one expert and part.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    /// The first instance, and the distance to the next.
-    pub first: u32,
-    step: u32,
-    pub count: u32,
-    port: u32,
-    pub firing: u32,
-    /// Number of rows that the instances have room for.
-    pub rows: u32,
-    /// Offset of the first one's slice in the row, and the distance to the next.
-    start: u64,
-    stride: u64,
-    bytes: u64,
-    /// Offset of the slice in the port's buffer.
-    to: u64,
-}
 
 /// Sender of a message.
 #[derive(Clone, Copy, Debug)]
@@ -78,18 +40,6 @@ struct Message<'a> {
     at: u64,
     cause: Cause,
     to: &'a [Segment],
-}
-
-impl Segment {
-    pub fn instance(&self, column: u32) -> u32 {
-        self.first + column * self.step
-    }
-
-    /// Returns the part of `bytes` that a column receives.
-    fn overlap(&self, column: u32, bytes: &Range<u64>) -> Range<u64> {
-        let start = self.start + u64::from(column) * self.stride;
-        start.max(bytes.start)..(start + self.bytes).min(bytes.end)
-    }
 }
 
 impl<'a> Pass<'a, '_> {

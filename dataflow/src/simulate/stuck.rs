@@ -4,7 +4,7 @@
 use crate::descriptor::{Axis, End, program_name};
 
 use super::pass::Pass;
-use super::rows::{NONE, RowId};
+use super::routing::{NONE, RowId};
 use crate::layout::{Unit, start};
 
 /// Max links of a chain that are followed.
