@@ -27,6 +27,7 @@ mod check;
 mod element;
 mod groups;
 mod indexed;
+mod integers;
 mod read;
 mod scales;
 mod tiles;
@@ -39,8 +40,9 @@ use serde::{Deserialize, Serialize};
 use crate::format::Format;
 pub use check::DerivedError;
 pub use element::Element;
-pub use groups::{Groups, Integers, Order, View, Zeros};
+pub use groups::{Groups, Order, View, Zeros};
 pub use indexed::Indexed;
+pub use integers::Integers;
 pub use scales::{Coded, ScaleKind, Scales};
 pub use tiles::Tiles;
 

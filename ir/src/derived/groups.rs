@@ -28,6 +28,7 @@ use std::ops::{Add, Range};
 
 use serde::{Deserialize, Serialize};
 
+use super::integers::{Integers, nibble};
 use super::{Axis, Change, Element, Extent, Fetch, Part, Piece, Slots, at, last, len, store};
 use crate::format::Format;
 
@@ -39,78 +40,6 @@ const ROWS: u64 = 64;
 const SPAN: u64 = 1 << 20;
 /// Maximum number of groups in an order: the reader holds a scale for each of them.
 const MAX_GROUPS: u64 = 1 << 20;
-
-/// Storage of a matrix's integers, the first of a byte in its lowest bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Integers {
-    /// Four bits with the zero point 8.
-    Four,
-    /// Four bits, with a zero point for each group.
-    FourFromZeros,
-    /// Eight bits with the zero point 128.
-    Eight,
-    /// Eight bits in two's complement.
-    EightSigned,
-    /// Two bits with the zero point 1. The code 3 is not used.
-    Ternary,
-    /// Eight bits in two's complement. The stored scale is the number that 127 stands for.
-    EightOfLargest,
-}
-
-impl Integers {
-    /// Returns the number of bits of an integer.
-    pub fn bits(self) -> u8 {
-        match self {
-            Integers::Four | Integers::FourFromZeros => 4,
-            Integers::Eight | Integers::EightSigned | Integers::EightOfLargest => 8,
-            Integers::Ternary => 2,
-        }
-    }
-
-    /// Returns the format whose blocks have the same numbers.
-    pub(super) fn format(self) -> Format {
-        match self {
-            Integers::Four => Format::Q4_0,
-            Integers::FourFromZeros => Format::Q4_1,
-            Integers::Eight | Integers::EightSigned | Integers::EightOfLargest => Format::Q8_0,
-            Integers::Ternary => Format::Tq2_0,
-        }
-    }
-
-    /// Returns the divisor of a stored scale: the integer that the scale stands for.
-    fn of_scale(self) -> f32 {
-        match self {
-            Integers::EightOfLargest => 127.0,
-            Integers::Four | Integers::FourFromZeros | Integers::Eight | Integers::EightSigned | Integers::Ternary => {
-                1.0
-            }
-        }
-    }
-
-    /// Returns the number of integers in a byte.
-    pub(super) fn per_byte(self) -> u64 {
-        8 / u64::from(self.bits())
-    }
-
-    /// Returns the format's code of an element of a byte.
-    fn code(self, byte: u8, element: u64) -> u8 {
-        match self {
-            Integers::Four | Integers::FourFromZeros => nibble(byte, element),
-            Integers::Eight => byte ^ 0x80,
-            Integers::EightSigned | Integers::EightOfLargest => byte,
-            Integers::Ternary => byte >> (element % 4 * 2) & 3,
-        }
-    }
-
-    /// Returns the integer of a code, minus its zero point.
-    fn number(self, code: u8, zero: Option<u8>) -> f32 {
-        match self {
-            Integers::Four | Integers::FourFromZeros => f32::from(code) - f32::from(zero.unwrap_or(8)),
-            Integers::Eight | Integers::EightSigned | Integers::EightOfLargest => f32::from(code as i8),
-            Integers::Ternary => f32::from(code) - 1.0,
-        }
-    }
-}
 
 /// A strided view of a stored tensor: scales or zeros, one for each row and column of the matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,11 +175,6 @@ impl Add for GroupElements {
     fn add(self, more: GroupElements) -> GroupElements {
         GroupElements { scale: self.scale + more.scale, zero: self.zero + more.zero }
     }
-}
-
-/// Returns the four-bit integer of an element of a byte.
-fn nibble(byte: u8, element: u64) -> u8 {
-    byte >> (element % 2 * 4) & 15
 }
 
 /// Returns the problem of a piece of integers with groups, if there is one. The caller checks the

@@ -19,13 +19,15 @@
 //! column `i + 64` in its high one. All other terms have half the bytes. Integers are in two's
 //! complement.
 
+mod read;
+
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::scales::scale;
-use super::{Change, Extent, Fetch, Part, Piece, Slots};
+use super::{Change, Extent, Fetch, Piece};
 use crate::format::Format;
+pub(super) use read::read;
 
 /// Rows of a band.
 const BAND: u64 = 32;
@@ -162,41 +164,6 @@ pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
     // A view may begin at any row, but has all columns.
     let columns = columns && piece.first.is_multiple_of(tiles.columns) && piece.columns[0].len == tiles.columns;
     changes && rows && columns && tiles.bytes().is_some() && format.takes_integers(tiles.bits.into())
-}
-
-/// Reads a part. Each row gets the bytes that fit its slot.
-pub(super) fn read(
-    piece: &Piece,
-    tiles: Tiles,
-    format: Format,
-    part: &Part,
-    fetch: &Fetch<'_>,
-    slots: Slots<'_>,
-) -> bool {
-    let Part { rows, columns, ends } = part;
-    let before = piece.first / tiles.columns;
-    let rows = before + rows.start..before + rows.end;
-    let tile = tiles.tile_columns();
-    // Reads whole tiles, also if only a part of one is requested.
-    let first = columns.start / tile * tile;
-    let width = (columns.end.next_multiple_of(tile) - first) as usize;
-    let mut integers = vec![0u8; (rows.end - rows.start) as usize * width];
-    if !columns.is_empty() && !tiles.read(&piece.extent, rows.clone(), first, &mut integers, fetch) {
-        return false;
-    }
-    let wanted = (columns.start - first) as usize..(columns.end - first) as usize;
-    let slots = slots.out.chunks_exact_mut(slots.stride).map(|out| &mut out[slots.at.clone()]);
-    for ((number, from), out) in rows.zip((0..).step_by(width.max(1))).zip(slots) {
-        let mut d = [1f32];
-        if let Some(scales) = &piece.scales
-            && !scale(scales, number * tiles.columns, &mut d, fetch)
-        {
-            return false;
-        }
-        let integers: &mut [u8] = if columns.is_empty() { &mut [] } else { &mut integers[from..][wanted.clone()] };
-        format.put_integers(integers, piece.change.of(d[0]), *ends, out);
-    }
-    true
 }
 
 #[cfg(test)]
