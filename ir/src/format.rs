@@ -32,6 +32,7 @@ pub mod encode;
 pub mod grids;
 mod integers;
 pub mod packed;
+mod reader;
 pub mod requantise;
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ use grids::{HighBits, Index, Signs};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
+/// Columns of a sub-block: a packed block and a grid's indices are stored by sub-blocks.
+pub const SUB: usize = 32;
 /// Numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice the numbers of E2M1 (OCP microscaling formats, 5.3.3), to make them integers. The sign is
@@ -540,7 +543,7 @@ impl Format {
     /// rest of their block. Each such sub-block of activations can be quantised separately.
     pub fn sub_block_len(self) -> usize {
         match self.codec() {
-            Codec::Bytes { .. } => packed::SUB.min(self.block_len()),
+            Codec::Bytes { .. } => SUB.min(self.block_len()),
             Codec::Float(_) | Codec::Quants(_) | Codec::Row | Codec::Bf16 { .. } => self.block_len(),
         }
     }
@@ -621,7 +624,7 @@ impl Format {
             float.widen(blocks, out);
             return;
         }
-        let (k, offsets) = (out.len() / row.rows, &decode::Offsets::of(row));
+        let (k, offsets) = (out.len() / row.rows, &reader::Offsets::of(row));
         for (i, block) in blocks.chunks_exact(row.rows * row.block_bytes).enumerate() {
             for (r, out) in out.chunks_exact_mut(k).enumerate() {
                 let out = &mut out[i * row.block_len..][..row.block_len];

@@ -19,7 +19,7 @@
 
 mod data;
 
-use super::packed::SUB;
+use super::SUB;
 
 /// Tables of grids, for kernels (`lookup`). An entry has 32 bits. Its four bytes have the codes of
 /// four elements. For entries of eight elements, the low nibbles have the first four codes and the

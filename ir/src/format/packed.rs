@@ -51,15 +51,14 @@
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 
+pub use super::SUB;
 use super::codec::{self, Codec, Codes, Minimum, Number, Quants, ScaleBits, Scales};
-use super::decode::{Block, Offsets, Reader};
 use super::grids::{Grid, Signs};
+use super::reader::{Block, Offsets, Reader};
 use super::{Fields, Format, FormatRow, K_BLOCK};
 
 /// Rows of a strip.
 pub const STRIP: usize = 16;
-/// Columns of a sub-block.
-pub const SUB: usize = 32;
 /// Bytes of a vector of a strip: a dword for each row.
 pub const VECTOR: usize = 4 * STRIP;
 

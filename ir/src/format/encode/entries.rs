@@ -17,8 +17,8 @@
 
 use std::sync::OnceLock;
 
+use super::super::SUB;
 use super::super::grids::{Grid, TABLES};
-use super::super::packed::SUB;
 use super::numbers::Numbers;
 
 /// Maximum places of an element of a grid.
