@@ -11,7 +11,7 @@
 //! order.
 
 use super::Op;
-use super::op::Attr;
+use super::attr::Attr;
 use crate::ngram::Hash;
 
 /// Elements of a head that RoPE rotates together.

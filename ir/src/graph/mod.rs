@@ -33,6 +33,7 @@
 //! Invariant: nothing here knows a model's architecture by name. Ops and attributes describe the
 //! model.
 
+mod attr;
 pub mod attrs;
 pub mod builder;
 pub mod def_use;
@@ -55,8 +56,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
+pub use attr::Attr;
 pub use def_use::DefUse;
-pub use op::{Attr, OpKind, Recurrent, Unary};
+pub use op::{OpKind, Recurrent, Unary};
 pub use rewrite::Rewriter;
 pub use view::OpView;
 

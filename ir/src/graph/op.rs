@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::erf::erf;
 
+use super::attr::Attr;
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 
 /// Kind of an operand.
@@ -50,69 +51,6 @@ pub enum AttrKind {
     Word(&'static [&'static str]),
     /// A block format's name.
     Format,
-}
-
-/// An attribute's value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Attr {
-    /// An integer.
-    Int(i64),
-    /// A float of 32 bits, as model files store them and kernels take them. IR text has the fewest
-    /// digits that read back to the same bits.
-    Float(f32),
-    /// `true` or `false`.
-    Bool(bool),
-    /// A word that the op table lists.
-    Word(String),
-    /// A block format.
-    Format(crate::format::Format),
-}
-
-impl Attr {
-    /// Returns a float attribute, rounded to 32 bits.
-    pub fn rounded(value: f64) -> Attr {
-        Attr::Float(value as f32)
-    }
-
-    /// Returns the integer. The table guarantees that it is one.
-    pub fn int(&self) -> i64 {
-        match self {
-            Attr::Int(v) => *v,
-            other => unreachable!("attribute {other:?} is no integer"),
-        }
-    }
-
-    /// Returns the float. The table guarantees that it is one.
-    pub fn float(&self) -> f64 {
-        match self {
-            Attr::Float(v) => f64::from(*v),
-            other => unreachable!("attribute {other:?} is no float"),
-        }
-    }
-
-    /// Returns the bool. The table guarantees that it is one.
-    pub fn bool(&self) -> bool {
-        match self {
-            Attr::Bool(v) => *v,
-            other => unreachable!("attribute {other:?} is no bool"),
-        }
-    }
-
-    /// Returns the word. The table guarantees that it is one.
-    pub fn word(&self) -> &str {
-        match self {
-            Attr::Word(v) => v,
-            other => unreachable!("attribute {other:?} is no word"),
-        }
-    }
-
-    /// Returns the format. The table guarantees that it is one.
-    pub fn format(&self) -> crate::format::Format {
-        match self {
-            Attr::Format(v) => *v,
-            other => unreachable!("attribute {other:?} is no format"),
-        }
-    }
 }
 
 /// An operand in the op table.
@@ -179,7 +117,7 @@ macro_rules! op_table {
             $($unary:ident $unary_mnemonic:literal {$($unary_attr:ident: $unary_akind:ident),*} |$x:ident| $function:expr, $unary_doc:literal;)*
         }
         @recurrent {
-            $($recurrent:ident $module:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:ident),*} $recurrent_doc:literal;)*
+            $($recurrent:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:ident),*} $recurrent_doc:literal;)*
         }
         $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:ident),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
     ) => {
@@ -206,13 +144,6 @@ macro_rules! op_table {
         #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Recurrent { $(#[doc = $recurrent_doc] $recurrent),* }
-
-        impl Recurrent {
-            /// Returns the definition in the op's file.
-            pub(super) fn definition(self) -> &'static super::recurrent::Definition {
-                match self { $(Recurrent::$recurrent => &super::recurrent::$module::DEFINITION),* }
-            }
-        }
 
         /// The op table, in the order of [`OpKind`].
         pub static OPS: &[OpRow] = &[
@@ -318,11 +249,11 @@ macro_rules! graph_ops {
             // Each takes its state's token before these operands, and returns rows and the next
             // token.
             @recurrent {
-                DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT, bound: FLOAT, rate: OPT_FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], result f32[T, h, dv]. The state is f32[h, dk, dv]. The decay is exp(a * softplus(alpha + dt)), or exp(bound * sigmoid(|a| * (alpha + dt))) if bound is not 0, with a [h]. It is one number for each head (alpha f32[T, h], dt [h]) or for each element of a key (alpha f32[T, h, dk], dt [h * dk]). The rate of an update is sigmoid(beta), with beta f32[T, h], times `rate` if that is not 0. Value head i uses key head i / (h / g) (grouped) or i mod g (interleaved).";
-                ShortConv short_conv "short_conv" (x: Value, w: Weight) {dilation: INT} "Causal convolution of each channel of x f32[T, c] with its k taps w [c, k]: f32[T, c]. The last tap is for the token's own row; each tap before it is for a row `dilation` tokens earlier. The state f32[(k - 1) * dilation, c] holds the previous rows.";
-                Compress compress "compress" (kv: Value, gate: Value, pos: Value, ape: Weight) {every: INT, overlap: BOOL} "Compresses each run of `every` positions to one row: the weighted mean of their rows of kv f32[T, d]. Each element has its own weights. They are a softmax over the run's positions of gate f32[T, d] plus the position's row of ape [every, d]. A token gets the mean over its run so far, which is complete at the run's last position: f32[T, d]. With `overlap` kv and gate are f32[T, 2 * d] and ape is [every, 2 * d]. The mean is then over the first halves of the previous run and the second halves of the token's own run. The state holds maxima, sums of weights and weighted sums: f32[3, d], or f32[6, d] with `overlap`.";
-                SsmScan ssm_scan "ssm_scan" (x: Value, b: Value, c: Value, dt: Value, a: Weight, bias: Weight, d: Weight) {} "Selective state space: x f32[T, h, p], b and c f32[T, g, s], dt f32[T, h], bias and d [h], result f32[T, h, p]. The state is f32[h, s, p]. With a [h] each head has one decay (Mamba-2). With a [h, s], where p is 1, each element of the state has its own (Mamba-1). The heads form g equal groups of consecutive heads; each group has its own b and c.";
-                Wkv wkv "wkv" (q: Value, k: Value, v: Value, decay: Value, find: OptValue, remove: OptValue) {before: BOOL, filled: BOOL} "Linear attention of RWKV, with a decay for each token and element of a key: f32[T, h, dv]. Operands: q, decay, find and remove f32[T, h, d], k f32[T, g, d], v f32[T, g, dv]. Each head of k and v serves h / g consecutive heads of q. The state f32[h, d, dv] is a matrix M for each head. A token updates it to M' = decay * M - remove (find . M) + k v. Without `find` there is no second term. With `filled` k is first multiplied by 1 - decay. The result is q . M', or q . M with `before`.";
+                DeltaNet "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT, bound: FLOAT, rate: OPT_FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], result f32[T, h, dv]. The state is f32[h, dk, dv]. The decay is exp(a * softplus(alpha + dt)), or exp(bound * sigmoid(|a| * (alpha + dt))) if bound is not 0, with a [h]. It is one number for each head (alpha f32[T, h], dt [h]) or for each element of a key (alpha f32[T, h, dk], dt [h * dk]). The rate of an update is sigmoid(beta), with beta f32[T, h], times `rate` if that is not 0. Value head i uses key head i / (h / g) (grouped) or i mod g (interleaved).";
+                ShortConv "short_conv" (x: Value, w: Weight) {dilation: INT} "Causal convolution of each channel of x f32[T, c] with its k taps w [c, k]: f32[T, c]. The last tap is for the token's own row; each tap before it is for a row `dilation` tokens earlier. The state f32[(k - 1) * dilation, c] holds the previous rows.";
+                Compress "compress" (kv: Value, gate: Value, pos: Value, ape: Weight) {every: INT, overlap: BOOL} "Compresses each run of `every` positions to one row: the weighted mean of their rows of kv f32[T, d]. Each element has its own weights. They are a softmax over the run's positions of gate f32[T, d] plus the position's row of ape [every, d]. A token gets the mean over its run so far, which is complete at the run's last position: f32[T, d]. With `overlap` kv and gate are f32[T, 2 * d] and ape is [every, 2 * d]. The mean is then over the first halves of the previous run and the second halves of the token's own run. The state holds maxima, sums of weights and weighted sums: f32[3, d], or f32[6, d] with `overlap`.";
+                SsmScan "ssm_scan" (x: Value, b: Value, c: Value, dt: Value, a: Weight, bias: Weight, d: Weight) {} "Selective state space: x f32[T, h, p], b and c f32[T, g, s], dt f32[T, h], bias and d [h], result f32[T, h, p]. The state is f32[h, s, p]. With a [h] each head has one decay (Mamba-2). With a [h, s], where p is 1, each element of the state has its own (Mamba-1). The heads form g equal groups of consecutive heads; each group has its own b and c.";
+                Wkv "wkv" (q: Value, k: Value, v: Value, decay: Value, find: OptValue, remove: OptValue) {before: BOOL, filled: BOOL} "Linear attention of RWKV, with a decay for each token and element of a key: f32[T, h, dv]. Operands: q, decay, find and remove f32[T, h, d], k f32[T, g, d], v f32[T, g, dv]. Each head of k and v serves h / g consecutive heads of q. The state f32[h, d, dv] is a matrix M for each head. A token updates it to M' = decay * M - remove (find . M) + k v. Without `find` there is no second term. With `filled` k is first multiplied by 1 - decay. The result is q . M', or q . M with `before`.";
             }
             RmsNorm "rms_norm" (x: Value, w: OptWeight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension. w is [d], or [h, d] for x f32[T, h, d]; without w it counts as 1.";
             SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "Reshapes f32[T, heads * d] to f32[T, heads, d].";

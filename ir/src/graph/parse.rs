@@ -17,7 +17,8 @@ mod lex;
 
 use std::collections::HashMap;
 
-use super::op::{Attr, AttrKind, AttrRow, OpKind, OperandKind};
+use super::attr::Attr;
+use super::op::{AttrKind, AttrRow, OpKind, OperandKind};
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::verify::{Problem, Site, is_name, verify};
 use super::{

@@ -18,8 +18,9 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
+use super::attr::Attr;
 use super::number::definition_order;
-use super::op::{Attr, AttrRow};
+use super::op::AttrRow;
 use super::verify::is_name;
 use super::{Choice, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
 

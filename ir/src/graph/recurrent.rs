@@ -13,16 +13,17 @@
 //! %y, %s1 = short_conv %s0, %x, @w {dilation = 1} : f32[T, 256], token<@conv.0>
 //! ```
 //!
-//! To add one: add its row to the recurrent ones of `op.rs`, its file here, and its kernel
-//! (`passes/src/schedule/lower/recurrent.rs`).
+//! To add one: add its row to the recurrent ones of `op.rs`, its file here with an arm of
+//! `definition`, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
 
-pub(super) mod compress;
-pub(super) mod delta_net;
-pub(super) mod short_conv;
-pub(super) mod ssm_scan;
-pub(super) mod wkv;
+mod compress;
+mod delta_net;
+mod short_conv;
+mod ssm_scan;
+mod wkv;
 
-use super::op::{Attr, OperandKind, Recurrent};
+use super::attr::Attr;
+use super::op::{OperandKind, Recurrent};
 use super::types::TypeError;
 use super::types::rule::Rule;
 use super::{Dim, Op, OpKind, Operand, Type};
@@ -38,6 +39,19 @@ pub struct Definition {
     pub(super) step: fn(&Token<'_>, &mut [f32], &mut [f32]),
     /// Returns matching operands and attributes.
     pub(super) example: fn(&mut Random) -> Example,
+}
+
+impl Recurrent {
+    /// Returns the definition in the op's file.
+    pub(super) fn definition(self) -> &'static Definition {
+        match self {
+            Recurrent::DeltaNet => &delta_net::DEFINITION,
+            Recurrent::ShortConv => &short_conv::DEFINITION,
+            Recurrent::Compress => &compress::DEFINITION,
+            Recurrent::SsmScan => &ssm_scan::DEFINITION,
+            Recurrent::Wkv => &wkv::DEFINITION,
+        }
+    }
 }
 
 /// Shapes of a recurrent op.

@@ -20,8 +20,9 @@
 //!
 //! The input is any op. An op that does not match its row has no view.
 
+use super::attr::Attr;
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
-use super::op::{Attr, OpKind, Recurrent, Unary, graph_ops};
+use super::op::{OpKind, Recurrent, Unary, graph_ops};
 use super::{Op, Operand, StateId, ValueId, WeightId};
 use crate::format::Format;
 
@@ -185,7 +186,7 @@ macro_rules! views {
             $($unary:ident $unary_mnemonic:literal {$($unary_attr:ident: $unary_akind:ident),*} |$x:ident| $function:expr, $unary_doc:literal;)*
         }
         @recurrent {
-            $($recurrent:ident $module:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:ident),*} $recurrent_doc:literal;)*
+            $($recurrent:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:ident),*} $recurrent_doc:literal;)*
         }
         $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:ident),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
     ) => {

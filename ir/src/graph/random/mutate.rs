@@ -2,7 +2,8 @@
 
 use super::Random;
 use crate::format::FORMATS;
-use crate::graph::op::{Attr, OPS};
+use crate::graph::Attr;
+use crate::graph::op::OPS;
 use crate::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
 use crate::state::{Rollback, STATES};
 

@@ -20,7 +20,7 @@ use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
 use crate::random::Random;
 
-pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step, example };
 
 /// Numbers in the state for each element of an incomplete row.
 const NUMBERS: u64 = 3;

@@ -22,7 +22,7 @@ use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
 use crate::random::Random;
 
-pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step, example };
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, heads, d] = rule.f32("q")?;

@@ -1,0 +1,68 @@
+//! Values of attributes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::format::Format;
+
+/// An attribute's value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Attr {
+    /// An integer.
+    Int(i64),
+    /// A float of 32 bits, as model files store them and kernels take them. IR text has the fewest
+    /// digits that read back to the same bits.
+    Float(f32),
+    /// `true` or `false`.
+    Bool(bool),
+    /// A word that the op table lists.
+    Word(String),
+    /// A block format.
+    Format(Format),
+}
+
+impl Attr {
+    /// Returns a float attribute, rounded to 32 bits.
+    pub fn rounded(value: f64) -> Attr {
+        Attr::Float(value as f32)
+    }
+
+    /// Returns the integer. The table guarantees that it is one.
+    pub fn int(&self) -> i64 {
+        match self {
+            Attr::Int(v) => *v,
+            other => unreachable!("attribute {other:?} is no integer"),
+        }
+    }
+
+    /// Returns the float. The table guarantees that it is one.
+    pub fn float(&self) -> f64 {
+        match self {
+            Attr::Float(v) => f64::from(*v),
+            other => unreachable!("attribute {other:?} is no float"),
+        }
+    }
+
+    /// Returns the bool. The table guarantees that it is one.
+    pub fn bool(&self) -> bool {
+        match self {
+            Attr::Bool(v) => *v,
+            other => unreachable!("attribute {other:?} is no bool"),
+        }
+    }
+
+    /// Returns the word. The table guarantees that it is one.
+    pub fn word(&self) -> &str {
+        match self {
+            Attr::Word(v) => v,
+            other => unreachable!("attribute {other:?} is no word"),
+        }
+    }
+
+    /// Returns the format. The table guarantees that it is one.
+    pub fn format(&self) -> Format {
+        match self {
+            Attr::Format(v) => *v,
+            other => unreachable!("attribute {other:?} is no format"),
+        }
+    }
+}
