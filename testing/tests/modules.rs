@@ -42,16 +42,10 @@ fn modules_use_each_other_in_one_direction() {
     assert_eq!(found, "", "modules that use each other in a circle");
 }
 
-/// Known circles between files, by their first file. Remove repaired circles; add none.
-const KNOWN_CIRCLES: &[(&str, &str)] = &[
-    ("frontend/model_files/src/lib.rs", "checkpoint::conversions"),
-];
-
 /// A file may use items of the modules that contain it: they are not counted here.
 #[test]
 fn files_use_each_other_in_one_direction() {
-    let mut new = String::new();
-    let mut known = Vec::new();
+    let mut found = String::new();
     for &root in ROOTS {
         let mut graph = files(&workspace().join(root));
         graph.remove("crate");
@@ -59,20 +53,14 @@ fn files_use_each_other_in_one_direction() {
             used.retain(|used| used != "crate" && !name.starts_with(&format!("{used}::")));
         }
         for circle in circles(&graph) {
-            if KNOWN_CIRCLES.contains(&(root, circle[0])) {
-                known.push((root, circle[0].to_owned()));
-                continue;
-            }
-            let _ = writeln!(new, "{root}");
+            let _ = writeln!(found, "{root}");
             for name in &circle {
                 let used: Vec<&str> = circle.iter().copied().filter(|other| graph[*name].contains(*other)).collect();
-                let _ = writeln!(new, "    {name} uses {}", used.join(", "));
+                let _ = writeln!(found, "    {name} uses {}", used.join(", "));
             }
         }
     }
-    assert_eq!(new, "", "files that use each other in a circle");
-    let mended = KNOWN_CIRCLES.iter().filter(|(root, first)| !known.contains(&(*root, (*first).to_owned())));
-    assert_eq!(mended.collect::<Vec<_>>(), [&("", ""); 0], "circles that are mended: take them out of the list");
+    assert_eq!(found, "", "files that use each other in a circle");
 }
 
 /// Returns modules in layers: the first uses none of the crate, and each other uses only lower

@@ -27,7 +27,10 @@
 //! | `packed` | experts that KTransformers' converter packed |
 //! | `targets` | modules to which a part of a quantisation applies |
 //! | `families` | models, by `model_type` |
+//! | `description` | keys and sizes of a model, from its configuration |
 //! | `keys` | keys of a configuration as GGUF's |
+//! | `sizes` | numbers that rules for tensors depend on |
+//! | `tokenizer_json` | contents of `tokenizer.json` |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
 //! | `plamo_vocabulary` | `tokenizer.jsonl`, as PLaMo has it |
 //! | `word_pieces` | BERT's WordPiece, from `tokenizer.json` and `vocab.txt` |
@@ -42,6 +45,7 @@ mod array;
 mod codebook;
 mod config;
 mod conversions;
+mod description;
 mod error;
 mod families;
 mod integers;
@@ -59,6 +63,7 @@ mod special_tokens;
 mod state_conversions;
 mod targets;
 mod template;
+mod tokenizer_json;
 mod unit_columns;
 mod vocabulary;
 mod weights;
@@ -74,15 +79,15 @@ use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
 use array::Array;
 use config::Config;
 use conversions::ConvertedPart;
+use description::ModelDescription;
 pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
-use keys::{LayerConfig, ModelDescription};
 use modules::Modules;
 use names::{PartIndex, SHARED};
 use packed::StackedExperts;
 use quantisation::Quantisation;
 use shards::Shards;
-use sizes::Sizes;
+use sizes::{LayerConfig, Sizes};
 
 /// Name of the configuration file.
 const CONFIG: &str = "config.json";
@@ -211,7 +216,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
     let modules = Modules::read(folder, family)?;
-    let ModelDescription { mut entries, sizes, layers, constants } = keys::keys(&config, family, &modules)?;
+    let ModelDescription { mut entries, sizes, layers, constants } = description::read(&config, family, &modules)?;
     let mut shards = Shards::open(folder)?;
     for (module, file) in family.dense_modules.iter().zip(&modules.dense) {
         shards.add(file, module)?;

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use super::config::{self, Config};
 use super::error::CheckpointError;
 use super::families::Family;
-use super::{shards, vocabulary};
+use super::{shards, tokenizer_json};
 
 const MODULES: &str = "modules.json";
 pub(super) const SENTENCE: &str = "sentence_bert_config.json";
@@ -103,7 +103,7 @@ impl Modules {
             self.lowercase = config.flag(&["do_lower_case"])?.unwrap_or(false);
         }
         if self.longest.is_none() {
-            let tokenizer_config = config::read_optional(&folder.join(vocabulary::CONFIG))?.unwrap_or_default();
+            let tokenizer_config = config::read_optional(&folder.join(tokenizer_json::CONFIG))?.unwrap_or_default();
             // A number beyond the range of counts means no maximum.
             self.longest =
                 tokenizer_config.get("model_max_length").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::error::CheckpointError;
 use super::special_tokens;
-use super::vocabulary::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
+use super::tokenizer_json::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
 use crate::gguf::{Array, StringArray, Value};
 
 /// Name of the file.

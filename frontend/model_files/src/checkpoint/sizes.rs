@@ -1,7 +1,5 @@
 //! Numbers of a configuration that rules for tensors depend on.
 
-use super::keys::LayerConfig;
-
 /// Numbers of a configuration that determine how tensors are split.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
@@ -49,6 +47,17 @@ pub(super) struct Sizes {
     /// Number of parts in which a table is stored.
     pub table_parts: u64,
     pub factors: Factors,
+}
+
+/// Numbers of a layer that determine how its tensors are split.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LayerConfig {
+    /// Number of key heads.
+    pub kv_heads: u64,
+    /// Whether attention has a sliding window.
+    pub has_window: bool,
+    /// Whether RoPE rotates queries and keys.
+    pub has_rope: bool,
 }
 
 /// Factors on the results of matrices that have no GGUF key; the matrices are multiplied by them.

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 
 use super::config::{self, Config};
 use super::error::CheckpointError;
-use super::vocabulary::{kind, sequence};
+use super::tokenizer_json::{kind, sequence};
 
 /// Roles of a folder's tokens.
 pub(super) struct Roles {

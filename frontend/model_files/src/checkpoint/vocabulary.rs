@@ -20,107 +20,24 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use ixc_text::tokenizer::{MAX_TOKENS, PreTokenizer};
-use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::config::{self, Config};
 use super::error::CheckpointError;
 use super::families::PieceTokenizer;
+use super::tokenizer_json::{
+    AddedToken, BYTE, CONFIG, CONTROL, File, Merge, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary, kind, read,
+    sequence,
+};
 use super::word_pieces::{self, WordPieces};
 use super::{plamo_vocabulary, special_tokens, template};
 use crate::gguf::{Array, StringArray, Value};
 
 const TOKENIZER: &str = "tokenizer.json";
-/// Settings of the tokenizer.
-pub(super) const CONFIG: &str = "tokenizer_config.json";
-/// Maximum length of `tokenizer.json` in bytes.
-pub(super) const MAX_BYTES: u64 = 256 << 20;
-/// ggml's `tokenizer.ggml.token_type`.
-pub(super) const NORMAL: i32 = 1;
-pub(super) const UNKNOWN: i32 = 2;
-pub(super) const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-pub(super) const UNUSED: i32 = 5;
-pub(super) const BYTE: i32 = 6;
 /// SentencePiece's character for a space.
 const SPACE: &str = "\u{2581}";
 /// Score of tokens that no merge makes; lower than all others.
 const NEVER_MERGED: f32 = -1e6;
-
-/// `tokenizer.json`.
-#[derive(Deserialize)]
-pub(super) struct File {
-    #[serde(default)]
-    pub added_tokens: Vec<AddedToken>,
-    #[serde(default)]
-    pub normalizer: Json,
-    #[serde(default)]
-    pub pre_tokenizer: Json,
-    #[serde(default)]
-    pub post_processor: Json,
-    pub model: Model,
-}
-
-/// Token that is recognised before text is split.
-#[derive(Deserialize)]
-pub(super) struct AddedToken {
-    pub id: u32,
-    pub content: String,
-    #[serde(default)]
-    pub special: bool,
-}
-
-/// Algorithm and its tables.
-#[derive(Deserialize)]
-pub(super) struct Model {
-    #[serde(default, rename = "type")]
-    pub kind: Option<String>,
-    pub vocab: Vocabulary,
-    #[serde(default)]
-    pub merges: Vec<Merge>,
-    #[serde(default)]
-    pub byte_fallback: bool,
-    #[serde(default)]
-    pub ignore_merges: bool,
-    #[serde(default)]
-    pub unk_token: Option<String>,
-    #[serde(default)]
-    pub continuing_subword_prefix: Option<String>,
-    #[serde(default)]
-    pub max_input_chars_per_word: Option<u64>,
-}
-
-/// Tokens with their ids or scores.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Vocabulary {
-    Ids(HashMap<String, u32>),
-    // Unigrams with their logarithms, which are not supported.
-    Scores(#[expect(dead_code, reason = "only its shape tells it from the other")] Vec<(String, f64)>),
-}
-
-/// Two tokens that merge to one.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Merge {
-    Text(String),
-    Pair(String, String),
-}
-
-impl Merge {
-    fn sides(&self) -> Option<(&str, &str)> {
-        match self {
-            Merge::Text(text) => ixc_text::tokenizer::split_merge(text),
-            Merge::Pair(left, right) => Some((left, right)),
-        }
-    }
-}
-
-/// Reads `tokenizer.json`.
-fn read(path: &Path) -> Result<File, CheckpointError> {
-    let text = ixc_files::read_text(path, MAX_BYTES)?;
-    serde_json::from_str(&text).map_err(|source| CheckpointError::Json { path: path.into(), source })
-}
 
 /// Returns the keys of a checkpoint's vocabulary. `rows` is the number of rows of the embedding
 /// table.
@@ -388,21 +305,6 @@ fn looks_special(text: &str) -> bool {
         || between("<|", "|>")
         || between("<｜", "｜>")
         || between("<unused", ">")
-}
-
-/// Returns all objects of a part of the file: itself, or the members of a `Sequence`.
-pub(super) fn sequence(part: &Json) -> Vec<&Json> {
-    let inner = ["normalizers", "pretokenizers", "processors"].iter().find_map(|key| part.get(key)?.as_array());
-    match inner {
-        Some(parts) => parts.iter().flat_map(sequence).collect(),
-        None if part.is_object() => vec![part],
-        None => Vec::new(),
-    }
-}
-
-/// Returns the type of an object of the file.
-pub(super) fn kind(part: &Json) -> &str {
-    part.get("type").and_then(Json::as_str).unwrap_or("")
 }
 
 /// Returns whether the tokenizer adds a leading space to a text (SentencePiece).

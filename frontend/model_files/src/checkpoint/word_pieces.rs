@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::error::CheckpointError;
-use super::vocabulary::{AddedToken, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
+use super::tokenizer_json::{AddedToken, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
 
 /// Name of the list of words.
 pub(super) const LIST: &str = "vocab.txt";

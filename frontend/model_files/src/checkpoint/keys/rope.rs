@@ -95,7 +95,7 @@ impl Keys<'_> {
         Ok(Some(Yarn { factor, context: context as u32, magnitude }))
     }
 
-    pub(super) fn rope(&mut self, known: Option<&str>) -> Result<(), CheckpointError> {
+    pub(crate) fn rope(&mut self, known: Option<&str>) -> Result<(), CheckpointError> {
         if let Some(base) = self.rope_number("rope_theta")? {
             self.put("rope.freq_base", base as f32);
         }
@@ -139,7 +139,7 @@ impl Keys<'_> {
 
     /// Sets whether YaRN's ramp begins and ends at whole pairs, if this differs from the default of
     /// the architecture's graph.
-    pub(super) fn truncated(&mut self, usual: bool) -> Result<(), CheckpointError> {
+    pub(crate) fn truncated(&mut self, usual: bool) -> Result<(), CheckpointError> {
         const KEY: &str = "truncate";
         let mut stated = None;
         for table in self.rope_tables()?.iter().flatten() {
@@ -189,7 +189,7 @@ impl Keys<'_> {
     }
 
     /// Returns the divisors of RoPE frequencies, for models that divide them.
-    pub(super) fn divisors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, CheckpointError> {
+    pub(crate) fn divisors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, CheckpointError> {
         let factors = match self.rope_kind()?.as_deref() {
             Some("llama3") => llama_3_divisors(self)?,
             Some("proportional") => proportional_divisors(self)?,
