@@ -1,7 +1,7 @@
 //! No modules of a crate use each other in a circle: a reader can start with the modules that a
-//! module uses.
+//! module uses. Crates use each other as `ARCHITECTURE.md` allows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -115,13 +115,74 @@ fn recorded_module_layers_match_the_sources() {
     );
 }
 
+/// Returns the folder of a package, without the folders above it.
+fn folder(package: &str) -> String {
+    package.strip_prefix("ixc-").map_or_else(|| "src".to_owned(), |name| name.replace('-', "_"))
+}
+
+/// Returns the crates of the workspace that a manifest's dependencies name, without those of tests
+/// and build scripts. All crates may use `failure`.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    let mut is_list = false;
+    for line in manifest.lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            is_list =
+                section == "dependencies]" || section.starts_with("target.") && section.ends_with(".dependencies]");
+        } else if is_list
+            && let Some(package) = line.split(['.', ' ', '=']).next()
+            && (package == "ixc" || package.starts_with("ixc-"))
+            && package != "ixc-failure"
+        {
+            used.insert(folder(package));
+        }
+    }
+    used
+}
+
+/// The table of crates in `ARCHITECTURE.md` is what the manifests say, and each crate uses crates
+/// of earlier rows only.
+#[test]
+fn crates_use_what_the_architecture_allows() {
+    let text = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
+    let rows = text.lines().skip_while(|line| *line != "| folder | owns | may use |").skip(2);
+    let (mut above, mut wrong) = (BTreeSet::new(), String::new());
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, path, _, cell, _] = cells[..] else { panic!("a row of three cells: {row}") };
+        let path = path.trim_matches('`').trim_end_matches('/');
+        let place = if path == "src" { workspace() } else { workspace().join(path) };
+        let used = dependencies(&std::fs::read_to_string(place.join("Cargo.toml")).unwrap());
+        let names: BTreeSet<String> = cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        if !names.is_subset(&above) {
+            let _ = writeln!(wrong, "{path} names crates that are not above it: {:?}", &names - &above);
+        }
+        let allowed = if cell.starts_with("all above") { &above - &names } else { names };
+        if used != allowed {
+            let _ = writeln!(wrong, "{path} uses {used:?}, and the table allows {allowed:?}");
+        }
+        if path != "failure" {
+            above.insert(path.rsplit('/').next().unwrap_or(path).to_owned());
+        }
+    }
+    assert_eq!(wrong, "", "the table of crates in ARCHITECTURE.md and the manifests differ");
+    let all: BTreeSet<String> =
+        members().iter().map(|path| path.rsplit('/').next().unwrap_or(path).to_owned()).collect();
+    let expected = &(&all - &BTreeSet::from(["failure".to_owned()])) | &BTreeSet::from(["src".to_owned()]);
+    assert_eq!(above, expected, "crates in the table of ARCHITECTURE.md, and those of the workspace");
+}
+
+/// Returns the folders of the workspace's crates, except the root's.
+fn members() -> Vec<String> {
+    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
+    members.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
 /// Every crate of the workspace is checked.
 #[test]
 fn every_crate_is_checked() {
-    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
-    let members = manifest.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
-    let members = members.split('"').skip(1).step_by(2);
-    for member in members {
+    for member in members() {
         assert!(ROOTS.iter().any(|root| root.starts_with(&format!("{member}/src/"))), "{member}");
     }
 }
