@@ -14,12 +14,12 @@ mod support;
 
 use ixc_codegen::module::check_arguments;
 use ixc_ir::format::Format;
-use ixc_ir::plan::RopeStyle;
+use ixc_ir::graph::attrs::{Activation, RopeStyle};
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, AppendPlaces, AttentionEntries, Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress,
-    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, ExpertGroups, Gated, Gather, Heads, HeadsSum, HeadsTemperature,
+    AddBias, AppendPlaces, AttentionEntries, Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress, Copy,
+    DeltaNet, DeltaNetChunks, Elementwise, Embed, ExpertGroups, Gated, Gather, Heads, HeadsSum, HeadsTemperature,
     IndexChoose, IndexScores, IndexTopK, Map, MatmulStrategy, Pace, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend,
     RopeHeads, Route, RouteIdentities, Scale, ScaleHeads, Score, Scores, ShortConv, Softcap, Softmax, SsmScan,
     StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu, Temperature, Wkv, Xielu,

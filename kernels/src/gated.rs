@@ -6,8 +6,8 @@
 //! / limit)`.
 
 use ixc_ir::erf::erf;
+use ixc_ir::graph::attrs::Activation;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
-use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -15,125 +15,69 @@ use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
-use crate::text::{Bits, Words, spec, words};
+use crate::text::{Bits, spec};
 use crate::vectors::for_vectors;
-
-/// Function of the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Activation {
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
-    Gelu,
-    /// `x / (1 + exp(-1.702 x))`.
-    QuickGelu,
-    /// `silu` with the limit on its result instead of the gate.
-    LimitedSilu,
-    /// `bend * tanh(x / bend) / (1 + exp(-x))`; up is bent by the limit.
-    BentSilu,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)^2`.
-    ReluSquared,
-    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
-    GeluErf,
-}
-
-words! { Activation {
-    Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu",
-    ReluSquared "relu_squared", GeluErf "gelu_erf"
-} }
 
 /// Factor of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
 
-impl Activation {
-    /// Returns whether the limit applies to the function's result instead of its argument.
-    fn limits_result(self) -> bool {
-        match self {
-            Activation::Silu
-            | Activation::Gelu
-            | Activation::QuickGelu
-            | Activation::BentSilu
-            | Activation::Relu
-            | Activation::ReluSquared
-            | Activation::GeluErf => false,
-            Activation::LimitedSilu => true,
+/// Applies the function of a gate in kernel IR.
+fn apply(act: Activation, b: &mut KernelBuilder, x: ValueId, bend: f32) -> ValueId {
+    match act {
+        Activation::Silu | Activation::LimitedSilu => math::silu(b, x),
+        Activation::Gelu => math::gelu(b, x),
+        Activation::QuickGelu => {
+            let factor = b.splat_f32(b.ty(x).lanes, QUICK);
+            let steeper = b.mul(x, factor);
+            let share = math::sigmoid(b, steeper);
+            b.mul(x, share)
         }
+        Activation::BentSilu => {
+            let share = math::sigmoid(b, x);
+            let bent = math::softcap(b, x, bend);
+            b.mul(bent, share)
+        }
+        Activation::Relu => {
+            let zero = b.splat_f32(b.ty(x).lanes, 0.0);
+            b.same(Op::Max, &[x, zero])
+        }
+        Activation::ReluSquared => {
+            let zero = b.splat_f32(b.ty(x).lanes, 0.0);
+            let x = b.same(Op::Max, &[x, zero]);
+            b.mul(x, x)
+        }
+        Activation::GeluErf => math::gelu_erf(b, x),
     }
+}
 
-    /// Returns whether gate and up are bent instead of cut off.
-    fn bends(self) -> bool {
-        match self {
-            Activation::Silu
-            | Activation::Gelu
-            | Activation::QuickGelu
-            | Activation::LimitedSilu
-            | Activation::Relu
-            | Activation::ReluSquared
-            | Activation::GeluErf => false,
-            Activation::BentSilu => true,
+/// Returns the function of a gate in f64.
+fn exact(act: Activation, x: f64, bend: f64) -> f64 {
+    match act {
+        Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => {
+            let t = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            x / 2.0 * (1.0 + t.tanh())
         }
+        Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
+        Activation::BentSilu => bend * (x / bend).tanh() / (1.0 + (-x).exp()),
+        Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
+        Activation::GeluErf => x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)),
     }
+}
 
-    /// Applies the function in kernel IR.
-    fn apply(self, b: &mut KernelBuilder, x: ValueId, bend: f32) -> ValueId {
-        match self {
-            Activation::Silu | Activation::LimitedSilu => math::silu(b, x),
-            Activation::Gelu => math::gelu(b, x),
-            Activation::QuickGelu => {
-                let factor = b.splat_f32(b.ty(x).lanes, QUICK);
-                let steeper = b.mul(x, factor);
-                let share = math::sigmoid(b, steeper);
-                b.mul(x, share)
-            }
-            Activation::BentSilu => {
-                let share = math::sigmoid(b, x);
-                let bent = math::softcap(b, x, bend);
-                b.mul(bent, share)
-            }
-            Activation::Relu => {
-                let zero = b.splat_f32(b.ty(x).lanes, 0.0);
-                b.same(Op::Max, &[x, zero])
-            }
-            Activation::ReluSquared => {
-                let zero = b.splat_f32(b.ty(x).lanes, 0.0);
-                let x = b.same(Op::Max, &[x, zero]);
-                b.mul(x, x)
-            }
-            Activation::GeluErf => math::gelu_erf(b, x),
-        }
-    }
-
-    /// Returns the function in f64.
-    fn exact(self, x: f64, bend: f64) -> f64 {
-        match self {
-            Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
-            Activation::Gelu => {
-                let t = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-                x / 2.0 * (1.0 + t.tanh())
-            }
-            Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
-            Activation::BentSilu => bend * (x / bend).tanh() / (1.0 + (-x).exp()),
-            Activation::Relu => x.max(0.0),
-            Activation::ReluSquared => x.max(0.0).powi(2),
-            Activation::GeluErf => x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)),
-        }
-    }
-
-    /// Returns a bound of the function's slope at `x`.
-    fn slope(self, x: f64) -> f64 {
-        match self {
-            Activation::Silu
-            | Activation::Gelu
-            | Activation::QuickGelu
-            | Activation::LimitedSilu
-            | Activation::BentSilu
-            | Activation::Relu
-            | Activation::GeluErf => 1.13,
-            // Leaves room for a slightly larger argument.
-            Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
-        }
+/// Returns a bound of the slope of a gate's function at `x`.
+fn slope(act: Activation, x: f64) -> f64 {
+    match act {
+        Activation::Silu
+        | Activation::Gelu
+        | Activation::QuickGelu
+        | Activation::LimitedSilu
+        | Activation::BentSilu
+        | Activation::Relu
+        | Activation::GeluErf => 1.13,
+        // Leaves room for a slightly larger argument.
+        Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
     }
 }
 
@@ -168,7 +112,7 @@ impl Gate {
             up = b.same(Op::Max, &[up, least]);
             most = Some(limit).filter(|_| self.act.limits_result());
         }
-        let mut gate = self.act.apply(b, gate, self.bend());
+        let mut gate = apply(self.act, b, gate, self.bend());
         if let Some(most) = most {
             gate = b.same(Op::Min, &[gate, most]);
         }
@@ -183,10 +127,10 @@ impl Gate {
     pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
         let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
-        let slope = self.act.slope(gate);
+        let slope = slope(self.act, gate);
         let gate = match self.act.limits_result() {
-            true => self.act.exact(gate, bend).min(limit),
-            false => self.act.exact(if bends { gate } else { gate.min(limit) }, bend),
+            true => exact(self.act, gate, bend).min(limit),
+            false => exact(self.act, if bends { gate } else { gate.min(limit) }, bend),
         };
         let up = match bends && limit.is_finite() {
             true => limit * (up / limit).tanh(),

@@ -2,8 +2,9 @@
 //! queries of far positions, head by head. The table is that of [`temperature`](crate::temperature)
 //! whose numbers are one more than a logarithm.
 
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
-use ixc_ir::plan::{KEY_LANES, RopeStyle};
+use ixc_ir::plan::KEY_LANES;
 
 use crate::blocks;
 use crate::catalogue::{Row, row};

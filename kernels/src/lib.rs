@@ -105,7 +105,6 @@ use text::{Fields, Part, Text};
 
 pub use attention::{Heads, Scores};
 pub use cache::Cache;
-pub use gated::Activation;
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
 pub use linear::pace::Pace;
 pub use linear::{MatmulStrategy, candidates, cut, pace, tiling};

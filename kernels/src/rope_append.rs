@@ -1,7 +1,7 @@
 //! Rotation of a key head, and the append of key and value to the cache.
 
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Address, Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::RopeStyle;
 
 use crate::blocks;
 use crate::buffer_offset::BufferOffset;

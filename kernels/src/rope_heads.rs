@@ -1,7 +1,7 @@
 //! Norm (if any) and rotation of the heads of a row.
 
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder};
-use ixc_ir::plan::RopeStyle;
 
 use crate::blocks;
 use crate::catalogue::{Row, row};

@@ -4,16 +4,15 @@
 //! for each position. The position is `16 * block + lane`, because the key cache keeps 16 positions
 //! side by side.
 
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, KernelBuilder, Op, Type, ValueId, VarId};
-use ixc_ir::plan::{KEY_LANES, RopeStyle};
+use ixc_ir::plan::KEY_LANES;
 
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::reference::{Buffers, Mismatch};
 use crate::rms;
-use crate::text::{Bits, Words, words};
+use crate::text::Bits;
 use crate::vectors::for_vectors;
-
-words! { RopeStyle { Norm "norm", Neox "neox" } }
 
 /// Returns the parts of a kernel's name for a rotation: its style, and the suffix of a norm of the
 /// heads.

@@ -1,8 +1,9 @@
 //! Multiplication of a row by a factor of its position, which sharpens queries of far positions.
 //! The factors are in a table (`plan::RopeTable` whose pair does not rotate).
 
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
-use ixc_ir::plan::{KEY_LANES, RopeStyle};
+use ixc_ir::plan::KEY_LANES;
 
 use crate::blocks;
 use crate::catalogue::{Row, row};

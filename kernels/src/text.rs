@@ -25,6 +25,7 @@ use std::fmt;
 
 use ixc_failure::Class;
 use ixc_ir::format::{FORMATS, Format};
+use ixc_ir::graph::attrs::{Activation, RopeStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::{KINDS, KernelSpec};
@@ -501,6 +502,29 @@ macro_rules! words {
     };
 }
 pub(crate) use words;
+
+/// Writes and reads the words of graph IR as values of fields.
+macro_rules! graph_words {
+    ($($type:ident),*) => { $(
+        impl Value for $type {
+            const KIND: FieldKind = FieldKind::Word($type::WORDS);
+
+            fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, " {name}={}", self.word())
+            }
+
+            fn read(text: Option<&str>) -> Option<$type> {
+                $type::from_word(text?)
+            }
+
+            fn expected() -> String {
+                $type::WORDS.join("|")
+            }
+        }
+    )* };
+}
+
+graph_words!(Activation, RopeStyle);
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,10 @@
 //! gives, and only one band writes each byte.
 
 use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::Activation;
 use ixc_ir::kernel::{Buffer, Kernel, interpret};
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::{Activation, KernelSpec, MatmulStrategy, Pace, Swiglu, generate};
+use ixc_kernels::{KernelSpec, MatmulStrategy, Pace, Swiglu, generate};
 use ixc_targets::Target;
 
 /// Contents of the results before a kernel runs, in two runs. A byte that is equal after both runs

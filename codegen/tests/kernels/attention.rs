@@ -1,7 +1,7 @@
 //! Attention: over a cache, in parts, by tiles, with windows, sinks, slopes and chosen entries.
 
 use ixc_ir::format::Format;
-use ixc_ir::plan::RopeStyle;
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_kernels::{
     Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow, Bits, Cache, Heads, RopeAppend,
     Scores,

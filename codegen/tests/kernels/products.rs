@@ -2,7 +2,8 @@
 
 use ixc_codegen::x64;
 use ixc_ir::format::{FORMATS, Format};
-use ixc_kernels::{Activation, Combine, Linear, MatmulStrategy, Pace, Pack, ScaleBy, Swiglu, generate};
+use ixc_ir::graph::attrs::Activation;
+use ixc_kernels::{Combine, Linear, MatmulStrategy, Pace, Pack, ScaleBy, Swiglu, generate};
 use ixc_targets::Target;
 
 use crate::ODD;

@@ -2,12 +2,12 @@
 //! it counts.
 
 use ixc_ir::format::{FORMATS, Format};
+use ixc_ir::graph::attrs::{Activation, RopeStyle};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
-use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather,
-    Heads, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads,
-    Route, Score, Scores, Softmax, SumSquares, Swiglu, generate,
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather, Heads,
+    KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
+    Score, Scores, Softmax, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 

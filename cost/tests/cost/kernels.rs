@@ -3,7 +3,7 @@
 use ixc_codegen::x64;
 use ixc_cost::{self as cost, LoopReport, Report};
 use ixc_ir::format::{Codec, FORMATS, Float, Format};
-use ixc_ir::plan::RopeStyle;
+use ixc_ir::graph::attrs::RopeStyle;
 use ixc_kernels::{
     AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather, Heads,
     KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,

@@ -228,7 +228,7 @@ fn rope_table_buffer_must_have_the_exact_size() {
         let mut d = chain("tiny", &[(1, 0), (3, 0)]);
         d.kernels.push(kernel("rotate", &ROTATE.replace("SIZE", size).replace("%table : read", kind)));
         d.ropes.push(ixc_ir::plan::RopeTable {
-            style: ixc_ir::plan::RopeStyle::Norm,
+            style: ixc_ir::graph::attrs::RopeStyle::Norm,
             frequencies: vec![1.0; 2],
             ..ixc_ir::plan::RopeTable::still()
         });

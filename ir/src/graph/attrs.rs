@@ -10,16 +10,21 @@
 //! Invariant: `from_op(op).attrs()` equals the op's attributes of these names, in the op table's
 //! order.
 
+use serde::{Deserialize, Serialize};
+
 use super::Op;
 use super::attr::Attr;
 use crate::ngram::Hash;
 
-/// Elements of a head that RoPE rotates together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Elements of a head that RoPE rotates together, and the layout of a rotary table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RopeStyle {
-    /// Elements `2i` and `2i + 1`.
+    /// Elements `2i` and `2i + 1`. A row of the table is `dims` cosines, each twice, then `dims`
+    /// sines, each as `-s, s`.
     Norm,
-    /// Elements `i` and `i + dims / 2`.
+    /// Elements `i` and `i + dims / 2`. A row of the table is `dims / 2` cosines, then `dims / 2`
+    /// sines.
     Neox,
 }
 
@@ -71,7 +76,7 @@ impl RouteScore {
 pub const SPARSE_MIXER_NEAR: f64 = 0.02;
 
 /// Activation function of the gate in a gated linear unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`: SwiGLU.
     Silu,

@@ -40,7 +40,7 @@ use crate::derived::Derived;
 pub use choice::{CHOSEN_BLOCK, Choice, Chosen};
 pub use dim::{DimError, DimExpr, DimInput};
 pub use output::{ExpertLayer, HiddenRows, NOBODY, Output, Pooling};
-pub use rope::{LongFrequencies, RopeStyle, RopeTable, Temperature};
+pub use rope::{LongFrequencies, RopeTable, Temperature};
 pub use state::{State, StateField};
 pub use task::{Arg, Bands, Leaves, RowAxis, Split, Step, Task, Variant};
 pub use weight::{PlanWeight, WeightFile};

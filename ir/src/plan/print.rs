@@ -12,8 +12,8 @@
 use std::fmt::Write;
 
 use super::{
-    Choice, Chosen, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RopeStyle, RowAxis,
-    RowCount, Source, State, Step, Task, Temperature, WeightFile,
+    Choice, Chosen, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RowAxis, RowCount, Source,
+    State, Step, Task, Temperature, WeightFile,
 };
 
 /// Returns the plan's text. `name` returns the name of a kernel.
@@ -57,10 +57,7 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
         }
     }
     for (i, rope) in plan.ropes.iter().enumerate() {
-        let style = match rope.style {
-            RopeStyle::Norm => "norm",
-            RopeStyle::Neox => "neox",
-        };
+        let style = rope.style.word();
         write!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
         if let Some(long) = &rope.long {
             write!(out, ", others in contexts beyond {}", long.beyond)?;

@@ -2,17 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Layout of a rotary table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum RopeStyle {
-    /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines,
-    /// each as `-s, s`.
-    Norm,
-    /// Pairs are half a rotation apart. A row of the table is `dims / 2` cosines, then `dims / 2`
-    /// sines.
-    Neox,
-}
+use crate::graph::attrs::RopeStyle;
 
 impl RopeStyle {
     /// Bytes of a table row for `dims` rotated elements.

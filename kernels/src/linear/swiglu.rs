@@ -3,6 +3,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
+use ixc_ir::graph::attrs::Activation;
 use ixc_ir::kernel::{Address, Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimInput;
 
@@ -14,7 +15,7 @@ use super::{
 use crate::buffer_offset::BufferOffset;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::gated::{Activation, Gate};
+use crate::gated::Gate;
 use crate::generate::{GenerateError, Vectors, check, check_word};
 use crate::quantise;
 use crate::quantise::Values;

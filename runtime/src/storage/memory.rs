@@ -480,7 +480,8 @@ impl Inputs {
 
 #[cfg(test)]
 mod tests {
-    use ixc_ir::plan::{LongFrequencies, RopeStyle, Temperature};
+    use ixc_ir::graph::attrs::RopeStyle;
+    use ixc_ir::plan::{LongFrequencies, Temperature};
 
     use super::*;
 

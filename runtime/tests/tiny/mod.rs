@@ -2,14 +2,14 @@
 //! step, source and input.
 
 use ixc_kernels::{
-    Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, Heads, KernelSpec,
-    Linear, MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Scores, Softmax, Swiglu, blocks,
-    generate,
+    Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, Heads, KernelSpec, Linear,
+    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Scores, Softmax, Swiglu, blocks, generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{Activation, RopeStyle};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::*;
 use ixc_targets::Target;

@@ -22,7 +22,7 @@ use ixc_kernels::{
     self as kernels, AppendPlaces, Bits, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend,
 };
 
-use super::rotation::{Rotation, plan_style, rope_args};
+use super::rotation::{Rotation, rope_args};
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, Rows, ScheduleError};
 use super::{attend, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         let (table, style, dims, norm) = match &rope {
             Some(rope) => {
                 let table = self.rope_table(Rotation::each(rope), op)?;
-                (table, plan_style(rope.style), rope.dims, self.opt_weight(op, "norm"))
+                (table, rope.style, rope.dims, self.opt_weight(op, "norm"))
             }
             None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
             None => {

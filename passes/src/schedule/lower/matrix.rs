@@ -13,11 +13,11 @@
 //! of the columns above.
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{self, GateAttrs};
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{Arg, BufferId, Source};
 use ixc_kernels::tiling::{PartPlace, RowTiles, TilingError, Use};
-use ixc_kernels::{Activation, Bits, KernelSpec, Linear, MatmulStrategy, Pace};
+use ixc_kernels::{Bits, KernelSpec, Linear, MatmulStrategy, Pace};
 
 use super::{ArenaRows, Lowering, Rows, ScheduleError};
 use crate::draft::{fit, part_bytes, row_bytes};
@@ -57,16 +57,6 @@ pub(super) struct Gate {
 /// Returns the gating of an op with the attributes of a gated linear unit.
 pub(super) fn gate(op: &Op) -> Gate {
     let GateAttrs { act, limit, shift, bend } = GateAttrs::from_op(op);
-    let act = match act {
-        attrs::Activation::Silu => Activation::Silu,
-        attrs::Activation::Gelu => Activation::Gelu,
-        attrs::Activation::QuickGelu => Activation::QuickGelu,
-        attrs::Activation::Relu => Activation::Relu,
-        attrs::Activation::ReluSquared => Activation::ReluSquared,
-        attrs::Activation::GeluErf => Activation::GeluErf,
-        attrs::Activation::LimitedSilu => Activation::LimitedSilu,
-        attrs::Activation::BentSilu => Activation::BentSilu,
-    };
     let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::of(x));
     Gate { act, limit: other_than_0(limit), shift: other_than_0(shift), bend: other_than_0(bend) }
 }

@@ -6,10 +6,10 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{self, RopeAttrs, TemperatureAttrs};
+use ixc_ir::graph::attrs::{RopeAttrs, TemperatureAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
-use ixc_ir::plan::{Input, LongFrequencies, RopeStyle, RopeTable, Source, Temperature};
+use ixc_ir::plan::{Input, LongFrequencies, RopeTable, Source, Temperature};
 use ixc_kernels::{self as kernels, Bits, RopeHeads};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, ScheduleError};
@@ -69,7 +69,7 @@ impl Lowering<'_> {
             heads: fit("heads", heads)?,
             d: fit("elements of a head", d)?,
             dims: fit("rotated elements", rope.dims)?,
-            style: plan_style(rope.style),
+            style: rope.style,
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
         self.by_rows(name.to_string(), y.rows, 1, spec, &[], args)?;
@@ -132,8 +132,7 @@ impl Lowering<'_> {
             }),
             None => None,
         };
-        let style = plan_style(rope.style);
-        self.add_rope(RopeTable { style, frequencies, magnitude, every, back, long, temperature: None })
+        self.add_rope(RopeTable { style: rope.style, frequencies, magnitude, every, back, long, temperature: None })
     }
 
     pub(super) fn add_rope(&mut self, table: RopeTable) -> Result<u32, ScheduleError> {
@@ -159,14 +158,6 @@ impl Lowering<'_> {
         let mut floats = vec![0.0; elements];
         weight.format.dequantise(&bytes, &mut floats);
         Ok(floats)
-    }
-}
-
-/// Returns the style of a rotary table.
-pub(super) fn plan_style(style: attrs::RopeStyle) -> RopeStyle {
-    match style {
-        attrs::RopeStyle::Norm => RopeStyle::Norm,
-        attrs::RopeStyle::Neox => RopeStyle::Neox,
     }
 }
 
