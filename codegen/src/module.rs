@@ -28,6 +28,7 @@ use std::marker::PhantomData;
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
+use ixc_ir::kernel::call::{CallError, check_buffer_count, check_dims};
 use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
@@ -57,28 +58,9 @@ pub enum ArgumentError {
         /// Number of kernels in the module.
         kernels: usize,
     },
-    /// Wrong number of dims or buffers.
-    #[error("found {found} {what}; the kernel has {expected}")]
-    Count {
-        /// `dims` or `buffers`.
-        what: &'static str,
-        /// The number given.
-        found: usize,
-        /// The number that the kernel has.
-        expected: usize,
-    },
-    /// A dim is outside its range.
-    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
-    Dim {
-        /// Name of the dim.
-        name: String,
-        /// The given value.
-        value: i64,
-        /// Smallest allowed value.
-        lo: i64,
-        /// Largest allowed value.
-        hi: i64,
-    },
+    /// Wrong numbers of arguments, or a dim outside its range.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// A buffer is too small.
     #[error("buffer %{name} has {found} bytes; with these dims it must have {expected}")]
     Buffer {
@@ -281,17 +263,8 @@ pub fn check_arguments(
     dim_values: &[i64],
     buffer_bytes: &[&[u8]],
 ) -> Result<(), ArgumentError> {
-    if dims.len() != dim_values.len() {
-        return Err(ArgumentError::Count { what: "dims", found: dim_values.len(), expected: dims.len() });
-    }
-    if buffers.len() != buffer_bytes.len() {
-        return Err(ArgumentError::Count { what: "buffers", found: buffer_bytes.len(), expected: buffers.len() });
-    }
-    for (dim, &value) in dims.iter().zip(dim_values) {
-        if !(dim.lo..=dim.hi).contains(&value) {
-            return Err(ArgumentError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
-        }
-    }
+    check_dims(dims, dim_values)?;
+    check_buffer_count(buffers, buffer_bytes.len())?;
     // No buffer is large enough if the size overflows.
     let evaluate = |affine: &Affine| {
         affine.evaluate(|atom| match atom {
@@ -364,9 +337,12 @@ mod tests {
             let error = module.run_checked(0, &[2], &mut [ids([0, 0]), x.clone(), vec![0; 63]]).unwrap_err();
             assert_eq!(error, ArgumentError::Buffer { name: "y".into(), found: 63, expected: 64 });
             let error = module.run_checked(0, &[101], &mut good).unwrap_err();
-            assert_eq!(error, ArgumentError::Dim { name: "n".into(), value: 101, lo: 0, hi: 100 });
+            assert_eq!(
+                error,
+                ArgumentError::Call(CallError::DimRange { name: "n".into(), found: 101, lo: 0, hi: 100 })
+            );
             let error = module.run_checked(0, &[], &mut good).unwrap_err();
-            assert_eq!(error, ArgumentError::Count { what: "dims", found: 0, expected: 1 });
+            assert_eq!(error, ArgumentError::Call(CallError::DimCount { found: 0, expected: vec!["n".into()] }));
             let error = module.run_checked(1, &[], &mut good).unwrap_err();
             assert_eq!(error, ArgumentError::Kernel { kernel: 1, kernels: 1 });
         }

@@ -3,7 +3,8 @@
 use std::fmt::{Display, Formatter, Result as FmtResult};
 
 use iced_x86::{Formatter as _, Instruction, IntelFormatter};
-use ixc_ir::kernel::{Affine, Atom, Kernel};
+use ixc_ir::kernel::call::{CallError, check_dims};
+use ixc_ir::kernel::{Affine, Atom, Dim, Kernel};
 use serde::Serialize;
 
 use ixc_codegen::line::Line;
@@ -29,9 +30,9 @@ pub struct Report {
     pub loops: Vec<LoopReport>,
     /// Cost of the code outside of all loops.
     pub outside: Block,
-    /// Names and ranges of the dims, in order.
+    /// The dims, in order.
     #[serde(skip)]
-    dims: Vec<(String, i64, i64)>,
+    dims: Vec<Dim>,
 }
 
 /// An instruction without a class, or with a class that the model lacks.
@@ -129,7 +130,7 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
         unknown,
         loops,
         outside,
-        dims: kernel.dims.iter().map(|dim| (dim.name.clone(), dim.lo, dim.hi)).collect(),
+        dims: kernel.dims.clone(),
     }
 }
 
@@ -142,26 +143,9 @@ fn describe(instruction: &Instruction) -> Unknown {
 /// Reasons why the whole kernel has no cost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WholeError {
-    /// The number of dims is wrong.
-    #[error("found {found} dims; the kernel has {}: {}", expected.len(), expected.join(", "))]
-    Count {
-        /// The number given.
-        found: usize,
-        /// Names of the kernel's dims.
-        expected: Vec<String>,
-    },
-    /// A dim is outside its range.
-    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
-    Dim {
-        /// Name of the dim.
-        name: String,
-        /// The given value.
-        value: i64,
-        /// Smallest allowed value.
-        lo: i64,
-        /// Largest allowed value.
-        hi: i64,
-    },
+    /// A wrong number of dims, or a dim outside its range.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// A loop of the code comes from no loop of the kernel IR.
     #[error("the loop at offset {start:#x} comes from no loop of the kernel, so its trip count is unknown")]
     Trip {
@@ -223,15 +207,7 @@ impl Report {
     /// # Errors
     /// If the dims are not valid for the kernel, or a loop's trip count is unknown.
     pub fn whole(&self, dims: &[i64]) -> Result<Whole, WholeError> {
-        if dims.len() != self.dims.len() {
-            let expected = self.dims.iter().map(|(name, ..)| format!("%{name}")).collect();
-            return Err(WholeError::Count { found: dims.len(), expected });
-        }
-        for ((name, lo, hi), &value) in self.dims.iter().zip(dims) {
-            if !(*lo..=*hi).contains(&value) {
-                return Err(WholeError::Dim { name: name.clone(), value, lo: *lo, hi: *hi });
-            }
-        }
+        check_dims(&self.dims, dims)?;
         let outside_drained = self.outside.cycles.max(f64::from(self.outside.critical_path));
         let mut out = Whole {
             dims: dims.to_vec(),

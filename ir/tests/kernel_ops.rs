@@ -3,7 +3,7 @@
 
 use ixc_ir::kernel::interpret::{self, InterpretError};
 use ixc_ir::kernel::op::{Memory, OPS};
-use ixc_ir::kernel::{BufferKind, Elem, Imm, Inst, KernelBuilder, Op, Stmt, Type};
+use ixc_ir::kernel::{BufferKind, CallError, Elem, Imm, Inst, KernelBuilder, Op, Stmt, Type};
 
 const NAN: u32 = 0x7fc0_0000;
 const INF: f32 = f32::INFINITY;
@@ -492,14 +492,12 @@ fn memory_ops_touch_exactly_their_bytes() {
     expected[16..32].copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 1, 2, 10, 0, 0, 0]);
     assert_eq!(run(2, &[1, 0], 13), Ok(expected));
     assert_eq!(run(0, &[], 3), Ok(vec![0xee; 40]), "a loop may run no time");
-    assert!(matches!(run(10, &[0; 10], 100), Err(InterpretError::DimRange { found: 10, .. })));
+    assert!(matches!(run(10, &[0; 10], 100), Err(InterpretError::Call(CallError::DimRange { found: 10, .. }))));
     assert!(matches!(run(2, &[1, 0], 12), Err(InterpretError::BufferSize { expected: 13, found: 12, .. })));
     assert!(matches!(run(2, &[1, 2], 13), Err(InterpretError::IndexValue { found: 2, below: 2, offset: 4, .. })));
-    assert!(matches!(interpret::run(&kernel, &[], &mut []), Err(InterpretError::DimCount { expected: 1, found: 0 })));
-    assert!(matches!(
-        interpret::run(&kernel, &[1], &mut []),
-        Err(InterpretError::BufferCount { expected: 3, found: 0 })
-    ));
+    let call = |dims: &[i64]| interpret::run(&kernel, dims, &mut []);
+    assert!(matches!(call(&[]), Err(InterpretError::Call(CallError::DimCount { found: 0, .. }))));
+    assert!(matches!(call(&[1]), Err(InterpretError::Call(CallError::BufferCount { found: 0, .. }))));
 }
 
 #[test]

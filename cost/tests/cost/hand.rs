@@ -3,7 +3,7 @@
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::line::Line;
 use ixc_cost::{self as cost, Block, Bound, Report, WholeError};
-use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+use ixc_ir::kernel::{CallError, Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 
 const COUNTERS: [Register; 2] = [Register::RCX, Register::RDX];
@@ -282,8 +282,8 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
     // No iteration at all: what is left is outside.
     assert_eq!(report.whole(&[0]).unwrap().cycles, report.outside.cycles);
 
-    assert_eq!(report.whole(&[]), Err(WholeError::Count { found: 0, expected: vec!["%n".into()] }));
-    let outside = WholeError::Dim { name: "n".into(), value: 101, lo: 0, hi: 100 };
+    assert_eq!(report.whole(&[]), Err(CallError::DimCount { found: 0, expected: vec!["n".into()] }.into()));
+    let outside = CallError::DimRange { name: "n".into(), found: 101, lo: 0, hi: 100 }.into();
     assert_eq!(report.whole(&[101]), Err(outside));
     let strange = analyse(&[Part::Loop(9, vec![Part::Code(fmas(1))])], "haswell");
     assert_eq!((strange.loops[0].label.as_str(), strange.whole(&[1])), ("loop", Err(WholeError::Trip { start: 0 })));

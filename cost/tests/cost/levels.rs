@@ -3,7 +3,7 @@
 use ixc_codegen::x64;
 use ixc_cost::memory::{Levels, LevelsError, Start, levels};
 use ixc_cost::{self as cost, WholeError, analyse};
-use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+use ixc_ir::kernel::{CallError, Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 use ixc_targets::memory::{Level, line_load};
 
@@ -119,7 +119,10 @@ fn uncountable_kernels_are_refused_with_a_reason() {
         of(&[1 << 30], &[]),
         "cannot simulate the caches: the kernel touches 4294967296 lines for these dims; the limit is 268435456"
     );
-    assert!(matches!(counted(&copy(64), "zen4", &[], &[]), Err(LevelsError::Whole(WholeError::Count { .. }))));
+    assert!(matches!(
+        counted(&copy(64), "zen4", &[], &[]),
+        Err(LevelsError::Whole(WholeError::Call(CallError::DimCount { .. })))
+    ));
     // With no iterations, only the cycles outside of loops remain.
     let none = counted(&copy(64), "zen4", &[0], &[]).unwrap();
     assert_eq!((none.traffic.len(), none.slowdown), (0, 1.0));

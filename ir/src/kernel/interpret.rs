@@ -19,6 +19,7 @@ mod vector;
 
 use half::f16;
 
+use super::call::{CallError, check_buffer_count, check_dims};
 use super::verify::{self, VerifyError};
 use super::*;
 use arithmetic::{
@@ -40,34 +41,9 @@ pub enum InterpretError {
     /// A malformed kernel.
     #[error(transparent)]
     Malformed(#[from] VerifyError),
-    /// A wrong number of dims.
-    #[error("kernel takes {expected} dims, found {found}")]
-    DimCount {
-        /// Number in the kernel.
-        expected: usize,
-        /// Number from the caller.
-        found: usize,
-    },
-    /// A dim outside its range.
-    #[error("dim %{name} must be in {lo}..={hi}, found {found}")]
-    DimRange {
-        /// The dim.
-        name: String,
-        /// Smallest value.
-        lo: i64,
-        /// Largest value.
-        hi: i64,
-        /// Value from the caller.
-        found: i64,
-    },
-    /// A wrong number of buffers.
-    #[error("kernel takes {expected} buffers, found {found}")]
-    BufferCount {
-        /// Number in the kernel.
-        expected: usize,
-        /// Number from the caller.
-        found: usize,
-    },
+    /// Wrong numbers of arguments, or a dim outside its range.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// A buffer that is smaller than its declaration.
     #[error("buffer %{name} must have {expected} bytes, found {found}")]
     BufferSize {
@@ -139,10 +115,8 @@ impl InterpretError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
+            InterpretError::Call(error) => error.class(),
             InterpretError::Malformed(_)
-            | InterpretError::DimCount { .. }
-            | InterpretError::DimRange { .. }
-            | InterpretError::BufferCount { .. }
             | InterpretError::BufferSize { .. }
             | InterpretError::OutOfBounds { .. }
             | InterpretError::Forbidden { .. }
@@ -190,17 +164,8 @@ impl BufferKind {
 /// The first fault of the caller or the kernel. Buffers then keep all earlier writes.
 pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), InterpretError> {
     verify::structure(kernel)?;
-    if dims.len() != kernel.dims.len() {
-        return Err(InterpretError::DimCount { expected: kernel.dims.len(), found: dims.len() });
-    }
-    for (dim, &found) in kernel.dims.iter().zip(dims) {
-        if !(dim.lo..=dim.hi).contains(&found) {
-            return Err(InterpretError::DimRange { name: dim.name.clone(), lo: dim.lo, hi: dim.hi, found });
-        }
-    }
-    if buffers.len() != kernel.buffers.len() {
-        return Err(InterpretError::BufferCount { expected: kernel.buffers.len(), found: buffers.len() });
-    }
+    check_dims(&kernel.dims, dims)?;
+    check_buffer_count(&kernel.buffers, buffers.len())?;
     let mut machine = Machine {
         kernel,
         dims,

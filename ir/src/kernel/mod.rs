@@ -24,6 +24,7 @@
 //! | [`op`] | the op table: mnemonic, operands, type rule, one line of documentation |
 //! | [`affine`] | affine expressions over loop variables and dims |
 //! | [`builder`] | construction of kernels in Rust |
+//! | [`call`] | the check of a call's dims, and of its number of buffers |
 //! | [`interpret`] | the reference interpreter: the definition of every op |
 //! | [`number`] | canonical numbering of values |
 //! | [`parse`], [`mod@print`] | the text form |
@@ -36,6 +37,7 @@
 
 pub mod affine;
 pub mod builder;
+pub mod call;
 mod depth;
 pub mod interpret;
 pub mod number;
@@ -50,6 +52,7 @@ use serde::{Deserialize, Serialize};
 
 pub use affine::{Affine, Atom};
 pub use builder::KernelBuilder;
+pub use call::CallError;
 pub use op::{Op, QUARTERS};
 
 /// Element type of a vector or a tile.

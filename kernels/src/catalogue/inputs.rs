@@ -11,6 +11,7 @@ use ixc_ir::cache::Codes;
 use ixc_ir::format::requantise::requantise;
 use ixc_ir::format::{Codec, Float, Format, packed};
 use ixc_ir::graph::quantise::{quantise, quantise_rows};
+use ixc_ir::kernel::call::{CallError, check_dims};
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
 use ixc_ir::random::Random;
 
@@ -27,26 +28,9 @@ pub const MAX_BYTES: u64 = 2 << 30;
 /// Why no inputs can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
-    /// The number of dims differs from the kernel's.
-    #[error("found {found} dims; the kernel has {expected}")]
-    Count {
-        /// Number of dims given.
-        found: usize,
-        /// Number of dims of the kernel.
-        expected: usize,
-    },
-    /// A dim outside its range.
-    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
-    Dim {
-        /// Name of the dim.
-        name: String,
-        /// Value of the dim.
-        value: i64,
-        /// Min value.
-        lo: i64,
-        /// Max value.
-        hi: i64,
-    },
+    /// A wrong number of dims, or a dim outside its range.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// The buffers exceed the memory limit.
     #[error("the buffers need more than {most} bytes; use smaller sizes or fewer rows")]
     TooLarge {
@@ -67,10 +51,8 @@ impl InputError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            InputError::Count { .. }
-            | InputError::Dim { .. }
-            | InputError::TooLarge { .. }
-            | InputError::NoIndex { .. } => Class::Data,
+            InputError::Call(error) => error.class(),
+            InputError::TooLarge { .. } | InputError::NoIndex { .. } => Class::Data,
         }
     }
 }
@@ -98,14 +80,7 @@ pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
 /// # Errors
 /// If the dims do not fit the kernel, or the buffers together are larger than [`MAX_BYTES`].
 pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
-    if kernel.dims.len() != dims.len() {
-        return Err(InputError::Count { found: dims.len(), expected: kernel.dims.len() });
-    }
-    for (dim, &value) in kernel.dims.iter().zip(dims) {
-        if !(dim.lo..=dim.hi).contains(&value) {
-            return Err(InputError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
-        }
-    }
+    check_dims(&kernel.dims, dims)?;
     let mut left = MAX_BYTES;
     let sizes = kernel.buffers.iter().map(|buffer| {
         let size = evaluate(&buffer.size, dims).map_or(u64::MAX, |size| size.max(0).unsigned_abs());
@@ -376,8 +351,8 @@ mod tests {
 }";
         let kernel = ixc_ir::kernel::parse::parse(text).unwrap();
         let error = |dims: &[i64]| fill(&kernel, None, dims, 0).unwrap_err();
-        assert_eq!(error(&[]), InputError::Count { found: 0, expected: 1 });
-        assert_eq!(error(&[-1]), InputError::Dim { name: "n".into(), value: -1, lo: 0, hi: 1 << 31 });
+        assert_eq!(error(&[]), CallError::DimCount { found: 0, expected: vec!["n".into()] }.into());
+        assert_eq!(error(&[-1]), CallError::DimRange { name: "n".into(), found: -1, lo: 0, hi: 1 << 31 }.into());
         assert_eq!(error(&[1 << 31]), InputError::TooLarge { most: MAX_BYTES });
         assert_eq!(error(&[0]), InputError::NoIndex { name: "ids".into(), below: 0 });
         assert_eq!(fill(&kernel, None, &[1], 0).unwrap()[0], [0; 4]);
