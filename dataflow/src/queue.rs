@@ -167,19 +167,20 @@ impl<E: Copy> Queue<E> {
 
 #[cfg(test)]
 mod tests {
+    use ixc_ir::random::Random;
+
     use super::*;
 
     #[test]
     fn events_are_ordered_by_time_then_insertion() {
         let mut queue = Queue::default();
-        let mut random = 7u64;
+        let mut random = Random::new(7);
         let mut waiting: Vec<(u64, u64)> = Vec::new();
         let (mut number, mut last) = (0, 0);
         for round in 0..20_000 {
             for _ in 0..(round % 3) {
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let far = if random >> 60 == 0 { 100_000 } else { 300 };
-                let at = queue.now() + (random >> 33) % far;
+                let far = if random.once_in(16) { 100_000 } else { 300 };
+                let at = queue.now() + random.below(far);
                 queue.push(at, number);
                 waiting.push((at, number));
                 number += 1;

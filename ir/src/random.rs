@@ -1,5 +1,13 @@
 //! Pseudorandom numbers for inputs of kernels, draws of experts and tests.
 
+/// Mixes the bits of a number, so that each bit of the result depends on all bits (the finaliser of
+/// SplitMix64).
+pub fn mix(number: u64) -> u64 {
+    let z = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 /// SplitMix64 generator: small, seeded, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -13,10 +21,7 @@ impl Random {
     /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// Returns a number in `0..n`; `n` must not be 0.

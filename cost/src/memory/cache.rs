@@ -13,6 +13,7 @@
 //!                                 so some sets have more lines than ways
 //! ```
 
+use ixc_ir::random::mix;
 use ixc_targets::memory::{CacheShape, LINE, Level, Memory, PAGE, ThirdLevel};
 
 /// Lines of a page.
@@ -67,8 +68,8 @@ impl Cache {
     fn set(&mut self, line: u64) -> &mut [u64] {
         let at = match self.index {
             Index::InPage => line,
-            Index::Physical => hash(line / PAGE_LINES).wrapping_mul(PAGE_LINES).wrapping_add(line % PAGE_LINES),
-            Index::Hashed => hash(line),
+            Index::Physical => mix(line / PAGE_LINES).wrapping_mul(PAGE_LINES).wrapping_add(line % PAGE_LINES),
+            Index::Hashed => mix(line),
         };
         let first = (at % self.sets) as usize * self.ways;
         &mut self.lines[first..first + self.ways]
@@ -100,13 +101,6 @@ impl Cache {
         let gone = std::mem::replace(&mut set[0], line.pack());
         (gone != EMPTY).then(|| Line::unpack(gone))
     }
-}
-
-/// Mixes the bits of a number, so that its lowest bits are nearly random (the end of SplitMix64).
-pub(super) fn hash(mut number: u64) -> u64 {
-    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }
 
 /// The caches of a core.

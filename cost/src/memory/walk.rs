@@ -7,10 +7,9 @@
 
 use ixc_ir::kernel::op::Memory as OpMemory;
 use ixc_ir::kernel::{Address, Affine, Atom, BufferKind, Imm, Inst, Kernel, Stmt};
+use ixc_ir::random::mix;
 use ixc_targets::memory::{LINE, PAGE};
 use serde::Serialize;
-
-use super::cache::hash;
 
 /// Address of the first buffer: far from 0, because a prefetch may access memory before a buffer.
 const FIRST: u64 = 1 << 44;
@@ -178,7 +177,7 @@ fn visit(steps: &[Step], vars: &mut [i64], visitor: &mut impl Visitor) {
             Step::Index { access, var, below } => {
                 let at = access.at.of(vars);
                 access.visit(at, visitor);
-                vars[*var] = (hash(at) % below) as i64;
+                vars[*var] = (mix(at) % below) as i64;
             }
             Step::Loop(inner) => {
                 visitor.enter(inner.statement, inner.trip);

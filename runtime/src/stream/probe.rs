@@ -32,6 +32,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ixc_ir::random::Random;
+
 use super::StreamError;
 use super::backend::{AGAIN, Backend, Completion, INTERRUPTED, INVALID, Read};
 use super::drive::{self, Choice};
@@ -195,7 +197,7 @@ pub(super) fn rates(
     }
     let depths: Vec<usize> = options.depths.iter().map(|depth| (*depth).clamp(1, 1024)).collect();
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); depths.len()];
-    let mut sampler = Sampler { backend, queue, options, random: options.seed | 1, bytes: 0, last: (0, 0) };
+    let mut sampler = Sampler { backend, queue, options, random: Random::new(options.seed), bytes: 0, last: (0, 0) };
     let begun = now();
     for round in 0..options.rounds.max(1) {
         for step in 0..depths.len() {
@@ -226,7 +228,7 @@ struct Sampler<'a> {
     backend: &'a mut dyn Backend,
     queue: &'a Queue,
     options: &'a Options,
-    random: u64,
+    random: Random,
     /// Bytes read so far.
     bytes: u64,
     /// The last offset, and the number of reads still to come at adjacent offsets.
@@ -330,12 +332,8 @@ impl Sampler<'_> {
             self.last = (after, left - 1);
             return after;
         }
-        // xorshift64*.
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
         let pages = (self.queue.files().bytes(0) - self.options.chunk) / PAGE + 1;
-        let high = u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(pages);
+        let high = u128::from(self.random.bits()) * u128::from(pages);
         let offset = (high >> 64) as u64 * PAGE;
         self.last = (offset, self.options.adjacent_reads.saturating_sub(1));
         offset

@@ -1,4 +1,7 @@
-//! xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64.
+//! xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64 ([`ixc_ir::random`]).
+//!
+//! Sampling keeps this generator, although [`ixc_ir::random`] draws everything else: users store
+//! seeds, and a seed must give the same text in every version.
 
 /// The generator xoshiro256**.
 #[derive(Clone, Debug)]
