@@ -6,7 +6,7 @@ use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
 use ixc_kernels::{AttentionCombine, AttentionPart, Heads, KernelSpec, RopeAppend, RopeHeads};
 use ixc_passes::draft::{What, fit, row_bytes};
 use ixc_passes::error::ScheduleError;
-use ixc_passes::schedule::bind::{KernelChoice, Named, Parts};
+use ixc_passes::schedule::bind::{KernelChoice, NamedArg, Parts, bind};
 
 use super::cut::{TaskCutter, WholeTask, part};
 
@@ -15,9 +15,9 @@ const ANGLES: [&str; 3] = ["block", "lane", "table"];
 
 impl TaskCutter<'_> {
     /// Returns those of a task's arguments that have these names.
-    fn named_args(&mut self, whole: &WholeTask<'_>, names: &[&'static str]) -> Result<Vec<Named>, ScheduleError> {
+    fn named_args(&mut self, whole: &WholeTask<'_>, names: &[&'static str]) -> Result<Vec<NamedArg>, ScheduleError> {
         let found = names.iter().filter_map(|name| whole.optional(name).map(|arg| (*name, arg)));
-        found.map(|(name, arg)| Ok((name, self.arg(arg)?))).collect()
+        found.map(|(name, arg)| Ok(bind(name, self.arg(arg)?))).collect()
     }
 
     /// Cuts a rotation into single heads.
@@ -25,7 +25,7 @@ impl TaskCutter<'_> {
         self.replace_buffer(whole.result("y")?)?;
         let column = if spec.heads > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
         let [x, y] = ["x", "y"].map(|name| self.arg(whole.arg(name)?));
-        let mut args = vec![("x", part(&x?, 0, column)), ("y", part(&y?, 0, column))];
+        let mut args = vec![bind("x", part(&x?, 0, column)), bind("y", part(&y?, 0, column))];
         args.extend(self.named_args(whole, &["norm"])?);
         args.extend(self.named_args(whole, &ANGLES)?);
         let heads = RopeHeads { heads: 1, ..*spec };
@@ -45,7 +45,7 @@ impl TaskCutter<'_> {
             let width = u64::from(spec.d) * columns;
             let (_, rotated) = self.row(label, rows, Format::F32, width)?;
             let column = if columns > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
-            let mut args = vec![("x", part(&k, 0, column)), ("y", part(&rotated, 0, column))];
+            let mut args = vec![bind("x", part(&k, 0, column)), bind("y", part(&rotated, 0, column))];
             args.extend(self.named_args(whole, &["norm"])?);
             args.extend(self.named_args(whole, &ANGLES)?);
             let RopeAppend { d, dims, style, norm, .. } = *spec;
@@ -55,8 +55,8 @@ impl TaskCutter<'_> {
         }
         let mut args = self.named_args(whole, &["v", "block", "lane", "keys", "values", "rotated"])?;
         let table = self.rope(&still)?;
-        args.push(("table", Arg { source: Source::Rope(table), ..whole.arg("table")?.clone() }));
-        args.push(("k", k));
+        args.push(bind("table", Arg { source: Source::Rope(table), ..whole.arg("table")?.clone() }));
+        args.push(bind("k", k));
         let dims = fit("rotated elements", still.dims())?;
         let append = RopeAppend { dims, style: still.style, norm: None, ..*spec };
         self.tasks.by_rows(whole.task.label.clone(), axis, columns, append, &[], args)
@@ -96,15 +96,15 @@ impl TaskCutter<'_> {
             let mut args = others.clone();
             for (name, row, head) in [("q", &q, d), ("y", &y, dv)] {
                 let offset = first.saturating_mul(row_bytes(Format::F32, head.into())?);
-                args.push((name, part(row, offset, row.column_stride)));
+                args.push(bind(name, part(row, offset, row.column_stride)));
             }
             if let Some(sinks) = whole.optional("sinks") {
                 let sinks = self.arg(sinks)?;
-                args.push(("sinks", part(&sinks, first * row_bytes(Format::F32, 1)?, sinks.column_stride)));
+                args.push(bind("sinks", part(&sinks, first * row_bytes(Format::F32, 1)?, sinks.column_stride)));
             }
             if let Some(slopes) = whole.optional("slopes") {
                 let slopes = self.arg(slopes)?;
-                args.push(("slopes", part(&slopes, first * row_bytes(Format::F32, 1)?, slopes.column_stride)));
+                args.push(bind("slopes", part(&slopes, first * row_bytes(Format::F32, 1)?, slopes.column_stride)));
             }
             let group = fit("query heads of a key head", together)?;
             let combine = AttentionCombine { group, dv, parts: division.parts };

@@ -12,6 +12,7 @@ use ixc_ir::plan::{Arg, BufferId, DimInput, RowAxis, RowCount, Source};
 use ixc_kernels::{Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Pace, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
+use ixc_passes::schedule::bind::bind;
 use ixc_passes::tile::{parts, weight_parts};
 
 use super::cut::{TaskCutter, WholeTask, part};
@@ -116,14 +117,15 @@ impl TaskCutter<'_> {
         let (product, mul) = if (act, limit, shift) == (Activation::Silu, None, None) {
             let (_, silu) = self.row("silu", rows, Format::F32, n)?;
             let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
-            self.columns("silu", axis, n, elements, map(Elementwise::Silu), &[("a", gate), ("y", silu.clone())])?;
+            let args = [bind("a", gate), bind("y", silu.clone())];
+            self.columns("silu", axis, n, elements, map(Elementwise::Silu), &args)?;
             let (product, mul) = self.row("mul", rows, Format::F32, n)?;
-            let args = [("a", silu), ("b", up), ("y", mul.clone())];
+            let args = [bind("a", silu), bind("b", up), bind("y", mul.clone())];
             self.columns("mul", axis, n, elements, map(Elementwise::Mul), &args)?;
             (product, mul)
         } else {
             let (product, gated) = self.row("gated", rows, Format::F32, n)?;
-            let args = [("gate", gate), ("up", up), ("y", gated.clone())];
+            let args = [bind("gate", gate), bind("up", up), bind("y", gated.clone())];
             self.columns("gated", axis, n, elements, |n| Gated { act, n, limit, shift, bend }.into(), &args)?;
             (product, gated)
         };
@@ -145,9 +147,9 @@ impl TaskCutter<'_> {
         let mut offset = 0;
         for range in ranges {
             let rows = Arg { source: Source::Arena(range), ..whole.arg("x")?.clone() };
-            let mut args = vec![("slot", slot.clone()), ("p", p.clone()), ("x", rows)];
-            args.extend(residual.as_ref().map(|residual| ("residual", part(residual, offset, 0))));
-            args.push(("y", part(&y, offset, 0)));
+            let mut args = vec![bind("slot", slot.clone()), bind("p", p.clone()), bind("x", rows)];
+            args.extend(residual.as_ref().map(|residual| bind("residual", part(residual, offset, 0))));
+            args.push(bind("y", part(&y, offset, 0)));
             let bytes = self.row_bytes(range);
             let spec = Combine { n: fit("elements of a row", bytes / F32_BYTES)?, ..*spec };
             let dims = [("rows", DimInput::Tokens * spec.slots)];
@@ -197,7 +199,7 @@ impl TaskCutter<'_> {
                     let label = format!("{} sum", link.label);
                     let (result, total) = self.row(&label, product.rows, Format::F32, rows)?;
                     let add = |n: u32| Map { function: Elementwise::Add, n }.into();
-                    let args = [("a", sum), ("b", y), ("y", total.clone())];
+                    let args = [bind("a", sum), bind("b", y), bind("y", total.clone())];
                     self.columns(&label, product.axis, rows, tile, add, &args)?;
                     (result, total)
                 }
@@ -219,12 +221,12 @@ impl TaskCutter<'_> {
             let label = if columns.first == 0 { link.label.clone() } else { format!("{} tail", link.label) };
             let (offset, step) = (columns.first * F32_BYTES, columns.tile * F32_BYTES);
             let w = (link.first + columns.first).saturating_mul(row).saturating_add(within);
-            let mut args = vec![("x", x.clone()), ("w", part(&product.w, w, columns.tile.saturating_mul(row)))];
+            let mut args = vec![bind("x", x.clone()), bind("w", part(&product.w, w, columns.tile.saturating_mul(row)))];
             let bias = link.bias.as_ref();
-            args.extend(bias.map(|bias| ("bias", part(bias, link.first * F32_BYTES + offset, step))));
-            args.extend(link.added.as_ref().map(|added| ("residual", part(added, offset, step))));
-            args.push(("y", part(&link.y, offset, step)));
-            args.push(("scratch", scratch()));
+            args.extend(bias.map(|bias| bind("bias", part(bias, link.first * F32_BYTES + offset, step))));
+            args.extend(link.added.as_ref().map(|added| bind("residual", part(added, offset, step))));
+            args.push(bind("y", part(&link.y, offset, step)));
+            args.push(bind("scratch", scratch()));
             let tile = fit("tile", columns.tile)?;
             let spec = Linear {
                 format,

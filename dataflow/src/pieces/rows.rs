@@ -5,7 +5,7 @@ use ixc_ir::plan::{Arg, RowAxis};
 use ixc_kernels::{KernelSpec, Quantise, RmsNorm, RmsNormPiece, SumSquares};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
-use ixc_passes::schedule::bind::Named;
+use ixc_passes::schedule::bind::{NamedArg, bind};
 use ixc_passes::tile::parts;
 
 use super::cut::{TaskCutter, WholeTask, part};
@@ -19,8 +19,8 @@ impl TaskCutter<'_> {
         spec: impl Fn(u32) -> KernelSpec,
     ) -> Result<(), ScheduleError> {
         self.replace_buffer(whole.result("y")?)?;
-        let args = whole.names().into_iter().map(|name| Ok((name, self.arg(whole.arg(name)?)?)));
-        let args = args.collect::<Result<Vec<Named>, ScheduleError>>()?;
+        let args = whole.names().into_iter().map(|name| Ok(bind(name, self.arg(whole.arg(name)?)?)));
+        let args = args.collect::<Result<Vec<NamedArg>, ScheduleError>>()?;
         let elements = self.partition.elements.into();
         self.columns(&whole.task.label, whole.task.rows, n.into(), elements, spec, &args)
     }
@@ -33,11 +33,11 @@ impl TaskCutter<'_> {
         width: u64,
         elements: u64,
         spec: impl Fn(u32) -> KernelSpec,
-        args: &[Named],
+        args: &[NamedArg],
     ) -> Result<(), ScheduleError> {
         for columns in parts(width, elements.clamp(1, width.max(1))) {
             let (offset, step) = (row_bytes(Format::F32, columns.first)?, row_bytes(Format::F32, columns.tile)?);
-            let args = args.iter().map(|(name, arg)| (*name, part(arg, offset, step))).collect();
+            let args = args.iter().map(|NamedArg { name, arg }| bind(name, part(arg, offset, step))).collect();
             let spec = spec(fit("elements of a row", columns.tile)?);
             self.tasks.by_rows(tail(label, columns.first), axis, columns.columns, spec, &[], args)?;
         }
@@ -64,8 +64,8 @@ impl TaskCutter<'_> {
         let elements = (u64::from(self.partition.elements) / block).max(1) * block;
         for columns in parts(width, elements.min(width.max(1))) {
             let args =
-                [(x, "x", Format::F32), (y, "y", out)].map(|(arg, name, format)| -> Result<Named, ScheduleError> {
-                    Ok((name, part(arg, part_bytes(format, columns.first)?, part_bytes(format, columns.tile)?)))
+                [(x, "x", Format::F32), (y, "y", out)].map(|(arg, name, format)| -> Result<NamedArg, ScheduleError> {
+                    Ok(bind(name, part(arg, part_bytes(format, columns.first)?, part_bytes(format, columns.tile)?)))
                 });
             let args = args.into_iter().collect::<Result<_, _>>()?;
             let spec = Quantise { n: fit("elements of a row", columns.tile)?, out };
@@ -100,8 +100,8 @@ impl TaskCutter<'_> {
         let mut first = 0;
         for columns in &all {
             let args = vec![
-                ("x", part(&x, f32_bytes(columns.first)?, f32_bytes(columns.tile)?)),
-                ("y", part(&sums, f32_bytes(first)?, f32_bytes(1)?)),
+                bind("x", part(&x, f32_bytes(columns.first)?, f32_bytes(columns.tile)?)),
+                bind("y", part(&sums, f32_bytes(first)?, f32_bytes(1)?)),
             ];
             let spec = SumSquares { n: fit("elements of a row", columns.tile)? };
             self.tasks.by_rows(tail(&squares, columns.first), axis, columns.columns, spec, &[], args)?;
@@ -110,10 +110,10 @@ impl TaskCutter<'_> {
         for columns in &all {
             let (offset, step) = (f32_bytes(columns.first)?, f32_bytes(columns.tile)?);
             let args = vec![
-                ("x", part(&x, offset, step)),
-                ("sums", sums.clone()),
-                ("w", part(&w, offset, step)),
-                ("y", part(&y, part_bytes(spec.out, columns.first)?, part_bytes(spec.out, columns.tile)?)),
+                bind("x", part(&x, offset, step)),
+                bind("sums", sums.clone()),
+                bind("w", part(&w, offset, step)),
+                bind("y", part(&y, part_bytes(spec.out, columns.first)?, part_bytes(spec.out, columns.tile)?)),
             ];
             let spec = RmsNormPiece {
                 n: fit("elements of a row", columns.tile)?,

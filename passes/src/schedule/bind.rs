@@ -5,7 +5,7 @@
 //! roles.
 //!
 //! ```text
-//! ("keys", whole(Source::Keys(0)))     the argument where the signature of `attention` has `keys`
+//! bind("keys", whole(Source::Keys(0)))  the argument where the signature of `attention` has `keys`
 //! ```
 //!
 //! Invariant: a task's arguments are those of each of its kernels; none is missing and none occurs
@@ -22,7 +22,18 @@ use crate::draft::{Resource, What, Work, fit};
 use crate::error::ScheduleError;
 
 /// An argument with the name of the kernel's buffer.
-pub type Named = (&'static str, Arg);
+#[derive(Clone, Debug)]
+pub struct NamedArg {
+    /// Name of the kernel's buffer.
+    pub name: &'static str,
+    /// The argument.
+    pub arg: Arg,
+}
+
+/// Binds an argument to a buffer of the kernel.
+pub fn bind(name: &'static str, arg: Arg) -> NamedArg {
+    NamedArg { name, arg }
+}
 
 /// A kernel of a task, for a range of row counts.
 pub struct KernelChoice {
@@ -94,10 +105,10 @@ pub struct Parts {
 
 impl NamedBands {
     /// Returns the strides in the order of a task's arguments.
-    fn strides(&self, args: &[Named], kernel: &str) -> Result<Vec<u64>, ScheduleError> {
+    fn strides(&self, args: &[NamedArg], kernel: &str) -> Result<Vec<u64>, ScheduleError> {
         let mut strides = vec![0; args.len()];
         for (name, stride) in &self.strides {
-            match args.iter().position(|(arg, _)| arg == name) {
+            match args.iter().position(|arg| arg.name == *name) {
                 Some(at) => strides[at] = *stride,
                 None => return Err(BindError::Missing { kernel: kernel.to_owned(), name }.into()),
             }
@@ -172,14 +183,14 @@ impl Tasks {
         columns: u64,
         choices: Vec<KernelChoice>,
         dims: &[(&'static str, DimExpr)],
-        args: Vec<Named>,
+        args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         let Some(first) = choices.first() else {
             return Err(ScheduleError::Unsupported { op: "task", problem: format!("{label} has no kernel") });
         };
         let signature = first.signature();
-        let args: Vec<Named> =
-            signature.order(&first.spec.name(), args.into_iter().map(|(name, arg)| (name, (name, arg))).collect())?;
+        let args = args.into_iter().map(|arg| (arg.name, arg)).collect();
+        let args: Vec<NamedArg> = signature.order(&first.spec.name(), args)?;
         let columns = fit("columns of a task", columns)?;
         let variants =
             choices.iter().map(|choice| self.variant(choice, &signature, &args, dims)).collect::<Result<_, _>>()?;
@@ -188,7 +199,7 @@ impl Tasks {
         if let RowAxis::Routed(bucket) = rows {
             reads.push(Resource::Bucket(bucket.0));
         }
-        for (name, arg) in &args {
+        for NamedArg { name, arg } in &args {
             let resource = match arg.source {
                 Source::Arena(buffer) => Resource::Buffer(buffer.0),
                 Source::State { state, .. } => Resource::State(state),
@@ -213,7 +224,7 @@ impl Tasks {
                 Some(Role::Read | Role::Index | Role::Scratch) | None => reads.push(resource),
             }
         }
-        let args = args.into_iter().map(|(_, arg)| arg).collect();
+        let args = args.into_iter().map(|named| named.arg).collect();
         self.work.push(Work { what: What::Task(Task { label, rows, columns, variants, args }), reads, writes });
         Ok(())
     }
@@ -229,7 +240,7 @@ impl Tasks {
         columns: u64,
         spec: impl Into<KernelSpec>,
         dims: &[(&'static str, DimExpr)],
-        args: Vec<Named>,
+        args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         self.task(label, rows, columns, vec![KernelChoice::by_rows(spec)], dims, args)
     }
@@ -239,7 +250,7 @@ impl Tasks {
         &mut self,
         choice: &KernelChoice,
         signature: &Signature,
-        args: &[Named],
+        args: &[NamedArg],
         dims: &[(&'static str, DimExpr)],
     ) -> Result<Variant, ScheduleError> {
         let (own, kernel) = (choice.signature(), choice.spec.name());
@@ -268,10 +279,10 @@ impl Tasks {
         })
     }
 
-    fn divided(&mut self, parts: &Parts, args: &[Named], kernel: &str) -> Result<Split, ScheduleError> {
+    fn divided(&mut self, parts: &Parts, args: &[NamedArg], kernel: &str) -> Result<Split, ScheduleError> {
         let Parts { result, division, every, leaves, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
-        let argument = args.iter().position(|(name, _)| name == result).ok_or_else(missing)?;
+        let argument = args.iter().position(|arg| arg.name == *result).ok_or_else(missing)?;
         // The runtime calls it in this order.
         combine.order(vec![(COMBINED[0], ()), (result, ()), (COMBINED[1], ())])?;
         Ok(Split {

@@ -61,7 +61,7 @@ pub(super) use self::binding::{ArenaRows, Rows};
 use self::binding::{Binding, Slots};
 use self::matrix::{Gate, gate, scratch_arg};
 use self::residency::Residency;
-use super::bind::{KernelChoice, Named, Parts, Tasks};
+use super::bind::{KernelChoice, NamedArg, Parts, Tasks, bind};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::decision::{Decision, Decisions, Rejected};
 use crate::draft::{fit, part_bytes, row_bytes};
@@ -498,7 +498,7 @@ impl<'a> Lowering<'a> {
         columns: u64,
         spec: impl Into<KernelSpec>,
         dims: &[(&'static str, DimExpr)],
-        args: Vec<Named>,
+        args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         self.tasks.by_rows(label, rows.axis(), columns, spec, dims, args)
     }

@@ -23,8 +23,8 @@ use ixc_kernels::{
 };
 
 use super::rotation::{Rotation, rope_args};
-use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, Rows, ScheduleError};
-use super::{attend, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, Parts, Rows, ScheduleError};
+use super::{attend, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Why one token has a kernel of its own.
 const PARTS: &str = "one token has few items, and threads take parts of its positions";
@@ -70,16 +70,16 @@ impl Lowering<'_> {
         self.expect(name, &k, Format::F32, d * u64::from(cache.heads))?;
         self.expect(name, &v, Format::F32, dv * u64::from(cache.heads))?;
         let mut args = vec![
-            ("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
-            ("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
+            bind("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
+            bind("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
         ];
         if let Some(norm) = norm {
-            args.push(("norm", whole(Source::Weight(self.vector(name, norm)?))));
+            args.push(bind("norm", whole(Source::Weight(self.vector(name, norm)?))));
         }
         args.extend(rope_args(table));
-        args.push(("keys", whole(self.field(state, "keys"))));
-        args.push(("values", whole(self.field(state, "values"))));
-        args.push(("rotated", scratch_arg()));
+        args.push(bind("keys", whole(self.field(state, "keys"))));
+        args.push(bind("values", whole(self.field(state, "values"))));
+        args.push(bind("rotated", scratch_arg()));
         let spec = RopeAppend {
             d: cache.key,
             dv: cache.value,
@@ -107,12 +107,12 @@ impl Lowering<'_> {
         self.expect(name, &k, Format::F32, d * heads)?;
         self.expect(name, &v, Format::F32, dv * heads)?;
         let args = vec![
-            ("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
-            ("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
-            ("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
-            ("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
-            ("keys", whole(self.field(state, "keys"))),
-            ("values", whole(self.field(state, "values"))),
+            bind("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
+            bind("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
+            bind("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
+            bind("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
+            bind("keys", whole(self.field(state, "keys"))),
+            bind("values", whole(self.field(state, "values"))),
         ];
         let spec = AppendPlaces { d: cache.key, dv: cache.value, heads: cache.heads };
         let label = format!("{name} {}", self.module.states[state.index()].name);
@@ -176,20 +176,21 @@ impl Lowering<'_> {
         let words = positions.div_ceil(of_bit).div_ceil(ATTENTION_BLOCK);
         let marks = self.buffer(&label, q.rows, Format::F32, words.into())?;
         let mut args = vec![
-            ("q", by_row(Source::Arena(q.buffer), q.row_bytes()?)),
-            ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
-            ("keys", whole(self.field(state, "keys"))),
-            ("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)),
-            ("scores", scratch_arg()),
+            bind("q", by_row(Source::Arena(q.buffer), q.row_bytes()?)),
+            bind("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
+            bind("keys", whole(self.field(state, "keys"))),
+            bind("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)),
+            bind("scores", scratch_arg()),
         ];
         // Positions are counted as the state's memory has them: by places.
         let position = by_row(Source::Input(Input::Positions), INDEX_BYTES);
         match every {
-            Some(every) if entries => args.push(("whole", by_row(Source::Input(Input::Whole(every)), INDEX_BYTES))),
-            Some(every) => {
-                args.extend([("place", position), ("phase", by_row(Source::Input(Input::Phase(every)), INDEX_BYTES))])
-            }
-            None => args.push(("position", position)),
+            Some(every) if entries => args.push(bind("whole", by_row(Source::Input(Input::Whole(every)), INDEX_BYTES))),
+            Some(every) => args.extend([
+                bind("place", position),
+                bind("phase", by_row(Source::Input(Input::Phase(every)), INDEX_BYTES)),
+            ]),
+            None => args.push(bind("position", position)),
         }
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
         let heads = fit("heads of an index", w.width)?;
@@ -239,11 +240,11 @@ impl Lowering<'_> {
         let marks = self.buffer(&label, q.rows, Format::F32, words.saturating_mul(heads))?;
         let stride = row_bytes(Format::F32, words)?;
         let args = vec![
-            ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, d)?)),
-            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
-            ("keys", whole(self.field(state, "keys"))),
-            ("chosen", by_column(Source::Arena(marks.buffer), marks.row_bytes()?, stride)),
-            ("scores", scratch_arg()),
+            bind("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, d)?)),
+            bind("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            bind("keys", whole(self.field(state, "keys"))),
+            bind("chosen", by_column(Source::Arena(marks.buffer), marks.row_bytes()?, stride)),
+            bind("scores", scratch_arg()),
         ];
         let (every, local) = (Some(every), Some(local));
         let spec = IndexTopK { heads: 1, d: cache.key, chosen: top_k, positions, every, entries: false, local };
@@ -324,23 +325,23 @@ impl Lowering<'_> {
         };
         let position = marks.map_or(own, |marks| Input::LastChosen(marks.choice));
         let mut args = vec![
-            ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
-            ("position", by_row(Source::Input(position), INDEX_BYTES)),
-            ("keys", self.places(state, "keys", marks)),
-            ("values", self.places(state, "values", marks)),
+            bind("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
+            bind("position", by_row(Source::Input(position), INDEX_BYTES)),
+            bind("keys", self.places(state, "keys", marks)),
+            bind("values", self.places(state, "values", marks)),
         ];
         if let Some(sinks) = sinks {
             let sinks = Source::Weight(self.vector(name, sinks)?);
-            args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
+            args.push(bind("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
         let slopes = scores.max_bias != 0.0;
         if slopes {
             let slopes = Source::Weight(self.slopes(heads, &scores)?);
-            args.push(("slopes", by_column(slopes, 0, row_bytes(Format::F32, group)?)));
+            args.push(bind("slopes", by_column(slopes, 0, row_bytes(Format::F32, group)?)));
         }
         args.extend([
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
-            ("scratch", scratch_arg()),
+            bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
+            bind("scratch", scratch_arg()),
         ]);
         let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::of);
         let scores = Scores { scale: Bits::of(scores.scale), cap, sinks: sinks.is_some(), slopes };
@@ -379,7 +380,7 @@ impl Lowering<'_> {
         columns: u64,
         name: &'static str,
         request: &AttentionRequest,
-        args: Vec<Named>,
+        args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         let selection = attend::select(name, request)?;
         self.tell_by_rows(&label, &selection.choices, &[], || selection.rejected());
@@ -418,19 +419,19 @@ impl Lowering<'_> {
         let count = marks.map_or(Input::Whole(every), |marks| Input::Chosen(marks.choice));
         let of_heads = |heads: u64, elements: u64| row_bytes(Format::F32, heads.saturating_mul(elements));
         let mut args = vec![
-            ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, of_heads(group, d)?)),
-            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
-            ("keys", whole(self.field(state, "keys"))),
-            ("values", whole(self.field(state, "values"))),
-            ("whole", by_row(Source::Input(count), INDEX_BYTES)),
-            ("entry_keys", self.places(entries, "keys", marks)),
-            ("entry_values", self.places(entries, "values", marks)),
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, of_heads(group, dv)?)),
-            ("scratch", scratch_arg()),
+            bind("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, of_heads(group, d)?)),
+            bind("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            bind("keys", whole(self.field(state, "keys"))),
+            bind("values", whole(self.field(state, "values"))),
+            bind("whole", by_row(Source::Input(count), INDEX_BYTES)),
+            bind("entry_keys", self.places(entries, "keys", marks)),
+            bind("entry_values", self.places(entries, "values", marks)),
+            bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, of_heads(group, dv)?)),
+            bind("scratch", scratch_arg()),
         ];
         if let Some(sinks) = sinks {
             let sinks = Source::Weight(self.vector(name, sinks)?);
-            args.push(("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
+            args.push(bind("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
         }
         let scores = Scores { sinks: sinks.is_some(), ..Scores::scaled(op.attr("scale").float()) };
         let chosen = marks.map(|marks| marks.choice.top_k);

@@ -14,7 +14,7 @@ use ixc_ir::plan::{Arg, BucketId, DimInput, Input, Source, Step};
 use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIdentities, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
-use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+use super::{Resource, What, Work, bind, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Bytes of a factor.
 const FLOAT_BYTES: u64 = 4;
@@ -28,14 +28,14 @@ impl Lowering<'_> {
         let p = self.buffer("route weights", logits.rows, Format::F32, route.top_k)?;
         let (bias, scales) = (self.opt_weight(op, "bias"), self.opt_weight(op, "scales"));
         let mut args = vec![
-            ("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
-            ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
-            ("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
-            ("scores", scratch_arg()),
+            bind("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
+            bind("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
+            bind("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
+            bind("scores", scratch_arg()),
         ];
         for (name, weight) in [("bias", bias), ("scales", scales)] {
             if let Some(weight) = weight {
-                args.push((name, whole(Source::Weight(self.vector(op.kind.row().mnemonic, weight)?))));
+                args.push(bind(name, whole(Source::Weight(self.vector(op.kind.row().mnemonic, weight)?))));
             }
         }
         let spec = Route {
@@ -71,12 +71,12 @@ impl Lowering<'_> {
         let ids = self.buffer("route ids", logits.rows, Format::F32, top_k)?;
         let p = self.buffer("route weights", logits.rows, Format::F32, top_k)?;
         let args = vec![
-            ("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
-            ("id", by_row(Source::Input(Input::Tokens), INDEX_BYTES)),
-            ("table", whole(Source::Weight(self.vector(name, table)?))),
-            ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
-            ("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
-            ("scores", scratch_arg()),
+            bind("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
+            bind("id", by_row(Source::Input(Input::Tokens), INDEX_BYTES)),
+            bind("table", whole(Source::Weight(self.vector(name, table)?))),
+            bind("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
+            bind("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
+            bind("scores", scratch_arg()),
         ];
         let word = op.attr("score").word();
         let spec = Route {
@@ -110,11 +110,11 @@ impl Lowering<'_> {
         let passed = self.buffer("passed weights", ids.rows, Format::F32, 1)?;
         let row = |rows: &ArenaRows| Ok::<_, ScheduleError>(by_row(Source::Arena(rows.buffer), rows.row_bytes()?));
         let args = vec![
-            ("ids", row(&ids)?),
-            ("p", row(&p)?),
-            ("own", row(&own)?),
-            ("weights", row(&weights)?),
-            ("passed", row(&passed)?),
+            bind("ids", row(&ids)?),
+            bind("p", row(&p)?),
+            bind("own", row(&own)?),
+            bind("weights", row(&weights)?),
+            bind("passed", row(&passed)?),
         ];
         let spec = RouteIdentities { n: fit("experts of a token", ids.width)?, experts: fit("experts", experts)? };
         self.by_rows(name.to_string(), ids.rows, 1, spec, &[], args)?;
@@ -139,8 +139,8 @@ impl Lowering<'_> {
         };
         let groups = self.buffer(name, ids.rows, Format::F32, ids.width)?;
         let args = vec![
-            ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
-            ("groups", by_row(Source::Arena(groups.buffer), groups.row_bytes()?)),
+            bind("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
+            bind("groups", by_row(Source::Arena(groups.buffer), groups.row_bytes()?)),
         ];
         let spec = ExpertGroups { n: fit("experts of a token", ids.width)?, size: fit("experts of a group", size)? };
         self.by_rows(name.to_string(), ids.rows, 1, spec, &[], args)?;
@@ -212,9 +212,9 @@ impl Lowering<'_> {
         let y = self.buffer("gather", rows, x.format, x.width)?;
         let row = x.row_bytes()?;
         let args = vec![
-            ("row", by_row(Source::Input(Input::RoutedToken(bucket)), INDEX_BYTES)),
-            ("x", whole(Source::Arena(x.buffer))),
-            ("y", by_row(Source::Arena(y.buffer), row)),
+            bind("row", by_row(Source::Input(Input::RoutedToken(bucket)), INDEX_BYTES)),
+            bind("x", whole(Source::Arena(x.buffer))),
+            bind("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
         self.by_rows("gather".to_string(), rows, 1, spec, &[("rows", DimInput::Tokens.into())], args)?;
@@ -238,9 +238,9 @@ impl Lowering<'_> {
         let row = out.row_bytes()?;
         let bias = Arg { expert_stride: row, ..whole(Source::Weight(self.vector(name, bias)?)) };
         let args = vec![
-            ("x", by_row(Source::Arena(y.buffer), row)),
-            ("bias", bias),
-            ("y", by_row(Source::Arena(out.buffer), row)),
+            bind("x", by_row(Source::Arena(y.buffer), row)),
+            bind("bias", bias),
+            bind("y", by_row(Source::Arena(out.buffer), row)),
         ];
         self.by_rows(name.to_string(), y.rows, 1, AddBias { n: fit("elements of a bias", y.width)? }, &[], args)?;
         Ok(Binding::ArenaRows(out))
@@ -262,9 +262,9 @@ impl Lowering<'_> {
         let row = out.row_bytes()?;
         let factor = Arg { expert_stride: FLOAT_BYTES, ..whole(Source::Weight(self.vector(name, factors)?)) };
         let args = vec![
-            ("x", by_row(Source::Arena(y.buffer), row)),
-            ("s", factor),
-            ("y", by_row(Source::Arena(out.buffer), row)),
+            bind("x", by_row(Source::Arena(y.buffer), row)),
+            bind("s", factor),
+            bind("y", by_row(Source::Arena(out.buffer), row)),
         ];
         self.by_rows(name.to_string(), y.rows, 1, ScaleBy { n: fit("elements of a row", y.width)? }, &[], args)?;
         Ok(Binding::ArenaRows(out))
@@ -295,20 +295,20 @@ impl Lowering<'_> {
         let row = out.row_bytes()?;
         let slots = u64::from(top_k) * INDEX_BYTES;
         let mut args = vec![
-            ("slot", by_row(Source::Input(Input::RoutedSlot(bucket)), slots)),
-            (
+            bind("slot", by_row(Source::Input(Input::RoutedSlot(bucket)), slots)),
+            bind(
                 "p",
                 Arg {
                     offset: row_bytes(Format::F32, p.first)?,
                     ..by_row(Source::Arena(p.of.buffer), p.of.row_bytes()?)
                 },
             ),
-            ("x", whole(Source::Arena(y.buffer))),
+            bind("x", whole(Source::Arena(y.buffer))),
         ];
         if let Some(residual) = residual {
-            args.push(("residual", by_row(Source::Arena(residual.buffer), row)));
+            args.push(bind("residual", by_row(Source::Arena(residual.buffer), row)));
         }
-        args.push(("y", by_row(Source::Arena(out.buffer), row)));
+        args.push(bind("y", by_row(Source::Arena(out.buffer), row)));
         let spec = Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
         let dims = [("rows", DimInput::Tokens * top_k)];
         self.by_rows(label, out.rows, 1, spec, &dims, args)?;

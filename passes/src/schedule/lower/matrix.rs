@@ -21,7 +21,7 @@ use ixc_kernels::{Bits, KernelSpec, Linear, MatmulStrategy, Pace};
 
 use super::{ArenaRows, Lowering, Rows, ScheduleError};
 use crate::draft::{fit, part_bytes, row_bytes};
-use crate::schedule::bind::{KernelChoice, NamedBands};
+use crate::schedule::bind::{KernelChoice, NamedBands, bind};
 
 /// A product to be lowered.
 pub(super) struct Product {
@@ -116,8 +116,8 @@ impl Lowering<'_> {
             let (x_row, y_row) = (x.row_bytes()?, y.row_bytes()?);
             let (first, step) = (first_row * 4, part.rows * 4);
             let mut args = vec![
-                ("x", rows_arg(x.buffer, x_row)),
-                (
+                bind("x", rows_arg(x.buffer, x_row)),
+                bind(
                     "w",
                     Arg {
                         source: Source::Weight(weight),
@@ -129,12 +129,12 @@ impl Lowering<'_> {
                 ),
             ];
             if let Some(bias) = bias {
-                args.push(("bias", bias_arg(bias, m, first_row, part.rows)));
+                args.push(bind("bias", bias_arg(bias, m, first_row, part.rows)));
             }
             if let Some(residual) = residual {
-                args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
+                args.push(bind("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
             }
-            args.push(("y", columns_arg(Source::Arena(y.buffer), first, y_row, step)));
+            args.push(bind("y", columns_arg(Source::Arena(y.buffer), first, y_row, step)));
             let spec = |each: &Use, rows: u64| -> Result<Linear, ScheduleError> {
                 Ok(Linear {
                     format: m.format,
@@ -148,7 +148,7 @@ impl Lowering<'_> {
                     pace: each.pace,
                 })
             };
-            args.push(("scratch", scratch_arg()));
+            args.push(bind("scratch", scratch_arg()));
             let bands = |rows: u64| {
                 let own = bias.map(|_| "bias").into_iter().chain(residual.map(|_| "residual"));
                 let of_results = own.chain(["y"]).map(|name| (name, rows * 4));
@@ -202,10 +202,10 @@ impl Lowering<'_> {
         for PartPlace { part, first, columns } in parts {
             for first in (0..columns).map(|column| first + column * part.rows) {
                 let args = vec![
-                    ("x", columns_arg(Source::Arena(x.buffer), 0, x.row_bytes()?, part_bytes(x.format, k)?)),
-                    ("w", columns_arg(Source::Weight(weight), (begin + first) * row, 0, head)),
-                    ("y", columns_arg(Source::Arena(y.buffer), first * 4, y.row_bytes()?, n * 4)),
-                    ("scratch", scratch_arg()),
+                    bind("x", columns_arg(Source::Arena(x.buffer), 0, x.row_bytes()?, part_bytes(x.format, k)?)),
+                    bind("w", columns_arg(Source::Weight(weight), (begin + first) * row, 0, head)),
+                    bind("y", columns_arg(Source::Arena(y.buffer), first * 4, y.row_bytes()?, n * 4)),
+                    bind("scratch", scratch_arg()),
                 ];
                 let spec = Linear {
                     format,
@@ -287,12 +287,15 @@ impl Lowering<'_> {
                 y.row_bytes()?,
                 part_bytes(out, part.rows)?,
             );
-            let mut args =
-                vec![("x", rows_arg(x.buffer, x.row_bytes()?)), ("gate", weight(&g, gate)), ("up", weight(&u, up))];
+            let mut args = vec![
+                bind("x", rows_arg(x.buffer, x.row_bytes()?)),
+                bind("gate", weight(&g, gate)),
+                bind("up", weight(&u, up)),
+            ];
             for (name, bias) in biases {
-                args.extend(bias.map(|bias| (name, bias_arg(bias, &g, first_row, part.rows))));
+                args.extend(bias.map(|bias| bind(name, bias_arg(bias, &g, first_row, part.rows))));
             }
-            args.extend([("y", y_arg), ("scratch", scratch_arg())]);
+            args.extend([bind("y", y_arg), bind("scratch", scratch_arg())]);
             let [gate_bias, up_bias] = biases.map(|(_, bias)| bias.is_some());
             let spec = |each: &Use, rows: u64| -> Result<ixc_kernels::Swiglu, ScheduleError> {
                 Ok(ixc_kernels::Swiglu {

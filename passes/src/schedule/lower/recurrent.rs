@@ -16,7 +16,7 @@ use ixc_kernels::signature::Role;
 use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan, Wkv};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
-use super::{INDEX_BYTES, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
+use super::{INDEX_BYTES, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
 
 /// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share
 /// a row.
@@ -198,7 +198,7 @@ impl Lowering<'_> {
                     }
                 },
             };
-            args.push((buffer.name, arg));
+            args.push(bind(buffer.name, arg));
         }
         // A call takes all rows, because each row changes the state for the next.
         let mut choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];

@@ -12,8 +12,8 @@ use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{Input, LongFrequencies, RopeTable, Source, Temperature};
 use ixc_kernels::{self as kernels, Bits, RopeHeads};
 
-use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, ScheduleError};
-use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
+use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, NamedArg, ScheduleError};
+use super::{bind, by_column, by_row, fit, row_bytes, unsupported, whole};
 
 /// Rotation of an op, and how it turns with the position.
 #[derive(Clone, Copy)]
@@ -59,12 +59,12 @@ impl Lowering<'_> {
         let (table, rope) = (self.rope_table(rotation, op)?, rotation.rope);
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
-        let mut args = vec![("x", by_row(Source::Arena(x.buffer), row))];
+        let mut args = vec![bind("x", by_row(Source::Arena(x.buffer), row))];
         if let Some(norm) = norm {
-            args.push(("norm", whole(Source::Weight(self.vector(name, norm)?))));
+            args.push(bind("norm", whole(Source::Weight(self.vector(name, norm)?))));
         }
         args.extend(rope_args(table));
-        args.push(("y", by_row(Source::Arena(y.buffer), row)));
+        args.push(bind("y", by_row(Source::Arena(y.buffer), row)));
         let spec = RopeHeads {
             heads: fit("heads", heads)?,
             d: fit("elements of a head", d)?,
@@ -88,7 +88,8 @@ impl Lowering<'_> {
         let table = self.add_rope(RopeTable { temperature, ..RopeTable::still() })?;
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
-        let mut args = vec![("x", by_row(Source::Arena(x.buffer), row)), ("y", by_row(Source::Arena(y.buffer), row))];
+        let mut args =
+            vec![bind("x", by_row(Source::Arena(x.buffer), row)), bind("y", by_row(Source::Arena(y.buffer), row))];
         args.extend(rope_args(table));
         let spec = kernels::Temperature { n: fit("elements of a row", x.width)? };
         self.by_rows(name.to_string(), y.rows, 1, spec, &[], args)?;
@@ -107,11 +108,14 @@ impl Lowering<'_> {
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let (row, head) = (y.row_bytes()?, row_bytes(Format::F32, x.width / heads)?);
         let mut args = vec![
-            ("x", by_column(Source::Arena(x.buffer), row, head)),
-            ("y", by_column(Source::Arena(y.buffer), row, head)),
+            bind("x", by_column(Source::Arena(x.buffer), row, head)),
+            bind("y", by_column(Source::Arena(y.buffer), row, head)),
         ];
         for (buffer, weight) in [("scale", scales), ("bias", biases)] {
-            args.push((buffer, by_column(Source::Weight(self.vector(name, weight)?), 0, row_bytes(Format::F32, 1)?)));
+            args.push(bind(
+                buffer,
+                by_column(Source::Weight(self.vector(name, weight)?), 0, row_bytes(Format::F32, 1)?),
+            ));
         }
         args.extend(rope_args(table));
         let spec = kernels::HeadsTemperature { n: fit("elements of a head", x.width / heads)? };
@@ -162,10 +166,10 @@ impl Lowering<'_> {
 }
 
 /// The row of a rotary table that a position names, by its block and its lane, and the table.
-pub(super) fn rope_args(table: u32) -> [Named; 3] {
+pub(super) fn rope_args(table: u32) -> [NamedArg; 3] {
     [
-        ("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
-        ("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
-        ("table", whole(Source::Rope(table))),
+        bind("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
+        bind("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
+        bind("table", whole(Source::Rope(table))),
     ]
 }

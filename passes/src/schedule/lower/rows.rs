@@ -14,8 +14,8 @@ use ixc_kernels::{
     Relu, RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,
 };
 
-use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows, ScheduleError};
-use super::{by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
+use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, Rows, ScheduleError};
+use super::{bind, by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
     /// Lowers sums of squares. All rows of an expert are one item, since they are added to the same
@@ -38,7 +38,7 @@ impl Lowering<'_> {
             expert_stride: if field.columns > 1 { row_bytes(Format::F32, field.width.into())? } else { 0 },
             ..whole(self.field(state, "value"))
         };
-        let args = vec![("sums", sums), ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?))];
+        let args = vec![bind("sums", sums), bind("x", by_row(Source::Arena(x.buffer), x.row_bytes()?))];
         let spec = ColumnSquares { format: x.format, n: fit("columns of a weight", x.width)? };
         let choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
         let label = format!("{name} {}", self.module.states[state.index()].name);
@@ -63,9 +63,9 @@ impl Lowering<'_> {
         let y = self.buffer(&label, Rows::Tokens, Format::F32, n)?;
         let spec = Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
         let args = vec![
-            ("id", by_row(Source::Input(ids), INDEX_BYTES)),
-            ("table", whole(Source::Weight(self.stored_weight(w)?))),
-            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
+            bind("id", by_row(Source::Input(ids), INDEX_BYTES)),
+            bind("table", whole(Source::Weight(self.stored_weight(w)?))),
+            bind("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
         self.by_rows(label, y.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
@@ -86,8 +86,8 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         let (y, n) = (self.buffer(name, x.rows, Format::F32, heads)?, x.width / heads);
         let args = vec![
-            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, 1)?)),
+            bind("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
+            bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, 1)?)),
         ];
         let spec = HeadsSum { n: fit("elements of a head", n)? };
         self.by_rows(name.to_string(), y.rows, heads, spec, &[], args)?;
@@ -128,9 +128,9 @@ impl Lowering<'_> {
         let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
         let args = vec![
-            ("x", by_column(Source::Arena(x.buffer), row, column)),
-            ("bias", whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?))),
-            ("y", by_column(Source::Arena(y.buffer), row, column)),
+            bind("x", by_column(Source::Arena(x.buffer), row, column)),
+            bind("bias", whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?))),
+            bind("y", by_column(Source::Arena(y.buffer), row, column)),
         ];
         let spec = AddBias { n: fit("elements of a bias", n)? };
         self.by_rows(label, y.rows, x.width / n, spec, &[], args)?;
@@ -150,14 +150,14 @@ impl Lowering<'_> {
         let n = x.width / heads;
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
         let mut args = vec![
-            ("x", by_column(Source::Arena(x.buffer), row, column)),
-            ("s", by_column(Source::Arena(s.buffer), s.row_bytes()?, row_bytes(Format::F32, 1)?)),
+            bind("x", by_column(Source::Arena(x.buffer), row, column)),
+            bind("s", by_column(Source::Arena(s.buffer), s.row_bytes()?, row_bytes(Format::F32, 1)?)),
         ];
         if let Some(residual) = residual {
             self.expect(name, &residual, Format::F32, x.width)?;
-            args.push(("residual", by_column(Source::Arena(residual.buffer), row, column)));
+            args.push(bind("residual", by_column(Source::Arena(residual.buffer), row, column)));
         }
-        args.push(("y", by_column(Source::Arena(y.buffer), row, column)));
+        args.push(bind("y", by_column(Source::Arena(y.buffer), row, column)));
         let spec = ScaleHeads { n: fit("elements of a head", n)?, residual: residual.is_some() };
         self.by_rows(name.to_string(), y.rows, heads, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
@@ -171,10 +171,10 @@ impl Lowering<'_> {
         let label = self.label(op.kind, base);
         let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
         let args = vec![
-            ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
-            ("scale", whole(Source::Weight(self.vector(name, scale)?))),
-            ("base", whole(Source::Weight(self.vector(name, base)?))),
-            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
+            bind("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
+            bind("scale", whole(Source::Weight(self.vector(name, scale)?))),
+            bind("base", whole(Source::Weight(self.vector(name, base)?))),
+            bind("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
         let [streams, iterations] = ["streams", "iterations"].map(|attr| op.attr(attr).int().unsigned_abs());
         let spec = StreamWeights {
@@ -208,9 +208,9 @@ impl Lowering<'_> {
         let n = of_stream(d);
         let part = row_bytes(Format::F32, n)?;
         let args = vec![
-            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, part)),
-            ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part)),
+            bind("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, part)),
+            bind("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
+            bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part)),
         ];
         let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
         let spec = StreamInput { streams, d: elements, n: fit("elements of a stream", n)? };
@@ -230,10 +230,10 @@ impl Lowering<'_> {
         let n = of_stream(d);
         let part = row_bytes(Format::F32, n)?;
         let args = vec![
-            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, part)),
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part)),
-            ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
-            ("z", by_column(Source::Arena(z.buffer), z.row_bytes()?, part)),
+            bind("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, part)),
+            bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part)),
+            bind("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
+            bind("z", by_column(Source::Arena(z.buffer), z.row_bytes()?, part)),
         ];
         let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
         let apart = w.width == 2 * u64::from(streams);
@@ -256,11 +256,11 @@ impl Lowering<'_> {
         let shares = self.buffer(&format!("{label} shares"), x.rows, Format::F32, streams + 1)?;
         let z = self.buffer(&label, x.rows, Format::F32, d)?;
         let args = vec![
-            ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
-            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
-            ("w", whole(Source::Weight(self.vector(name, w)?))),
-            ("shares", by_row(Source::Arena(shares.buffer), shares.row_bytes()?)),
-            ("z", by_row(Source::Arena(z.buffer), z.row_bytes()?)),
+            bind("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
+            bind("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
+            bind("w", whole(Source::Weight(self.vector(name, w)?))),
+            bind("shares", by_row(Source::Arena(shares.buffer), shares.row_bytes()?)),
+            bind("z", by_row(Source::Arena(z.buffer), z.row_bytes()?)),
         ];
         let (streams, d) = (fit("streams", streams)?, fit("elements of a stream", d)?);
         let spec = StreamAttend { streams, d, eps: Bits::of(op.attr("eps").float()) };
@@ -286,13 +286,13 @@ impl Lowering<'_> {
         let out = y.format;
         let eps = Bits::of(op.attr("eps").float());
         let mut args = vec![
-            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
+            bind("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
+            bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
         if let Some(w) = w {
             // Heads share a weight, or each has its own.
             let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
-            args.push(("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
+            args.push(bind("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
         }
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out, plain: w.is_none() };
         self.by_rows(label, y.rows, x.width / n, spec, &[], args)?;
@@ -309,8 +309,8 @@ impl Lowering<'_> {
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
         let args = vec![
-            ("x", by_column(Source::Arena(x.buffer), row, column)),
-            ("y", by_column(Source::Arena(y.buffer), row, column)),
+            bind("x", by_column(Source::Arena(x.buffer), row, column)),
+            bind("y", by_column(Source::Arena(y.buffer), row, column)),
         ];
         let spec = Centre { n: fit("elements of a row", n)? };
         self.by_rows(name.to_string(), y.rows, x.width / n, spec, &[], args)?;
@@ -369,7 +369,7 @@ impl Lowering<'_> {
             let place = by_column(Source::Arena(rows.buffer), row, column);
             Ok(Arg { offset: row_bytes(Format::F32, first)?, ..place })
         };
-        let args = vec![("x", arg(from)?), ("y", arg(to)?)];
+        let args = vec![bind("x", arg(from)?), bind("y", arg(to)?)];
         self.by_rows(name.to_string(), x.rows, parts, Copy { n: fit("elements of a row", count)? }, &[], args)
     }
 
@@ -384,8 +384,8 @@ impl Lowering<'_> {
         }
         let y = self.buffer("quantise", x.rows, out, x.width)?;
         let args = vec![
-            ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
-            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
+            bind("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
+            bind("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
         let spec = Quantise { n: fit("elements of a row", x.width)?, out };
         self.by_rows("quantise".to_string(), x.rows, 1, spec, &[], args)?;
@@ -405,9 +405,9 @@ impl Lowering<'_> {
         let y = self.buffer(name, Rows::Outputs, x.format, x.width)?;
         let row = y.row_bytes()?;
         let args = vec![
-            ("row", by_row(Source::Input(Input::OutputRows), INDEX_BYTES)),
-            ("x", whole(Source::Arena(x.buffer))),
-            ("y", by_row(Source::Arena(y.buffer), row)),
+            bind("row", by_row(Source::Input(Input::OutputRows), INDEX_BYTES)),
+            bind("x", whole(Source::Arena(x.buffer))),
+            bind("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
         self.by_rows(name.to_string(), y.rows, 1, spec, &[("rows", DimInput::Tokens.into())], args)?;
@@ -464,8 +464,8 @@ fn elementwise_args(
     inputs: &[ArenaRows],
     y: &ArenaRows,
     arg: impl Fn(&ArenaRows) -> Result<Arg, ScheduleError>,
-) -> Result<Vec<Named>, ScheduleError> {
+) -> Result<Vec<NamedArg>, ScheduleError> {
     let signature = spec.signature();
     let of = |role: Role| signature.buffers.iter().filter(move |buffer| buffer.role == role).map(|buffer| buffer.name);
-    of(Role::Read).zip(inputs).chain(of(Role::Write).zip([y])).map(|(name, x)| Ok((name, arg(x)?))).collect()
+    of(Role::Read).zip(inputs).chain(of(Role::Write).zip([y])).map(|(name, x)| Ok(bind(name, arg(x)?))).collect()
 }
