@@ -26,7 +26,7 @@ use ixc_files::{ReadError, private_files, read_text};
 use ixc_ir::graph::Module;
 use ixc_passes::options::{OptionSet, OptionValue};
 use ixc_passes::tile::{self, TUNED};
-pub use ixc_passes::tuned::Kernel;
+pub use ixc_passes::tuned::WeightKernel;
 use ixc_passes::tuned::{Choice, Tuned as Choices};
 use ixc_targets::{CoreCaches, Target};
 use serde::{Deserialize, Serialize};
@@ -322,7 +322,7 @@ impl Place {
 ///
 /// # Errors
 /// See [`Place::check`]; also the system's error.
-pub fn put(place: &Place, target: Target, by: &By, kernel: Kernel, row: Option<Row>) -> Result<(), Error> {
+pub fn put(place: &Place, target: Target, by: &By, kernel: WeightKernel, row: Option<Row>) -> Result<(), Error> {
     let path = place.path.as_path();
     let mut rows = match place.held(target, by)? {
         Some((stored, choices)) => {

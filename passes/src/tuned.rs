@@ -44,13 +44,19 @@ pub struct Choice {
 }
 
 /// A kernel of a weight.
-pub type Kernel = (Weight, MatmulStrategy);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightKernel {
+    /// The weight.
+    pub weight: Weight,
+    /// The kernel.
+    pub strategy: MatmulStrategy,
+}
 
 impl Choice {
     /// Returns the kernel that the choice is for; of several choices for one kernel the last
     /// counts.
-    pub fn kernel(&self) -> Kernel {
-        (self.weight, self.strategy)
+    pub fn kernel(&self) -> WeightKernel {
+        WeightKernel { weight: self.weight, strategy: self.strategy }
     }
 }
 

@@ -144,7 +144,8 @@ fn tuned_model_runs_with_equal_bits() {
             ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3].into() };
         let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
         let place = ixc::tuned::Place { path: file.clone(), is_own: false };
-        ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+        let kernel = ixc::tuned::WeightKernel { weight: cut.weight, strategy: cut.strategy };
+        ixc::tuned::put(&place, target, &by, kernel, Some(row)).unwrap();
     };
     let run = |tuned: &str| {
         let words = ["run", "--raw", "-p", "The borrow checker", "-n", "6", "--temp", "0", "--stats", "--tuned", tuned];
@@ -224,7 +225,8 @@ fn user_tuned_file_is_found_and_ignored_if_invalid() {
             ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3].into() };
         let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
         let place = ixc::tuned::Place { path: file.clone(), is_own: true };
-        ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+        let kernel = ixc::tuned::WeightKernel { weight: cut.weight, strategy: cut.strategy };
+        ixc::tuned::put(&place, target, &by, kernel, Some(row)).unwrap();
     };
     put(&choice);
     let run = |more: &[&str]| {

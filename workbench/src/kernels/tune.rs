@@ -25,7 +25,7 @@
 //! The winner is measured again, so that a lucky measurement does not win. It must be faster by
 //! more than the spread of the rounds.
 
-use ixc_compile::tuned::Speedup;
+use ixc_compile::tuned::{Speedup, WeightKernel};
 use ixc_cost as cost;
 use ixc_cost::memory::{self, Start};
 use ixc_kernels::cut::Cut;
@@ -113,7 +113,7 @@ impl Candidate {
 #[derive(Clone, Debug)]
 pub struct TunedKernel {
     /// The kernel that was tuned.
-    pub kernel: ixc_compile::tuned::Kernel,
+    pub kernel: WeightKernel,
     /// Cut of the weight by cache sizes.
     pub own: String,
     /// The reference kernel and its cost.
@@ -318,7 +318,7 @@ impl<'s> Search<'s> {
             }
         }
         let default = self.row(&self.default, cost, Speedup::exact(1.0));
-        let kernel = (self.cut.weight, self.cut.strategy);
+        let kernel = WeightKernel { weight: self.cut.weight, strategy: self.cut.strategy };
         let measured = match compare {
             Compare::Steps { steps, rows, .. } => Some((steps.threads(), *rows)),
             Compare::Model { .. } => None,

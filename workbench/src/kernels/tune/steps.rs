@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use ixc_ir::plan::{Plan, RowAxis, Step, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::cut::Cut;
-use ixc_passes::tuned::{Choice, Kernel};
+use ixc_passes::tuned::{Choice, WeightKernel};
 use ixc_runtime::engine::{Engine, Variant};
 use ixc_runtime::stats::Stats;
 use ixc_targets::Target;
@@ -325,8 +325,8 @@ pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
     a.is_some() && a == b
 }
 
-fn kernel_of(cut: &Cut) -> Kernel {
-    (cut.weight, cut.strategy)
+fn kernel_of(cut: &Cut) -> WeightKernel {
+    WeightKernel { weight: cut.weight, strategy: cut.strategy }
 }
 
 /// Returns the stages of a plan, with their tasks.
@@ -347,7 +347,7 @@ fn runs_at(task: &Task, number: usize, rows: u32) -> bool {
 }
 
 /// Returns the stages that run a kernel in a step with `rows` rows.
-fn stages_of(plan: &Plan<KernelSpec>, kernel: Kernel, rows: u32) -> Vec<usize> {
+fn stages_of(plan: &Plan<KernelSpec>, kernel: WeightKernel, rows: u32) -> Vec<usize> {
     let is_it = |spec: &KernelSpec| Cut::of(spec).is_some_and(|cut| kernel_of(&cut) == kernel);
     let runs_it = |tasks: &[Task]| {
         let used = tasks
