@@ -47,9 +47,21 @@ impl fmt::Display for Fault {
 }
 
 /// Positions `from..to`.
-type Positions = (u64, u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Positions {
+    from: u64,
+    to: u64,
+}
+
+impl Positions {
+    /// Whether all of `other` are among these.
+    fn contain(self, other: Positions) -> bool {
+        self.from <= other.from && self.to >= other.to
+    }
+}
+
 /// All positions.
-const ALWAYS: Positions = (0, u64::MAX);
+const ALWAYS: Positions = Positions { from: 0, to: u64::MAX };
 
 /// Bytes `low..high` of a row that are sent, or needed, at these positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,7 +120,7 @@ impl Runs {
                 return Some(((low, next.unwrap_or(high).min(high)), Fault::Missing));
             }
         };
-        if run.when.0 > when.0 || run.when.1 < when.1 {
+        if !run.when.contain(when) {
             return Some(((low, high.min(run.high)), Fault::Positions));
         }
         if run.high >= high {
@@ -125,7 +137,8 @@ impl Runs {
 /// Returns the positions at which a part of a state has work; each part has `positions` positions.
 fn visible(positions: u32, part: u32, count: u32, appends: bool) -> Positions {
     let at = |part: u32| u64::from(part) * u64::from(positions);
-    (at(part), if appends && part + 1 < count { at(part + 1) } else { u64::MAX })
+    let to = if appends && part + 1 < count { at(part + 1) } else { u64::MAX };
+    Positions { from: at(part), to }
 }
 
 /// Calls `each` with the bytes and positions of a slice, once for each part and distinct column.
@@ -384,23 +397,23 @@ fn fault(
 
 #[cfg(test)]
 mod tests {
+    use ixc_ir::random::Random;
+
     use super::*;
 
     /// Whether a range has no fault, by looking at every byte and position.
     fn by_byte(ranges: &[Run], low: u64, high: u64, when: Positions) -> bool {
         (low..high).all(|byte| {
             let of: Vec<&Run> = ranges.iter().filter(|run| (run.low..run.high).contains(&byte)).collect();
-            of.len() == 1 && of[0].when.0 <= when.0 && of[0].when.1 >= when.1
+            of.len() == 1 && of[0].when.from <= when.from && of[0].when.to >= when.to
         })
     }
 
     #[test]
     fn byte_ranges_match_a_check_of_every_byte() {
-        let mut state = 1u64;
-        let mut below = |n: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % n
-        };
+        const LATE: Positions = Positions { from: 8, to: u64::MAX };
+        let mut random = Random::new(1);
+        let mut below = |n: u64| random.below(n);
         let (mut good, mut bad) = (0, 0);
         for _ in 0..4000 {
             let mut at = 0;
@@ -408,10 +421,10 @@ mod tests {
                 .map(|_| {
                     let low = (at + u64::from(below(5) == 0)).saturating_sub(u64::from(below(6) == 0));
                     at = low + 1 + below(4);
-                    Run { low, high: at, when: if below(5) == 0 { (8, u64::MAX) } else { ALWAYS } }
+                    Run { low, high: at, when: if below(5) == 0 { LATE } else { ALWAYS } }
                 })
                 .collect();
-            let (low, when) = (below(8), if below(3) == 0 { (8, u64::MAX) } else { ALWAYS });
+            let (low, when) = (below(8), if below(3) == 0 { LATE } else { ALWAYS });
             let high = low + 1 + below(8);
             let right = by_byte(&ranges, low, high, when);
             // Runs of different parts are refused even if both are sent: see `Fault::Positions`.

@@ -8,16 +8,20 @@ use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed, received_slice}
 use crate::grid::Routing;
 use crate::layout::start;
 
-/// A program and a tensor.
-type Use = (u32, u32);
+/// A tensor at a program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct TensorUse {
+    program: u32,
+    tensor: u32,
+}
 
 /// The ends of all streams.
 #[derive(Default)]
 struct Ends {
     /// Tensors that streams bring to programs.
-    brought: HashSet<Use>,
+    brought: HashSet<TensorUse>,
     /// Tensors that streams take from programs.
-    taken: HashSet<Use>,
+    taken: HashSet<TensorUse>,
     /// The first wave that stores a tensor at the host.
     stored: HashMap<u32, u32>,
 }
@@ -45,10 +49,10 @@ fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
     for (number, program) in d.programs.iter().enumerate() {
         for port in &program.ports {
             if let Port::Send(slice) = port {
-                sends.insert((number as u32, slice.tensor));
+                sends.insert(TensorUse { program: number as u32, tensor: slice.tensor });
             }
             if let Some(slice) = received_slice(port) {
-                receives.insert((number as u32, slice.tensor));
+                receives.insert(TensorUse { program: number as u32, tensor: slice.tensor });
             }
         }
     }
@@ -67,22 +71,24 @@ fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
             return Err(malformed(what(), problem));
         }
         if let End::Program(from) = stream.from {
-            if !sends.contains(&(from, stream.tensor)) {
+            let sent = TensorUse { program: from, tensor: stream.tensor };
+            if !sends.contains(&sent) {
                 let (tensor, program) = (tensor_name(d, stream.tensor), program_name(d, from as usize));
                 return Err(CheckError::NotSent { stream: number, tensor, program });
             }
-            ends.taken.insert((from, stream.tensor));
+            ends.taken.insert(sent);
             if stream.to == End::Host {
                 let wave = d.programs[from as usize].wave;
                 ends.stored.entry(stream.tensor).and_modify(|first| *first = wave.min(*first)).or_insert(wave);
             }
         }
         if let End::Program(to) = stream.to {
-            if !receives.contains(&(to, stream.tensor)) {
+            let received = TensorUse { program: to, tensor: stream.tensor };
+            if !receives.contains(&received) {
                 let (tensor, program) = (tensor_name(d, stream.tensor), program_name(d, to as usize));
                 return Err(CheckError::NobodyReceives { stream: number, tensor, program });
             }
-            ends.brought.insert((to, stream.tensor));
+            ends.brought.insert(received);
         }
     }
     Ok(ends)
@@ -125,14 +131,14 @@ fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
         for (port, at) in program.ports.iter().enumerate() {
             let program = || program_name(d, number);
             if let Some(slice) = received_slice(at)
-                && !ends.brought.contains(&(number as u32, slice.tensor))
+                && !ends.brought.contains(&TensorUse { program: number as u32, tensor: slice.tensor })
             {
                 let tensor = tensor_name(d, slice.tensor);
                 return Err(CheckError::NothingSent { program: program(), port, tensor });
             }
             // The ids of a routing decide which instances fire, even if no program receives them.
             if let Port::Send(slice) = at
-                && !ends.taken.contains(&(number as u32, slice.tensor))
+                && !ends.taken.contains(&TensorUse { program: number as u32, tensor: slice.tensor })
                 && !ids.contains(&slice.tensor)
             {
                 let tensor = tensor_name(d, slice.tensor);

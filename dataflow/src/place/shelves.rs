@@ -113,8 +113,14 @@ fn room(descriptor: &Descriptor, block: &Block, problem: String) -> PlaceError {
     PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem }
 }
 
-/// Free space below a block: x, y, width, height.
-type Rest = (u32, u32, u32, u32);
+/// Free space below a block.
+struct Rest {
+    x: u32,
+    y: u32,
+    width: u32,
+    height: u32,
+}
+
 /// Number of free spaces that are considered: those of the last blocks.
 const RESTS: usize = 12;
 
@@ -125,15 +131,15 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
     let mut places = Vec::with_capacity(blocks.len());
     for block in blocks {
         let below = rests.iter().rev().take(RESTS).enumerate().find_map(|(back, rest)| {
-            let fold = fold(block, rest.3, rest.2)?;
+            let fold = fold(block, rest.height, rest.width)?;
             Some((rests.len() - 1 - back, fold))
         });
         let (x, y, fold) = match below {
             Some((number, fold)) => {
                 let rest = &mut rests[number];
-                let (x, y) = (rest.0, rest.1);
+                let (x, y) = (rest.x, rest.y);
                 // The rest of this space may have room for another block that is as low.
-                (rest.1, rest.3) = (rest.1 + fold.height, rest.3 - fold.height);
+                (rest.y, rest.height) = (rest.y + fold.height, rest.height - fold.height);
                 (x, y, fold)
             }
             None => {
@@ -157,7 +163,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
                 let x = if from_west { used } else { width - used - fold.width };
                 used += fold.width;
                 let left = shelf.min(height - top) - fold.height;
-                rests.push((x, top + fold.height, fold.width, left));
+                rests.push(Rest { x, y: top + fold.height, width: fold.width, height: left });
                 (x, top, fold)
             }
         };
