@@ -154,8 +154,14 @@ fn release_around(file: &Mapped, begin: u64, bytes: u64) {
     file.release(begin - before, bytes + before);
 }
 
-/// A part: its weight, and its number there.
-pub(crate) type Part = (u32, u64);
+/// A part of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WeightPart {
+    /// Number of the weight.
+    weight: u32,
+    /// Number of the part in the weight.
+    part: u64,
+}
 
 /// All weights of a plan.
 #[derive(Debug)]
@@ -262,9 +268,9 @@ impl Weights {
     }
 
     /// Adds the parts in a range of a weight that are not ready and that the step keeps.
-    pub(crate) fn missing(&self, step: Step, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<Part>) {
-        missing
-            .extend(self.unready(weight, offset, bytes).filter(|&part| step.keeps(weight, part)).map(|p| (weight, p)));
+    pub(crate) fn missing(&self, step: Step, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<WeightPart>) {
+        let unready = self.unready(weight, offset, bytes).filter(|&part| step.keeps(weight, part));
+        missing.extend(unready.map(|part| WeightPart { weight, part }));
     }
 
     /// Returns the parts in a range of a weight that are not ready.
@@ -281,21 +287,22 @@ impl Weights {
     }
 
     /// Returns all parts that are not ready.
-    pub(crate) fn all_missing(&self) -> Vec<Part> {
-        let unready = |weight| self.unready(weight, 0, u64::MAX).map(move |part| (weight, part));
+    pub(crate) fn all_missing(&self) -> Vec<WeightPart> {
+        let unready = |weight| self.unready(weight, 0, u64::MAX).map(move |part| WeightPart { weight, part });
         (0..self.weights.len() as u32).flat_map(unready).collect()
     }
 
     /// Returns jobs that pack parts into the kept memory.
-    pub(crate) fn jobs(&self, parts: &[Part]) -> Vec<Job> {
+    pub(crate) fn jobs(&self, parts: &[WeightPart]) -> Vec<Job> {
         let on_demand = |weight: u32| self.weights.get(weight as usize)?.on_demand.as_ref();
-        parts.iter().filter_map(|&(weight, part)| on_demand(weight)?.part(part)).collect()
+        parts.iter().filter_map(|&WeightPart { weight, part }| on_demand(weight)?.part(part)).collect()
     }
 
     /// Releases source pages before strip `strip` of a part, which has just been packed. It does so
     /// once for each window, because parts may be large. Pages that other threads still read are
     /// mapped again.
-    pub(crate) fn release(&self, (weight, part): Part, strip: u64, files: &[Mapped]) {
+    pub(crate) fn release(&self, part: WeightPart, strip: u64, files: &[Mapped]) {
+        let WeightPart { weight, part } = part;
         let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
         let Some(on_demand) = on_demand else { return };
         let (strip_bytes, _) = on_demand.job.strip_bytes();
@@ -307,8 +314,8 @@ impl Weights {
     }
 
     /// Marks parts as ready, and releases their source pages. No kernel may run meanwhile.
-    pub(crate) fn mark_ready(&self, parts: &[Part], files: &[Mapped]) {
-        for &(weight, part) in parts {
+    pub(crate) fn mark_ready(&self, parts: &[WeightPart], files: &[Mapped]) {
+        for &WeightPart { weight, part } in parts {
             let Some(on_demand) = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref()) else {
                 continue;
             };
@@ -448,10 +455,8 @@ mod tests {
         };
         // Parts become ready in different steps, and in a prompt late.
         assert!([needs(0, 1), needs(2, 1), needs(15, 17)].iter().all(Vec::is_empty));
-        assert_eq!(
-            [needs(3, 16), needs(4, 1), needs(16, 17)],
-            [vec![(1, 1)], vec![(1, 1), (1, 2)], vec![(1, 1), (1, 2)]]
-        );
+        let [first, second] = [1, 2].map(|part| WeightPart { weight: 1, part });
+        assert_eq!([needs(3, 16), needs(4, 1), needs(16, 17)], [vec![first], vec![first, second], vec![first, second]]);
         let missing = needs(9, 1);
         let jobs = weights.jobs(&missing[..1]);
         // SAFETY: nothing else uses the memory.
@@ -460,7 +465,7 @@ mod tests {
         weights.mark_ready(&missing[..1], &[]);
         assert!(!weights.is_ready(1) && weights.is_ready(0));
         assert_eq!((jobs.len(), weights.on_demand_parts()), (1, 2));
-        assert_eq!(weights.all_missing(), [(1, 0), (1, 2)]);
+        assert_eq!(weights.all_missing(), [0, 2].map(|part| WeightPart { weight: 1, part }));
         assert!(tile(0, 0, 2 * strip, 2 * strip).is_none(), "it is ready");
         let found = weights.region(1).unwrap().part(2 * strip, 2 * strip).unwrap();
         assert!(read(found) == right[2 * strip as usize..4 * strip as usize]);

@@ -254,12 +254,16 @@ impl Recorder {
     /// that ended during the wait.
     fn write_arrows(&self, out: &mut Out<'_>) -> io::Result<()> {
         let Some(threads) = self.threads.get() else { return Ok(()) };
-        /// End and begin of a read, and its lane.
-        type Read = (u64, u64, u32);
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        struct Read {
+            end: u64,
+            start: u64,
+            lane: u32,
+        }
         let mut ends: BTreeMap<(u32, u32), Vec<Read>> = BTreeMap::new();
         for Span { start, end, what } in &lock(&self.reads).spans {
             if let (true, Some(id)) = (what.whole, self.block(what.block).0) {
-                ends.entry((id.group, id.expert)).or_default().push((*end, *start, what.lane));
+                ends.entry((id.group, id.expert)).or_default().push(Read { end: *end, start: *start, lane: what.lane });
             }
         }
         ends.values_mut().for_each(|ends| ends.sort_unstable());
@@ -268,8 +272,11 @@ impl Recorder {
             for Span { start, end, what } in &lock(&lane.0).spans {
                 let Work::Wait(block) = what else { continue };
                 let reads = ends.get(&(block.group, block.expert)).map_or(&[][..], Vec::as_slice);
-                let last = reads[..reads.partition_point(|(ended, ..)| ended <= end)].last();
-                let Some(&(read_end, read_start, lane)) = last.filter(|(ended, ..)| ended >= start) else { continue };
+                let last = reads[..reads.partition_point(|read| read.end <= *end)].last();
+                let Some(&Read { end: read_end, start: read_start, lane }) = last.filter(|read| read.end >= *start)
+                else {
+                    continue;
+                };
                 number += 1;
                 // Times inside the spans that the arrow connects, because viewers find the spans by
                 // time.

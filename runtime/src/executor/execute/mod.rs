@@ -43,7 +43,7 @@ use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
 use crate::stats::{self, Clock};
 use crate::trace::{Recorder, Work};
-use crate::weights::{self, Part, Weights};
+use crate::weights::{self, WeightPart, Weights};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
@@ -288,7 +288,7 @@ impl Pass<'_> {
 
     /// Returns the parts of weights that a stage needs, that are not packed yet, and that will be
     /// kept.
-    fn missing(&self, stage: &Stage) -> Vec<Part> {
+    fn missing(&self, stage: &Stage) -> Vec<WeightPart> {
         let (weights, mut missing) = (&self.store.weights, Vec::new());
         if weights.on_demand_parts() == 0 {
             return missing;
