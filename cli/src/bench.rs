@@ -96,8 +96,15 @@ pub struct Args {
 const PREFILL: &str = "prefill";
 const DECODE: &str = "decode";
 
-/// Depth, test, tokens.
-type Work = (usize, &'static str, usize);
+/// Work to measure.
+#[derive(Clone, Copy)]
+struct Work {
+    /// Tokens in the KV cache before the test.
+    depth: usize,
+    /// [`PREFILL`] or [`DECODE`].
+    test: &'static str,
+    tokens: usize,
+}
 
 /// Measurements for one number of threads.
 #[derive(Default, Serialize)]
@@ -155,12 +162,13 @@ impl Args {
         };
         let mut works = Vec::new();
         for &depth in &self.depth {
-            let tests = [(PREFILL, &self.prefill), (DECODE, &self.decode)];
-            works.extend(tests.iter().flat_map(|(test, list)| list.iter().map(move |&tokens| (depth, *test, tokens))));
+            for (test, list) in [(PREFILL, &self.prefill), (DECODE, &self.decode)] {
+                works.extend(list.iter().map(|&tokens| Work { depth, test, tokens }));
+            }
         }
-        works.retain(|&(_, _, tokens)| tokens > 0);
+        works.retain(|work| work.tokens > 0);
         // At least one position: a context without positions is invalid.
-        let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
+        let context = works.iter().map(|work| work.depth.saturating_add(work.tokens)).max().unwrap_or(1);
         let (target, caches) = (self.target.target(), self.target.caches());
         let options = LoadOptions {
             compile: compile::Options { target, caches, ..streaming.compile },
@@ -198,7 +206,8 @@ impl Args {
 
     /// Runs the work repeatedly after a warm-up. Returns tokens per second, and measurements of the
     /// drive.
-    fn rounds(&self, bench: &mut Bench, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
+    fn rounds(&self, bench: &mut Bench, work: Work, repetitions: u32) -> anyhow::Result<Rounds> {
+        let Work { depth, test, tokens } = work;
         let mut rounds = Rounds::default();
         // A drive's speed changes, so it is measured before and after each round. Rounds that are
         // compared with each other go without these pauses.
@@ -249,7 +258,7 @@ struct Rounds {
 
 impl Rounds {
     /// Returns the number of bytes of experts read for each token.
-    fn bytes_per_token(&self, (_, _, tokens): Work) -> f64 {
+    fn bytes_per_token(&self, tokens: usize) -> f64 {
         self.streamed.bytes as f64 / (self.rates.len() * tokens).max(1) as f64
     }
 }
@@ -275,7 +284,8 @@ fn load(model: UnloadedModel, options: &LoadOptions) -> anyhow::Result<Bench> {
 }
 
 impl Row {
-    fn new(model: &LoadedModel, (depth, test, tokens): Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
+    fn new(model: &LoadedModel, work: Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
+        let Work { depth, test, tokens } = work;
         let mut sorted = rates.clone();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -307,7 +317,7 @@ impl Row {
     fn add_streaming(&mut self, model: &LoadedModel, path: Option<&Path>, rounds: Rounds) {
         let Some(store) = model.engine().stream() else { return };
         let tokens = rounds.rates.len() * self.tokens;
-        self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
+        self.bytes_read_per_token = rounds.bytes_per_token(self.tokens);
         self.drive_share = median_of(rounds.shares);
         self.prefetch = streaming::facts(model.engine());
         // The forecast is for an empty context.

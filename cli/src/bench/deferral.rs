@@ -69,7 +69,7 @@ pub fn measure(
                 all.rates.extend(rounds.rates);
                 all.streamed += rounds.streamed;
                 let mut row = Row::new(bench.model(), work, traffic, all.rates.clone());
-                row.bytes_read_per_token = all.bytes_per_token(work);
+                row.bytes_read_per_token = all.bytes_per_token(work.tokens);
                 *measured = Some(row);
             }
         }

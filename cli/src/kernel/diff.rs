@@ -6,7 +6,7 @@ use ixc_compile::compile::TargetName;
 use ixc_workbench::kernels::KernelError;
 use ixc_workbench::kernels::bench::MemoryLevel;
 use ixc_workbench::kernels::choose::{TargetKernel, choose};
-use ixc_workbench::kernels::diff::{self, BufferDiff, Cost, Pair, SpeedRatio};
+use ixc_workbench::kernels::diff::{self, BufferDiff, Cost, LinePair, SpeedRatio};
 use ixc_workbench::kernels::run::Engine;
 use serde_json::json;
 
@@ -165,10 +165,10 @@ impl Args {
 }
 
 /// Prints two texts side by side: all lines, or only the differences.
-fn write_side_by_side(pairs: &[Pair], all: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    for (a, b, equal) in pairs.iter().filter(|(.., equal)| all || !equal) {
+fn write_side_by_side(pairs: &[LinePair], all: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    for LinePair { a, b, is_equal } in pairs.iter().filter(|pair| all || !pair.is_equal) {
         let cut = |line: &Option<String>| line.as_deref().unwrap_or_default().chars().take(COLUMNS).collect::<String>();
-        let sign = match (equal, a, b) {
+        let sign = match (is_equal, a, b) {
             (true, ..) => ' ',
             (false, Some(_), Some(_)) => '|',
             (false, Some(_), None) => '<',

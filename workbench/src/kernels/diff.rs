@@ -160,15 +160,22 @@ pub fn speed(a: &Case, b: &Case, place: MemoryLevel, rounds: u32) -> Result<Spee
     Ok(SpeedRatio { place, seconds, ratio: [ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1]] })
 }
 
-/// Row of two listings side by side: a line of each, and each line may be missing, and whether
-/// they are equal.
-pub type Pair = (Option<String>, Option<String>, bool);
+/// Row of two listings side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinePair {
+    /// Line of the first listing, if any.
+    pub a: Option<String>,
+    /// Line of the second listing, if any.
+    pub b: Option<String>,
+    /// Whether both lines are equal.
+    pub is_equal: bool,
+}
 
 /// Returns the instructions of both kernels side by side.
 ///
 /// # Errors
 /// For `portable`, whose code comes from cranelift, and if the target has no code.
-pub fn instructions(a: &TargetKernel, b: &TargetKernel) -> Result<Vec<Pair>, Error> {
+pub fn instructions(a: &TargetKernel, b: &TargetKernel) -> Result<Vec<LinePair>, Error> {
     let list = |chosen: &TargetKernel| -> Result<Vec<String>, Error> {
         let compiled = show::compile_x64(chosen, "a comparison of instructions")?;
         Ok(compiled.listing().into_iter().map(without_places).collect())
@@ -177,7 +184,7 @@ pub fn instructions(a: &TargetKernel, b: &TargetKernel) -> Result<Vec<Pair>, Err
 }
 
 /// Returns the IR of both kernels side by side.
-pub fn statements(a: &Kernel, b: &Kernel) -> Vec<Pair> {
+pub fn statements(a: &Kernel, b: &Kernel) -> Vec<LinePair> {
     let list = |kernel: &Kernel| kernel.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
     align_lines(&list(a), &list(b))
 }
@@ -190,12 +197,13 @@ fn without_places(line: ListedInstruction) -> String {
     format!("{before}.L{}", &label[end..])
 }
 
-fn align_lines(left: &[String], right: &[String]) -> Vec<Pair> {
+fn align_lines(left: &[String], right: &[String]) -> Vec<LinePair> {
     let mut rows = Vec::new();
     for op in capture_diff_slices(Algorithm::Myers, left, right) {
         let (old, new) = (&left[op.old_range()], &right[op.new_range()]);
         for at in 0..old.len().max(new.len()) {
-            rows.push((old.get(at).cloned(), new.get(at).cloned(), op.tag() == DiffTag::Equal));
+            let is_equal = op.tag() == DiffTag::Equal;
+            rows.push(LinePair { a: old.get(at).cloned(), b: new.get(at).cloned(), is_equal });
         }
     }
     rows
@@ -226,7 +234,7 @@ mod tests {
             let edited = TargetKernel { kernel, ..edited };
             let other = results(&case(own.clone()), &case(edited.clone()), Engine::Native).unwrap();
             assert!(other.iter().any(|buffer| buffer.first.is_some() && buffer.nmse > Some(0.1)), "{other:?}");
-            let changed = statements(&own.kernel, &edited.kernel).into_iter().filter(|(.., equal)| !equal).count();
+            let changed = statements(&own.kernel, &edited.kernel).into_iter().filter(|row| !row.is_equal).count();
             assert_eq!(changed, 1);
             assert!(Cost::of(&case(edited)).unwrap().bytes > 0);
             let speed = speed(&case(own.clone()), &case(own), MemoryLevel::Caches, 3).unwrap();
@@ -247,7 +255,7 @@ mod tests {
         let twice = text.replacen(stored, &format!("{stored}\n{stored}"), 1);
         let more = TargetKernel { kernel: ixc_ir::kernel::parse::parse(&twice).unwrap(), ..edited.clone() };
         let rows = instructions(&edited, &more).unwrap();
-        let other = rows.iter().filter(|(.., equal)| !equal).count();
+        let other = rows.iter().filter(|row| !row.is_equal).count();
         assert!((1..=4).contains(&other) && rows.len() > 5, "{rows:?}");
     }
 }

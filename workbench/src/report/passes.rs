@@ -118,11 +118,15 @@ impl Watch {
 /// Returns the diffs between two folded texts, and the number of omitted ones.
 fn diffs(before: &FoldedSections<String>, after: &FoldedSections<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
-    /// Bodies before and after.
-    type Pair = (Option<usize>, Option<usize>);
-    let mut pairs: Vec<(Pair, Vec<Section>)> = Vec::new();
+    /// Bodies of a section.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct Bodies {
+        before: Option<usize>,
+        after: Option<usize>,
+    }
+    let mut pairs: Vec<(Bodies, Vec<Section>)> = Vec::new();
     for section in sections.collect::<std::collections::BTreeSet<_>>() {
-        let pair = (before.body_of(section), after.body_of(section));
+        let pair = Bodies { before: before.body_of(section), after: after.body_of(section) };
         match pairs.iter_mut().find(|(known, _)| *known == pair) {
             Some((_, sections)) => sections.push(section),
             None => pairs.push((pair, vec![section])),
@@ -131,8 +135,8 @@ fn diffs(before: &FoldedSections<String>, after: &FoldedSections<String>) -> (Ve
     let body = |folded: &FoldedSections<String>, number: Option<usize>| -> Vec<String> {
         number.and_then(|number| folded.bodies.get(number).cloned()).unwrap_or_default()
     };
-    let mut all = pairs.into_iter().filter_map(|((old, new), sections)| {
-        let (lines, more) = diff(&body(before, old), &body(after, new));
+    let mut all = pairs.into_iter().filter_map(|(bodies, sections)| {
+        let (lines, more) = diff(&body(before, bodies.before), &body(after, bodies.after));
         (!lines.is_empty()).then(|| Diff { sections: section_names(&sections), lines, more })
     });
     let shown: Vec<Diff> = all.by_ref().take(MAX_DIFFS).collect();
