@@ -96,8 +96,9 @@ pub fn write(
     if let Outcome::Plan(Compiled { plan, replaced, .. }) = outcome {
         put(&folder, "index.json", &pretty(&index(plan)))?;
         folder.folder("kernels")?;
-        for (name, text, listing, code) in kernels(specs(passes, start), plan, replaced, options.target())? {
-            put(&folder, &format!("kernels/{name}.ix"), text.as_bytes())?;
+        for kernel in kernels(specs(passes, start), plan, replaced, options.target())? {
+            let KernelFiles { name, ir, listing, code } = kernel;
+            put(&folder, &format!("kernels/{name}.ix"), ir.as_bytes())?;
             put(&folder, &format!("kernels/{name}.s"), listing.as_bytes())?;
             put(&folder, &format!("kernels/{name}.bin"), &code)?;
         }
@@ -128,20 +129,28 @@ fn pretty(json: &Json) -> Vec<u8> {
     format!("{json:#}\n").into_bytes()
 }
 
-/// Name, IR with its spec, listing and code of a kernel.
-type Texts = (String, String, String, Vec<u8>);
+/// Contents of a kernel's files.
+struct KernelFiles {
+    /// Name of the kernel.
+    name: String,
+    /// IR with its spec.
+    ir: String,
+    listing: String,
+    code: Vec<u8>,
+}
 
 fn kernels(
     specs: &[KernelSpec],
     plan: &Plan<Kernel>,
     replaced: &[String],
     target: Target,
-) -> Result<Vec<Texts>, Error> {
+) -> Result<Vec<KernelFiles>, Error> {
     let each = |(spec, kernel): &(&KernelSpec, &Kernel)| {
         let artifact = Artifact::of(kernel, target, true)?;
         let edited = if replaced.contains(&kernel.name) { ", edited" } else { "" };
-        let text = format!("; {} for {}{edited}\n;{SPEC}{spec}\n{kernel}", kernel.name, target.name());
-        Ok((kernel.name.clone(), text, artifact.listing(kernel, 0), artifact.bytes().concat()))
+        let ir = format!("; {} for {}{edited}\n;{SPEC}{spec}\n{kernel}", kernel.name, target.name());
+        let (listing, code) = (artifact.listing(kernel, 0), artifact.bytes().concat());
+        Ok(KernelFiles { name: kernel.name.clone(), ir, listing, code })
     };
     let pairs: Vec<_> = specs.iter().zip(&plan.kernels).collect();
     parallel::map(&pairs, each).into_iter().collect()

@@ -121,12 +121,21 @@ pub struct Group<'d> {
 
 /// Groups similar decisions, in the order of each group's first decision.
 pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
-    type Key<'d> = (&'d str, &'d str, &'d str, &'d str, &'d Option<String>, &'d [Rejected]);
+    /// Fields in which similar decisions are equal.
+    #[derive(PartialEq, Eq, Hash)]
+    struct Key<'d> {
+        pass: &'d str,
+        op: &'d str,
+        question: &'d str,
+        chosen: &'d str,
+        why: &'d Option<String>,
+        rejected: &'d [Rejected],
+    }
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut known: HashMap<Key<'_>, usize> = HashMap::new();
     for decision in decisions {
         let Decision { pass, op, question, chosen, why, rejected, .. } = decision;
-        let at = *known.entry((pass, op, question, chosen, why, rejected)).or_insert_with(|| {
+        let at = *known.entry(Key { pass, op, question, chosen, why, rejected }).or_insert_with(|| {
             groups.push(Group { decision, count: 0, about: BTreeMap::new() });
             groups.len() - 1
         });

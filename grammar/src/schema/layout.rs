@@ -33,8 +33,12 @@ pub(super) struct Region {
     pub state: Conjunction,
 }
 
-/// A region, with a list of its names if they are few.
-type NamedRegion = (Region, Option<Vec<String>>);
+/// A region and its names.
+struct NamedRegion {
+    region: Region,
+    /// All of its names, if they are few.
+    names: Option<Vec<String>>,
+}
 
 /// An object's members.
 #[derive(Clone, Debug)]
@@ -236,13 +240,13 @@ impl Sets<'_> {
         let mut names: Vec<String> = Vec::new();
         let mut excluded_names = HashSet::new();
         let declared = objects.members.iter().flat_map(|group| group.named.iter().map(|(name, _)| name));
-        let listed: Vec<String> = regions.iter().flat_map(|(_, listed)| listed.clone().unwrap_or_default()).collect();
+        let listed: Vec<String> = regions.iter().flat_map(|named| named.names.clone().unwrap_or_default()).collect();
         for name in declared.chain(&objects.required).chain(&listed) {
             if excluded_names.insert(name.clone()) {
                 names.push(name.clone());
             }
         }
-        regions.retain(|(_, listed)| listed.is_none());
+        regions.retain(|named| named.names.is_none());
         let mut layout = ObjectLayout {
             named: Vec::new(),
             excluded_names: names.clone(),
@@ -282,7 +286,7 @@ impl Sets<'_> {
                 Content::None { is_exact: own } => *is_exact &= own,
             }
         }
-        for (region, _) in regions {
+        for NamedRegion { region, .. } in regions {
             match self.content(&region.state)? {
                 Content::Some => layout.regions.push(region),
                 Content::None { is_exact: own } => *is_exact &= own,
@@ -362,13 +366,14 @@ impl Sets<'_> {
                 };
                 let listed = listed.map(|all| all.into_iter().filter(|name| has(name)).collect());
                 let is_narrow = names.max.is_some() || names.patterns.iter().any(|pattern| pattern.holds);
-                all.push((Region { names, is_narrow, state: state.clone() }, listed));
+                let region = Region { names, is_narrow, state: state.clone() };
+                all.push(NamedRegion { region, names: listed });
             }
         }
         // Names that `propertyNames` lists one by one.
         for name in self.listed_names(objects)? {
             let region = Region { names: TextSet::default(), is_narrow: false, state: Conjunction::new() };
-            all.push((region, Some(vec![name])));
+            all.push(NamedRegion { region, names: Some(vec![name]) });
         }
         Ok(all)
     }

@@ -1,6 +1,6 @@
 //! Definitions of ops on a `paged` state: appends, attention, and the selection of positions.
 
-use super::call::Call;
+use super::call::{Call, PlaceLists};
 use super::math::{self, AttentionShape, CachedRows};
 use super::positions::rotated_heads;
 use super::{InterpretError, Value, index};
@@ -143,10 +143,10 @@ fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretErr
         }
         // One list for all key heads, or one for each.
         let sees = |head: usize, p: usize| {
-            let Some((dims, chosen)) = chosen else { return true };
+            let Some(PlaceLists { dims, places }) = &chosen else { return true };
             let n = dims[dims.len() - 1];
             let list = if dims.len() > 2 { row * dims[1] + head } else { row };
-            p < before || chosen[list * n..][..n].contains(&((begin + p - before) as i32))
+            p < before || places[list * n..][..n].contains(&((begin + p - before) as i32))
         };
         let sinks = sinks.as_deref();
         let cached = CachedRows { keys: &keys, values: &values };

@@ -7,9 +7,13 @@ use crate::format::Format;
 use crate::graph::quantise::quantise_rows;
 use crate::graph::{Function, Held, Op, Operand, StateId, Type, ValueId, WeightId};
 
-/// Result of an index op: dimensions, the last one being the length of a list, and numbers of
-/// places.
-pub(super) type Lists<'a> = (&'a [usize], &'a [i32]);
+/// Result of an index op: lists of places.
+pub(super) struct PlaceLists<'a> {
+    /// Dimensions; the last one is the length of a list.
+    pub(super) dims: &'a [usize],
+    /// Numbers of places.
+    pub(super) places: &'a [i32],
+}
 
 /// Values of a function that are computed so far.
 pub(super) struct Env<'a> {
@@ -118,9 +122,9 @@ impl<'c> Call<'c, '_> {
 
     /// Returns the dimensions and places of the lists that restrict the op's rows, if there are
     /// any.
-    pub(super) fn choice(&self) -> Option<Lists<'c>> {
+    pub(super) fn choice(&self) -> Option<PlaceLists<'c>> {
         self.value_if_given("chosen").map(|chosen| match chosen {
-            Value::I32 { dims, data } => (&dims[..], &data[..]),
+            Value::I32 { dims, data } => PlaceLists { dims, places: data },
             other => unreachable!("verified: {other:?} is no choice"),
         })
     }
