@@ -24,15 +24,18 @@ const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, addre
 /// rules.
 const LANGUAGE: gimli::DwLang = DW_LANG_C;
 
-/// A section: name and contents.
-pub(super) type Section = (&'static str, Vec<u8>);
+/// A section of debug information.
+pub(super) struct DebugSection {
+    pub(super) name: &'static str,
+    pub(super) bytes: Vec<u8>,
+}
 
 /// Returns the sections for the kernels of one module. The IR of a kernel is in a file of `folder`
 /// with the kernel's name. Returns no sections if no line is known.
 ///
 /// # Errors
 /// Fails only for names that no file can have.
-pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec<Section>, gimli::write::Error> {
+pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec<DebugSection>, gimli::write::Error> {
     let known: Vec<(&NamedKernel<'_>, Vec<(u32, u32)>)> =
         kernels.iter().map(|named| (named, lines(&named.placed))).filter(|(_, lines)| !lines.is_empty()).collect();
     let [(first, _), ..] = &known[..] else { return Ok(Vec::new()) };
@@ -81,7 +84,7 @@ pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec
     let mut written = Vec::new();
     sections.for_each(|id, data| {
         if data.len() > 0 {
-            written.push((id.name(), data.slice().to_vec()));
+            written.push(DebugSection { name: id.name(), bytes: data.slice().to_vec() });
         }
         Ok(())
     })?;
@@ -136,7 +139,7 @@ mod tests {
         b.finish()
     }
 
-    fn with_two<T>(target: Target, told: impl FnOnce(&[NamedKernel<'_>], &[Section]) -> T) -> T {
+    fn with_two<T>(target: Target, told: impl FnOnce(&[NamedKernel<'_>], &[DebugSection]) -> T) -> T {
         let kernels = [kernel("first"), kernel("second")];
         let made = kernels.each_ref().map(|kernel| Artifact::of(kernel, target, false).unwrap());
         let named: Vec<NamedKernel<'_>> = (0..2)
@@ -151,10 +154,10 @@ mod tests {
     }
 
     /// Returns file and line of each address as gimli reads them, and the function names.
-    fn read(sections: &[Section]) -> (BTreeMap<u64, (PathBuf, u64)>, Vec<String>) {
+    fn read(sections: &[DebugSection]) -> (BTreeMap<u64, (PathBuf, u64)>, Vec<String>) {
         let find = |id: gimli::SectionId| {
-            let section = sections.iter().find(|(name, _)| *name == id.name());
-            Ok::<_, gimli::Error>(EndianSlice::new(section.map_or(&[][..], |(_, bytes)| bytes), LittleEndian))
+            let section = sections.iter().find(|section| section.name == id.name());
+            Ok::<_, gimli::Error>(EndianSlice::new(section.map_or(&[][..], |section| &section.bytes), LittleEndian))
         };
         let dwarf = Dwarf::load(find).unwrap();
         let header = dwarf.units().next().unwrap().unwrap();

@@ -47,7 +47,7 @@ struct Section {
 }
 
 /// Returns the ELF file for the kernels of one module, with the sections in `more` added.
-pub(super) fn of(kernels: &[NamedKernel<'_>], more: &[dwarf::Section]) -> Vec<u8> {
+pub(super) fn of(kernels: &[NamedKernel<'_>], more: &[dwarf::DebugSection]) -> Vec<u8> {
     let begin = kernels.iter().map(|named| named.placed.address).min().unwrap_or(0);
     let end =
         kernels.iter().map(|NamedKernel { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);
@@ -66,7 +66,7 @@ pub(super) fn of(kernels: &[NamedKernel<'_>], more: &[dwarf::Section]) -> Vec<u8
     let mut heads = Names(vec![0]);
     let [text, frame, symtab, strtab, shstrtab] =
         [".text", ".debug_frame", ".symtab", ".strtab", ".shstrtab"].map(|name| heads.add(name));
-    let more: Vec<(u32, &[u8])> = more.iter().map(|(name, bytes)| (heads.add(name), &**bytes)).collect();
+    let more: Vec<(u32, &[u8])> = more.iter().map(|section| (heads.add(section.name), &*section.bytes)).collect();
     let mut body = Vec::new();
     let mut put = |bytes: &[u8]| {
         let offset = (HEADER_BYTES + body.len()).next_multiple_of(8);

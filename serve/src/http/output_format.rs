@@ -15,19 +15,23 @@ const MAX_CHOICES: usize = 1024;
 /// Members of `structured_outputs` that control compilation in vLLM and do not change answers here.
 const IGNORED_MEMBERS: [&str; 2] = ["disable_fallback", "_backend"];
 
-/// A field with a form, and its parser.
-type FormatField = (&'static str, fn(&'static str, &Value) -> Result<Option<Constraint>, HttpError>);
+/// A field with a form.
+struct FormatField {
+    name: &'static str,
+    /// Parser of the field's value; its first parameter is the field's name.
+    read: fn(&'static str, &Value) -> Result<Option<Constraint>, HttpError>,
+}
 
 /// Fields of chats and completions.
 const FORMATS: &[FormatField] = &[
-    ("response_format", response_format),
-    ("json_schema", schema),
-    ("grammar", grammar),
-    ("guided_json", schema),
-    ("guided_regex", regex),
-    ("guided_choice", choice),
-    ("guided_grammar", grammar),
-    ("structured_outputs", structured_outputs),
+    FormatField { name: "response_format", read: response_format },
+    FormatField { name: "json_schema", read: schema },
+    FormatField { name: "grammar", read: grammar },
+    FormatField { name: "guided_json", read: schema },
+    FormatField { name: "guided_regex", read: regex },
+    FormatField { name: "guided_choice", read: choice },
+    FormatField { name: "guided_grammar", read: grammar },
+    FormatField { name: "structured_outputs", read: structured_outputs },
 ];
 
 /// Reads the form of a chat's answer. It applies to the content, or for [`Constraint::Text`] to the
@@ -37,7 +41,7 @@ const FORMATS: &[FormatField] = &[
 /// When there are two forms, or one is malformed.
 pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     let mut constraint: Option<(&str, Constraint)> = None;
-    for (name, read) in FORMATS {
+    for FormatField { name, read } in FORMATS {
         let Some(found) = fields.get(name).map(|value| read(name, value)).transpose()?.flatten() else { continue };
         if let Some((other, _)) = constraint {
             let wrong = format!("{other} and {name}: only one can be followed");

@@ -93,8 +93,13 @@ struct NodePart {
     scale: Option<StoredTensor>,
 }
 
-/// Layer, and index in [`MATRICES`].
-type LayerMatrix = (u64, usize);
+/// A matrix of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LayerMatrix {
+    layer: u64,
+    /// Index in [`MATRICES`].
+    matrix: usize,
+}
 /// Parts, by expert and node.
 type NodeParts = BTreeMap<(u64, u64), NodePart>;
 
@@ -116,7 +121,7 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<StackedE
             let fault = PackedFault::Name;
             return Err(CheckpointError::StackedExperts { path: shards.folder.clone(), tensor: name, fault });
         };
-        if place.0 >= sizes.layers {
+        if place.layer >= sizes.layers {
             continue;
         }
         if expert >= sizes.experts || node >= MAX_NODES {
@@ -127,7 +132,7 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<StackedE
         *(if is_scale { &mut part.scale } else { &mut part.weight }) = Some(stored);
     }
     let mut packed = Vec::with_capacity(found.len());
-    for (number, ((layer, matrix), parts)) in found.into_iter().enumerate() {
+    for (number, (LayerMatrix { layer, matrix }, parts)) in found.into_iter().enumerate() {
         let (name, split_dim) = MATRICES[matrix];
         let name = format!("blk.{layer}.{name}");
         packed.push(stack_experts(shards, sizes, &name, split_dim, &parts)?);
@@ -154,7 +159,7 @@ fn parse_name(name: &str) -> Option<(LayerMatrix, u64, u64, bool)> {
         "scale" => true,
         _ => return None,
     };
-    words.next().is_none().then_some(((layer, matrix), expert, node, is_scale))
+    words.next().is_none().then_some((LayerMatrix { layer, matrix }, expert, node, is_scale))
 }
 
 /// Returns the tensor of all experts of a matrix.
@@ -281,8 +286,14 @@ mod tests {
 
     #[test]
     fn packed_tensor_names_encode_layer_matrix_expert_node() {
-        assert_eq!(parse_name("blk.12.ffn_down_exps.7.numa.1.scale"), Some(((12, 2), 7, 1, true)));
-        assert_eq!(parse_name("blk.0.ffn_gate_exps.0.numa.0.weight"), Some(((0, 0), 0, 0, false)));
+        assert_eq!(
+            parse_name("blk.12.ffn_down_exps.7.numa.1.scale"),
+            Some((LayerMatrix { layer: 12, matrix: 2 }, 7, 1, true))
+        );
+        assert_eq!(
+            parse_name("blk.0.ffn_gate_exps.0.numa.0.weight"),
+            Some((LayerMatrix { layer: 0, matrix: 0 }, 0, 0, false))
+        );
         for other in [
             "blk.0.ffn_gate_exps.0.weight",
             "blk.0.ffn_gate_exps.0.numa.0.qzeros",
