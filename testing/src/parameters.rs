@@ -1,4 +1,5 @@
-//! Parameters that are patterns of tuples or arrays: a caller does not see the names in them.
+//! Parameters that are patterns of tuples or arrays, and tuples with a name of their own: a caller
+//! does not see the names of their fields.
 //!
 //! ```
 //! use ixc_testing::parameters::{Unnamed, unnamed};
@@ -21,6 +22,59 @@ pub struct Unnamed {
     pub pattern: String,
 }
 
+/// A tuple that is declared as a type: `type Rest = (u32, u32)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TupleAlias {
+    /// Line of the type's name, from 1.
+    pub line: usize,
+    /// Name of the type.
+    pub name: String,
+    /// The tuple, as in the source.
+    pub tuple: String,
+}
+
+/// Words of a source, and the line of each.
+struct Numbered<'t> {
+    lines: Vec<usize>,
+    words: Vec<&'t str>,
+}
+
+impl<'t> Numbered<'t> {
+    fn of(code: &'t str) -> Numbered<'t> {
+        let numbered =
+            (1..).zip(code.lines()).flat_map(|(line, text)| words(text).into_iter().map(move |word| (line, word)));
+        let (lines, words) = numbered.unzip();
+        Numbered { lines, words }
+    }
+}
+
+/// Returns whether a word is a name or a keyword.
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Returns the tuples that a source declares as types. Items for tests are left out.
+///
+/// # Panics
+/// If the text ends within a literal.
+pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
+    let code = code(text);
+    let Numbered { lines, words } = Numbered::of(&code);
+    let mut found = Vec::new();
+    for (at, _) in words.windows(2).enumerate().filter(|(_, pair)| pair[0] == "type" && is_name(pair[1])) {
+        let rest = &words[at + 2..];
+        let generics = if rest.first() == Some(&"<") { group(rest) } else { 0 };
+        let ["=", of @ ..] = &rest[generics..] else { continue };
+        let len = if of.first() == Some(&"(") { group(of) } else { 0 };
+        // `()` has no fields.
+        if len > 2 && of.get(len) == Some(&";") {
+            let name = words[at + 1].to_owned();
+            found.push(TupleAlias { line: lines[at + 1], name, tuple: written(&of[..len]) });
+        }
+    }
+    found
+}
+
 /// Returns the parameters of a source's functions that are patterns of tuples or arrays. Closures
 /// and items for tests are left out.
 ///
@@ -28,12 +82,9 @@ pub struct Unnamed {
 /// If the text ends within a literal.
 pub fn unnamed(text: &str) -> Vec<Unnamed> {
     let code = code(text);
-    let numbered =
-        (1..).zip(code.lines()).flat_map(|(line, text)| words(text).into_iter().map(move |word| (line, word)));
-    let (lines, words): (Vec<usize>, Vec<&str>) = numbered.unzip();
-    let is_name = |word: &&str| word.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let Numbered { lines, words } = Numbered::of(&code);
     let mut found = Vec::new();
-    for (at, _) in words.windows(2).enumerate().filter(|(_, pair)| pair[0] == "fn" && is_name(&pair[1])) {
+    for (at, _) in words.windows(2).enumerate().filter(|(_, pair)| pair[0] == "fn" && is_name(pair[1])) {
         let rest = &words[at + 2..];
         let generics = if rest.first() == Some(&"<") { group(rest) } else { 0 };
         let rest = &rest[generics..];
@@ -144,6 +195,23 @@ mod tests {
             fn second<F: Fn((u8, u8)) -> Vec<u8>>(f: F, #[cfg(unix)] (x, y): (u8, u8)) -> (u8, u8) { (1, 2) }
         "#;
         assert_eq!(found(text), ["3 first [a, mut b]", "3 first (c, [d, _])", "10 second (x, y)"]);
+    }
+
+    #[test]
+    fn only_tuples_declared_as_types_are_found() {
+        let text = r#"
+            pub(crate) type Rest = (u32, u32);
+            impl Iterator for Lists { type Item<'a> = (&'a [usize], Vec<(u8, u8)>); }
+            type Unit = ();
+            type Pointer = fn((u8, u8)) -> (u8, u8);
+            type Shapes = [(u8, u8); 8];
+            struct Named(u32, u32);
+            #[cfg(test)]
+            mod tests { type Case = (u8, u8); }
+        "#;
+        let shown = |one: TupleAlias| format!("{} {} {}", one.line, one.name, one.tuple);
+        let found: Vec<String> = tuple_aliases(text).into_iter().map(shown).collect();
+        assert_eq!(found, ["2 Rest (u32, u32)", "3 Item (&'a[usize], Vec<(u8, u8)>)"]);
     }
 
     #[test]

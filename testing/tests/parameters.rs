@@ -1,5 +1,5 @@
-//! Functions name their parameters. Counts of patterns of tuples and arrays in their place, by
-//! crate, only fall.
+//! Functions name their parameters, and types name their fields. In each crate, two counts only fall:
+//! patterns of tuples and arrays in place of parameters, and tuples that are declared as types.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 
 use ixc_testing::bless;
 use ixc_testing::modules::{ROOTS, sources};
-use ixc_testing::parameters::unnamed;
+use ixc_testing::parameters::{tuple_aliases, unnamed};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns a line for each parameter without a name, by the folder of its crate.
+/// Returns a line for each parameter without a name and each tuple that is declared as a type, by
+/// the folder of its crate.
 fn findings() -> BTreeMap<&'static str, Vec<String>> {
     let mut findings = BTreeMap::new();
     for root in ROOTS {
@@ -22,8 +23,11 @@ fn findings() -> BTreeMap<&'static str, Vec<String>> {
         let of_crate: &mut Vec<String> = findings.entry(folder).or_default();
         for file in sources(&workspace().join(root)) {
             let shown = file.strip_prefix(workspace()).unwrap_or(&file).display().to_string();
-            let found = unnamed(&fs::read_to_string(&file).unwrap());
+            let text = fs::read_to_string(&file).unwrap();
+            let found = unnamed(&text);
             of_crate.extend(found.iter().map(|one| format!("{shown}:{}: {}: {}", one.line, one.function, one.pattern)));
+            let found = tuple_aliases(&text);
+            of_crate.extend(found.iter().map(|one| format!("{shown}:{}: {}: {}", one.line, one.name, one.tuple)));
         }
     }
     findings
@@ -36,8 +40,10 @@ fn unnamed_parameters_never_increase() {
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     let limits: BTreeMap<&str, usize> =
         rows.map(|row| row.split_once(' ').unwrap()).map(|(folder, count)| (folder, count.parse().unwrap())).collect();
-    let (mut more, mut new) =
-        (String::new(), String::from("# crate: parameters that are patterns of tuples or arrays\n"));
+    let (mut more, mut new) = (
+        String::new(),
+        String::from("# crate: parameters that are patterns of tuples or arrays, and tuples as types\n"),
+    );
     for (folder, found) in &findings() {
         let limit = limits.get(folder).copied().unwrap_or(0);
         if found.len() > limit {
@@ -50,7 +56,7 @@ fn unnamed_parameters_never_increase() {
     }
     assert!(
         more.is_empty(),
-        "give each value its own parameter, or declare a struct with named fields if there would be more than 7:\n{more}"
+        "give each value its own parameter, or declare a struct with named fields if there would be more than 7, or in place of a tuple:\n{more}"
     );
     if new != text {
         assert!(
