@@ -497,7 +497,8 @@ fn draft_layer_works_on_the_command_line() {
     let plan = folder.join("plan.ixp");
     assert!(ixc(["compile", "-o"]).arg(&plan).arg(&shared).status().unwrap().success());
     let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/qwen3vlmoe.gguf");
-    for (file, why) in [(&plan, "needs the model file"), (&qwen, "the model has no draft layers (nextn)")] {
+    for (file, why) in [(&plan, "is a plan; expected the model file"), (&qwen, "the model has no draft layers (nextn)")]
+    {
         let output = ixc(["run", "--raw", "-p", "a", "-n", "1", "--spec", "nextn", "-m"]).arg(file).output().unwrap();
         let said = stderr(&output);
         assert!(output.status.code() == Some(65) && said.contains(why) && said.lines().count() == 1, "{said}");

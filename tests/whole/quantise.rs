@@ -272,7 +272,7 @@ fn unsupported_quantisations_are_refused() {
     let found = formats(&quantise(&many, "Q4_K_M", &["--dry-run"]));
     assert_eq!(found.len(), 1);
     for (arguments, status, words) in [
-        (&["demo", "Q4_0", "-o", out][..], 2, &["already q4_k", "--allow-requantize"][..]),
+        (&["demo", "Q4_0", "-o", out][..], 2, &["already quantised to q4_k", "--allow-requantize"][..]),
         (&[exact, "Q4_X", "-o", out], 2, &["Q4_X", "Q4_K_M"]),
         (&[exact, "Q4_0", "--tensor", "*=i8_row", "-o", out], 2, &["PATTERN=FORMAT", "q4_k"]),
         (&[exact, "Q4_0", "--imatrix", other.to_str().unwrap(), "-o", out], 65, &["blk.0.attn_q.weight", "3 columns"]),
