@@ -410,7 +410,8 @@ ixc_status ixc_chat_set_variable(ixc_chat *chat, const char *name, const char *v
 ixc_status ixc_chat_tokens(const ixc_chat *chat, uint32_t *tokens, size_t capacity, size_t *count);
 
 /* Generates an answer and adds it to the conversation, even if it was stopped. Fails if the
- * conversation does not fit in the context. `options` may be NULL. */
+ * conversation does not fit in the context. `options` may be NULL. A tool call that has begun is
+ * text if the answer ends with IXC_END_TOKEN or IXC_END_GRAMMAR. Other ends cut it. */
 ixc_status ixc_chat_generate(ixc_chat *chat, const ixc_generate_options *options, ixc_generation **generation);
 
 /* ---- Embeddings --------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use ixc::answer::AnswerText;
 use ixc::generator::{End, Event, Request};
 use ixc::grammar::Source;
 use ixc::runtime::sample::Settings;
@@ -222,18 +223,19 @@ impl Options {
 /// Assembler of an answer from the text of its tokens.
 struct Assembler<'o> {
     options: &'o Options,
-    parser: Option<Parser>,
+    text: AnswerText,
     answer: Answer,
     is_stopped: bool,
 }
 
-impl Assembler<'_> {
+impl<'o> Assembler<'o> {
+    fn new(options: &'o Options, text: AnswerText) -> Assembler<'o> {
+        Assembler { options, text, answer: Answer::default(), is_stopped: false }
+    }
+
     /// Adds text, and gives its parts to the callback.
     fn push(&mut self, text: &str, token: u32) {
-        let deltas = match &mut self.parser {
-            Some(parser) => parser.push(text),
-            None => vec![Delta::Content(text.to_owned())],
-        };
+        let deltas = self.text.push(text);
         self.extend(deltas, token);
     }
 
@@ -262,11 +264,9 @@ impl Assembler<'_> {
     }
 
     /// Ends the answer.
-    fn finish(mut self, token: u32, is_cut: bool) -> Answer {
-        if let Some(parser) = self.parser.take() {
-            let deltas = if is_cut { parser.finish_cut() } else { parser.finish() };
-            self.extend(deltas, token);
-        }
+    fn finish(mut self, token: u32, end: &End) -> Answer {
+        let deltas = self.text.end(end);
+        self.extend(deltas, token);
         self.answer
     }
 }
@@ -317,17 +317,18 @@ pub(crate) fn generate(
     // A text needs a tokenizer.
     model.tokenizer()?;
     let sampler = running.sampler.clone();
+    let text = AnswerText::new(parser);
     let request = Request {
         limit: options.limit,
         ignore_end: options.has(flags::IGNORE_END),
         cache_prompt: !options.has(flags::NO_CACHE),
         sampler_state: sampler.filter(|_| options.has(flags::RESUME_SAMPLER)),
         stop: Arc::clone(&options.stop),
-        show_special: parser.is_some() || options.has(flags::SHOW_SPECIAL),
+        show_special: text.reads_markers() || options.has(flags::SHOW_SPECIAL),
         grammar,
         ..Request::new(prompt, Arc::clone(&options.settings))
     };
-    let mut assembler = Assembler { options, parser, answer: Answer::default(), is_stopped: false };
+    let mut assembler = Assembler::new(options, text);
     let (mut last, mut is_cancelled) = (0, false);
     let result = running.session.generate(&request, |event| -> Result<ControlFlow<()>, ixc::Error> {
         if let &Event::Token { token, .. } = event {
@@ -346,8 +347,7 @@ pub(crate) fn generate(
     let generation = result.inspect_err(|_| running.text.clear())?;
     running.text = [prompt, &generation.tokens].concat();
     let is_stopped = assembler.is_stopped;
-    let is_cut = matches!(generation.end, End::Limit | End::Context | End::Stopped);
-    let answer = assembler.finish(last, is_cut);
+    let answer = assembler.finish(last, &generation.end);
     let end = match generation.end {
         End::Token(_) => IxcEnd::Token,
         End::StopString(_) => IxcEnd::Stop,
@@ -530,4 +530,36 @@ pub unsafe extern "C" fn ixc_generation_call(
         // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { write_sized("call", call, &found) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc::text::chat::format_of;
+
+    use super::*;
+
+    #[test]
+    fn end_of_a_begun_call_is_that_of_all_interfaces() {
+        let options = Options {
+            settings: Arc::default(),
+            limit: None,
+            stop: Arc::from([]),
+            source: None,
+            on_text: None,
+            user: std::ptr::null_mut(),
+            cancel: IxcCancel::default(),
+            flags: 0,
+        };
+        let parser = || Some(Parser::new(format_of("<tool_call>"), ""));
+        for end in [End::Token(2), End::StopString("x".into()), End::Grammar, End::Limit, End::Context, End::Stopped] {
+            let (mut text, mut expected) = (AnswerText::new(parser()), Answer::default());
+            let mut assembler = Assembler::new(&options, AnswerText::new(parser()));
+            for piece in ["Wait. ", "<tool_call>{\"na"] {
+                expected.extend(text.push(piece));
+                assembler.push(piece, 0);
+            }
+            expected.extend(text.end(&end));
+            assert_eq!(assembler.finish(0, &end), expected, "{end:?}");
+        }
+    }
 }

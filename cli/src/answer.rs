@@ -1,5 +1,7 @@
 //! Display of an answer: the model's reasoning appears between two lines, and markers are removed.
 
+use ixc_generate::answer::AnswerText;
+use ixc_generate::generator::End;
 use ixc_text::chat::{Answer, Delta, Parser};
 
 /// Lines printed before and after the model's reasoning.
@@ -8,41 +10,35 @@ const REASONING_LINES: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"
 /// Text of an answer, prepared for display.
 #[derive(Debug)]
 pub struct DisplayedAnswer {
-    /// `None` if the text is shown unchanged.
-    parser: Option<Parser>,
+    text: AnswerText,
     answer: Answer,
     thinks: bool,
 }
 
 impl DisplayedAnswer {
     /// Creates the text; `parser` splits an answer into its parts, if the model's chat format has
-    /// any.
+    /// any. Without it, the text is shown unchanged.
     pub fn new(parser: Option<Parser>) -> DisplayedAnswer {
-        DisplayedAnswer { parser, answer: Answer::default(), thinks: false }
+        DisplayedAnswer { text: AnswerText::new(parser), answer: Answer::default(), thinks: false }
     }
 
     /// Whether names of control tokens are looked for in the text.
     pub fn reads_markers(&self) -> bool {
-        self.parser.is_some()
+        self.text.reads_markers()
     }
 
-    /// Adds a delta, and returns the text to show for it.
+    /// Adds the text of an event, and returns the text to show for it.
     pub fn push(&mut self, text: &str) -> String {
-        match &mut self.parser {
-            Some(parser) => {
-                let deltas = parser.push(text);
-                self.push_deltas(deltas)
-            }
-            None => text.to_owned(),
-        }
+        let deltas = self.text.push(text);
+        self.push_deltas(deltas)
     }
 
-    /// Returns the text to show at the end, and the complete answer if there is a parser.
-    pub fn finish(mut self) -> (String, Option<Answer>) {
-        let Some(parser) = self.parser.take() else { return (String::new(), None) };
-        let mut text = self.push_deltas(parser.finish());
+    /// Returns the text to show at the end, and the complete answer.
+    pub fn finish(mut self, end: &End) -> (String, Answer) {
+        let deltas = self.text.end(end);
+        let mut text = self.push_deltas(deltas);
         self.ends_thought(&mut text);
-        (text, Some(self.answer))
+        (text, self.answer)
     }
 
     fn push_deltas(&mut self, deltas: Vec<Delta>) -> String {
@@ -88,9 +84,9 @@ mod tests {
         let shown = |prompt: &str, pieces: &[&str]| {
             let mut shown = DisplayedAnswer::new(Some(Parser::new(format_of("<tool_call><think>"), prompt)));
             let mut text: String = pieces.iter().map(|piece| shown.push(piece)).collect();
-            let (rest, answer) = shown.finish();
+            let (rest, answer) = shown.finish(&End::Token(0));
             text += &rest;
-            (text, answer.map(|answer| answer.content).unwrap_or_default())
+            (text, answer.content)
         };
         let text = "[Start thinking]\nHm.\n[End thinking]\n\nYes.";
         assert_eq!(shown("", &["<th", "ink>\nHm", ".\n</think>", "\n\nYes."]), (text.into(), "Yes.".into()));
@@ -98,6 +94,26 @@ mod tests {
         let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
         assert_eq!(shown("", &["Look", call]), ("Look\n[Call f {}]\n".into(), "Look".into()));
         let mut plain = DisplayedAnswer::new(None);
-        assert_eq!((plain.push(" <think>"), plain.finish()), (" <think>".into(), (String::new(), None)));
+        assert_eq!(plain.push(" <think>"), " <think>");
+        let (rest, answer) = plain.finish(&End::Limit);
+        assert_eq!((&*rest, &*answer.content), ("", " <think>"));
+    }
+
+    #[test]
+    fn end_of_a_begun_call_is_that_of_all_interfaces() {
+        let ends = [End::Token(2), End::StopString("x".into()), End::Grammar, End::Limit, End::Context, End::Stopped];
+        let parser = || Some(Parser::new(format_of("<tool_call>"), ""));
+        for end in ends {
+            let (mut text, mut expected) = (AnswerText::new(parser()), Answer::default());
+            let mut shown = DisplayedAnswer::new(parser());
+            let mut printed = String::new();
+            for piece in ["Wait. ", "<tool_call>{\"na"] {
+                expected.extend(text.push(piece));
+                printed += &shown.push(piece);
+            }
+            expected.extend(text.end(&end));
+            let (rest, answer) = shown.finish(&end);
+            assert_eq!((printed + &rest, &answer), (expected.content.clone(), &expected), "{end:?}");
+        }
     }
 }

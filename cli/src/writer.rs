@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ixc_generate::chat::{self, Chat, FittedPrompt};
 use ixc_generate::generator::{End, Request};
-use ixc_generate::output_text::StopStrings;
+use ixc_generate::output_text::without_added_space;
 use ixc_generate::session::{Generation, Session};
 use ixc_generate::speculate::Tally;
 use ixc_generate::timing::Phase;
@@ -105,8 +105,8 @@ pub struct WrittenText {
     pub tokens: Vec<u32>,
     /// Whether Ctrl-C ended the text.
     pub interrupted: bool,
-    /// Parsed answer, if there was a parser.
-    pub answer: Option<Answer>,
+    /// The text, split by the parser. Without one, all of it is content.
+    pub answer: Answer,
 }
 
 impl Writer<'_> {
@@ -125,18 +125,19 @@ impl Writer<'_> {
             let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
-        let WrittenText { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
+        let parser = chat.parser(&prompt);
+        let has_markers = parser.is_some();
+        let WrittenText { tokens, interrupted, answer } = self.write(&tokens, limit, parser)?;
         // Nothing is kept of an answer that was interrupted before its first token.
-        if !(interrupted && tokens.is_empty()) {
-            match answer {
-                Some(answer) => chat.answered_with(answer),
-                None => {
-                    let text = self.session.model().tokenizer()?.decode(&tokens).map_err(ixc_error::Error::from)?;
-                    let mut stop = StopStrings::new(&self.params.sampling.stop);
-                    let text = stop.push(&text) + &stop.finish();
-                    chat.answered(text);
-                }
-            }
+        if interrupted && tokens.is_empty() {
+            return Err(Interrupted.into());
+        }
+        if has_markers {
+            chat.answered_with(answer);
+        } else {
+            let tokenizer = self.session.model().tokenizer()?;
+            let text = without_added_space(tokenizer, &tokens, &answer.content).map_err(ixc_error::Error::from)?;
+            chat.answered(text);
         }
         if interrupted { Err(Interrupted.into()) } else { Ok(()) }
     }
@@ -190,7 +191,7 @@ impl Writer<'_> {
         })?;
         drop(writing);
         drop(watch);
-        let (rest, answer) = shown.finish();
+        let (rest, answer) = shown.finish(&generation.end);
         show(out, &rest)?;
         if last != '\n' {
             writeln!(out)?;

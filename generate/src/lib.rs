@@ -13,6 +13,7 @@
 //! | [`drive`] | speed of a drive, and its best number of concurrent reads |
 //! | [`generator`] | generation for several requests in shared steps of one engine |
 //! | [`session`] | generation of one text at a time |
+//! | [`answer`] | text of an answer, split into content, reasoning and tool calls |
 //! | [`output_text`] | text of generated tokens, up to a stop string |
 //! | `masks` | token masks of grammars, computed by other threads |
 //! | [`speculate`] | speculative decoding: guessed tokens, computed with the last one |
@@ -31,6 +32,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod answer;
 pub mod budget;
 pub mod chat;
 pub mod draft_model;

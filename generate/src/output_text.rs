@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use ixc_text::tokenizer::{DecodeOptions, Stream, Tokenizer};
+use ixc_text::tokenizer::{DecodeOptions, Stream, Tokenizer, TokenizerError};
 
 /// Assembler of text from tokens: the generator has one for each request.
 ///
@@ -62,6 +62,23 @@ impl OutputText {
         let stop = self.stop.found().map(str::to_owned);
         RestOfText { text: text + &self.stop.finish(), stop }
     }
+}
+
+/// Removes the space that begins the text of generated tokens if the tokenizer (SPM) puts one
+/// before each text. A message of the text then has the same tokens again.
+///
+/// # Errors
+/// [`TokenizerError::UnknownId`].
+pub fn without_added_space<'t>(
+    tokenizer: &Tokenizer,
+    tokens: &[u32],
+    text: &'t str,
+) -> Result<&'t str, TokenizerError> {
+    // Control tokens have no text here.
+    let Some(first) = tokens.iter().copied().find(|&token| tokenizer.is_text(token)) else { return Ok(text) };
+    let decode = |at_start| tokenizer.decode_with(&[first], DecodeOptions { show_special: false, at_start });
+    let has_space = decode(true)? != decode(false)?;
+    Ok(text.strip_prefix(' ').filter(|_| has_space).unwrap_or(text))
 }
 
 /// Search for stop strings in text that arrives in pieces. Text that may begin a stop string is
@@ -129,7 +146,34 @@ impl StopStrings {
 
 #[cfg(test)]
 mod tests {
+    use ixc_text::tokenizer::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
+
     use super::*;
+
+    #[test]
+    fn space_that_the_tokenizer_adds_is_removed_once() {
+        let tokens = ["<unk>", "<s>", "▁Hi", "▁", "Hi"].map(String::from).to_vec();
+        let types =
+            vec![TokenType::Unknown, TokenType::Control, TokenType::Normal, TokenType::Normal, TokenType::Normal];
+        for adds_space in [true, false] {
+            let spec = TokenizerSpec {
+                model: ModelKind::Spm,
+                scores: vec![0.0; tokens.len()],
+                tokens: tokens.clone(),
+                types: types.clone(),
+                special: SpecialIds { bos: Some(1), unk: Some(0), ..SpecialIds::default() },
+                add_space_prefix: adds_space,
+                ..TokenizerSpec::default()
+            };
+            let tokenizer = Tokenizer::new(&spec).unwrap();
+            for tokens in [&[2][..], &[4, 2], &[1, 2], &[3, 2], &[]] {
+                let options = DecodeOptions { show_special: false, at_start: false };
+                let text = tokenizer.decode_with(tokens, options).unwrap();
+                let message = without_added_space(&tokenizer, tokens, &text).unwrap();
+                assert_eq!(message, tokenizer.decode(tokens).unwrap(), "{tokens:?}");
+            }
+        }
+    }
 
     /// Checks that the text before the first stop string does not depend on the pieces.
     #[test]

@@ -13,6 +13,7 @@ use ixc_text::template::{Conversation, Demand, Json, Message};
 use super::Session;
 use super::completion::Completion;
 use crate::Error;
+use crate::answer::AnswerText;
 use crate::chat::{Rendered, ToolUse, render_with_tools};
 use crate::generator::{End, Event, FinalState, Generator, Request, RequestId};
 use crate::loaded_model::with_bos;
@@ -66,8 +67,8 @@ pub struct TextStream<'s> {
     text: &'s mut Vec<u32>,
     /// The session's sampler, at the end of the text.
     sampler: &'s mut Option<SamplerState>,
-    /// Parser of a chat's answer.
-    parser: Option<Parser>,
+    /// Splitter of a chat's answer.
+    answer: AnswerText,
     /// Whether tokens were forgotten because the context was full.
     is_shifted: bool,
     /// The text so far.
@@ -98,8 +99,7 @@ impl Session {
     /// when an option is outside its range. Also the error of the last stream, if it was not taken.
     pub fn chat(&mut self, messages: &[Message]) -> Result<TextStream<'_>, Error> {
         let (tokens, parser) = self.chat_prompt(messages)?;
-        // The parser needs the names of control tokens.
-        self.stream(tokens, parser, true)
+        self.stream(tokens, parser)
     }
 
     /// Begins the continuation of a text, without a chat template: an iterator over the pieces of
@@ -110,7 +110,7 @@ impl Session {
     /// outside its range. Also the error of the last stream, if it was not taken.
     pub fn complete(&mut self, prompt: &str) -> Result<TextStream<'_>, Error> {
         let tokens = self.model().encode_prompt(prompt)?;
-        self.stream(tokens, None, false)
+        self.stream(tokens, None)
     }
 
     /// Takes the result of the last stream, after it was dropped. Returns `None` if the result was
@@ -149,20 +149,16 @@ impl Session {
     }
 
     /// Begins a stream after the tokens of a prompt.
-    fn stream(
-        &mut self,
-        tokens: Vec<u32>,
-        parser: Option<Parser>,
-        show_special: bool,
-    ) -> Result<TextStream<'_>, Error> {
+    fn stream(&mut self, tokens: Vec<u32>, parser: Option<Parser>) -> Result<TextStream<'_>, Error> {
         if let Some(Err(error)) = self.completion.take() {
             return Err(error);
         }
         self.cancel_open();
+        let answer = AnswerText::new(parser);
         let request = Request {
             limit: self.options.limit,
             stop: Arc::clone(&self.options.stop),
-            show_special,
+            show_special: answer.reads_markers(),
             grammar: self.options.grammar.clone(),
             sampler_state: self.next_sampler.take(),
             ..Request::new(tokens.clone(), Arc::clone(&self.options.sampling))
@@ -183,7 +179,7 @@ impl Session {
             result: &mut self.completion,
             text: &mut self.text,
             sampler: &mut self.sampler,
-            parser,
+            answer,
             is_shifted: false,
             completion,
             deltas: VecDeque::new(),
@@ -258,7 +254,7 @@ impl TextStream<'_> {
             }
             ControlFlow::Continue(())
         });
-        self.push(text);
+        self.push(&text);
         let Some(ended) = ended else { return };
         *self.open = None;
         match ended {
@@ -273,27 +269,21 @@ impl TextStream<'_> {
         }
     }
 
-    /// Adds text, which the parser of a chat's answer splits into deltas.
-    fn push(&mut self, text: String) {
-        let deltas = match &mut self.parser {
-            Some(parser) => parser.push(&text),
-            None => vec![Delta::Content(text)],
-        };
+    /// Adds text.
+    fn push(&mut self, text: &str) {
+        let deltas = self.answer.push(text);
         self.extend(deltas);
     }
 
-    fn extend(&mut self, mut deltas: Vec<Delta>) {
-        deltas.retain(|delta| !matches!(delta, Delta::Content(text) | Delta::Reasoning(text) if text.is_empty()));
+    fn extend(&mut self, deltas: Vec<Delta>) {
         self.completion.answer.extend(deltas.iter().cloned());
         self.deltas.extend(deltas);
     }
 
-    /// Ends the text, and adds what the parser withheld.
+    /// Ends the text, and adds its withheld rest.
     fn end(&mut self, end: End) {
-        let is_cut = matches!(end, End::Limit | End::Context | End::Stopped);
-        if let Some(parser) = self.parser.take() {
-            self.extend(if is_cut { parser.finish_cut() } else { parser.finish() });
-        }
+        let deltas = self.answer.end(&end);
+        self.extend(deltas);
         self.completion.end = end;
     }
 }
@@ -331,6 +321,7 @@ impl Drop for TextStream<'_> {
 mod tests {
     use ixc_runtime::engine;
     use ixc_runtime::sample::Settings;
+    use ixc_text::chat::format_of;
     use ixc_text::template::known;
     use ixc_text::tokenizer::DecodeOptions;
 
@@ -423,6 +414,24 @@ mod tests {
         let completion = session.complete(PROMPT).unwrap().finish().unwrap();
         assert_eq!(completion.answer.content, whole.split_once(&stop).unwrap().0);
         assert_eq!(completion.end, End::StopString(stop));
+    }
+
+    #[test]
+    fn end_of_a_begun_call_is_that_of_all_interfaces() {
+        let mut session = session();
+        let parser = || Some(Parser::new(format_of("<tool_call>"), ""));
+        for end in [End::Token(2), End::StopString("x".into()), End::Grammar, End::Limit, End::Context, End::Stopped] {
+            let (mut text, mut expected) = (AnswerText::new(parser()), Answer::default());
+            let mut stream = session.complete(PROMPT).unwrap();
+            stream.answer = AnswerText::new(parser());
+            for piece in ["Wait. ", "<tool_call>{\"na"] {
+                expected.extend(text.push(piece));
+                stream.push(piece);
+            }
+            expected.extend(text.end(&end));
+            stream.end(end.clone());
+            assert_eq!((&stream.completion.answer, &stream.completion.end), (&expected, &end));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ixc_generate::answer::AnswerText;
 use ixc_generate::generator::{DraftCounts, End, Event, LogProbs, Request};
 use ixc_text::chat::{Delta, Parser, TextParameters};
 use ixc_text::template::{Conversation, Json};
@@ -62,8 +63,8 @@ impl AnswerOptions {
 /// An answer that is being generated.
 pub(crate) struct Answer {
     events: UnboundedReceiver<Event>,
-    /// Parser that splits the text; without it, all text is content.
-    parser: Option<Parser>,
+    /// Splitter of the text.
+    text: AnswerText,
     /// End of the answer, until the text before it was returned.
     end: Option<End>,
     /// Calls that may still begin.
@@ -84,7 +85,7 @@ impl Answer {
     pub(crate) fn new(events: UnboundedReceiver<Event>, parser: Option<Parser>, prompt: usize) -> Answer {
         Answer {
             events,
-            parser,
+            text: AnswerText::new(parser),
             end: None,
             calls_left: usize::MAX,
             includes_stop: false,
@@ -167,9 +168,9 @@ impl Answer {
                     self.usage.generated += 1;
                     self.first_token_time.get_or_insert_with(Instant::now);
                     self.log_probs.extend(log_probs);
-                    self.split(text)
+                    self.text.push(&text)
                 }
-                Some(Event::Text(text)) => self.split(text),
+                Some(Event::Text(text)) => self.text.push(&text),
                 Some(Event::Drafted(counts)) => {
                     self.drafts += counts;
                     continue;
@@ -185,39 +186,29 @@ impl Answer {
         }
     }
 
-    /// Splits a text into reasoning, content and calls.
-    fn split(&mut self, text: String) -> Vec<Delta> {
-        match &mut self.parser {
-            Some(parser) => parser.push(&text),
-            None => vec![Delta::Content(text)],
-        }
-    }
-
-    /// Records the end, and returns the text that the parser withheld.
+    /// Records the end, and returns the withheld text.
     fn finish(&mut self, end: End) -> Vec<Delta> {
         self.end_time = Some(Instant::now());
         self.events.close();
-        let stop = match &end {
-            End::StopString(text) if self.includes_stop => self.split(text.clone()),
+        let mut deltas = match &end {
+            End::StopString(text) if self.includes_stop => self.text.push(text),
             _ => Vec::new(),
         };
-        let rest = self.parser.take().map(|parser| match &end {
-            End::Token(_) | End::Grammar | End::Stopped => parser.finish(),
-            End::StopString(_) | End::Limit | End::Context => parser.finish_cut(),
-        });
+        deltas.extend(self.text.end(&end));
         self.end = Some(end);
-        stop.into_iter().chain(rest.unwrap_or_default()).collect()
+        deltas
     }
 
-    /// Removes empty deltas. A call beyond the limit ends the answer and stops the engine.
+    /// Removes a call beyond the limit, and what follows it. Such a call ends the answer and stops
+    /// the engine.
     fn limit_calls(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
         let mut allowed = Vec::with_capacity(deltas.len());
-        for delta in deltas.into_iter().filter(|delta| !is_empty(delta)) {
+        for delta in deltas {
             if matches!(delta, Delta::Call(_)) {
                 let Some(left) = self.calls_left.checked_sub(1) else {
                     self.end_time.get_or_insert_with(Instant::now);
                     self.events.close();
-                    (self.parser, self.end) = (None, Some(End::Stopped));
+                    self.end = Some(End::Stopped);
                     return allowed;
                 };
                 self.calls_left = left;
@@ -341,12 +332,5 @@ impl Drop for Answers {
         let Some(record) = &self.record else { return };
         let times = (0..self.list.len()).map(|number| self.times(number).generation);
         record.set_usage(self.usage(), times.max().unwrap_or_default());
-    }
-}
-
-fn is_empty(delta: &Delta) -> bool {
-    match delta {
-        Delta::Reasoning(text) | Delta::Content(text) | Delta::Arguments(text) => text.is_empty(),
-        Delta::Call(_) => false,
     }
 }

@@ -1,6 +1,8 @@
 //! Calls of tools in all three interfaces: whole, in parts, and cut off.
 
+use ixc_generate::answer::AnswerText;
 use ixc_generate::generator::End;
+use ixc_text::chat::{Answer, Parser, format_of};
 use serde_json::{Value, json};
 
 use super::scripted::{Said, Scripted};
@@ -141,6 +143,21 @@ fn truncated_calls_are_never_content() {
                 }
             }
             assert!(longest + 2 > whole.calls[0].1.len(), "{path}: {longest} of {whole:?}");
+        }
+    }
+}
+
+#[test]
+fn end_of_a_begun_call_is_that_of_all_interfaces() {
+    let model = Scripted::new(QWEN);
+    for end in [End::Token(2), End::StopString("x".into()), End::Grammar, End::Limit, End::Context, End::Stopped] {
+        let (mut text, mut expected) = (AnswerText::new(Some(Parser::new(format_of(QWEN), ""))), Answer::default());
+        let begun = "Wait. <tool_call>{\"na";
+        expected.extend(text.push(begun));
+        expected.extend(text.end(&end));
+        for path in PATHS {
+            let (answer, _) = said(&model, path, &request(path, "auto", json!({})), begun, &end);
+            assert_eq!((answer.content, answer.calls), (expected.content.clone(), Vec::new()), "{path}: {end:?}");
         }
     }
 }
