@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ixc::GenerationError;
-use ixc::chat::{Rendered, ToolUse, render_with_tools};
-use ixc::loaded_model::{check_prompt, with_bos};
-use ixc::text::chat::{Answer, Parser, TextParameters, ToolCall};
-use ixc::text::template::{ChatTemplate, Conversation, Demand, Json, Message};
+use ixc::chat::{ChatPrompt, PromptMaker, ToolUse};
+use ixc::text::chat::{Answer, ToolCall};
+use ixc::text::template::{ChatTemplate, Conversation, Json, Message};
 use serde_json::Value;
 
 use crate::arguments::{Buffer, HandlePlace, SizedStruct, free, not_null, optional_string, sized, string};
@@ -58,30 +57,17 @@ pub struct IxcMessage {
 // SAFETY: it is `repr(C)` and begins with its size. Any bytes are pointers.
 unsafe impl SizedStruct for IxcMessage {}
 
-/// A conversation as tokens, and the parser of its answer.
-struct Prompt {
-    tokens: Vec<u32>,
-    parser: Option<Parser>,
-}
-
 impl IxcChat {
     /// Renders a conversation up to the beginning of the answer.
-    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Failure> {
-        let tokenizer = self.model.tokenizer()?;
-        let tools = ToolUse { is_enforced: false, demand: Demand::Maybe };
-        let renderer = self.renderer.as_deref();
-        let rendered = render_with_tools(tokenizer, &self.template, renderer, conversation, tools)?;
-        let Rendered { text, values, format } = rendered;
-        let facts = &self.model.facts;
-        check_prompt(tokenizer, facts.context as usize, facts.trained_context as usize, &text)?;
-        let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&text, &values)?);
-        let calls = conversation.messages.iter().map(|message| message.tool_calls.len()).sum();
-        let parser = format.has_markers().then(|| {
-            let texts = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
-            let parser = Parser::new(format, &text).with_texts(texts).numbered_from(calls);
-            if conversation.tools.is_empty() { parser.without_calls() } else { parser }
-        });
-        Ok(Prompt { tokens, parser })
+    fn prompt(&self, conversation: &Conversation) -> Result<ChatPrompt, Failure> {
+        let maker = PromptMaker {
+            tokenizer: self.model.tokenizer()?,
+            template: &self.template,
+            renderer: self.renderer.as_deref(),
+            context: self.model.facts.context as usize,
+            trained_context: self.model.facts.trained_context as usize,
+        };
+        Ok(maker.prompt(conversation, ToolUse::FREE)?)
     }
 }
 
@@ -282,7 +268,7 @@ pub unsafe extern "C" fn ixc_chat_generate(
         // The model comes before other locks everywhere, so that no two calls wait for each other.
         let mut running = model.lock()?;
         let mut conversation = chat.conversation.lock("the chat")?;
-        let Prompt { tokens, parser } = chat.prompt(&conversation)?;
+        let ChatPrompt { tokens, parser, .. } = chat.prompt(&conversation)?;
         let generated = generate(model, &mut running, &tokens, &options, parser)?;
         let Answer { reasoning, content, calls } = generated.answer.clone();
         let reasoning = Some(reasoning).filter(|text| !text.is_empty());

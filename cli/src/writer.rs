@@ -120,14 +120,13 @@ impl Writer<'_> {
         // The remaining text is computed again after turns are dropped, so that should not happen
         // for every answer.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
-        let FittedPrompt { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
+        let FittedPrompt { prompt, dropped } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
             let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
-        let parser = chat.parser(&prompt);
-        let has_markers = parser.is_some();
-        let WrittenText { tokens, interrupted, answer } = self.write(&tokens, limit, parser)?;
+        let has_markers = prompt.parser.is_some();
+        let WrittenText { tokens, interrupted, answer } = self.write(&prompt.tokens, limit, prompt.parser)?;
         // Nothing is kept of an answer that was interrupted before its first token.
         if interrupted && tokens.is_empty() {
             return Err(Interrupted.into());

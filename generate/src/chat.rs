@@ -24,7 +24,7 @@
 //! let mut chat = Chat::new(session.model(), options, Some("Be brief."))?;
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);
-//!     let tokens = chat.fit(session.model(), 8)?.tokens;
+//!     let tokens = chat.fit(session.model(), 8)?.prompt.tokens;
 //!     let greedy = ixc_runtime::sample::Settings::greedy();
 //!     let request = Request { limit: Some(8), ..Request::new(tokens, greedy) };
 //!     let answer = session
@@ -41,16 +41,18 @@
 use std::path::{Path, PathBuf};
 
 use ixc_compile::Error as CompileError;
-use ixc_text::chat::{Answer, Parser, format_of};
+use ixc_text::chat::Answer;
 use ixc_text::template::{ChatTemplate, Conversation, Message};
 use ixc_text::tokenizer::{Tokenizer, Values};
 
 use crate::Error;
-use crate::loaded_model::{LoadedModel, with_bos};
+use crate::loaded_model::LoadedModel;
 
+mod prompt;
 mod tools;
 
-pub use tools::{Rendered, ToolUse, render_with_tools};
+pub use prompt::{AnswerPrefix, ChatPrompt, PromptMaker};
+pub use tools::ToolUse;
 
 /// Role of the user's messages.
 pub const USER: &str = "user";
@@ -104,22 +106,13 @@ pub struct Chat {
     dropped: usize,
 }
 
-/// A conversation as tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Prompt of a conversation that fits in the context.
+#[derive(Debug)]
 pub struct FittedPrompt {
-    /// Tokens, up to the beginning of the model's answer.
-    pub tokens: Vec<u32>,
+    /// The prompt, and the parser of its answer.
+    pub prompt: ChatPrompt,
     /// Turns that this call dropped.
     pub dropped: usize,
-    /// Text of the tokens. Names of control tokens in messages are altered in it.
-    pub prompt: String,
-}
-
-/// A rendered conversation.
-#[derive(Debug)]
-struct Prompt {
-    tokens: Vec<u32>,
-    text: String,
 }
 
 impl Chat {
@@ -177,14 +170,6 @@ impl Chat {
         self.messages.pop_if(|message| message.role == USER).map(|message| message.content)
     }
 
-    /// Returns the parser for an answer to this prompt; `None` if the model's chat format has no
-    /// markers.
-    pub fn parser(&self, prompt: &str) -> Option<Parser> {
-        let format = format_of(self.template.source());
-        let calls = self.messages.iter().map(|message| message.tool_calls.len()).sum();
-        format.has_markers().then(|| Parser::new(format, prompt).numbered_from(calls))
-    }
-
     /// Adds the model's answer to the conversation.
     pub fn answered(&mut self, text: impl Into<String>) {
         self.messages.push(Message::new(ASSISTANT, text));
@@ -206,12 +191,9 @@ impl Chat {
         self.messages.push(answer);
     }
 
-    /// Returns the conversation as tokens, up to the beginning of the model's answer. Drops the
+    /// Returns the prompt of the conversation, up to the beginning of the model's answer. Drops the
     /// oldest turns until `room` tokens of an answer fit in the context. If the last turn alone
     /// leaves less room, it only has to fit itself.
-    ///
-    /// Names of control tokens become control tokens if the template wrote them, and plain text in
-    /// messages.
     ///
     /// # Errors
     /// [`CompileError::Context`] where what the user said last does not fit by itself; and when the
@@ -227,16 +209,17 @@ impl Chat {
                 other => other.map(Ok),
             }
         };
-        let fits = |rest: &Result<Prompt, Error>| {
+        let fits = |rest: &Result<ChatPrompt, Error>| {
             rest.as_ref().is_ok_and(|prompt| prompt.tokens.len().saturating_add(room) <= context)
         };
         let (dropped, prompt) = fewest_dropped(turns.len(), |dropped| from(turns.get(dropped)), fits)?;
-        let Prompt { tokens, text } = prompt?;
-        if tokens.len() > context {
-            return Err(CompileError::Context { tokens: tokens.len(), context, model: model.facts().context }.into());
+        let prompt = prompt?;
+        let tokens = prompt.tokens.len();
+        if tokens > context {
+            return Err(CompileError::Context { tokens, context, model: model.facts().context }.into());
         }
         self.dropped = turns.get(dropped).copied().unwrap_or(self.dropped);
-        Ok(FittedPrompt { tokens, dropped, prompt: text })
+        Ok(FittedPrompt { prompt: prompt.with_ids_after(&self.messages), dropped })
     }
 
     /// Returns the first message of each turn that the model sees.
@@ -246,15 +229,15 @@ impl Chat {
     }
 
     /// Returns the prompt for these messages after the system message.
-    fn encode<'m>(&self, model: &LoadedModel, messages: impl Iterator<Item = &'m Message>) -> Result<Prompt, Error> {
-        let tokenizer = model.tokenizer()?;
+    fn encode<'m>(
+        &self,
+        model: &LoadedModel,
+        messages: impl Iterator<Item = &'m Message>,
+    ) -> Result<ChatPrompt, Error> {
         let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
         let messages = system.chain(messages.cloned()).collect();
         let conversation = Conversation { messages, add_generation_prompt: true, ..Conversation::default() };
-        let (prompt, values) = render(tokenizer, &self.template, self.renderer.as_deref(), conversation)?;
-        model.check_prompt(&prompt)?;
-        let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?);
-        Ok(Prompt { tokens, text: prompt })
+        model.prompt_maker(&self.template, self.renderer.as_deref())?.prompt(&conversation, ToolUse::FREE)
     }
 }
 
@@ -270,7 +253,7 @@ pub(crate) fn assistant_message(answer: Answer) -> Message {
 ///
 /// # Errors
 /// When the template fails, or the process that renders it.
-pub fn render<'t>(
+fn render<'t>(
     tokenizer: &'t Tokenizer,
     template: &ChatTemplate,
     renderer: Option<&Path>,

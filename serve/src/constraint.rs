@@ -11,7 +11,8 @@
 
 use std::fmt::Write;
 
-use crate::model::{Constraint, Prompt};
+use crate::model::Constraint;
+use ixc_generate::chat::ChatPrompt;
 use ixc_grammar::{Frame as GrammarFrame, Mark, ReasoningMarks, Source, regex_literal};
 use ixc_text::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_text::tokenizer::Tokenizer;
@@ -38,7 +39,7 @@ pub struct AnswerGrammar {
 pub fn answer_grammar(
     constraint: &Constraint,
     format: &Format,
-    prompt: Option<&Prompt>,
+    prompt: Option<&ChatPrompt>,
     tokenizer: &Tokenizer,
 ) -> Result<AnswerGrammar, String> {
     let format_name = format.name;

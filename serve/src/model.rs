@@ -5,7 +5,6 @@ use ixc_failure::Remedy;
 use ixc_generate::generator::SlotStatus;
 use ixc_grammar::{GrammarError, Source};
 use ixc_runtime::engine::StateBytes;
-use ixc_text::chat::{Parser, Part};
 use serde_json::Value;
 
 use crate::histogram::{self, Histogram};
@@ -89,28 +88,6 @@ pub struct ModelFacts {
     pub template: Option<String>,
     /// Name and version of the program.
     pub build: String,
-}
-
-/// A conversation as a prompt.
-#[derive(Debug)]
-pub struct Prompt {
-    /// Tokens of the prompt.
-    pub tokens: Vec<u32>,
-    /// Text of the prompt.
-    pub text: String,
-    /// Parser that splits an answer; `None` if the model's answers have no structure.
-    pub parser: Option<Parser>,
-    /// Beginning of the answer, if it continues a message.
-    pub prefix: Option<AnswerPrefix>,
-}
-
-/// Beginning of an assistant's message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerPrefix {
-    /// The part that text continues; `None` in a call.
-    pub part: Option<Part>,
-    /// Content of the message.
-    pub content: String,
 }
 
 /// Required form of an answer.

@@ -14,24 +14,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    AnswerPrefix, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, ModelFacts, Prompt, Refusal,
-    SlotAction, Status,
+    Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, ModelFacts, Refusal, SlotAction, Status,
 };
 use ixc_failure::Remedy;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::sample;
-use ixc_text::chat::{Format, Parser, Part, TextParameters, format_of};
-use ixc_text::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
+use ixc_text::chat::{Format, Parser, format_of};
+use ixc_text::template::{ChatTemplate, Conversation, Demand, TemplateError};
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::Error;
+use ixc_compile::Error as CompileError;
 use ixc_compile::build;
 use ixc_generate::Error as GenerationError;
-use ixc_generate::chat::{self, Rendered, ToolUse};
+use ixc_generate::chat::{self, ChatPrompt, PromptMaker, ToolUse};
 use ixc_generate::embedding::Embedder;
 use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::generator::{ContextShift, Event, Generator, Request, SlotSize};
@@ -205,46 +205,25 @@ impl Host {
         if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
     }
 
-    /// Renders a conversation, and returns the format of its answer. The prompt describes tools in
-    /// words if the template ignores them, or if its format of calls cannot be enforced.
-    fn render(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Rendered<'_>, Refusal> {
-        let (tokenizer, template) =
-            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(GenerationError::NoTemplate))?);
+    /// Makes the prompt of a conversation. The prompt describes tools in words if the template
+    /// ignores them, or if its format of calls cannot be enforced.
+    fn whole_prompt(
+        &self,
+        conversation: &Conversation,
+        constraint: Option<&Constraint>,
+    ) -> Result<ChatPrompt, Refusal> {
         let tools = ToolUse {
             is_enforced: matches!(constraint, Some(Constraint::Calls { .. })),
             demand: if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe },
         };
-        let renderer = self.options.renderer.as_deref();
-        chat::render_with_tools(tokenizer, template, renderer, conversation, tools).map_err(encode_refusal)
-    }
-
-    /// Renders a conversation and encodes it.
-    fn render_prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
-        let tokenizer = self.tokenizer()?;
-        let Rendered { text, mut values, format } = self.render(conversation, constraint)?;
-        let ModelFacts { context, trained_context, .. } = self.facts;
-        loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(encode_refusal)?;
-        let tokens = loaded_model::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
-        // The parser needs the tools' parameters before it reads any part of the answer.
-        let parser =
-            Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
-        let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
-        let (parser, prefix) = match conversation.continued.zip(conversation.messages.last()) {
-            None => (parser, None),
-            // Do not parse a prompt that is too long anyway.
-            Some(_) if tokens.len() > context => return Err(Refusal::too_long(tokens.len(), context)),
-            Some((part, last)) => {
-                let text = match part {
-                    Part::Content => &*last.content,
-                    Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
-                };
-                // Names of control tokens in it are text to the model, and therefore also here.
-                let (parser, said) = parser.continuing(part, &values.protect(text));
-                let prefix = AnswerPrefix { part: parser.part(), content: values.restore(&said.content) };
-                (parser, Some(prefix))
-            }
+        let maker = PromptMaker {
+            tokenizer: self.tokenizer()?,
+            template: self.template.as_ref().ok_or_else(|| invalid(GenerationError::NoTemplate))?,
+            renderer: self.options.renderer.as_deref(),
+            context: self.facts.context,
+            trained_context: self.facts.trained_context,
         };
-        Ok(Prompt { tokens, text, parser: format.has_markers().then_some(parser), prefix })
+        maker.prompt(conversation, tools).map_err(encode_refusal)
     }
 }
 
@@ -259,6 +238,7 @@ fn encode_refusal(error: GenerationError) -> Refusal {
         GenerationError::Prompt { bytes, context, longest, .. } => {
             Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
         }
+        GenerationError::Compile(CompileError::Context { tokens, context, .. }) => Refusal::too_long(tokens, context),
         // The server caused the fault, not the request.
         GenerationError::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => {
             Refusal::Failed { message }
@@ -305,10 +285,10 @@ impl Host {
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if there is no template, or it does not accept the conversation.
-    pub fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+    pub fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<ChatPrompt, Refusal> {
         self.check_text_model()?;
         if !self.options.drops_turns {
-            return self.render_prompt(conversation, constraint);
+            return self.whole_prompt(conversation, constraint);
         }
         let said = conversation.messages.iter().enumerate();
         let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
@@ -317,7 +297,7 @@ impl Host {
         let without = |dropped: usize| {
             let from = turns.get(dropped).copied().unwrap_or(first);
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
-            match self.render_prompt(&Conversation { messages, ..conversation.clone() }, constraint) {
+            match self.whole_prompt(&Conversation { messages, ..conversation.clone() }, constraint) {
                 // Too long to tokenize; fewer turns may be short enough.
                 Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
                     Ok(Err(error))
@@ -325,9 +305,9 @@ impl Host {
                 other => other.map(Ok),
             }
         };
-        let fits = |rest: &Result<Prompt, Refusal>| rest.as_ref().is_ok_and(|prompt| prompt.tokens.len() <= most);
+        let fits = |rest: &Result<ChatPrompt, Refusal>| rest.as_ref().is_ok_and(|prompt| prompt.tokens.len() <= most);
         let (_, prompt) = chat::fewest_dropped(turns.len(), without, fits)?;
-        prompt
+        prompt.map(|prompt| prompt.with_ids_after(&conversation.messages))
     }
 
     /// Compiles the form of an answer, with the prompt for conversations. May take seconds. Ends
@@ -339,7 +319,7 @@ impl Host {
     pub fn constrain(
         &self,
         constraint: &Constraint,
-        prompt: Option<&Prompt>,
+        prompt: Option<&ChatPrompt>,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Matcher, Refusal> {
         let tokenizer = self.tokenizer()?;

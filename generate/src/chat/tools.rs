@@ -19,9 +19,14 @@ pub struct ToolUse {
     pub demand: Demand,
 }
 
+impl ToolUse {
+    /// Use of tools without a grammar: the model decides about calls.
+    pub const FREE: ToolUse = ToolUse { is_enforced: false, demand: Demand::Maybe };
+}
+
 /// A rendered conversation.
 #[derive(Debug)]
-pub struct Rendered<'t> {
+pub(super) struct Rendered<'t> {
     /// Text of the prompt. Names of control tokens in messages are altered in it.
     pub text: String,
     /// The values of the text, for [`Tokenizer::encode_rendered`].
@@ -34,7 +39,7 @@ pub struct Rendered<'t> {
 ///
 /// # Errors
 /// When the template fails, and [`Error::ToolsLeftOut`].
-pub fn render_with_tools<'t>(
+pub(super) fn render_with_tools<'t>(
     tokenizer: &'t Tokenizer,
     template: &ChatTemplate,
     renderer: Option<&Path>,

@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use ixc_runtime::gauge::Activity;
 use ixc_runtime::sample::SamplerState;
-use ixc_text::chat::{Answer, Delta, Parser, TextParameters};
-use ixc_text::template::{Conversation, Demand, Json, Message};
+use ixc_text::chat::{Answer, Delta, Parser};
+use ixc_text::template::{Conversation, Message};
 
 use super::Session;
 use super::completion::Completion;
 use crate::Error;
 use crate::answer::AnswerText;
-use crate::chat::{Rendered, ToolUse, render_with_tools};
+use crate::chat::{ChatPrompt, ToolUse};
 use crate::generator::{End, Event, FinalState, Generator, Request, RequestId};
-use crate::loaded_model::with_bos;
 
 /// A text in generation, as an iterator over its pieces. [`Session::chat`] and
 /// [`Session::complete`] begin one.
@@ -98,7 +97,7 @@ impl Session {
     /// When there is no chat template or it fails, when the prompt is longer than the context, or
     /// when an option is outside its range. Also the error of the last stream, if it was not taken.
     pub fn chat(&mut self, messages: &[Message]) -> Result<TextStream<'_>, Error> {
-        let (tokens, parser) = self.chat_prompt(messages)?;
+        let ChatPrompt { tokens, parser, .. } = self.chat_prompt(messages)?;
         self.stream(tokens, parser)
     }
 
@@ -122,10 +121,9 @@ impl Session {
         self.completion.take().transpose()
     }
 
-    /// Returns the prompt of a conversation, and the parser of its answer if the answer has parts.
-    fn chat_prompt(&self, messages: &[Message]) -> Result<(Vec<u32>, Option<Parser>), Error> {
+    /// Returns the prompt of a conversation.
+    fn chat_prompt(&self, messages: &[Message]) -> Result<ChatPrompt, Error> {
         let (model, options) = (self.model(), &self.options);
-        let tokenizer = model.tokenizer()?;
         let template = options.chat.template_of(model)?;
         let conversation = Conversation {
             messages: messages.to_vec(),
@@ -133,19 +131,7 @@ impl Session {
             add_generation_prompt: true,
             ..Conversation::default()
         };
-        let tools = ToolUse { is_enforced: false, demand: Demand::Maybe };
-        let renderer = options.chat.renderer.as_deref();
-        let Rendered { text, values, format } =
-            render_with_tools(tokenizer, &template, renderer, &conversation, tools)?;
-        model.check_prompt(&text)?;
-        let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&text, &values)?);
-        let calls = messages.iter().map(|message| message.tool_calls.len()).sum();
-        let parser = format.has_markers().then(|| {
-            let texts = TextParameters::of_each(options.tools.iter().map(Json::as_str));
-            let parser = Parser::new(format, &text).with_texts(texts).numbered_from(calls);
-            if options.tools.is_empty() { parser.without_calls() } else { parser }
-        });
-        Ok((tokens, parser))
+        model.prompt_maker(&template, options.chat.renderer.as_deref())?.prompt(&conversation, ToolUse::FREE)
     }
 
     /// Begins a stream after the tokens of a prompt.

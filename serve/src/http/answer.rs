@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ixc_generate::answer::AnswerText;
 use ixc_generate::generator::{DraftCounts, End, Event, LogProbs, Request};
-use ixc_text::chat::{Delta, Parser, TextParameters};
-use ixc_text::template::{Conversation, Json};
+use ixc_text::chat::{Delta, Parser};
+use ixc_text::template::Conversation;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::http::app::RequestState;
@@ -104,17 +104,13 @@ impl Answer {
         conversation: Conversation,
         options: AnswerOptions,
     ) -> Result<Answers, HttpError> {
-        let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
-        let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
-        let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
         let AnswerOptions { mut request, includes_stop, single_call, constraint, count } = options;
         check_answer_count(&app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
-        let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
         // Markers are special tokens in some vocabularies.
-        request.show_special |= parser.is_some();
+        request.show_special |= prompt.parser.is_some();
         (request.tokens, request.grammar) = (prompt.tokens, grammar);
-        let mut answers = Answer::several(app, &[request], parser.as_ref(), count)?;
+        let mut answers = Answer::several(app, &[request], prompt.parser.as_ref(), count)?;
         for answer in &mut answers.list {
             answer.calls_left = if single_call { 1 } else { usize::MAX };
         }

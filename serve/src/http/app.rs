@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::Uri;
 use ixc_failure::Remedy;
+use ixc_generate::chat::ChatPrompt;
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
 use ixc_text::template::Conversation;
@@ -20,7 +21,7 @@ use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 use crate::http::origins::AllowedOrigin;
 use crate::http::request_log::{self, RequestLog};
-use crate::model::{Constraint, Prompt, Refusal};
+use crate::model::{Constraint, Refusal};
 use crate::serving::{Host, ModelQuery, Registry};
 
 /// Max conversations that become prompts at once: each takes a process and its memory.
@@ -188,7 +189,7 @@ impl RequestState {
         &self,
         conversation: Conversation,
         constraint: Option<Constraint>,
-    ) -> Result<Prompt, HttpError> {
+    ) -> Result<ChatPrompt, HttpError> {
         Ok(self.with_permit(&self.prompts, move |model, _| model.prompt(&conversation, constraint.as_ref())).await??)
     }
 
@@ -197,7 +198,7 @@ impl RequestState {
         &self,
         conversation: Conversation,
         constraint: Option<Constraint>,
-    ) -> Result<(Prompt, Option<Matcher>), HttpError> {
+    ) -> Result<(ChatPrompt, Option<Matcher>), HttpError> {
         let prompt = self.prompt(conversation, constraint.clone()).await?;
         let Some(constraint) = constraint else { return Ok((prompt, None)) };
         let both = move |model: &Host, client: &Client| -> Result<_, Refusal> {
