@@ -23,7 +23,7 @@
 //! let mut cut = AnswerText::new(Some(parser));
 //! assert_eq!(cut.push("Wait. <tool_call>{\"na"), [Delta::Content("Wait.".into())]);
 //! let mut whole = cut.clone();
-//! assert_eq!(cut.end(&End::Limit), []);
+//! assert!(cut.end(&End::Limit).is_empty());
 //! assert_eq!(whole.end(&End::Token(2)), [Delta::Content(" <tool_call>{\"na".into())]);
 //! ```
 
@@ -105,7 +105,9 @@ mod tests {
             // The marker has begun, and the call has.
             for rest in [" <tool_", " <tool_call>", " <tool_call>{\"na"] {
                 let expected = if whole { format!("Wait.{rest}") } else { "Wait.".to_owned() };
-                assert_eq!(answer(&["Wait.", rest], end), (expected, Vec::new()), "{end:?}, {rest}");
+                // White space before a marker that is cut may stay.
+                let (content, calls) = answer(&["Wait.", rest], end);
+                assert_eq!((content.trim_end(), calls), (&*expected, Vec::new()), "{end:?}, {rest}");
             }
             // Arguments that were returned stay, and the end makes no difference to other text.
             let call = "<tool_call>{\"name\": \"f\", \"arguments\": {\"at\": \"Ro";

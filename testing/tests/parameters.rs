@@ -1,4 +1,4 @@
-//! Functions name their parameters, and types name their fields. In each crate, two counts only fall:
+//! Functions name their parameters, and types name their fields. Two counts of a crate only fall:
 //! patterns of tuples and arrays in place of parameters, and tuples that are declared as types.
 
 use std::collections::BTreeMap;
