@@ -94,6 +94,21 @@ impl Options {
     }
 }
 
+impl LoadedModel {
+    /// Returns the maker of prompts with this template.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`].
+    pub(crate) fn prompt_maker<'m>(
+        &'m self,
+        template: &'m ChatTemplate,
+        renderer: Option<&'m Path>,
+    ) -> Result<PromptMaker<'m>, Error> {
+        let (tokenizer, context, trained_context) = (self.tokenizer()?, self.context(), self.facts().context);
+        Ok(PromptMaker { tokenizer, template, renderer, context, trained_context })
+    }
+}
+
 /// A conversation.
 #[derive(Clone, Debug)]
 pub struct Chat {

@@ -31,12 +31,10 @@ use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::predict::{Choice, Strategy};
 use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
-use ixc_text::template::ChatTemplate;
 use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
 use crate::budget;
-use crate::chat::PromptMaker;
 use crate::drive;
 use ixc_compile::compile::{self, decode_tokenizer};
 use ixc_compile::model::check_tokens;
@@ -341,19 +339,6 @@ impl LoadedModel {
     pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, Error> {
         self.check_prompt(text)?;
         Ok(self.tokenizer()?.encode(text, true)?)
-    }
-
-    /// Returns the maker of prompts with this template.
-    ///
-    /// # Errors
-    /// [`Error::NoTokenizer`].
-    pub(crate) fn prompt_maker<'m>(
-        &'m self,
-        template: &'m ChatTemplate,
-        renderer: Option<&'m Path>,
-    ) -> Result<PromptMaker<'m>, Error> {
-        let (tokenizer, context, trained_context) = (self.tokenizer()?, self.context(), self.facts.context);
-        Ok(PromptMaker { tokenizer, template, renderer, context, trained_context })
     }
 
     /// Refuses a text that is too long for the context, however it is encoded.

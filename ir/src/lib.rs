@@ -31,5 +31,6 @@ pub mod names;
 pub mod ngram;
 pub mod plan;
 pub mod random;
+mod rope_style;
 pub mod state;
 pub mod units;

@@ -15,18 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Op;
 use super::attr::Attr;
 use crate::ngram::Hash;
-
-/// Elements of a head that RoPE rotates together, and the layout of a rotary table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum RopeStyle {
-    /// Elements `2i` and `2i + 1`. A row of the table is `dims` cosines, each twice, then `dims`
-    /// sines, each as `-s, s`.
-    Norm,
-    /// Elements `i` and `i + dims / 2`. A row of the table is `dims / 2` cosines, then `dims / 2`
-    /// sines.
-    Neox,
-}
+pub use crate::rope_style::RopeStyle;
 
 /// Scaling of RoPE to positions beyond the context that the model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,17 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::attrs::RopeStyle;
-
-impl RopeStyle {
-    /// Bytes of a table row for `dims` rotated elements.
-    pub fn row_bytes(self, dims: u32) -> u64 {
-        match self {
-            RopeStyle::Norm => u64::from(dims) * 8,
-            RopeStyle::Neox => u64::from(dims) * 4,
-        }
-    }
-}
+use crate::rope_style::RopeStyle;
 
 /// A rotary table, filled when the plan is loaded. Row `p` holds cosines and sines of
 /// `p * frequency`, times `magnitude` and the factor of `temperature`, computed in f64.
