@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`definition`] | options as clap defines them: variables, shapes, arguments for a value |
 //! | [`source`] | a value with its source |
-//! | [`file`] | the configuration file: its path, keys and types |
+//! | [`mod@file`] | the configuration file: its path, keys and types |
 //! | [`layers`] | precedence of the sources, and options that exclude or require others |
 //! | [`arguments`] | the arguments of this process with the values of all sources |
 //! | [`report`] | all values in force, for `ixc doctor` |

@@ -3,7 +3,7 @@
 //! A set is a list of [`Alternative`]s, each of one type. `allOf` and `$ref` intersect sets,
 //! `anyOf` unites them. `oneOf`, `not` and `if` need complements, which [`super::negate`] computes.
 //! If a complement cannot be expressed, the set is smaller than its subschema, and
-//! [`Set::is_exact`] is false. A set is never larger than its subschema.
+//! [`ValueSet::is_exact`] is false. A set is never larger than its subschema.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;

@@ -193,8 +193,8 @@ impl StoreState {
         numbers.len()
     }
 
-    /// Requests blocks. The caller has checked with [`Inner::window`] that they fit;
-    /// [`Inner::pump`] reads them.
+    /// Requests blocks. The caller has checked with [`StoreState::window`] that they fit;
+    /// [`StoreState::pump`] reads them.
     pub fn request(&mut self, fixed: &StoreConstants, group: u32, numbers: &[u32]) {
         // With a single group, a repeated request begins a new step. With several, it continues
         // this step with deferred experts.
@@ -316,7 +316,7 @@ impl StoreState {
         }
     }
 
-    /// Ends predictions like [`Inner::refute`], and announcements too.
+    /// Ends predictions like [`StoreState::refute`], and announcements too.
     pub fn forget(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
