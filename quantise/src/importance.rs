@@ -380,6 +380,6 @@ mod tests {
         assert!(importance.of("a", 6, 1).unwrap().is_some() && importance.of("a", 3, 2).unwrap().is_some());
         assert!(importance.of("b", 3, 1).unwrap().is_none());
         let said = importance.of("a", 4, 1).unwrap_err().to_string();
-        assert!(said.contains("6 columns for a") && said.contains("expected 4"), "{said}");
+        assert!(said.contains("6 columns for a") && said.contains("expected 1 x 4"), "{said}");
     }
 }

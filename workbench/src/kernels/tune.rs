@@ -62,7 +62,7 @@ const PROMPT_ROWS: u32 = 512;
 /// Method of comparison between candidates.
 #[derive(Clone, Debug)]
 pub enum Comparison {
-    /// Comparison time on this machine, in rounds taken in turn, in steps of a model that consists of this
+    /// Time on this machine, in rounds taken in turn, in steps of a model that consists of this
     /// product.
     Time {
         /// Memory level of the weights: memory, with more weights than any cache holds, or the
@@ -76,7 +76,7 @@ pub enum Comparison {
         /// Threads and their binding to cores.
         run: Box<ixc_runtime::engine::Options>,
     },
-    /// Comparison the cycles of the target's cost model.
+    /// Cycles of the target's cost model.
     Model {
         /// Memory level of the weights before a call.
         place: MemoryLevel,
