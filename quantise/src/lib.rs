@@ -13,7 +13,7 @@
 //! use ixc_quantise::{Options, mix::Mix, plan};
 //!
 //! let model = Gguf::open("model-f16.gguf".as_ref())?;
-//! let plan = plan(&model, &Options::new(Mix::named("Q4_K_M").unwrap()))?;
+//! let plan = plan(&model, &Options::new(Mix::find("Q4_K_M").unwrap()))?;
 //! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
 //! # Ok::<(), ixc_quantise::QuantiseError>(())
 //! ```

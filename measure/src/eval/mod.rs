@@ -7,14 +7,14 @@
 //! before them.
 //!
 //! ```
-//! use ixc_measure::eval::{Piece, Text, summary};
+//! use ixc_measure::eval::{PieceScores, Text, summary};
 //! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
 //!
 //! let mut model = LoadedModel::open(None, &LoadOptions::default())?; // The demo model.
 //! let sentence = "The borrow checker rejects a reference that outlives what it refers to.";
 //! let text = Text::new(&model, sentence, 8)?;
 //! let scores = (0..text.pieces()).map(|piece| text.score(piece, &mut model, None));
-//! let pieces = scores.collect::<Result<Vec<Piece>, _>>()?;
+//! let pieces = scores.collect::<Result<Vec<PieceScores>, _>>()?;
 //! let found = summary(&pieces).unwrap();
 //! assert!(found.perplexity > 1.0 && found.positions == 3 * text.pieces());
 //! # Ok::<(), ixc_measure::Error>(())

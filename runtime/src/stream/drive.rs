@@ -5,7 +5,7 @@
 //! fails only its own block.
 //!
 //! ```
-//! use ixc_runtime::stream::{Extent, drive, files::Files, queue::{Job, Queue}, counters::Class, reservation::Reservation};
+//! use ixc_runtime::stream::{Extent, drive, files::Files, queue::{Queue, ReadJob}, counters::Class, reservation::Reservation};
 //! use std::sync::{Arc, Mutex, mpsc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +17,7 @@
 //! let drive = drive::Drive::start(&drive::Options::default(), &queue, Arc::new(Mutex::new(sender)))?;
 //! // Bytes 5000..9000 lie in pages 1 and 2: they land 5000 - 4096 bytes behind where those do.
 //! let extent = Extent { file: 0, offset: 5000, bytes: 4000, at: 0 };
-//! queue.submit(vec![Job { tag: 42, class: Class::Routed, parts: vec![(extent, 0)] }])?;
+//! queue.submit(vec![ReadJob { tag: 42, class: Class::Routed, parts: vec![(extent, 0)] }])?;
 //! assert_eq!(receiver.recv()?, vec![(42, Ok(()))]);
 //! println!("{}: {:.0} bytes per second", drive.report().backend, queue.counters().rate());
 //! # std::fs::remove_file(&path)?;

@@ -10,14 +10,14 @@
 //! with it.
 //!
 //! ```
-//! use ixc_runtime::stream::predict::{Choice, Observed, Predictions, Strategy};
+//! use ixc_runtime::stream::predict::{Choice, Predictions, RouterChoice, Strategy};
 //! use std::time::Duration;
 //!
 //! let mut predictions = Predictions::new(Choice::Always(Strategy::Previous), 1);
 //! for experts in [[1, 2], [2, 3]] {
 //!     let read = predictions.predict(0, 3, |_| false); // for `ExpertCache::predict`
 //!     # let _ = read;
-//!     predictions.observe(0, &Observed { experts: &experts, waits: true, block_bytes: 4096, read_time: Duration::from_millis(1) });
+//!     predictions.observe(0, &RouterChoice { experts: &experts, waits: true, block_bytes: 4096, read_time: Duration::from_millis(1) });
 //!     predictions.end_token(Duration::from_millis(9));
 //! }
 //! let tally = predictions.tally(Strategy::Previous, 0);

@@ -7,7 +7,7 @@
 //! blocks of the group, except those passed to [`ExpertCache::release_block`].
 //!
 //! ```
-//! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, ExpertCache}};
+//! use ixc_runtime::stream::{Block, BlockEncoding, BlockId, Extent, store::{Config, State, ExpertCache}};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-store-example-{}", std::process::id()));
 //! // Two groups of four experts, a page each.
@@ -15,7 +15,7 @@
 //! let block = |i: u32| Block {
 //!     id: BlockId { group: i / 4, expert: i % 4 },
 //!     extents: vec![Extent { file: 0, offset: u64::from(i) * 4096, bytes: 4096, at: 0 }],
-//!     form: Form::Packed,
+//!     form: BlockEncoding::Packed,
 //! };
 //! let config = Config { budget: 6 * 4096, top_k: 2, ..Config::default() };
 //! let store = ExpertCache::new(&config, &[path.clone()], (0..8).map(block).collect(), None)?;
