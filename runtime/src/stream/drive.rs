@@ -5,7 +5,9 @@
 //! fails only its own block.
 //!
 //! ```
-//! use ixc_runtime::stream::{Extent, drive, files::Files, queue::{Queue, ReadJob}, counters::Class, reservation::Reservation};
+//! use ixc_runtime::stream::queue::{Queue, ReadJob};
+//! use ixc_runtime::stream::{Extent, counters::Class, drive, files::Files};
+//! use ixc_runtime::stream::reservation::Reservation;
 //! use std::sync::{Arc, Mutex, mpsc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -17,7 +17,9 @@
 //! for experts in [[1, 2], [2, 3]] {
 //!     let read = predictions.predict(0, 3, |_| false); // for `ExpertCache::predict`
 //!     # let _ = read;
-//!     predictions.observe(0, &RouterChoice { experts: &experts, waits: true, block_bytes: 4096, read_time: Duration::from_millis(1) });
+//!     let read_time = Duration::from_millis(1);
+//!     let choice = RouterChoice { experts: &experts, waits: true, block_bytes: 4096, read_time };
+//!     predictions.observe(0, &choice);
 //!     predictions.end_token(Duration::from_millis(9));
 //! }
 //! let tally = predictions.tally(Strategy::Previous, 0);

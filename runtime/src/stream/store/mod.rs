@@ -7,7 +7,8 @@
 //! blocks of the group, except those passed to [`ExpertCache::release_block`].
 //!
 //! ```
-//! use ixc_runtime::stream::{Block, BlockEncoding, BlockId, Extent, store::{Config, State, ExpertCache}};
+//! use ixc_runtime::stream::store::{Config, ExpertCache, State};
+//! use ixc_runtime::stream::{Block, BlockEncoding, BlockId, Extent};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-store-example-{}", std::process::id()));
 //! // Two groups of four experts, a page each.
@@ -21,7 +22,8 @@
 //! let store = ExpertCache::new(&config, &[path.clone()], (0..8).map(block).collect(), None)?;
 //!
 //! store.predict(0, &[1, 2]);
-//! let request = store.request(0, &[2, 3])?; // 2 is on its way or there; 1 is not wanted: taken back, or given up first
+//! // Expert 2 is being read or has arrived. The cache cancels the read of 1, or evicts 1 first.
+//! let request = store.request(0, &[2, 3])?;
 //! for (expert, state) in [2, 3].into_iter().zip(request.states) {
 //!     let region = match state {
 //!         State::Ready(region) => region,
