@@ -48,7 +48,7 @@ pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told>
             let Some(other) = op_of(graph, choice, node).filter(|other| *other != op) else { continue };
             let why = match more {
                 Some(0) => "it costs as much, and the first one wins".to_owned(),
-                Some(more) => format!("a small step would take about {more} ns longer"),
+                Some(more) => format!("it costs {more} more; a pass over the rows costs 100"),
                 None => "it would need its own result as an input".to_owned(),
             };
             let lost = Rejected::new(other.row().mnemonic, why);
