@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
 """Writes ir/src/format/grids/data.rs: the tables of grid formats, packed."""
-import numpy as np
+import textwrap
+
 from gguf import quants
 out = ['''//! The grids themselves, as `ir/tests/formats/grids.py` writes them: they follow no rule.
 //!
-//! From ggml's `ggml-common.h` by way of the Python package `gguf` 0.19, which has each number's place among those of its grid. Both are under the MIT
-//! licence, Copyright (c) 2023-2026 The ggml authors:
+//! From ggml's `ggml-common.h` by way of the Python package `gguf` 0.19, which has each number's
+//! place among those of its grid. Both are under the MIT licence, Copyright (c) 2023-2026 The ggml
+//! authors:
 //!
-//! > Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation files (the
-//! > "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy, modify, merge, publish,
-//! > distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the
-//! > following conditions: The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-//! > Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF
-//! > MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY
-//! > CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
-//! > SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+//! > Permission is hereby granted, free of charge, to any person obtaining a copy of this software
+//! > and associated documentation files (the "Software"), to deal in the Software without
+//! > restriction, including without limitation the rights to use, copy, modify, merge, publish,
+//! > distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+//! > Software is furnished to do so, subject to the following conditions: The above copyright
+//! > notice and this permission notice shall be included in all copies or substantial portions of
+//! > the Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+//! > IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
+//! > PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
+//! > LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+//! > OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
+//! > DEALINGS IN THE SOFTWARE.
 ''']
 for name in ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S"):
     c = getattr(quants, name); c.init_grid()
@@ -22,11 +28,13 @@ for name in ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S"):
     grid = c.grid.reshape(n, length).astype(int)
     values = list(c.grid_map)
     bits = 3 if length == 4 else 2
-    words = [sum(values.index(v) << (bits * j) for j, v in enumerate(row)) for row in grid]
-    out.append(f'/// {name.lower()}: {n} entries of {length} numbers in {bits} bits each, the first lowest: places among {", ".join(map(str, values))}.')
+    packed = [sum(values.index(v) << (bits * j) for j, v in enumerate(row)) for row in grid]
+    places = ", ".join(map(str, values))
+    words = f'{name.lower()}: {n} entries of {length} numbers in {bits} bits each, the first lowest: places among {places}.'
+    out += [f'/// {line}' for line in textwrap.wrap(words, 96)]
     out.append('#[rustfmt::skip]')
     out.append(f'pub const {name}: [u16; {n}] = [')
     for i in range(0, n, 20):
-        out.append('    ' + ' '.join(f'{w:#06x},' for w in words[i:i+20]))
+        out.append('    ' + ' '.join(f'{w:#06x},' for w in packed[i:i+20]))
     out.append('];\n')
 print('\n'.join(out).rstrip())

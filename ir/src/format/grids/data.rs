@@ -1,18 +1,24 @@
 //! The grids themselves, as `ir/tests/formats/grids.py` writes them: they follow no rule.
 //!
-//! From ggml's `ggml-common.h` by way of the Python package `gguf` 0.19, which has each number's place among those of its grid. Both are under the MIT
-//! licence, Copyright (c) 2023-2026 The ggml authors:
+//! From ggml's `ggml-common.h` by way of the Python package `gguf` 0.19, which has each number's
+//! place among those of its grid. Both are under the MIT licence, Copyright (c) 2023-2026 The ggml
+//! authors:
 //!
-//! > Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation files (the
-//! > "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy, modify, merge, publish,
-//! > distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the
-//! > following conditions: The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-//! > Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF
-//! > MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY
-//! > CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
-//! > SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+//! > Permission is hereby granted, free of charge, to any person obtaining a copy of this software
+//! > and associated documentation files (the "Software"), to deal in the Software without
+//! > restriction, including without limitation the rights to use, copy, modify, merge, publish,
+//! > distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+//! > Software is furnished to do so, subject to the following conditions: The above copyright
+//! > notice and this permission notice shall be included in all copies or substantial portions of
+//! > the Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+//! > IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
+//! > PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
+//! > LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+//! > OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
+//! > DEALINGS IN THE SOFTWARE.
 
-/// iq3_xxs: 256 entries of 4 numbers in 3 bits each, the first lowest: places among 4, 12, 20, 28, 36, 44, 52, 62.
+/// iq3_xxs: 256 entries of 4 numbers in 3 bits each, the first lowest: places among 4, 12, 20, 28,
+/// 36, 44, 52, 62.
 #[rustfmt::skip]
 pub const IQ3_XXS: [u16; 256] = [
     0x0000, 0x0002, 0x0004, 0x0009, 0x000b, 0x000f, 0x0010, 0x0012, 0x0019, 0x0022, 0x003b, 0x003d, 0x0041, 0x0043, 0x0048, 0x004a, 0x0051, 0x0055, 0x0058, 0x005a,
@@ -30,7 +36,8 @@ pub const IQ3_XXS: [u16; 256] = [
     0x0e2a, 0x0e56, 0x0e60, 0x0e8a, 0x0ea5, 0x0eaa, 0x0ec0, 0x0ecd, 0x0edb, 0x0ef0, 0x0f11, 0x0f21, 0x0f40, 0x0f42, 0x0f54, 0x0f98,
 ];
 
-/// iq3_s: 512 entries of 4 numbers in 3 bits each, the first lowest: places among 1, 3, 5, 7, 9, 11, 13, 15.
+/// iq3_s: 512 entries of 4 numbers in 3 bits each, the first lowest: places among 1, 3, 5, 7, 9,
+/// 11, 13, 15.
 #[rustfmt::skip]
 pub const IQ3_S: [u16; 512] = [
     0x0000, 0x0001, 0x0002, 0x0005, 0x0007, 0x0008, 0x0009, 0x000a, 0x000c, 0x000e, 0x0010, 0x0011, 0x0015, 0x001b, 0x0020, 0x0022, 0x0025, 0x0027, 0x0029, 0x002b,
