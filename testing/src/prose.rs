@@ -229,7 +229,9 @@ fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
         let trimmed = line.trim();
         let is_fence = trimmed.starts_with("```");
         is_code ^= is_fence;
-        if is_code || is_fence || trimmed.is_empty() || trimmed.starts_with(['|', '#']) {
+        // A quotation in a comment, of a licence for example, is not ours.
+        let is_quote = kind != Kind::Page && trimmed.starts_with('>');
+        if is_code || is_fence || is_quote || trimmed.is_empty() || trimmed.starts_with(['|', '#']) {
             is_open = false;
             continue;
         }
@@ -254,12 +256,23 @@ fn list_item(line: &str) -> Option<&str> {
     })
 }
 
-/// Returns the numbers of the lines that are comments of too many columns. A line with an address
-/// cannot be wrapped.
+/// Returns the numbers of the lines that are comments of too many columns. Lines of code and of
+/// tables, and lines with an address, cannot be wrapped.
 pub fn wide_comments(file: &str) -> Vec<usize> {
-    let lines = file.lines().enumerate();
-    let wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > MAX_COLUMNS;
-    lines.filter(|(_, line)| wide(line) && !line.contains("http")).map(|(at, _)| at + 1).collect()
+    let (mut found, mut is_code) = (Vec::new(), false);
+    for (at, line) in file.lines().enumerate() {
+        let comment = line.trim_start();
+        let Some(words) = comment.strip_prefix("//") else {
+            is_code = false;
+            continue;
+        };
+        let words = words.trim_start_matches(['/', '!']).trim_start();
+        is_code ^= words.starts_with("```");
+        if line.chars().count() > MAX_COLUMNS && !is_code && !words.starts_with('|') && !line.contains("http") {
+            found.push(at + 1);
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -334,13 +347,18 @@ mod tests {
 
     #[test]
     fn wide_comments_are_found() {
-        let wide = format!(
-            "// {}\nlet x = \"{}\";\n// {} https://example.org\n",
-            "x".repeat(98),
-            "x".repeat(98),
-            "x".repeat(98)
-        );
-        assert_eq!(wide_comments(&wide), [1]);
+        let x = "x".repeat(98);
+        let lines = [
+            format!("// {x}"),
+            format!("let x = \"{x}\";"),
+            format!("// {x} https://example.org"),
+            format!("//! | {x} |"),
+            "/// ```text".to_owned(),
+            format!("/// {x}"),
+            "/// ```".to_owned(),
+            format!("    /// {x}"),
+        ];
+        assert_eq!(wide_comments(&lines.join("\n")), [1, 8]);
     }
 
     #[test]
