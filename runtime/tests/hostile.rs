@@ -267,7 +267,7 @@ fn choose(plan: &mut Plan<Kernel>) -> Choice {
     for arg in &mut task(plan, "attention").args {
         arg.source = match arg.source {
             Source::State { state, field } => Source::Chosen { state, field, marks, choice },
-            Source::Input(Input::Positions) => Source::Input(Input::LastChosen(choice)),
+            Source::Input(Input::Row(RowInput::Positions)) => RowInput::LastChosen(choice).into(),
             other => other,
         };
     }
@@ -412,8 +412,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                             marks,
                             choice: Choice { every: 1, of: Chosen::Positions, ..choice },
                         },
-                        Source::Input(Input::Chosen(choice)),
-                        Source::Input(Input::LastChosen(choice)),
+                        RowInput::Chosen(choice).into(),
+                        RowInput::LastChosen(choice).into(),
                         Source::Input(Input::Ngram(Ngram { state: random.index(3) as u32, hash })),
                         Source::Arena(BufferId(random.index(buffers + 1) as u32)),
                         Source::Weight(random.index(weights + 1) as u32),
@@ -422,10 +422,10 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         Source::State { state: 0, field: 1 },
                         Source::Scratch,
                         Source::Input(Input::Tokens),
-                        Source::Input(Input::Positions),
-                        Source::Input(Input::Ends),
-                        Source::Input(Input::Ahead(random.number(100) as u32)),
-                        Source::Input(Input::PositionBlock),
+                        RowInput::Positions.into(),
+                        RowInput::Ends.into(),
+                        RowInput::Ahead(random.number(100) as u32).into(),
+                        RowInput::PositionBlock.into(),
                         Source::Input(Input::OutputRows),
                         Source::Input(Input::RoutedToken(BucketId(random.index(2) as u32))),
                         Source::Input(Input::RoutedSlot(BucketId(0))),

@@ -20,8 +20,8 @@ use crate::dims::Firing;
 use crate::grid::Grid;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, BufferId, DimExpr, DimInput, Division, Input, Output, Plan, RowAxis, RowCount, Source, Split,
-    Step, Task,
+    ATTENTION_BLOCK, Arg, BufferId, DimExpr, DimInput, Division, Input, Output, Plan, RowAxis, RowCount, RowInput,
+    Source, Split, Step, Task,
 };
 use ixc_ir::state::StateKind;
 
@@ -415,21 +415,12 @@ impl<'a> DescriptorBuilder<'a> {
             Source::State { state, .. } => Port::Values(state),
             Source::Chosen { .. } => return plan_error(label, "places that an index chose, which no PE gathers"),
             Source::Scratch => Port::Scratch { bytes },
-            Source::Input(Input::Positions) => Port::Position,
-            Source::Input(Input::PositionBlock) => Port::PositionBlock,
-            Source::Input(Input::PositionLane) => Port::PositionLane,
+            Source::Input(Input::Row(RowInput::Positions)) => Port::Position,
+            Source::Input(Input::Row(RowInput::PositionBlock)) => Port::PositionBlock,
+            Source::Input(Input::Row(RowInput::PositionLane)) => Port::PositionLane,
             Source::Input(Input::RoutedSlot(bucket)) => Port::SlotNumbers(bucket.0),
             Source::Input(
-                Input::Tokens
-                | Input::Phase(_)
-                | Input::Ends
-                | Input::Ahead(_)
-                | Input::Whole(_)
-                | Input::Chosen(_)
-                | Input::LastChosen(_)
-                | Input::Ngram(_)
-                | Input::OutputRows
-                | Input::RoutedToken(_),
+                Input::Tokens | Input::Row(_) | Input::Ngram(_) | Input::OutputRows | Input::RoutedToken(_),
             ) => {
                 return plan_error(label, "an input that no PE has");
             }

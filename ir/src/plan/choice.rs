@@ -1,7 +1,10 @@
 //! Number of places of a state that an index op lets a row see.
 
+use std::fmt;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
+use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
 /// Positions of a block, for an index op that chooses blocks for each head: a power of two in this
@@ -53,7 +56,61 @@ pub enum Chosen {
     Blocks,
 }
 
+/// Text that names no choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a choice of places, such as `16 chosen in runs of 4`")]
+pub struct ChoiceError;
+
+impl ChoiceError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        Class::Data
+    }
+}
+
+/// Text between the two numbers of a choice.
+const FORMS: [(Chosen, &str); 3] = [
+    (Chosen::Positions, " chosen in runs of "),
+    (Chosen::Entries, " chosen entries of "),
+    (Chosen::Blocks, " chosen in blocks of "),
+];
+/// Text after the number of positions that are chosen one by one.
+const SINGLE: &str = " chosen";
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Choice { top_k, every, of } = self;
+        match FORMS.iter().find(|(own, _)| own == of) {
+            Some((_, form)) if (*every, *of) != (1, Chosen::Positions) => write!(f, "{top_k}{form}{every}"),
+            _ => write!(f, "{top_k}{SINGLE}"),
+        }
+    }
+}
+
+impl FromStr for Choice {
+    type Err = ChoiceError;
+
+    fn from_str(text: &str) -> Result<Choice, ChoiceError> {
+        let number = |text: &str| text.parse::<u32>().map_err(|_| ChoiceError);
+        if let Some(top_k) = text.strip_suffix(SINGLE) {
+            return Ok(Choice { top_k: number(top_k)?, every: 1, of: Chosen::Positions });
+        }
+        let parts = FORMS.iter().find_map(|(of, form)| Some((*of, text.split_once(form)?)));
+        let (of, (top_k, every)) = parts.ok_or(ChoiceError)?;
+        Ok(Choice { top_k: number(top_k)?, every: number(every)?, of })
+    }
+}
+
 impl Choice {
+    /// Whether the choice has at least one place, and whole runs or blocks.
+    pub fn is_valid(self) -> bool {
+        let is_whole = match self.of {
+            Chosen::Positions | Chosen::Blocks => self.top_k.is_multiple_of(self.every),
+            Chosen::Entries => true,
+        };
+        self.top_k > 0 && self.every > 0 && is_whole
+    }
+
     /// Returns the number of places that a row at `position` could see.
     pub fn seen(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);

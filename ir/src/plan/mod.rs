@@ -29,6 +29,7 @@ mod hex;
 mod output;
 pub mod print;
 mod rope;
+mod row_input;
 mod state;
 mod task;
 mod weight;
@@ -41,6 +42,7 @@ pub use choice::{CHOSEN_BLOCK, Choice, Chosen};
 pub use dim::{DimError, DimExpr, DimInput};
 pub use output::{ExpertLayer, HiddenRows, NOBODY, Output, Pooling};
 pub use rope::{LongFrequencies, RopeTable, Temperature};
+pub use row_input::{RowBase, RowInput, RowInputError, RowPosition};
 pub use state::{State, StateField};
 pub use task::{Arg, Bands, Leaves, RowAxis, Split, Step, Task, Variant};
 pub use weight::{PlanWeight, WeightFile};
@@ -177,27 +179,8 @@ pub struct Ngram {
 pub enum Input {
     /// Token id of each row, below the vocabulary.
     Tokens,
-    /// Position of each row, as data (i32).
-    Positions,
-    /// Position of the last row of each row's sequence in this step, as data (i32). A row of
-    /// non-causal attention sees all positions up to it.
-    Ends,
-    /// Position of each row plus this number, as data (i32). The sum may be beyond the end of the
-    /// row's text.
-    Ahead(u32),
-    /// Position / [`KEY_LANES`] of each row.
-    PositionBlock,
-    /// Position % [`KEY_LANES`] of each row.
-    PositionLane,
-    /// Position of each row modulo this number.
-    Phase(u32),
-    /// Number of complete groups of this many positions up to each row's own position, which
-    /// counts, as data (i32).
-    Whole(u32),
-    /// Number of places chosen for each row, as data (i32).
-    Chosen(Choice),
-    /// Number of the last chosen place of each row, as data (i32).
-    LastChosen(Choice),
+    /// Number computed from each row's position.
+    Row(RowInput),
     /// Row of an n-gram table for each row's token and the tokens before it.
     Ngram(Ngram),
     /// Row of each requested output.
@@ -206,6 +189,16 @@ pub enum Input {
     RoutedToken(BucketId),
     /// Routed row of each token's slot: `[T][top_k]`.
     RoutedSlot(BucketId),
+}
+
+impl Input {
+    /// Returns the routing whose rows the input lists.
+    pub fn bucket(self) -> Option<BucketId> {
+        match self {
+            Input::RoutedToken(bucket) | Input::RoutedSlot(bucket) => Some(bucket),
+            Input::Tokens | Input::Row(_) | Input::Ngram(_) | Input::OutputRows => None,
+        }
+    }
 }
 
 /// Memory that a kernel's buffer lies in.
@@ -247,7 +240,22 @@ pub enum Source {
     Input(Input),
 }
 
+impl From<RowInput> for Source {
+    fn from(input: RowInput) -> Source {
+        Source::Input(Input::Row(input))
+    }
+}
+
 impl Source {
+    /// Returns the number that the source has for each row, if it is computed from the row's
+    /// position.
+    pub fn row_input(self) -> Option<RowInput> {
+        match self {
+            Source::Input(Input::Row(input)) => Some(input),
+            _ => None,
+        }
+    }
+
     /// Returns the arena buffer that the source reads: the buffer itself, or the bits that choose
     /// places.
     pub fn arena(self) -> Option<BufferId> {

@@ -12,8 +12,8 @@
 use std::fmt::Write;
 
 use super::{
-    Choice, Chosen, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RowAxis, RowCount, Source,
-    State, Step, Task, Temperature, WeightFile,
+    Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RowAxis, RowCount, Source, State, Step,
+    Task, Temperature, WeightFile,
 };
 
 /// Returns the plan's text. `name` returns the name of a kernel.
@@ -253,16 +253,6 @@ fn count(rows: RowCount) -> String {
     }
 }
 
-/// Returns the text of a choice.
-fn chosen(Choice { top_k, every, of }: Choice) -> String {
-    match (every, of) {
-        (1, Chosen::Positions) => format!("{top_k} chosen"),
-        (every, Chosen::Positions) => format!("{top_k} chosen in runs of {every}"),
-        (every, Chosen::Entries) => format!("{top_k} chosen entries of {every}"),
-        (every, Chosen::Blocks) => format!("{top_k} chosen in blocks of {every}"),
-    }
-}
-
 fn source<K>(plan: &Plan<K>, of: Source) -> String {
     match of {
         Source::Arena(id) => format!("arena {}", buffer(plan, id.0)),
@@ -280,20 +270,12 @@ fn source<K>(plan: &Plan<K>, of: Source) -> String {
         },
         Source::Chosen { state, field, marks, choice } => {
             let field = source(plan, Source::State { state, field });
-            format!("{field}, {} by {}", chosen(choice), buffer(plan, marks.0))
+            format!("{field}, {choice} by {}", buffer(plan, marks.0))
         }
         Source::Scratch => "scratch".to_string(),
         Source::Input(input) => match input {
             Input::Tokens => "input tokens".to_string(),
-            Input::Positions => "input positions".to_string(),
-            Input::Ends => "input last positions".to_string(),
-            Input::Ahead(reach) => format!("input positions and {reach}"),
-            Input::PositionBlock => "input position blocks".to_string(),
-            Input::PositionLane => "input position lanes".to_string(),
-            Input::Phase(every) => format!("input positions among {every}"),
-            Input::Whole(every) => format!("input whole {every} positions"),
-            Input::Chosen(choice) => format!("input count of {}", chosen(choice)),
-            Input::LastChosen(choice) => format!("input last of {}", chosen(choice)),
+            Input::Row(input) => format!("input {input}"),
             Input::Ngram(Ngram { state, hash }) => {
                 let name = plan.states.get(state as usize).map_or("(missing)", |state| state.name.as_str());
                 format!("input rows below {} by {name}", hash.rows())

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use ixc_ir::plan::{Arg, Bands, DimExpr, Division, Input, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
+use ixc_ir::plan::{Arg, Bands, DimExpr, Division, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Role, Signature};
 use ixc_kernels::tiling::Use;
@@ -203,7 +203,10 @@ impl Tasks {
             let resource = match arg.source {
                 Source::Arena(buffer) => Resource::Buffer(buffer.0),
                 Source::State { state, .. } => Resource::State(state),
-                Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => Resource::Bucket(bucket.0),
+                Source::Input(input) => match input.bucket() {
+                    Some(bucket) => Resource::Bucket(bucket.0),
+                    None => continue,
+                },
                 Source::Weight(weight) => match self.groups.get(&weight) {
                     Some(&group) => Resource::Group(group),
                     None => continue,
@@ -212,7 +215,7 @@ impl Tasks {
                     reads.extend([Resource::State(state), Resource::Buffer(marks.0)]);
                     continue;
                 }
-                Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
+                Source::Rope(_) | Source::Scratch => continue,
             };
             match signature.buffer(name).map(|buffer| buffer.role) {
                 // An update waits for the previous update.

@@ -23,7 +23,7 @@
 use std::sync::{Arc, Mutex};
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{Plan, RowInput};
 
 use super::load::{self, LoadError};
 use super::{BackendKind, Engine};
@@ -68,12 +68,16 @@ impl Engine {
         let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.partial);
         let inputs = |program: &Program| {
             let routings: Vec<_> = program.routings.iter().map(routing).collect();
-            (routings, program.shared.clone(), program.choices.clone(), program.ngrams.clone())
+            (routings, program.ngrams.clone())
         };
+        let lacks = |input: &RowInput| loaded.store.inputs.rows_of(*input).is_none();
         // Experts of blocks are requested by window numbers, and a store is made for the windows of
         // one plan.
         let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
-        if streamed || identity::of_memory(plan) != loaded.memory_digest || inputs(&program) != inputs(&loaded.program)
+        if streamed
+            || identity::of_memory(plan) != loaded.memory_digest
+            || inputs(&program) != inputs(&loaded.program)
+            || program.row_inputs.iter().any(lacks)
         {
             return Err(LoadError::OtherPlan { streamed });
         }

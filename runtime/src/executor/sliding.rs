@@ -13,7 +13,7 @@
 //! The distance between a step's rows and the beginnings of blocks are those of a state with all
 //! positions, and so are the bits.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
+use ixc_ir::plan::{ATTENTION_BLOCK, RowInput, RowPosition};
 
 use crate::memory::{INDEX_BYTES, Memory, MemoryError, Region};
 
@@ -30,8 +30,8 @@ pub struct Sliding {
     base: u32,
     /// Places that memory has room for.
     place_capacity: u32,
-    /// For each row of a step: its place from `base` on, then that place's block of [`KEY_LANES`],
-    /// then its lane in it.
+    /// For each of [`RowInput::of_places`]: its number for each row of a step. Places count from
+    /// `base` on.
     rows: Memory,
     max_tokens: u32,
 }
@@ -56,7 +56,7 @@ impl Sliding {
 
     /// Returns the number of bytes needed in addition to those of the state itself.
     pub fn bytes(max_tokens: u32) -> u64 {
-        3 * u64::from(max_tokens) * INDEX_BYTES
+        RowInput::of_places().count() as u64 * u64::from(max_tokens) * INDEX_BYTES
     }
 
     /// Returns the first position in memory.
@@ -142,12 +142,13 @@ impl Sliding {
 
     /// Writes the places of a step's rows: the sequence has `tokens` rows from row `first` on.
     pub fn fill(&mut self, position: u32, first: u32, tokens: u32) {
-        let of_place: [fn(u32) -> u32; 3] = [|place| place, |place| place / KEY_LANES, |place| place % KEY_LANES];
-        for (part, of_place) in (0..).zip(of_place) {
+        let end = position.saturating_add(tokens.saturating_sub(1));
+        for (part, input) in (0..).zip(RowInput::of_places()) {
             let region = self.part(part);
             for row in first..first.saturating_add(tokens).min(self.max_tokens) {
-                let word =
-                    of_place(position.saturating_sub(self.base).saturating_add(row - first) / self.positions_per_place);
+                let place = position.saturating_sub(self.base).saturating_add(row - first) / self.positions_per_place;
+                let position = position.saturating_add(row - first);
+                let word = input.value(RowPosition { place, position, end });
                 // SAFETY: the region has a word for each of `max_tokens` rows. It is borrowed
                 // exclusively, so no kernel runs.
                 unsafe { region.base().cast::<u32>().add(row as usize).write_unaligned(word) };
@@ -155,20 +156,11 @@ impl Sliding {
         }
     }
 
-    /// Returns the place in memory of each row of a step that belongs to the sequence.
-    pub fn positions(&self) -> Region {
-        self.part(0)
-    }
-
-    /// Returns the block of [`KEY_LANES`] places of each row of a step that belongs to the
-    /// sequence.
-    pub fn blocks(&self) -> Region {
-        self.part(1)
-    }
-
-    /// Returns the place in that block of each row of a step that belongs to the sequence.
-    pub fn lanes(&self) -> Region {
-        self.part(2)
+    /// Returns the numbers of an input for the rows of a step that belong to the sequence. Returns
+    /// `None` if the input is not one of [`RowInput::of_places`].
+    pub fn rows_of(&self, input: RowInput) -> Option<Region> {
+        let part = RowInput::of_places().position(|own| own == input)?;
+        Some(self.part(part as u64))
     }
 
     fn part(&self, part: u64) -> Region {

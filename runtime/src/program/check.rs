@@ -46,12 +46,7 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
 /// Returns how far ahead a task's rows see, if attention is not causal. Such a task reads whole
 /// states.
 fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
-    let reach = |arg: &Arg| match arg.source {
-        Source::Input(Input::Ends) => Some(u32::MAX),
-        Source::Input(Input::Ahead(reach)) => Some(reach),
-        _ => None,
-    };
-    let mut reaches = task.args.iter().filter_map(reach);
+    let mut reaches = task.args.iter().filter_map(|arg| arg.source.row_input()?.reach());
     let uses_end = |dim: &DimExpr| dim.uses(DimInput::TextEnd);
     let needs_end = task.variants.iter().any(|variant| variant.dims.iter().any(uses_end));
     let reach = match (reaches.next(), needs_end) {
@@ -404,23 +399,11 @@ impl Checker<'_> {
                 }
                 Ok(())
             }
-            Source::Input(Input::Phase(0) | Input::Whole(0)) => {
-                Err(Problem::Shape { expected: "inputs of at least one position" })
-            }
+            Source::Input(Input::Row(input)) if !input.is_valid() => Err(Problem::Shape {
+                expected: "row inputs of at least one position, or of a choice of whole runs or blocks",
+            }),
             Source::Chosen { state, field, marks, choice } => self.check_choice(state, field, marks, choice),
-            Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => chosen::check(choice),
-            Source::Scratch
-            | Source::Input(
-                Input::Phase(_)
-                | Input::Whole(_)
-                | Input::Tokens
-                | Input::Positions
-                | Input::Ends
-                | Input::Ahead(_)
-                | Input::PositionBlock
-                | Input::PositionLane
-                | Input::OutputRows,
-            ) => Ok(()),
+            Source::Scratch | Source::Input(Input::Tokens | Input::Row(_) | Input::OutputRows) => Ok(()),
         }
     }
 

@@ -2,30 +2,27 @@
 
 use std::collections::BTreeSet;
 
-use ixc_ir::plan::{Choice, Input, Ngram, Source};
+use ixc_ir::plan::{Input, Ngram, RowInput, Source};
 
-use super::{MAX_NGRAMS, MAX_PARTS, MAX_SHARED, Problem, Result, Stage, range};
+use super::{MAX_NGRAMS, MAX_PARTS, MAX_ROW_INPUTS, Problem, Result, Stage, range};
 
 /// The kinds of inputs that tasks have, each with a table of its own in every step.
 #[derive(Default)]
 pub(super) struct InputKinds {
-    pub(super) shared: BTreeSet<u32>,
-    pub(super) choices: BTreeSet<Choice>,
-    pub(super) ahead: BTreeSet<u32>,
+    pub(super) rows: BTreeSet<RowInput>,
     pub(super) ngrams: BTreeSet<Ngram>,
 }
 
 impl InputKinds {
     pub(super) fn of(stages: &[Stage]) -> InputKinds {
-        let mut kinds = InputKinds::default();
+        // A variant of the plan may use any input without a parameter.
+        let mut kinds = InputKinds { rows: RowInput::without_parameter().collect(), ngrams: BTreeSet::new() };
         for arg in stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args) {
             let Source::Input(input) = arg.source else { continue };
             match input {
-                Input::Phase(every) | Input::Whole(every) => _ = kinds.shared.insert(every),
-                Input::Chosen(choice) | Input::LastChosen(choice) => _ = kinds.choices.insert(choice),
-                Input::Ahead(reach) => _ = kinds.ahead.insert(reach),
+                Input::Row(input) => _ = kinds.rows.insert(input),
                 Input::Ngram(ngram) => _ = kinds.ngrams.insert(ngram),
-                _ => {}
+                Input::Tokens | Input::OutputRows | Input::RoutedToken(_) | Input::RoutedSlot(_) => {}
             }
         }
         kinds
@@ -33,11 +30,9 @@ impl InputKinds {
 
     /// Checks the number of kinds. `chosen_bytes` are the bytes of places that a task chooses.
     pub(super) fn check(&self, chosen_bytes: u64) -> Result<(), Problem> {
-        let InputKinds { shared, choices, ahead, ngrams } = self;
-        range("kinds of places that positions share", shared.len() as u64, 0, MAX_SHARED)?;
-        range("kinds of choices of places", choices.len() as u64, 0, MAX_SHARED)?;
+        let InputKinds { rows, ngrams } = self;
+        range("kinds of row inputs", rows.len() as u64, 0, MAX_ROW_INPUTS)?;
         range("bytes of chosen places", chosen_bytes, 0, MAX_PARTS)?;
-        range("kinds of positions ahead of rows", ahead.len() as u64, 0, MAX_SHARED)?;
         range("rows that tokens name together", ngrams.len() as u64, 0, MAX_NGRAMS)?;
         // Each n-gram row keeps the ids before a step in a state of its own, so that they are
         // stored once.

@@ -34,7 +34,7 @@ mod tables;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Ngram, Output, Plan, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Ngram, Output, Plan, RowInput, Task};
 
 use crate::blocks::BlockShape;
 pub use error::{PlanError, Problem};
@@ -62,9 +62,9 @@ pub const MAX_EXPERTS: u32 = 1 << 16;
 pub const MAX_SCRATCH: u64 = 1 << 28;
 /// Max memory for the parts of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
-/// Max different numbers of positions that share a place. Each has inputs for the rows of a step.
-/// Models have two.
-const MAX_SHARED: u64 = 16;
+/// Max different inputs that are computed from positions. Each has a number for each row of a step.
+/// Models have at most ten.
+const MAX_ROW_INPUTS: u64 = 96;
 /// Max n-gram rows of a token: four times those of known models. Each is looked up for every token.
 const MAX_NGRAMS: u64 = 64;
 /// Max bands of a column.
@@ -412,12 +412,8 @@ pub struct Program {
     pub part_lines: usize,
     /// Memory that each thread needs for places that an index chose, in bytes.
     pub chosen_bytes: u64,
-    /// The numbers of positions that share a place, in inputs.
-    pub shared: Vec<u32>,
-    /// The choices of indices that inputs count.
-    pub choices: Vec<Choice>,
-    /// The numbers of positions that inputs are ahead of rows.
-    pub ahead: Vec<u32>,
+    /// The inputs that are computed from positions of rows.
+    pub row_inputs: Vec<RowInput>,
     /// The n-gram rows, which a token and those before it name. Each has a state of its own.
     pub ngrams: Vec<Ngram>,
     /// Max tokens of a step.
@@ -514,9 +510,7 @@ impl Program {
         at(&"plan", inputs.check(chosen_bytes))?;
         Ok(Program {
             chosen_bytes,
-            ahead: inputs.ahead.into_iter().collect(),
-            shared: inputs.shared.into_iter().collect(),
-            choices: inputs.choices.into_iter().collect(),
+            row_inputs: inputs.rows.into_iter().collect(),
             ngrams: inputs.ngrams.into_iter().collect(),
             part_bytes,
             part_lines: part_lines as usize,

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use ixc_failure::Class;
 use ixc_files::changed::{ChangedFile, Identity};
 use ixc_ir::ngram;
-use ixc_ir::plan::{Choice, KEY_LANES, Ngram, RopeTable};
+use ixc_ir::plan::{Ngram, RopeTable, RowInput, RowPosition};
 use memmap2::{MmapOptions, MmapRaw};
 
 /// Bytes of an index, a position or a token id.
@@ -327,22 +327,8 @@ pub struct Inputs {
     _memory: Memory,
     /// Token ids.
     pub tokens: Region,
-    /// Positions.
-    pub positions: Region,
-    /// Position of the last row of the row's sequence in the step, for each row.
-    pub ends: Region,
-    /// For each distance: the position of each row plus the distance.
-    pub ahead: Vec<(u32, Region)>,
-    /// Positions / 16.
-    pub position_blocks: Region,
-    /// Positions % 16.
-    pub position_lanes: Region,
-    /// For each number of positions that share a row: the place of each position among them, and
-    /// the number of complete groups up to it.
-    pub shared: Vec<(u32, Region, Region)>,
-    /// For each choice by an index: the number of places to choose from, and the index of the last
-    /// of these places.
-    pub chosen: Vec<(Choice, Region, Region)>,
+    /// For each input that is computed from positions: its number for each row.
+    rows: Vec<(RowInput, Region)>,
     /// For each n-gram table: the row that each token selects together with the tokens before it.
     pub ngrams: Vec<(Ngram, Region)>,
     /// Rows whose logits are requested.
@@ -353,26 +339,21 @@ pub struct Inputs {
 
 impl Inputs {
     /// Makes inputs for steps of up to `max_tokens` tokens, and routings with `top_k` slots each.
-    /// The other parameters list numbers of positions that share a row, choices by indices,
-    /// distances ahead, and n-gram tables.
+    /// The other parameters list the inputs that are computed from positions, and n-gram tables.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn new(
         max_tokens: u32,
         top_k: &[u32],
-        shared: &[u32],
-        choices: &[Choice],
-        ahead: &[u32],
+        row_inputs: &[RowInput],
         ngrams: &[Ngram],
     ) -> Result<Inputs, MemoryError> {
         let what = "the inputs";
         let rows = u64::from(max_tokens) * INDEX_BYTES;
         let mut layout = Layout::default();
-        let plain = [(); 6].map(|()| layout.add(rows));
-        let shared: Vec<_> = shared.iter().map(|&every| (every, layout.add(rows), layout.add(rows))).collect();
-        let chosen: Vec<_> = choices.iter().map(|&choice| (choice, layout.add(rows), layout.add(rows))).collect();
-        let ahead: Vec<_> = ahead.iter().map(|&reach| (reach, layout.add(rows))).collect();
+        let [tokens, output_rows] = [(); 2].map(|()| layout.add(rows));
+        let row_inputs: Vec<_> = row_inputs.iter().map(|&input| (input, layout.add(rows))).collect();
         let ngrams: Vec<_> = ngrams.iter().map(|&ngram| (ngram, layout.add(rows))).collect();
         let routed: Vec<_> = top_k
             .iter()
@@ -383,25 +364,12 @@ impl Inputs {
             .collect();
         let memory = Memory::zeroed(what, layout.end, false)?;
         let at = |offset, bytes| part(&memory, what, offset, bytes);
-        let [tokens, positions, ends, position_blocks, position_lanes, output_rows] = plain;
         Ok(Inputs {
             tokens: at(tokens, rows)?,
-            positions: at(positions, rows)?,
-            ends: at(ends, rows)?,
-            ahead: ahead
-                .into_iter()
-                .map(|(reach, offset)| Ok((reach, at(offset, rows)?)))
-                .collect::<Result<_, MemoryError>>()?,
-            position_blocks: at(position_blocks, rows)?,
-            position_lanes: at(position_lanes, rows)?,
             output_rows: at(output_rows, rows)?,
-            shared: shared
+            rows: row_inputs
                 .into_iter()
-                .map(|(every, phase, whole)| Ok((every, at(phase, rows)?, at(whole, rows)?)))
-                .collect::<Result<_, MemoryError>>()?,
-            chosen: chosen
-                .into_iter()
-                .map(|(choice, count, last)| Ok((choice, at(count, rows)?, at(last, rows)?)))
+                .map(|(input, offset)| Ok((input, at(offset, rows)?)))
                 .collect::<Result<_, MemoryError>>()?,
             ngrams: ngrams
                 .into_iter()
@@ -415,29 +383,20 @@ impl Inputs {
         })
     }
 
+    /// Returns the numbers of an input that is computed from positions.
+    pub fn rows_of(&self, input: RowInput) -> Option<Region> {
+        self.rows.iter().find(|(own, _)| *own == input).map(|(_, region)| *region)
+    }
+
     /// Writes the inputs of a step: for each row its token, its position and its sequence's last
     /// position; and the rows whose logits are requested.
     pub fn fill(&mut self, tokens: &[u32], positions: &[u32], ends: &[u32], output_rows: &[u32]) {
-        let positions = || positions.iter().copied();
-        let words: [(Region, &mut dyn Iterator<Item = u32>); 6] = [
-            (self.tokens, &mut tokens.iter().copied()),
-            (self.positions, &mut positions()),
-            (self.ends, &mut ends.iter().copied()),
-            (self.position_blocks, &mut positions().map(|p| p / KEY_LANES)),
-            (self.position_lanes, &mut positions().map(|p| p % KEY_LANES)),
-            (self.output_rows, &mut output_rows.iter().copied()),
-        ];
-        words.into_iter().for_each(|(region, words)| self.write(region, words));
-        for &(every, phase, whole) in &self.shared {
-            self.write(phase, &mut positions().map(|p| p % every.max(1)));
-            self.write(whole, &mut positions().map(|p| p.saturating_add(1) / every.max(1)));
-        }
-        for &(reach, ahead) in &self.ahead {
-            self.write(ahead, &mut positions().map(|p| p.saturating_add(reach)));
-        }
-        for &(choice, count, last) in &self.chosen {
-            self.write(count, &mut positions().map(|p| choice.count(p)));
-            self.write(last, &mut positions().map(|p| choice.count(p).saturating_sub(1)));
+        self.write(self.tokens, &mut tokens.iter().copied());
+        self.write(self.output_rows, &mut output_rows.iter().copied());
+        for &(input, region) in &self.rows {
+            let rows = positions.iter().zip(ends);
+            let row = |(&position, &end)| input.value(RowPosition { place: position, position, end });
+            self.write(region, &mut rows.map(row));
         }
     }
 

@@ -276,8 +276,9 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     ]);
 
     let qr = m.buffer("qr", HEADS * D, tokens);
+    let number = |row| input(Input::Row(row), 4);
     let position =
-        || [input(Input::PositionBlock, 4), input(Input::PositionLane, 4), arg(Source::Rope(0), 0, 0)].into_iter();
+        || [number(RowInput::PositionBlock), number(RowInput::PositionLane), arg(Source::Rope(0), 0, 0)].into_iter();
     let rope = RopeHeads { heads: HEADS, d: D, dims: D, style: RopeStyle::Neox, norm: None };
     let append = RopeAppend { d: D, dv: D, dims: D, style: RopeStyle::Neox, norm: None, cache: Cache::default() };
     let mut rope_args = vec![arena(q, HEADS * D * 4)];
@@ -299,7 +300,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let (heads, scores) = (Heads { group: HEADS, d: D, dv: D }, Scores::scaled(0.25));
     let attention = Attention { heads, scores, key_heads: 1, rows: 3, cache: Cache::default() };
     let dims = [blocks::full(), blocks::masked(), DimInput::Rows / 3, DimInput::Rows % 3];
-    let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
+    let mut args = vec![arena(qr, HEADS * D * 4), number(RowInput::Positions)];
     args.extend(
         [Source::State { state: 0, field: 0 }, Source::State { state: 0, field: 1 }].map(|source| arg(source, 0, 0)),
     );

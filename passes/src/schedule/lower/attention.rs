@@ -15,7 +15,7 @@ use ixc_ir::graph::attrs::{RopeAttrs, ScoreAttrs};
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId};
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Choice, Chosen, Division, Input, Leaves, RopeTable, RowAxis, Source,
+    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Choice, Chosen, Division, Leaves, RopeTable, RowAxis, RowInput, Source,
 };
 use ixc_kernels::attention::{AttentionRequest, Entries, Heads, Lookahead, Scores, Window};
 use ixc_kernels::{
@@ -109,8 +109,8 @@ impl Lowering<'_> {
         let args = vec![
             bind("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
             bind("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
-            bind("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
-            bind("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
+            bind("block", by_row(RowInput::PositionBlock.into(), INDEX_BYTES)),
+            bind("lane", by_row(RowInput::PositionLane.into(), INDEX_BYTES)),
             bind("keys", whole(self.field(state, "keys"))),
             bind("values", whole(self.field(state, "values"))),
         ];
@@ -183,13 +183,11 @@ impl Lowering<'_> {
             bind("scores", scratch_arg()),
         ];
         // Positions are counted as the state's memory has them: by places.
-        let position = by_row(Source::Input(Input::Positions), INDEX_BYTES);
+        let position = by_row(RowInput::Positions.into(), INDEX_BYTES);
         match every {
-            Some(every) if entries => args.push(bind("whole", by_row(Source::Input(Input::Whole(every)), INDEX_BYTES))),
-            Some(every) => args.extend([
-                bind("place", position),
-                bind("phase", by_row(Source::Input(Input::Phase(every)), INDEX_BYTES)),
-            ]),
+            Some(every) if entries => args.push(bind("whole", by_row(RowInput::Whole(every).into(), INDEX_BYTES))),
+            Some(every) => args
+                .extend([bind("place", position), bind("phase", by_row(RowInput::Phase(every).into(), INDEX_BYTES))]),
             None => args.push(bind("position", position)),
         }
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
@@ -241,7 +239,7 @@ impl Lowering<'_> {
         let stride = row_bytes(Format::F32, words)?;
         let args = vec![
             bind("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, d)?)),
-            bind("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            bind("position", by_row(RowInput::Positions.into(), INDEX_BYTES)),
             bind("keys", whole(self.field(state, "keys"))),
             bind("chosen", by_column(Source::Arena(marks.buffer), marks.row_bytes()?, stride)),
             bind("scores", scratch_arg()),
@@ -319,14 +317,14 @@ impl Lowering<'_> {
         let marks = self.marks(op, 1)?;
         // A row's position among those that it sees.
         let own = match ahead {
-            Lookahead::Positions(reach) => Input::Ahead(reach),
-            Lookahead::Text => Input::Ends,
-            Lookahead::Nothing => Input::Positions,
+            Lookahead::Positions(reach) => RowInput::Ahead(reach),
+            Lookahead::Text => RowInput::Ends,
+            Lookahead::Nothing => RowInput::Positions,
         };
-        let position = marks.map_or(own, |marks| Input::LastChosen(marks.choice));
+        let position = marks.map_or(own, |marks| RowInput::LastChosen(marks.choice));
         let mut args = vec![
             bind("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
-            bind("position", by_row(Source::Input(position), INDEX_BYTES)),
+            bind("position", by_row(position.into(), INDEX_BYTES)),
             bind("keys", self.places(state, "keys", marks)),
             bind("values", self.places(state, "values", marks)),
         ];
@@ -416,14 +414,14 @@ impl Lowering<'_> {
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let sinks = self.opt_weight(op, "sinks");
         let marks = self.marks(op, every)?;
-        let count = marks.map_or(Input::Whole(every), |marks| Input::Chosen(marks.choice));
+        let count = marks.map_or(RowInput::Whole(every), |marks| RowInput::Chosen(marks.choice));
         let of_heads = |heads: u64, elements: u64| row_bytes(Format::F32, heads.saturating_mul(elements));
         let mut args = vec![
             bind("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, of_heads(group, d)?)),
-            bind("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            bind("position", by_row(RowInput::Positions.into(), INDEX_BYTES)),
             bind("keys", whole(self.field(state, "keys"))),
             bind("values", whole(self.field(state, "values"))),
-            bind("whole", by_row(Source::Input(count), INDEX_BYTES)),
+            bind("whole", by_row(count.into(), INDEX_BYTES)),
             bind("entry_keys", self.places(entries, "keys", marks)),
             bind("entry_values", self.places(entries, "values", marks)),
             bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, of_heads(group, dv)?)),

@@ -11,7 +11,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
 use ixc_ir::graph::{Dim, Op, Operand};
-use ixc_ir::plan::{Input, Source};
+use ixc_ir::plan::{RowInput, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan, Wkv};
 
@@ -181,7 +181,7 @@ impl Lowering<'_> {
                 (Role::Index, _) => {
                     self.check_positions(op)?;
                     let every = fit("positions of a row", op.attr("every").int().unsigned_abs())?;
-                    by_row(Source::Input(Input::Phase(every)), INDEX_BYTES)
+                    by_row(RowInput::Phase(every).into(), INDEX_BYTES)
                 }
                 (_, "y") => by_column(Source::Arena(y.buffer), y.row_bytes()?, column(y.width)?),
                 (_, operand) => match op.operand(operand) {

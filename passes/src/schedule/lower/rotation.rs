@@ -9,7 +9,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{RopeAttrs, TemperatureAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
-use ixc_ir::plan::{Input, LongFrequencies, RopeTable, Source, Temperature};
+use ixc_ir::plan::{LongFrequencies, RopeTable, RowInput, Source, Temperature};
 use ixc_kernels::{self as kernels, Bits, RopeHeads};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, NamedArg, ScheduleError};
@@ -168,8 +168,8 @@ impl Lowering<'_> {
 /// The row of a rotary table that a position names, by its block and its lane, and the table.
 pub(super) fn rope_args(table: u32) -> [NamedArg; 3] {
     [
-        bind("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
-        bind("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
+        bind("block", by_row(RowInput::PositionBlock.into(), INDEX_BYTES)),
+        bind("lane", by_row(RowInput::PositionLane.into(), INDEX_BYTES)),
         bind("table", whole(Source::Rope(table))),
     ]
 }

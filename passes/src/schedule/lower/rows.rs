@@ -7,7 +7,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::ngram_hash;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
-use ixc_ir::plan::{Arg, DimInput, Input, Ngram, Source};
+use ixc_ir::plan::{Arg, DimInput, Input, Ngram, RowInput, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
     AddBias, Bits, Centre, Clamp, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
@@ -50,7 +50,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let ids = match self.meaning(name, self.value_operand(op, "ids")?)? {
             Binding::Ids => Input::Tokens,
-            Binding::Positions => Input::Positions,
+            Binding::Positions => Input::Row(RowInput::Positions),
             Binding::Ngram(ngram) => Input::Ngram(ngram),
             _ => return unsupported(name, "ids other than the parameters' and rows of ngram; only those are checked"),
         };

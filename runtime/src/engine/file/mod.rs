@@ -54,7 +54,7 @@ pub(crate) use weights::OwnWeights;
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Version of the encoding and of the packed formats. Other versions are refused, because a plan is
 /// cheap to compile again.
-pub const VERSION: u32 = 36;
+pub const VERSION: u32 = 37;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
 /// Max payload. A plan has one or two megabytes, plus its tokenizer; the largest known tokenizers

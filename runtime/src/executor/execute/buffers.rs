@@ -14,7 +14,7 @@
 //! result is [`Problem::Slice`].
 
 use ixc_ir::kernel::Dim;
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimExpr, DimInput, Input, KEY_LANES, RowCount, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimExpr, DimInput, Input, RowBase, RowCount, Source};
 
 use super::parts::{PartKey, RowPositions};
 use super::{Item, Pass, Problem};
@@ -250,41 +250,13 @@ impl Pass<'_> {
             Source::Chosen { .. } => (empty(), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
-            Source::Input(Input::Positions) => {
-                let own = self.sliding(item).map(Sliding::positions);
-                (words(own.unwrap_or(store.inputs.positions), tokens), u64::from(self.capacity(item)))
-            }
-            Source::Input(Input::Ahead(reach)) => {
-                let ahead = store.inputs.ahead.iter().find(|(of, _)| *of == reach).map(|(_, ahead)| *ahead);
-                let below = u64::from(store.capacity) + u64::from(reach);
-                (ahead.map_or_else(empty, |ahead| words(ahead, tokens)), below)
-            }
-            Source::Input(Input::Ends) => (words(store.inputs.ends, tokens), u64::from(store.capacity)),
-            Source::Input(Input::PositionBlock) => {
-                let own = self.sliding(item).map(Sliding::blocks);
-                let blocks = own.unwrap_or(store.inputs.position_blocks);
-                (words(blocks, tokens), u64::from(self.capacity(item) / KEY_LANES))
-            }
-            Source::Input(Input::PositionLane) => {
-                let own = self.sliding(item).map(Sliding::lanes);
-                (words(own.unwrap_or(store.inputs.position_lanes), tokens), u64::from(KEY_LANES))
-            }
-            Source::Input(Input::Phase(every)) => {
-                let phase = store.inputs.shared.iter().find(|(of, ..)| *of == every).map(|(_, phase, _)| *phase);
-                (phase.map_or_else(empty, |phase| words(phase, tokens)), every.into())
-            }
-            Source::Input(Input::Whole(every)) => {
-                let whole = store.inputs.shared.iter().find(|(of, ..)| *of == every).map(|(.., whole)| *whole);
-                let max = u64::from(store.capacity / every.max(1)) + 1;
-                (whole.map_or_else(empty, |whole| words(whole, tokens)), max)
-            }
-            Source::Input(Input::Chosen(choice)) => {
-                let count = store.inputs.chosen.iter().find(|(of, ..)| *of == choice).map(|(_, count, _)| *count);
-                (count.map_or_else(empty, |count| words(count, tokens)), choice.most().saturating_add(1))
-            }
-            Source::Input(Input::LastChosen(choice)) => {
-                let last = store.inputs.chosen.iter().find(|(of, ..)| *of == choice).map(|(.., last)| *last);
-                (last.map_or_else(empty, |last| words(last, tokens)), choice.most())
+            Source::Input(Input::Row(input)) => {
+                let own = self.sliding(item).filter(|_| input.base() == RowBase::Place);
+                let (region, room) = match own {
+                    Some(sliding) => (sliding.rows_of(input), sliding.place_capacity()),
+                    None => (store.inputs.rows_of(input), store.capacity),
+                };
+                (region.map_or_else(empty, |region| words(region, tokens)), input.below(room))
             }
             Source::Input(Input::Ngram(ngram)) => {
                 let rows = store.inputs.ngrams.iter().find(|(of, _)| *of == ngram).map(|(_, rows)| *rows);

@@ -6,14 +6,10 @@ use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, rang
 use super::Checker;
 
 /// Checks that a choice has at least one place, and whole runs.
-pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
-    range("chosen places", top_k, 1, MAX_CONTEXT)?;
-    range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
-    let ok = match of {
-        Chosen::Positions | Chosen::Blocks => top_k.is_multiple_of(every),
-        Chosen::Entries => true,
-    };
-    if ok { Ok(()) } else { Err(Problem::Shape { expected: "a choice of whole runs or blocks" }) }
+fn check(choice: Choice) -> Result<(), Problem> {
+    range("chosen places", choice.top_k, 1, MAX_CONTEXT)?;
+    range("positions that are chosen together", choice.every, 1, MAX_CONTEXT)?;
+    if choice.is_valid() { Ok(()) } else { Err(Problem::Shape { expected: "a choice of whole runs or blocks" }) }
 }
 
 /// Returns the index's choice of the positions that a task's rows see, if any.
