@@ -31,7 +31,7 @@ use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::predict::{Choice, Strategy};
 use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
-use ixc_text::tokenizer::{Tokenizer, TokenizerError};
+use ixc_text::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 
 use crate::Error;
 use crate::budget;
@@ -164,6 +164,17 @@ impl LoadedModel {
     /// # Errors
     /// See [`LoadedModel::of_plan`]; and when the weights of the file are damaged.
     pub fn of_plan_file(file: PlanFile, folder: &Path, options: &LoadOptions) -> Result<LoadedModel, Error> {
+        let vocabulary = decode_tokenizer(&file.plan.tokenizer)?;
+        LoadedModel::of_parts(file, vocabulary, folder, options)
+    }
+
+    /// Loads a plan with its vocabulary, which was compiled with it or decoded.
+    fn of_parts(
+        file: PlanFile,
+        vocabulary: TokenizerSpec,
+        folder: &Path,
+        options: &LoadOptions,
+    ) -> Result<LoadedModel, Error> {
         let (plan, run) = (&file.plan, &options.run);
         is_for(plan, &options.compile)?;
         if let Output::Experts { .. } = plan.output {
@@ -185,18 +196,17 @@ impl LoadedModel {
         let defers = memory_estimate::defers(plan);
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
         let facts = Facts::of(plan);
-        let spec = decode_tokenizer(&plan.tokenizer)?;
         let (mut engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
         if let (None, Some(LongestContext { reserved })) = (run.context, options.longest_context) {
             engine_options.context = Some(budget::longest_context(plan, &engine_options, reserved)?);
         }
         let gauge = engine_options.gauge.clone().unwrap_or_default();
         let engine = Engine::load_file(file, folder, &engine_options).map_err(not_loaded)?;
-        let tokenizer = Tokenizer::new(&spec).map(Arc::new);
+        let tokenizer = Tokenizer::new(&vocabulary).map(Arc::new);
         Ok(LoadedModel {
             engine,
             tokenizer,
-            chat_template: spec.chat_template,
+            chat_template: vocabulary.chat_template,
             facts,
             gauge,
             drive,

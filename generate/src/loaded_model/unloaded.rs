@@ -11,6 +11,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_runtime::engine;
 use ixc_runtime::file::PlanFile;
+use ixc_text::tokenizer::TokenizerSpec;
 
 use super::open::compile_for;
 use super::{DEFERRED, LoadOptions, LoadedModel, PASSES, START, TUNED};
@@ -120,12 +121,13 @@ impl UnloadedModel {
                 let model = LoadedModel::of_plan_file(*file, &folder, options)?;
                 Ok(LoadedModel { replaced, ..model })
             }
-            Contents::Model { model, resident } => {
+            Contents::Model { mut model, resident } => {
                 let resident = resident.map(|resident| *resident);
                 let compiled = CompiledModel::of(&model, resident, options)?;
+                let vocabulary = std::mem::take(&mut model.vocabulary);
                 // The model is freed before its plan is loaded, which measures the memory in use.
                 drop(model);
-                compiled.load(options)
+                compiled.load(vocabulary, options)
             }
         }
     }
@@ -145,7 +147,7 @@ impl LoadedModel {
     /// # Errors
     /// When the model cannot be compiled, or this machine cannot run the plan.
     pub fn of_model(model: &Model, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        CompiledModel::of(model, None, options)?.load(options)
+        CompiledModel::of(model, None, options)?.load(model.vocabulary.clone(), options)
     }
 }
 
@@ -195,11 +197,12 @@ impl CompiledModel {
         Ok(CompiledModel { file, memory, replaced, tuned })
     }
 
-    /// Loads the plan.
-    fn load(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
+    /// Loads the plan with the vocabulary of the model.
+    fn load(self, vocabulary: TokenizerSpec, options: &LoadOptions) -> Result<LoadedModel, Error> {
         let CompiledModel { file, memory, replaced, tuned } = self;
         let run = engine::Options { memory, ..options.run.clone() };
-        let model = LoadedModel::of_plan_file(file, Path::new(""), &LoadOptions { run, ..options.clone() })?;
+        let options = LoadOptions { run, ..options.clone() };
+        let model = LoadedModel::of_parts(file, vocabulary, Path::new(""), &options)?;
         Ok(LoadedModel { replaced, tuned, ..model })
     }
 }
