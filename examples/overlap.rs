@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
-use ixc::runtime::stream::backend::Backend;
-use ixc::runtime::stream::drive;
-use ixc::runtime::stream::predict::{Choice, Settings};
-use ixc::runtime::stream::queue::Queue;
-use ixc::runtime::stream::store::{Config, Make};
-use ixc::runtime::stream::threaded_reader::ThreadedReader;
+use ixc::runtime::streaming::backend::Backend;
+use ixc::runtime::streaming::drive;
+use ixc::runtime::streaming::predict::{Choice, Settings};
+use ixc::runtime::streaming::queue::Queue;
+use ixc::runtime::streaming::store::{Config, Make};
+use ixc::runtime::streaming::threaded_reader::ThreadedReader;
 
 const ROUNDS: usize = 3;
 const DEPTH: usize = 16;

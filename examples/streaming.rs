@@ -12,9 +12,9 @@ use std::time::Instant;
 use ixc::compile::decode_tokenizer;
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
-use ixc::runtime::stream::cache::Kind;
-use ixc::runtime::stream::predict::{Choice, Settings, Tally};
-use ixc::runtime::stream::store::{Config, stats::GroupStats};
+use ixc::runtime::streaming::cache::Kind;
+use ixc::runtime::streaming::predict::{Choice, Settings, Tally};
+use ixc::runtime::streaming::store::{Config, stats::GroupStats};
 use ixc::text::tokenizer::Tokenizer;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

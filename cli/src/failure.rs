@@ -90,7 +90,7 @@ mod tests {
     use ixc_runtime::file::FileError;
     use ixc_runtime::load::LoadError;
     use ixc_runtime::memory::MemoryError;
-    use ixc_runtime::stream::StreamError;
+    use ixc_runtime::streaming::StreamError;
 
     use super::*;
 

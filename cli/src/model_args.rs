@@ -10,7 +10,7 @@ use ixc_generate::loaded_model::LoadOptions;
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine::{self, BackendKind, ExpertStore};
 use ixc_runtime::processors::Pin;
-use ixc_runtime::stream::store::Config;
+use ixc_runtime::streaming::store::Config;
 use ixc_targets::{CoreCaches, Target};
 
 use super::Usage;

@@ -7,8 +7,8 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_runtime::memory_estimate;
-use ixc_runtime::stream::cache::Kind;
-use ixc_runtime::stream::predict::{Choice, Settings};
+use ixc_runtime::streaming::cache::Kind;
+use ixc_runtime::streaming::predict::{Choice, Settings};
 
 /// Prefetching of streamed experts.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -12,10 +12,10 @@ use ixc_generate::timing::{Overlap, Phase};
 use ixc_measure::forecast::{PROMPT, Routing, StoredForecast, forecast};
 use ixc_runtime::engine::Engine;
 use ixc_runtime::page_cache_hints::AdviceCounts;
-use ixc_runtime::stream::counters::Counters;
-use ixc_runtime::stream::predict::{Report, Strategy, Tally};
-use ixc_runtime::stream::store::stats::{GroupStats, Stats};
-use ixc_runtime::stream::store::{CHUNK, ExpertCache};
+use ixc_runtime::streaming::counters::Counters;
+use ixc_runtime::streaming::predict::{Report, Strategy, Tally};
+use ixc_runtime::streaming::store::stats::{GroupStats, Stats};
+use ixc_runtime::streaming::store::{CHUNK, ExpertCache};
 use serde_json::{Value as Json, json};
 
 use super::output::{Bytes, Printable, counted, fact};

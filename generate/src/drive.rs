@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use ixc_files::private_files;
-use ixc_runtime::stream::affinity::{self, Place};
-use ixc_runtime::stream::drive::Options as DriveOptions;
-use ixc_runtime::stream::probe::{self, Options, Probe};
-use ixc_runtime::stream::store::CHUNK;
+use ixc_runtime::streaming::affinity::{self, Place};
+use ixc_runtime::streaming::drive::Options as DriveOptions;
+use ixc_runtime::streaming::probe::{self, Options, Probe};
+use ixc_runtime::streaming::store::CHUNK;
 use serde::{Deserialize, Serialize};
 
 use ixc_compile::cache_file;
@@ -254,7 +254,7 @@ fn name(place: &Place) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_runtime::stream::probe::Rate;
+    use ixc_runtime::streaming::probe::Rate;
 
     fn place() -> Place {
         Place { number: "259:3".into(), name: "nvme0n1p2".into(), bytes: Some(1 << 40), ..Place::default() }

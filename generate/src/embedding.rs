@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::engine::{Addition, EvictError, FIRST, SequenceId};
-use ixc_runtime::stream::store::Evicted;
+use ixc_runtime::streaming::store::Evicted;
 
 use crate::Error;
 use crate::generator::SlotStatus;

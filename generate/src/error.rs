@@ -37,7 +37,7 @@ use ixc_runtime::file::FileError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::saved::SavedError;
-use ixc_runtime::stream::StreamError;
+use ixc_runtime::streaming::StreamError;
 use ixc_text::template::TemplateError;
 use ixc_text::tokenizer::TokenizerError;
 

@@ -18,7 +18,7 @@ use std::path::Path;
 use ixc_failure::Class;
 use ixc_files::{Kind, Output, OutputError, ReadError, read_text};
 use ixc_runtime::engine::Engine;
-use ixc_runtime::stream::store::stats::{GroupBlocks, GroupStats};
+use ixc_runtime::streaming::store::stats::{GroupBlocks, GroupStats};
 use serde::{Deserialize, Serialize};
 
 use ixc_compile::checksum::{ChecksumError, sealed, unsealed_if_there};

@@ -28,7 +28,7 @@ use ixc_dataflow::place::search::Placed;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_passes::decision::{Decision, Decisions, Rejected};
-use ixc_runtime::stream::predict::{Predictions, StrategyDecision};
+use ixc_runtime::streaming::predict::{Predictions, StrategyDecision};
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;

@@ -61,7 +61,7 @@ use std::time::Duration;
 
 use ixc_runtime::engine::{EvictError, FIRST, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
-use ixc_runtime::stream::store::Evicted;
+use ixc_runtime::streaming::store::Evicted;
 use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;

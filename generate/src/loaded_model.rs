@@ -28,8 +28,8 @@ use ixc_runtime::memory_estimate;
 use ixc_runtime::sample::SamplerState;
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
-use ixc_runtime::stream::predict::{Choice, Strategy};
-use ixc_runtime::stream::store::Evicted;
+use ixc_runtime::streaming::predict::{Choice, Strategy};
+use ixc_runtime::streaming::store::Evicted;
 use ixc_targets::Target;
 use ixc_text::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 

@@ -9,8 +9,8 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use ixc_runtime::engine::Engine;
-use ixc_runtime::stream::store::ExpertCache;
-use ixc_runtime::stream::store::stats::GroupStats;
+use ixc_runtime::streaming::store::ExpertCache;
+use ixc_runtime::streaming::store::stats::GroupStats;
 
 /// Tokens and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

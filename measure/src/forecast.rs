@@ -50,7 +50,7 @@ use std::time::{Duration, SystemTime};
 use ixc_files::private_files;
 use ixc_runtime::engine;
 use ixc_runtime::memory_estimate::Needs;
-use ixc_runtime::stream::store::CHUNK;
+use ixc_runtime::streaming::store::CHUNK;
 use ixc_targets::Target;
 use serde::{Deserialize, Serialize};
 

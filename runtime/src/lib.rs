@@ -26,7 +26,7 @@
 //! | `reads` | identity and class of reads from a drive |
 //! | `storage` | files, mappings and memory: [`memory`], [`blocks`], packing |
 //! | [`trace`] | recording of events, as a file that Perfetto opens |
-//! | [`stream`] | the expert cache: experts read from files on demand, within a budget |
+//! | [`streaming`] | the expert cache: experts read from files on demand, within a budget |
 //! | [`program`] | the check of a plan, and the tables that running it needs |
 //! | [`error`] | errors of loading, and of a step |
 //! | `plan_check` | the check of a whole plan, without its files |
@@ -56,7 +56,7 @@ mod reads;
 #[cfg(all(test, target_os = "linux"))]
 mod refused;
 mod storage;
-pub mod stream;
+pub mod streaming;
 pub mod trace;
 
 pub(crate) use engine::model_files;

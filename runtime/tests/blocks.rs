@@ -19,8 +19,8 @@ use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError};
 use ixc_runtime::load::LoadError;
-use ixc_runtime::stream::StreamError;
-use ixc_runtime::stream::store::Config;
+use ixc_runtime::streaming::StreamError;
+use ixc_runtime::streaming::store::Config;
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 

@@ -11,7 +11,7 @@ use crate::support::{ixc, read_npy, scratch, stderr, stdout};
 use ixc::compile::{Options, compile};
 use ixc::model::{Model, open_files};
 use ixc::runtime::load::LoadError;
-use ixc::runtime::stream::StreamError;
+use ixc::runtime::streaming::StreamError;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 use serde_json::Value as Json;

@@ -14,8 +14,8 @@ use ixc::ir::graph::interpret::Interpreter;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{BucketId, Plan, Step};
 use ixc::model::Model;
-use ixc::runtime::stream::predict::{Choice, Strategy};
-use ixc::runtime::stream::store::stats::GroupStats;
+use ixc::runtime::streaming::predict::{Choice, Strategy};
+use ixc::runtime::streaming::store::stats::GroupStats;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 

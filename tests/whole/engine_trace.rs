@@ -7,10 +7,10 @@ use crate::support::timeline::Timeline;
 use crate::tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
-use ixc::runtime::stream::backend::Backend;
-use ixc::runtime::stream::queue::Queue;
-use ixc::runtime::stream::store::{Config, Make};
-use ixc::runtime::stream::threaded_reader::ThreadedReader;
+use ixc::runtime::streaming::backend::Backend;
+use ixc::runtime::streaming::queue::Queue;
+use ixc::runtime::streaming::store::{Config, Make};
+use ixc::runtime::streaming::threaded_reader::ThreadedReader;
 use ixc::runtime::trace::Recorder;
 use ixc::targets::Target;
 

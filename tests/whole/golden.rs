@@ -10,7 +10,7 @@ use ixc::compile::{Options, compile};
 use ixc::ir::format::Format;
 use ixc::model::Model;
 use ixc::runtime::load::LoadError;
-use ixc::runtime::stream::StreamError;
+use ixc::runtime::streaming::StreamError;
 use ixc::targets::Target;
 use ixc_testing::bits::Table;
 use ixc_testing::nmse::nmse;

@@ -12,8 +12,8 @@ use ixc::ir::format::Format::{
 };
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
-use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
-use ixc::runtime::stream::store::Config;
+use ixc::runtime::streaming::predict::{Choice, Settings, Strategy};
+use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse_above;
 

@@ -24,7 +24,7 @@ use ixc::model_files::gguf::{Array, Gguf, Value};
 use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
 use ixc::runtime::sample::Settings;
-use ixc::runtime::stream::store::Config;
+use ixc::runtime::streaming::store::Config;
 use ixc::session::Session;
 use ixc::speculate::{self, Drafter, HiddenStates, Speculation, Text};
 use ixc::targets::Target;

@@ -19,7 +19,7 @@ use ixc::model_files::gguf::Gguf;
 use ixc::model_files::gguf::write::GgufWriter;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::states::SNAPSHOTS;
-use ixc::runtime::stream::store::Config;
+use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc::text::tokenizer::TokenizerSpec;
 use ixc_testing::nmse::nmse;

@@ -11,7 +11,7 @@ use ixc_compile::compile;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_measure::kl_divergence::Divergence;
 use ixc_runtime::engine;
-use ixc_runtime::stream::predict::{Choice, Settings};
+use ixc_runtime::streaming::predict::{Choice, Settings};
 use serde::Serialize;
 
 use super::report::Report;

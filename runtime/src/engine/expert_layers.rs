@@ -30,7 +30,7 @@ use crate::memory::Region;
 use crate::options::Options;
 use crate::program::Layer;
 use crate::stats::Stats;
-use crate::stream::store;
+use crate::streaming::store;
 
 /// Hidden rows, one after the other.
 #[derive(Clone, Copy, Debug)]

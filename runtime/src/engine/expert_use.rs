@@ -3,7 +3,7 @@
 use super::sequence::Engine;
 use crate::expert_counts::ExpertCounts;
 use crate::experts::Experts;
-use crate::stream::store::Evicted;
+use crate::streaming::store::Evicted;
 
 /// The reason why no experts can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

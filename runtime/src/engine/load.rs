@@ -39,7 +39,7 @@ use crate::program::{MAX_CONTEXT, Program};
 use crate::saved::identity::{self, Sample};
 use crate::saved::{Digest, Identity};
 use crate::stats::{Clock, Stats};
-use crate::stream::store::{Config, KeptBlocks};
+use crate::streaming::store::{Config, KeptBlocks};
 use crate::thread_count::ThreadCount;
 use crate::trace::Recorder;
 use crate::weight_source::{DerivedTensors, WeightSource};

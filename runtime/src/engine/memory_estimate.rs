@@ -19,8 +19,8 @@ use crate::file::PlanFile;
 use crate::load::{self, LoadError, RunSize};
 use crate::options::Options;
 use crate::program::{BarrierAction, Program};
-use crate::stream::budget::BudgetSplit;
-use crate::stream::{Block, BlockEncoding};
+use crate::streaming::budget::BudgetSplit;
+use crate::streaming::{Block, BlockEncoding};
 
 /// The memory needs of a plan with streamed experts.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};
 use crate::processors::{Machine, Pin, PinRefusal};
 use crate::shared_pages::Sharing;
-use crate::stream::predict;
-use crate::stream::store::Config;
+use crate::streaming::predict;
+use crate::streaming::store::Config;
 use crate::trace::Recorder;
 
 /// Default context, if the model's context is that long. The KV cache takes memory only as it
@@ -33,7 +33,7 @@ pub enum BackendKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpertStore {
     /// Memory, within the budget; other experts are read from the drive when they are needed
-    /// ([`crate::stream`]).
+    /// ([`crate::streaming`]).
     #[default]
     Stream,
     /// Mapped files; the page cache decides which experts stay in memory

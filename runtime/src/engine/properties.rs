@@ -13,8 +13,8 @@ use crate::page_cache_hints::{Advice, AdviceCounts};
 use crate::pages::{self, PageUse};
 use crate::processors::PinRefusal;
 use crate::stats::Stats;
-use crate::stream::predict;
-use crate::stream::store;
+use crate::streaming::predict;
+use crate::streaming::store;
 
 impl Engine {
     /// Returns the kind of a step's outputs: logits or hidden states. The methods named after

@@ -9,7 +9,7 @@ use ixc_ir::plan::DimError;
 use crate::blocks::BlockError;
 use crate::expert_sort::BadExpert;
 use crate::pool::PoolError;
-use crate::stream::StreamError;
+use crate::streaming::StreamError;
 
 /// The reason why a pass was abandoned. Its results must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -16,7 +16,7 @@ use crate::lock::LockError;
 use crate::memory::MemoryError;
 use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
-use crate::stream::StreamError;
+use crate::streaming::StreamError;
 
 /// The reason why a plan cannot be loaded.
 #[derive(Debug, thiserror::Error)]

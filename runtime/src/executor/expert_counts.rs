@@ -15,7 +15,7 @@ use ixc_ir::plan::{PlanWeight, RowAxis, Source};
 use crate::error::load::OtherExperts;
 use crate::expert_sort::Bucket;
 use crate::program::Program;
-use crate::stream::BlockId;
+use crate::streaming::BlockId;
 
 /// The counts of a layer's experts.
 #[derive(Clone, Debug, PartialEq, Eq)]

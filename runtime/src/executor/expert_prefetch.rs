@@ -19,11 +19,11 @@
 use std::time::{Duration, Instant};
 
 use crate::program::{BarrierAction, Program};
-use crate::stream::counters::Counters;
-use crate::stream::drive::PREDICTED_DEPTH;
-use crate::stream::predict::{Predictions, Report, RouterChoice, Settings, TokenTiming};
-use crate::stream::store::{CHUNK, ExpertCache};
-use crate::stream::{Block, BlockId};
+use crate::streaming::counters::Counters;
+use crate::streaming::drive::PREDICTED_DEPTH;
+use crate::streaming::predict::{Predictions, Report, RouterChoice, Settings, TokenTiming};
+use crate::streaming::store::{CHUNK, ExpertCache};
+use crate::streaming::{Block, BlockId};
 
 /// Number of tokens over which the drive's pace is averaged.
 const AVERAGED_TOKENS: f64 = 16.0;
@@ -219,9 +219,9 @@ impl Prefetcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::predict::{Choice, Strategy, Tally};
-    use crate::stream::store::{Config, State};
-    use crate::stream::{BlockEncoding, Extent};
+    use crate::streaming::predict::{Choice, Strategy, Tally};
+    use crate::streaming::store::{Config, State};
+    use crate::streaming::{BlockEncoding, Extent};
 
     const PAGE: u64 = 4096;
 

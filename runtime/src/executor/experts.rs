@@ -34,11 +34,11 @@ use crate::memory::Region;
 use crate::pack::Job;
 use crate::pool::{Pool, PoolError};
 use crate::program::Program;
-use crate::stream::affinity;
-use crate::stream::files::PAGE;
-use crate::stream::predict;
-use crate::stream::store::{Config, ExpertCache, Pack, State};
-use crate::stream::{Block, BlockEncoding, BlockId, Extent, StreamError};
+use crate::streaming::affinity;
+use crate::streaming::files::PAGE;
+use crate::streaming::predict;
+use crate::streaming::store::{Config, ExpertCache, Pack, State};
+use crate::streaming::{Block, BlockEncoding, BlockId, Extent, StreamError};
 use crate::trace::{Recorder, Work};
 
 /// Alignment of matrices in a block that is packed here: a vector of them is then one cache line.

@@ -5,7 +5,7 @@
 //! takes pages out of the cache: `MADV_DONTNEED` only unmaps them, which frees nothing while the
 //! cache keeps them. So no budget applies here; only a control group around the process limits its
 //! memory. For a model that nearly fits, this is simple and good. For a larger one, experts are
-//! streamed ([`crate::stream`]).
+//! streamed ([`crate::streaming`]).
 //!
 //! ```text
 //! request experts 3 of bucket 3     for each matrix of each expert with rows: will be needed

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::{Embeddings, ExpertsAction, Refusal, SlotAction, Status};
 use ixc_runtime::engine::{Engine, EvictError};
-use ixc_runtime::stream::store::Evicted;
+use ixc_runtime::streaming::store::Evicted;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;

@@ -11,8 +11,8 @@ use crate::model::{ExpertCounts, Refusal, SlotAction, Status};
 use ixc_files::Guard;
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::saved;
-use ixc_runtime::stream::store::Evicted;
-use ixc_runtime::stream::store::stats::{self, GroupStats};
+use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::stats::{self, GroupStats};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{EmbeddingTexts, LogitsRequest, Shared, SlotRequest, Submission, Work};

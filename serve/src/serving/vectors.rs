@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::model::{Embeddings, Refusal, Status};
 use ixc_runtime::engine::{Engine, EvictError};
-use ixc_runtime::stream::store::Evicted;
+use ixc_runtime::streaming::store::Evicted;
 
 use super::invalid;
 use super::thread::{EmbeddingTexts, LogitsRequest, Reply, Shared, SlotRequest, Submission, Work};

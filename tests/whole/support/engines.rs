@@ -6,8 +6,8 @@ use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::load::LoadError;
-use ixc::runtime::stream::predict::{Choice, Settings};
-use ixc::runtime::stream::store::Config;
+use ixc::runtime::streaming::predict::{Choice, Settings};
+use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 
 /// Returns the backend that runs a target's kernels on this machine.

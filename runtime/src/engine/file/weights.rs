@@ -40,7 +40,7 @@ use crate::pack::{self, ALIGNMENT, Job};
 use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
-use crate::stream::BlockId;
+use crate::streaming::BlockId;
 use crate::weight_source::{DerivedTensors, WeightSource};
 
 /// Max bytes that are packed before they are written, unless one strip has more.

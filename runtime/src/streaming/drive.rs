@@ -5,9 +5,9 @@
 //! fails only its own block.
 //!
 //! ```
-//! use ixc_runtime::stream::queue::{Queue, ReadJob};
-//! use ixc_runtime::stream::{Extent, counters::Class, drive, files::Files};
-//! use ixc_runtime::stream::reservation::Reservation;
+//! use ixc_runtime::streaming::queue::{Queue, ReadJob};
+//! use ixc_runtime::streaming::{Extent, counters::Class, drive, files::Files};
+//! use ixc_runtime::streaming::reservation::Reservation;
 //! use std::sync::{Arc, Mutex, mpsc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,8 +7,8 @@
 //! blocks of the group, except those passed to [`ExpertCache::release_block`].
 //!
 //! ```
-//! use ixc_runtime::stream::store::{Config, ExpertCache, State};
-//! use ixc_runtime::stream::{Block, BlockEncoding, BlockId, Extent};
+//! use ixc_runtime::streaming::store::{Config, ExpertCache, State};
+//! use ixc_runtime::streaming::{Block, BlockEncoding, BlockId, Extent};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-store-example-{}", std::process::id()));
 //! // Two groups of four experts, a page each.

@@ -8,7 +8,7 @@
 //! affects all depths alike.
 //!
 //! ```
-//! use ixc_runtime::stream::probe::{self, Options};
+//! use ixc_runtime::streaming::probe::{self, Options};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-probe-example-{}", std::process::id()));

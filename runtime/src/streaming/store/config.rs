@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::stream::backend::Backend;
-use crate::stream::drive::Options;
-use crate::stream::queue::Queue;
-use crate::stream::{BlockId, cache};
+use crate::streaming::backend::Backend;
+use crate::streaming::drive::Options;
+use crate::streaming::queue::Queue;
+use crate::streaming::{BlockId, cache};
 use crate::trace::Recorder;
 
 /// Default bytes of one read.

@@ -10,7 +10,7 @@
 //! with it.
 //!
 //! ```
-//! use ixc_runtime::stream::predict::{Choice, Predictions, RouterChoice, Strategy};
+//! use ixc_runtime::streaming::predict::{Choice, Predictions, RouterChoice, Strategy};
 //! use std::time::Duration;
 //!
 //! let mut predictions = Predictions::new(Choice::Always(Strategy::Previous), 1);

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::memory::Region;
-use crate::stream::{BlockId, StreamError};
+use crate::streaming::{BlockId, StreamError};
 
 /// Packs raw blocks.
 pub trait Pack: Send + Sync {
