@@ -95,10 +95,11 @@ impl Decision {
 
 /// Decisions recorded so far.
 #[derive(Debug, Default)]
-pub struct Decisions(Mutex<Told>);
+pub struct Decisions(Mutex<Record>);
 
+/// Decisions, and the pass of the next ones.
 #[derive(Debug, Default)]
-struct Told {
+struct Record {
     pass: &'static str,
     all: Vec<Decision>,
 }
@@ -112,9 +113,9 @@ impl Decisions {
     /// Adds a decision, unless it has no rejected alternative.
     pub fn add(&self, decision: Decision) {
         if !decision.rejected.is_empty() {
-            let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let pass = told.pass;
-            told.all.push(Decision { pass, ..decision });
+            let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let pass = record.pass;
+            record.all.push(Decision { pass, ..decision });
         }
     }
 

@@ -37,10 +37,10 @@
 mod append;
 mod egraph;
 mod extract;
+mod fusion_decisions;
 mod language;
 mod region;
 mod rules;
-mod told;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -72,9 +72,9 @@ pass_options! {
         pub rounds: usize = 32,
     }
 }
+use fusion_decisions::FusionDecision;
 use language::{Node, Types};
 use region::{Piece, Spans};
-use told::Told;
 
 /// Runs the pass.
 ///
@@ -85,7 +85,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let mut fuser = Fuser { tells: context.tells(), ..Fuser::new(&options) };
     for i in 0..module.functions.len() {
         let fused = fuser.function(&module, &module.functions[i])?;
-        fuser.told.drain(..).for_each(|told| context.decide(|| told));
+        fuser.decisions.drain(..).for_each(|decision| context.decide(|| decision));
         module.functions[i] = append::run(&module, &fused, context)?;
     }
     canonicalise::run(module, context)
@@ -96,12 +96,12 @@ struct Fuser<'o> {
     options: &'o Options,
     rewrites: Vec<Rewrite<Node, Types>>,
     closed: rules::Closed,
-    fused: HashMap<String, Rc<(Function, Vec<Told>)>>,
+    fused: HashMap<String, Rc<(Function, Vec<FusionDecision>)>>,
     /// Statistics of egg's runs, one for each region unlike all earlier ones.
     runs: Vec<egraph::Run>,
     /// Whether to record decisions, and the decisions made.
     tells: bool,
-    told: Vec<Decision>,
+    decisions: Vec<Decision>,
 }
 
 impl<'o> Fuser<'o> {
@@ -113,7 +113,7 @@ impl<'o> Fuser<'o> {
             fused: HashMap::new(),
             runs: Vec::new(),
             tells: false,
-            told: Vec::new(),
+            decisions: Vec::new(),
         }
     }
 
@@ -134,7 +134,7 @@ impl<'o> Fuser<'o> {
             let piece = Piece::new(module, function, ops.clone(), &spans);
             let fused = self.piece(&piece)?;
             let name = |weight| module.weights[piece.weight(weight).index()].name.clone();
-            self.told.extend(fused.1.iter().map(|told| told.decision(name)));
+            self.decisions.extend(fused.1.iter().map(|of_region| of_region.decision(name)));
             piece.paste(&fused.0, &mut out, &mut moved)?;
         }
         let result = |&value: &ValueId| region::moved_to(&moved, function, value);
@@ -162,16 +162,16 @@ impl<'o> Fuser<'o> {
     }
 
     /// Returns the fused region; runs egg only for a region unlike all earlier ones.
-    fn piece(&mut self, piece: &Piece) -> Result<Rc<(Function, Vec<Told>)>, PassError> {
+    fn piece(&mut self, piece: &Piece) -> Result<Rc<(Function, Vec<FusionDecision>)>, PassError> {
         let key = piece.module.to_string();
         if let Some(fused) = self.fused.get(&key) {
             return Ok(Rc::clone(fused));
         }
         let [function] = &piece.module.functions[..] else { unreachable!("a region is one function") };
-        let (fused, run, told) =
+        let (fused, run, decisions) =
             egraph::fuse(&piece.module, function, &self.rewrites, self.options.rounds, self.tells)?;
         self.runs.push(run);
-        let fused = Rc::new((fused, told));
+        let fused = Rc::new((fused, decisions));
         self.fused.insert(key, Rc::clone(&fused));
         Ok(fused)
     }

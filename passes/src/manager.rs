@@ -505,9 +505,9 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
         let module = parse(text).unwrap();
         let decisions = std::sync::Arc::new(Decisions::default());
         let quiet = Context::new(Target::AVX2);
-        let told = Context { decisions: Some(decisions.clone()), ..quiet.clone() };
+        let recorded = Context { decisions: Some(decisions.clone()), ..quiet.clone() };
         let passes = ["canonicalise", "fuse", "pack", "tile"];
-        let left = run_pipeline(module.clone(), &passes, &told).unwrap();
+        let left = run_pipeline(module.clone(), &passes, &recorded).unwrap();
         assert_eq!(left, run_pipeline(module, &passes, &quiet).unwrap());
         let all = decisions.take();
         let of = |pass: &str, op: &str, name: &str| -> Vec<&Decision> {

@@ -22,13 +22,13 @@
 //! [`lower`] turns each op into tasks that read and write buffers. [`bind`] puts a task's named
 //! arguments into the order of each kernel's signature. [`steps`] puts a task into the earliest
 //! step after all writes that it reads. The number of barriers is then the length of the longest
-//! chain of tasks worth sharing ([`alone`]), which is the minimum. [`arena`] lets buffers with
-//! disjoint lifetimes share bytes.
+//! chain of tasks worth sharing ([`single_thread`]), which is the minimum. [`arena`] lets buffers
+//! with disjoint lifetimes share bytes.
 
-pub mod alone;
 pub mod arena;
 pub mod bind;
 pub mod lower;
+pub mod single_thread;
 pub mod steps;
 
 use crate::draft::{Draft, Resource, What, Work};

@@ -158,8 +158,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 }
             },
         };
-        for told in &decision.told {
-            context.decide(|| Decision { name: weight.name.clone(), ..told.clone() });
+        for part in &decision.decisions {
+            context.decide(|| Decision { name: weight.name.clone(), ..part.clone() });
         }
         tracing::debug!(weight = weight.name, tile = %decision.tiling, why = decision.why, "tiled");
         let choice = &mut module.weights[w.index()].choice;

@@ -18,8 +18,8 @@ use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Attr, Function, Module, Op, OpView, Operand, ValueId, view};
 
 use super::extract::{self, Choice};
+use super::fusion_decisions::{self, FusionDecision};
 use super::language::{self, AttrKey, Graph, Head, Node, Types};
-use super::told::{self, Told};
 use crate::error::PassError;
 
 /// egg requires a time limit. No run reaches this limit.
@@ -51,7 +51,7 @@ pub(crate) fn fuse(
     rewrites: &[Rewrite<Node, Types>],
     rounds: usize,
     tells: bool,
-) -> Result<(Function, Run, Vec<Told>), PassError> {
+) -> Result<(Function, Run, Vec<FusionDecision>), PassError> {
     let mut region = Region::new(module, function)?;
     let mut graph = std::mem::replace(&mut region.graph, Graph::new(Types::new(module, &Function::default())));
     graph.rebuild();
@@ -80,8 +80,8 @@ pub(crate) fn fuse(
     region.graph = runner.egraph;
     let roots: Vec<Id> = region.roots();
     let (choice, losses) = extract::extract(&region.graph, &roots, tells);
-    let told = if tells { told::told(&region.graph, &choice, &losses) } else { Vec::new() };
-    Ok((Writer::new(&region, function, choice).write()?, run, told))
+    let decisions = if tells { fusion_decisions::decisions(&region.graph, &choice, &losses) } else { Vec::new() };
+    Ok((Writer::new(&region, function, choice).write()?, run, decisions))
 }
 
 /// A function's pure ops as an e-graph.

@@ -5,8 +5,8 @@
 //! is then the length of the longest chain, which no order can undercut.
 //!
 //! With few rows, only tasks worth sharing count in that chain. A task that is not
-//! ([`super::alone`]) runs at the barrier after its dependencies. The thread that arrives last runs
-//! all such tasks, one after the other. Then the shared work continues:
+//! ([`super::single_thread`]) runs at the barrier after its dependencies. The thread that arrives
+//! last runs all such tasks, one after the other. Then the shared work continues:
 //!
 //! ```text
 //! step 3: run                          attention                 all threads
@@ -33,7 +33,7 @@ use ixc_ir::plan::{Plan, Step};
 use ixc_ir::units::{Bytes, counted};
 use ixc_kernels::KernelSpec;
 
-use super::alone::Effort;
+use super::single_thread::Effort;
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::decision::Decision;
 use crate::draft::{DraftStep, fit};

@@ -21,7 +21,7 @@ pub(super) struct Cut {
     pub(super) tiling: Tiling,
     pub(super) why: String,
     /// Decisions with the alternatives that lost, if requested; the weight's name is empty in them.
-    pub(super) told: Vec<Decision>,
+    pub(super) decisions: Vec<Decision>,
 }
 
 impl Cut {
@@ -47,7 +47,7 @@ impl Cut {
             true => best.part(weight, limits),
             false => Kernels::cheapest(weight, part.tile, target, caches, false).part(weight, limits),
         });
-        let mut told = Vec::new();
+        let mut decisions = Vec::new();
         if tells {
             let items = rows.iter().filter(|&&rows| rows != best.rows).map(|&rows| {
                 let why = match kernels.iter().find(|kernels| kernels.rows == rows) {
@@ -60,16 +60,16 @@ impl Cut {
             });
             let chosen = Decision::of("weight", "", "item size").chose(format!("{} weight rows", best.rows));
             let chosen = chosen.since(format!("{}; {}", counted(weight.n / best.rows, "item"), cycles(cost(best))));
-            told.push(chosen.over_all(items));
-            told.push(best.told(caches));
+            decisions.push(chosen.over_all(items));
+            decisions.push(best.decision(caches));
             let mut bands = Vec::new();
             let chosen = match best.band(weight, limits, Some(&mut bands)) {
                 Some(band) => format!("bands of {band} weight rows"),
                 None => "whole items".to_owned(),
             };
-            told.push(Decision::of("weight", "", "bands").chose(chosen).over_all(bands));
+            decisions.push(Decision::of("weight", "", "bands").chose(chosen).over_all(bands));
         }
-        Cut { tiling: Tiling { parts: parts.collect() }, why, told }
+        Cut { tiling: Tiling { parts: parts.collect() }, why, decisions }
     }
 
     /// Returns the cheapest blocking with the tuned choices applied. Tuning does not change which
@@ -138,7 +138,7 @@ impl Cut {
                 let rejected = (own.tiling != cut.tiling)
                     .then(|| Rejected::new(own.tiling.to_string(), "the chosen tiling was faster when tuned"));
                 let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
-                cut.told = vec![decision.over_all(rejected)];
+                cut.decisions = vec![decision.over_all(rejected)];
             }
         }
         Ok(cut)

@@ -114,7 +114,7 @@ impl Kernels {
     }
 
     /// Returns the decision about the kernel for each number of rows, with the alternatives.
-    pub(super) fn told(&self, caches: &CoreCaches) -> Decision {
+    pub(super) fn decision(&self, caches: &CoreCaches) -> Decision {
         let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
             let from = if from > 1 { format!("from {from} rows, ") } else { String::new() };
             format!("{from}{} by {}", candidate.strategy, counted(candidate.row_chunk.min(up_to).into(), "row"))
@@ -147,11 +147,11 @@ impl Kernels {
         &self,
         weight: &candidates::Weight,
         limits: Limits,
-        told: Option<&mut Vec<Rejected>>,
+        alternatives: Option<&mut Vec<Rejected>>,
     ) -> Option<u32> {
         let all = bands(weight, self.rows);
         let mut rejected = Vec::new();
-        let tells = told.is_some();
+        let tells = alternatives.is_some();
         let mut reject = |band: u64, why: &dyn Fn() -> String| {
             if tells {
                 rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
@@ -188,8 +188,8 @@ impl Kernels {
             }
             chosen
         };
-        if let Some(told) = told {
-            *told = rejected;
+        if let Some(alternatives) = alternatives {
+            *alternatives = rejected;
         }
         chosen.and_then(|band| u32::try_from(band).ok())
     }

@@ -20,14 +20,14 @@ use crate::decision::{Decision, Rejected};
 
 /// A decision in a region: the op, and the region's weight that identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct FusionDecision {
     pub(crate) op: &'static str,
     pub(crate) weight: Option<WeightId>,
     pub(crate) chosen: String,
     pub(crate) rejected: Vec<Rejected>,
 }
 
-impl Told {
+impl FusionDecision {
     /// Returns the decision with the weight's name.
     pub(crate) fn decision(&self, name: impl Fn(WeightId) -> String) -> Decision {
         let name = self.weight.map_or_else(String::new, name);
@@ -37,10 +37,10 @@ impl Told {
 
 /// Returns, for each used class of a region, the nodes that would cost more and the rules that were
 /// not applied.
-pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told> {
+pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<FusionDecision> {
     let patterns: Vec<Pattern> =
         RULES.iter().map(|rule| Pattern { rule, from: pattern_of(rule.from), to: pattern_of(rule.to) }).collect();
-    let mut told: Vec<Told> = Vec::new();
+    let mut decisions: Vec<FusionDecision> = Vec::new();
     for Loss { class, used, others } in losses {
         let Some(op) = op_of(graph, choice, used) else { continue };
         let mut rejected = Vec::new();
@@ -60,13 +60,13 @@ pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told>
             rejected.extend(not_taken(graph, *class, kind, &patterns));
         }
         let weight = weight_of(graph, choice, used);
-        let one = Told { op: op.row().mnemonic, weight, chosen: op.row().mnemonic.to_owned(), rejected };
+        let one = FusionDecision { op: op.row().mnemonic, weight, chosen: op.row().mnemonic.to_owned(), rejected };
         // An op with several results is decided for each result.
-        if !one.rejected.is_empty() && !told.contains(&one) {
-            told.push(one);
+        if !one.rejected.is_empty() && !decisions.contains(&one) {
+            decisions.push(one);
         }
     }
-    told
+    decisions
 }
 
 /// Returns the op of a node, or the op whose result it is.
@@ -186,10 +186,11 @@ fn holds(
             Some(_) => {}
         }
     }
-    Err(best.unwrap_or_else(|| (0, format!("it needs {}, but finds {}", said(&wanted.head), found(graph, class)))))
+    Err(best
+        .unwrap_or_else(|| (0, format!("it needs {}, but finds {}", description(&wanted.head), found(graph, class)))))
 }
 
-fn said(head: &Head) -> String {
+fn description(head: &Head) -> String {
     match head {
         Head::Leaf(_) => "a value from outside the region".to_owned(),
         Head::Weight(_) => "a weight".to_owned(),
@@ -204,7 +205,7 @@ fn said(head: &Head) -> String {
 
 /// Returns what a class may be, each alternative once.
 fn found(graph: &Graph, class: Id) -> String {
-    let mut all: Vec<String> = graph[class].nodes.iter().map(|node| said(&node.head)).collect();
+    let mut all: Vec<String> = graph[class].nodes.iter().map(|node| description(&node.head)).collect();
     all.sort();
     all.dedup();
     all.join(" or ")
