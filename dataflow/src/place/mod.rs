@@ -24,7 +24,7 @@
 //! | [`kernels`] | kernels of all tried sizes |
 //! | `programs` | tasks to programs, buffers to tensors, parts to states |
 //! | `blocks` | programs placed together: chains below each other, states with their programs |
-//! | `shelves` | blocks side by side on shelves, a PE for each instance |
+//! | `shelf_packing` | blocks side by side on shelves, a PE for each instance |
 //! | `shared` | many instances on a PE, and waves if they are still too many |
 //! | `streams` | senders and receivers of tensors |
 //! | `colours` | routes and colours |
@@ -36,7 +36,7 @@ mod programs;
 mod rooms;
 pub mod search;
 mod shared;
-mod shelves;
+mod shelf_packing;
 pub mod sizing;
 mod streams;
 
@@ -176,7 +176,7 @@ pub fn run(
     rooms::room_for_rows(&mut descriptor)?;
     let blocks = blocks::blocks(&descriptor);
     let waves = match options.placement {
-        Placement::OnePerPe => shelves::place(&mut descriptor, &blocks, decisions)?,
+        Placement::OnePerPe => shelf_packing::place(&mut descriptor, &blocks, decisions)?,
         Placement::Shared | Placement::TimeMultiplexed => {
             let waves = options.placement == Placement::TimeMultiplexed;
             shared::place(&mut descriptor, &blocks, waves, decisions)?
