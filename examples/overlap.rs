@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let reader = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
             Box::new(reader.expect("threads to read with"))
         };
-        let (drive, backend) = (drive::Options::of_depth(DEPTH), Some(Make(Arc::new(paced))));
+        let (drive, backend) = (drive::DriveOptions::of_depth(DEPTH), Some(Make(Arc::new(paced))));
         let stream = Config { budget: budget as u64, drive, backend, direct: false, ..Config::default() };
         let options = Options {
             stream,

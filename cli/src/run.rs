@@ -396,7 +396,7 @@ fn cache_text(states: &[State]) -> String {
 /// in a process of its own.
 fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
     let renderer = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
-    Ok(Chat::new(model, chat::Options { template, renderer: Some(renderer) }, system)?)
+    Ok(Chat::new(model, chat::ChatOptions { template, renderer: Some(renderer) }, system)?)
 }
 
 /// Writes a trace, and reports events that are missing from it.

@@ -457,12 +457,12 @@ impl Args {
     }
 
     /// Returns the options of the prompt cache, or `None` without one.
-    fn prompts(&self) -> Option<prompt_cache::Options> {
+    fn prompts(&self) -> Option<prompt_cache::PromptCacheOptions> {
         let memory = self.prompt_cache_memory.map(|Size(bytes)| bytes);
         let folder = self.prompt_cache.clone();
         let memory = memory.unwrap_or(if folder.is_some() { MEMORY_BYTES } else { 0 });
         let folder_bytes = self.prompt_cache_size.map_or(FOLDER_BYTES, |Size(bytes)| bytes);
-        (folder.is_some() || memory > 0).then_some(prompt_cache::Options { folder, folder_bytes, memory })
+        (folder.is_some() || memory > 0).then_some(prompt_cache::PromptCacheOptions { folder, folder_bytes, memory })
     }
 }
 

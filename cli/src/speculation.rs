@@ -75,15 +75,15 @@ pub struct SpeculationChoice {
     model_draft: Option<ModelName>,
     /// Maximum number of draft tokens in a step.
     #[arg(long, aliases = ["draft", "draft-n", "spec-draft-n-max", "spec-ngram-mod-n-max", "spec-ngram-simple-size-m"], value_name = "N",
-          default_value_t = speculate::Options::default().max, value_parser = limit(1, MAX_DRAFT))]
+          default_value_t = speculate::SpeculationOptions::default().max, value_parser = limit(1, MAX_DRAFT))]
     draft_max: usize,
     /// Minimum number of draft tokens; shorter drafts are not verified.
     #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min", "spec-ngram-mod-n-min"], value_name = "N",
-          default_value_t = speculate::Options::default().min, value_parser = limit(0, MAX_DRAFT))]
+          default_value_t = speculate::SpeculationOptions::default().min, value_parser = limit(0, MAX_DRAFT))]
     draft_min: usize,
     /// Minimum probability of a draft token, for a draft model or nextn; the draft ends before a
     /// less likely one.
-    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().min_probability)]
+    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::DraftModelOptions::default().min_probability)]
     draft_p_min: f32,
     /// Maximum length of the n-gram that ngram searches for.
     #[arg(long, aliases = ["spec-ngram-size-n", "spec-ngram-simple-size-n", "spec-ngram-mod-n-match"], value_name = "N",
@@ -234,13 +234,14 @@ impl SpeculationChoice {
             note!("ixc: --spec has no effect: {error}");
             return Ok(None);
         }
-        let least = draft_model::Options { min_probability: self.draft_p_min };
+        let least = draft_model::DraftModelOptions { min_probability: self.draft_p_min };
         let drafter: Box<dyn Drafter> = match guesser {
             Guesser::Ngram(ngram) => Box::new(ngram),
             Guesser::OwnLayer(layer) => Box::new(OwnLayer::new(*layer, model, least)?),
             Guesser::Model(small) => Box::new(DraftModel::new(*small, model, least)?),
         };
-        let options = speculate::Options { max: self.draft_max, min: self.draft_min, always: self.spec_always };
+        let options =
+            speculate::SpeculationOptions { max: self.draft_max, min: self.draft_min, always: self.spec_always };
         Ok(Some(Speculation::new(drafter, options)))
     }
 }

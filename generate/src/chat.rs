@@ -20,7 +20,7 @@
 //!
 //! // The demo model has no template of its own.
 //! let mut session = Session::open(None, &LoadOptions::default())?;
-//! let options = chat::Options { template: known::find("chatml").map(|known| known.template()), ..chat::Options::default() };
+//! let options = chat::ChatOptions { template: known::find("chatml").map(|known| known.template()), ..chat::ChatOptions::default() };
 //! let mut chat = Chat::new(session.model(), options, Some("Be brief."))?;
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);
@@ -72,7 +72,7 @@ pub fn answer_room(context: usize) -> usize {
 
 /// Template of a conversation, and the process that renders it.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ChatOptions {
     /// The template that replaces the model's template.
     pub template: Option<ChatTemplate>,
     /// Program that renders templates in a process of its own, with bounds on memory and time. Its
@@ -83,7 +83,7 @@ pub struct Options {
     pub renderer: Option<PathBuf>,
 }
 
-impl Options {
+impl ChatOptions {
     /// Returns the template: that of the options, or else the model's template.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Chat {
     /// # Errors
     /// When there is no template, or it does not accept such a conversation. The check is here, so
     /// that the error comes before the first message.
-    pub fn new(model: &LoadedModel, options: Options, system: Option<&str>) -> Result<Chat, Error> {
+    pub fn new(model: &LoadedModel, options: ChatOptions, system: Option<&str>) -> Result<Chat, Error> {
         let template = options.template_of(model)?;
         let (messages, dropped) = (Vec::new(), 0);
         let mut chat = Chat { template, renderer: options.renderer, system: None, messages, dropped };

@@ -28,14 +28,14 @@ const MAX_READ: usize = 256;
 
 /// Options of drafting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
+pub struct DraftModelOptions {
     /// Min probability of a draft token; a less likely token ends the draft.
     pub min_probability: f32,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { min_probability: 0.5 }
+impl Default for DraftModelOptions {
+    fn default() -> DraftModelOptions {
+        DraftModelOptions { min_probability: 0.5 }
     }
 }
 
@@ -52,7 +52,7 @@ struct DraftSequence {
 pub struct DraftModel {
     engine: Engine,
     lanes: Vec<DraftSequence>,
-    options: Options,
+    options: DraftModelOptions,
     /// Number of tokens that both models have.
     vocabulary: u32,
 }
@@ -63,7 +63,7 @@ impl DraftModel {
     /// # Errors
     /// [`Error::Draft`] if the vocabularies differ, or the small model's states cannot be cut. Also
     /// if there is not enough memory.
-    pub fn new(small: LoadedModel, large: &LoadedModel, options: Options) -> Result<DraftModel, Error> {
+    pub fn new(small: LoadedModel, large: &LoadedModel, options: DraftModelOptions) -> Result<DraftModel, Error> {
         check(small.tokenizer()?, large.tokenizer()?)?;
         let vocabulary = small.vocabulary().min(large.vocabulary()) as u32;
         let mut engine = small.engine;

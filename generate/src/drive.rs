@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use ixc_files::private_files;
 use ixc_runtime::streaming::affinity::{self, Place};
-use ixc_runtime::streaming::drive::Options as DriveOptions;
-use ixc_runtime::streaming::probe::{self, Options, Probe};
+use ixc_runtime::streaming::drive::DriveOptions;
+use ixc_runtime::streaming::probe::{self, Probe, ProbeOptions};
 use ixc_runtime::streaming::store::CHUNK;
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,8 @@ impl DriveMeasurement {
 /// When the file is missing, too small, or cannot be read.
 pub fn measure(path: &Path) -> Result<DriveMeasurement, Error> {
     let file = largest_file(path)?;
-    let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
+    let probe =
+        probe::file(&file, &ProbeOptions::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
     let place = affinity::place(&file);
     let stored = match (&place, private_files::folder(), probe.direct) {
         (_, _, false) => Err("it was read through the page cache".into()),
@@ -137,7 +138,8 @@ impl QueueDepth {
     /// Like [`QueueDepth::rate_now`], with `together` adjacent reads at a time.
     pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
         let probe =
-            probe::file(&self.file, &Options { adjacent_reads: together, ..Options::at(self.depth, time) }).ok()?;
+            probe::file(&self.file, &ProbeOptions { adjacent_reads: together, ..ProbeOptions::at(self.depth, time) })
+                .ok()?;
         (probe.direct && probe.rate() > 0.0).then(|| probe.rate())
     }
 }
@@ -165,7 +167,7 @@ fn choose_with_entry(stored: Result<Option<Entry>, String>, file: &Path, request
     if fs::metadata(file).map_or(0, |facts| facts.len()) < MIN_FILE_BYTES {
         return choice(default_depth, DepthOrigin::Default, None, notes);
     }
-    match probe::file(file, &Options::quick()) {
+    match probe::file(file, &ProbeOptions::quick()) {
         // Reads through the page cache did not measure the drive.
         Ok(probe) if probe.direct => {
             // If nothing was read in this short time, the rate is unknown: a rate of 0 would cause

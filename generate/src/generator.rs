@@ -234,7 +234,7 @@ impl Generator {
     ///
     /// # Errors
     /// When the folder cannot be had.
-    pub fn enable_prompt_cache(&mut self, options: prompt_cache::Options) -> Result<(), Error> {
+    pub fn enable_prompt_cache(&mut self, options: prompt_cache::PromptCacheOptions) -> Result<(), Error> {
         self.cache = Some(PromptCache::new(options, &self.model.engine)?);
         Ok(())
     }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
 
 use crate::Error;
-use crate::draft_model::{Options, most_likely_token};
+use crate::draft_model::{DraftModelOptions, most_likely_token};
 use crate::error::draft::OwnLayerError;
 use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, HiddenStates, MAX_ROWS, Text};
@@ -68,7 +68,7 @@ struct Prediction {
 pub struct OwnLayer {
     engine: Engine,
     lanes: Vec<LayerSequence>,
-    options: Options,
+    options: DraftModelOptions,
     /// Elements of a hidden state.
     width: usize,
 }
@@ -80,7 +80,7 @@ impl OwnLayer {
     ///
     /// # Errors
     /// [`Error::OwnLayer`] if the two do not fit each other. Also if there is not enough memory.
-    pub fn new(layer: LoadedModel, model: &LoadedModel, options: Options) -> Result<OwnLayer, Error> {
+    pub fn new(layer: LoadedModel, model: &LoadedModel, options: DraftModelOptions) -> Result<OwnLayer, Error> {
         let mut engine = layer.engine;
         let Some(input_width) = engine.takes_hidden().filter(|input_width| engine.gives_hidden() == Some(*input_width))
         else {

@@ -65,7 +65,7 @@ const LOCK: &str = "lock";
 
 /// Location and size of the cache.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct PromptCacheOptions {
     /// Folder that outlasts a run.
     pub folder: Option<PathBuf>,
     /// Max bytes in the folder.
@@ -105,7 +105,7 @@ pub struct Match {
 /// Cache of prompt prefixes.
 #[derive(Debug)]
 pub struct PromptCache {
-    options: Options,
+    options: PromptCacheOptions,
     root: Level,
     foreign_files: Vec<ForeignFile>,
     clock: u64,
@@ -120,7 +120,7 @@ impl PromptCache {
     ///
     /// # Errors
     /// When the folder cannot be created or read, or other users can write to it.
-    pub fn new(options: Options, engine: &Engine) -> Result<PromptCache, Error> {
+    pub fn new(options: PromptCacheOptions, engine: &Engine) -> Result<PromptCache, Error> {
         let (root, counts) = (Level::default(), Arc::default());
         let mut cache =
             PromptCache { options, root, foreign_files: Vec::new(), clock: 0, counts, writer: None, lock: None };

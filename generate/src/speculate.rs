@@ -98,7 +98,7 @@ pub trait Drafter: Debug + Send {
 
 /// Options of speculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct SpeculationOptions {
     /// Max number of draft tokens in a step, at most [`MAX_DRAFT`].
     pub max: usize,
     /// Min number of draft tokens; shorter drafts are not used.
@@ -107,9 +107,9 @@ pub struct Options {
     pub always: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { max: 8, min: 1, always: false }
+impl Default for SpeculationOptions {
+    fn default() -> SpeculationOptions {
+        SpeculationOptions { max: 8, min: 1, always: false }
     }
 }
 
@@ -145,7 +145,7 @@ impl Tally {
 #[derive(Debug)]
 pub struct Speculation {
     drafter: Box<dyn Drafter>,
-    options: Options,
+    options: SpeculationOptions,
     payoff: Payoff,
     tally: Tally,
     /// Whether the drafter has failed; it is not used again.
@@ -154,9 +154,9 @@ pub struct Speculation {
 
 impl Speculation {
     /// Creates the speculation, without measurements.
-    pub fn new(drafter: Box<dyn Drafter>, options: Options) -> Speculation {
+    pub fn new(drafter: Box<dyn Drafter>, options: SpeculationOptions) -> Speculation {
         let max = options.max.min(MAX_DRAFT);
-        let options = Options { max, min: options.min.clamp(1, max.max(1)), ..options };
+        let options = SpeculationOptions { max, min: options.min.clamp(1, max.max(1)), ..options };
         Speculation { drafter, options, payoff: Payoff::default(), tally: Tally::default(), failed: false }
     }
 
@@ -184,7 +184,7 @@ impl Speculation {
     /// most the tokens in `max_draft`, and all together at most `room`.
     pub fn draft(&mut self, mut texts: Vec<Text<'_>>, room: usize) -> Vec<Vec<u32>> {
         let rows = texts.len();
-        let Options { max, min, always } = self.options;
+        let SpeculationOptions { max, min, always } = self.options;
         let room = room.min(MAX_ROWS.saturating_sub(rows));
         if self.failed || room == 0 {
             return vec![Vec::new(); rows];
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn drafts_fit_the_available_room() {
-        let options = Options { max: 4, always: true, ..Options::default() };
+        let options = SpeculationOptions { max: 4, always: true, ..SpeculationOptions::default() };
         let mut speculation = Speculation::new(Box::new(Counting(false)), options);
         assert_eq!(speculation.draft(vec![text(0, &[7], 9)], 100), [vec![8, 9, 10, 11]]);
         assert_eq!(speculation.draft(vec![text(0, &[7], 2), text(1, &[1], 9)], 100), [vec![8, 9], vec![2, 3, 4, 5]]);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn drafts_below_the_minimum_are_dropped() {
-        let options = Options { min: 3, always: true, ..Options::default() };
+        let options = SpeculationOptions { min: 3, always: true, ..SpeculationOptions::default() };
         let mut speculation = Speculation::new(Box::new(Counting(false)), options);
         assert_eq!(
             speculation.draft(vec![text(0, &[7], 2), text(1, &[1], 3)], 100),
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn failed_drafter_is_not_called_again() {
-        let options = Options { always: true, ..Options::default() };
+        let options = SpeculationOptions { always: true, ..SpeculationOptions::default() };
         let mut speculation = Speculation::new(Box::new(Counting(true)), options);
         assert_eq!(speculation.draft(vec![text(0, &[7], 2)], 100), [Vec::<u32>::new()]);
         assert!(speculation.failed);
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn drafts_and_accepted_tokens_are_counted() {
-        let mut speculation = Speculation::new(Box::new(Counting(false)), Options::default());
+        let mut speculation = Speculation::new(Box::new(Counting(false)), SpeculationOptions::default());
         let before = speculation.tally();
         speculation.note_draft(0, 0, 0);
         speculation.note_draft(0, 4, 1);

@@ -70,7 +70,7 @@ pub struct Options {
     pub queue: usize,
     /// Template that replaces the model's template.
     pub template: Option<ChatTemplate>,
-    /// Program that renders templates; see [`chat::Options::renderer`].
+    /// Program that renders templates; see [`chat::ChatOptions::renderer`].
     pub renderer: Option<PathBuf>,
     /// Program of the helper that compiles grammars first; see [`Vocabulary::with_helper`]. Without
     /// it, a compiler that overflows its stack ends this process.
@@ -78,7 +78,7 @@ pub struct Options {
     /// Folder for saved sequences; `None` forbids saving.
     pub slot_folder: Option<PathBuf>,
     /// Options of the prompt cache; `None` without one.
-    pub prompts: Option<prompt_cache::Options>,
+    pub prompts: Option<prompt_cache::PromptCacheOptions>,
     /// Limit of prompt tokens in a step that also generates tokens. The default is
     /// [`PROMPT_ROWS`](ixc_generate::generator::PROMPT_ROWS).
     pub prompt_rows: Option<usize>,

@@ -213,7 +213,7 @@ fn open(name: &str, how: How, nextn: Nextn) -> LoadedModel {
 
 fn own_layer(name: &str, how: How, model: &LoadedModel, least: f32) -> Box<OwnLayer> {
     let layer = open(name, how, Nextn::Alone);
-    Box::new(OwnLayer::new(layer, model, draft_model::Options { min_probability: least }).unwrap())
+    Box::new(OwnLayer::new(layer, model, draft_model::DraftModelOptions { min_probability: least }).unwrap())
 }
 
 #[test]
@@ -310,7 +310,8 @@ fn draft_layer_changes_no_texts_of_streamed_models() {
         let mut session = Session::new(streamed(name, Nextn::Fed));
         let mut came_true = Vec::new();
         for layer in [open(name, ALONE, Nextn::Alone), streamed(name, Nextn::Alone)] {
-            let layer = OwnLayer::new(layer, session.model(), draft_model::Options { min_probability: 0.0 }).unwrap();
+            let layer =
+                OwnLayer::new(layer, session.model(), draft_model::DraftModelOptions { min_probability: 0.0 }).unwrap();
             session.speculate(Speculation::new(Box::new(layer), always(9))).unwrap();
             came_true.push(same(&mut session, &request, &expected, "streamed"));
         }
@@ -403,7 +404,7 @@ fn draft_layer_serves_concurrent_requests() {
             let fed = open(name, how, Nextn::Fed);
             let layer = own_layer(name, how, &fed, 0.0);
             let mut guessing = Generator::new(fed).unwrap();
-            let options = speculate::Options { always: round < 3, ..always(6) };
+            let options = speculate::SpeculationOptions { always: round < 3, ..always(6) };
             guessing.speculate(Speculation::new(layer, options)).unwrap();
             let (found, _) = run(&mut guessing, &jobs, &mut random);
             assert_eq!(found, expected, "{name}, round {round}");
@@ -417,7 +418,7 @@ fn draft_layer_serves_concurrent_requests() {
 #[test]
 fn foreign_draft_layer_is_refused() {
     let fed = open("own", ALONE, Nextn::Fed);
-    let options = draft_model::Options::default();
+    let options = draft_model::DraftModelOptions::default();
     let refused = |layer: LoadedModel, model: &LoadedModel| match OwnLayer::new(layer, model, options) {
         Err(ixc::GenerationError::OwnLayer(error)) => error,
         other => panic!("{other:?}"),

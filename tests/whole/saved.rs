@@ -370,7 +370,7 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
             engine.step(part, &[]).unwrap();
         }
         let path = scratch(&format!("kept-{name}"));
-        let options = prompt_cache::Options { folder: Some(path), folder_bytes: u64::MAX, memory: u64::MAX };
+        let options = prompt_cache::PromptCacheOptions { folder: Some(path), folder_bytes: u64::MAX, memory: u64::MAX };
         let mut cache = PromptCache::new(options.clone(), &engine).unwrap();
         assert_eq!(cache.find_prefix(&engine, other, &first), None);
         cache.store(&engine, FIRST, &first);
@@ -416,11 +416,12 @@ fn memory_for_prompts_has_a_limit() {
         text.chunks(200).for_each(|part| assert!(engine.step(part, &[]).unwrap().is_empty()));
         cache.store(engine, FIRST, text);
     };
-    let unlimited = prompt_cache::Options { memory: u64::MAX, ..prompt_cache::Options::default() };
+    let unlimited =
+        prompt_cache::PromptCacheOptions { memory: u64::MAX, ..prompt_cache::PromptCacheOptions::default() };
     let mut cache = PromptCache::new(unlimited, &engine).unwrap();
     keep(&mut engine, &mut cache, &texts[0]);
     let one = cache.tally().memory;
-    let limited = prompt_cache::Options { memory: one * 2, ..prompt_cache::Options::default() };
+    let limited = prompt_cache::PromptCacheOptions { memory: one * 2, ..prompt_cache::PromptCacheOptions::default() };
     let mut cache = PromptCache::new(limited, &engine).unwrap();
     let found = |engine: &Engine, cache: &PromptCache, text: &[u32]| {
         cache.find_prefix(engine, FIRST, text).map_or(0, |found| found.position as usize)

@@ -73,8 +73,8 @@ impl Drafter for Knows {
     }
 }
 
-pub fn always(max: usize) -> speculate::Options {
-    speculate::Options { max, min: 1, always: true }
+pub fn always(max: usize) -> speculate::SpeculationOptions {
+    speculate::SpeculationOptions { max, min: 1, always: true }
 }
 
 /// Checks that rows of drafts have the same bits of logits as steps of one token, for any golden
@@ -436,7 +436,7 @@ fn drafts_change_no_concurrent_requests() {
             0 => Box::new(Ngram::new(NgramOptions { min: 1, max: 4 })),
             _ => Box::new(Knows { texts: texts.clone(), random: Random::new(round as u64) }),
         };
-        let options = speculate::Options { always: round < 4, ..always(7) };
+        let options = speculate::SpeculationOptions { always: round < 4, ..always(7) };
         guessing.speculate(Speculation::new(drafter, options)).unwrap();
         let (found, most) = run(&mut guessing, &jobs, &mut random);
         assert_eq!(found, expected, "round {round}");
@@ -474,7 +474,8 @@ fn draft_model_predicts_for_a_large_model() {
         let expected = generate(&mut plain, &request);
         let mut large = session(None, 5);
         let small =
-            DraftModel::new(model(None, 0), large.model(), draft_model::Options { min_probability: least }).unwrap();
+            DraftModel::new(model(None, 0), large.model(), draft_model::DraftModelOptions { min_probability: least })
+                .unwrap();
         large.speculate(Speculation::new(Box::new(small), always(5))).unwrap();
         // The second time, the draft model's sequence has to be cut first.
         for _ in 0..2 {
@@ -501,7 +502,7 @@ fn draft_model_serves_concurrent_requests() {
     let jobs: Vec<Request> = ["The borrow checker", "A trait is", "fn main() {", &long].map(job).to_vec();
     let (expected, _) = run(&mut plain, &jobs, &mut random);
     let large = open(29, 3);
-    let small = DraftModel::new(open(0, 3), &large, draft_model::Options::default()).unwrap();
+    let small = DraftModel::new(open(0, 3), &large, draft_model::DraftModelOptions::default()).unwrap();
     let mut guessing = Generator::new(large).unwrap();
     guessing.speculate(Speculation::new(Box::new(small), always(4))).unwrap();
     let (found, _) = run(&mut guessing, &jobs, &mut random);
@@ -516,10 +517,10 @@ fn draft_model_of_another_vocabulary_is_refused() {
     let large = model(None, 5);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/qwen3moe");
     let small = model(Some(&path), 0);
-    let refused = DraftModel::new(small, &large, draft_model::Options::default()).map(drop);
+    let refused = DraftModel::new(small, &large, draft_model::DraftModelOptions::default()).map(drop);
     assert!(matches!(&refused, Err(ixc::GenerationError::Draft(DraftError::Token { .. }))), "{refused:?}");
     let none = model(Some(&golden("granite").model), 0);
-    let refused = DraftModel::new(none, &large, draft_model::Options::default()).map(drop);
+    let refused = DraftModel::new(none, &large, draft_model::DraftModelOptions::default()).map(drop);
     assert!(matches!(&refused, Err(ixc::GenerationError::NoTokenizer { .. })), "{refused:?}");
     let output = ixc(["run", "demo", "--raw", "-p", "a", "-n", "1", "--spec"]).arg(&path).output().unwrap();
     assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));

@@ -20,7 +20,7 @@ pub struct PromptMaker<'m> {
     pub tokenizer: &'m Tokenizer,
     /// Template of the conversation.
     pub template: &'m ChatTemplate,
-    /// Program that renders the template: see [`Options::renderer`](super::Options::renderer).
+    /// Program that renders the template; see [`super::ChatOptions::renderer`].
     pub renderer: Option<&'m Path>,
     /// Tokens of the context.
     pub context: usize,

@@ -8,7 +8,7 @@ use ixc_ir::plan::{Plan, WeightFile};
 use ixc_runtime::engine::{self, ExpertStore};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::load::LoadError;
-use ixc_runtime::streaming::drive::Options as DriveOptions;
+use ixc_runtime::streaming::drive::DriveOptions;
 
 use crate::Error;
 use crate::budget::{self, ResidentPlan};

@@ -35,7 +35,7 @@ fn prompt_cache_memory_stays_within_its_limit() {
     let mut model = LoadedModel::open(None, &LoadOptions::default()).unwrap();
     let long = text(&mut model, 3, 5);
     let page = page_bytes(&model, &long);
-    let options = Options { memory: 3 * page + page / 2, ..Options::default() };
+    let options = PromptCacheOptions { memory: 3 * page + page / 2, ..PromptCacheOptions::default() };
     let mut cache = PromptCache::new(options, &model.engine).unwrap();
     cache.store(&model.engine, FIRST, &long);
     // The cache has its beginning, not its end.
@@ -58,7 +58,7 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     let mut model = LoadedModel::open(None, &LoadOptions::default()).unwrap();
     let long = text(&mut model, 3, 5);
     let page = page_bytes(&model, &long);
-    let options = Options { folder: Some(folder.clone()), folder_bytes: 1 << 40, memory: 2 * page };
+    let options = PromptCacheOptions { folder: Some(folder.clone()), folder_bytes: 1 << 40, memory: 2 * page };
     let mut cache = PromptCache::new(options.clone(), &model.engine).unwrap();
     cache.store(&model.engine, FIRST, &long);
     assert_eq!(cache.tally(), Tally { memory: 2 * page, folder: 3 * page });
@@ -71,11 +71,11 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     // are left alone.
     let saved = folder.join("book.ixs");
     fs::write(&saved, "precious").unwrap();
-    let second = PromptCache::new(Options { folder_bytes: 0, ..options.clone() }, &model.engine).unwrap();
+    let second = PromptCache::new(PromptCacheOptions { folder_bytes: 0, ..options.clone() }, &model.engine).unwrap();
     assert_eq!((second.options.folder.as_deref(), second.tally()), (None, Tally::default()));
     cache.finish();
     drop(cache);
-    let mut cache = PromptCache::new(Options { folder_bytes: 3 * page, ..options }, &model.engine).unwrap();
+    let mut cache = PromptCache::new(PromptCacheOptions { folder_bytes: 3 * page, ..options }, &model.engine).unwrap();
     assert_eq!((cache.tally().folder, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
     assert!(saved.exists());
     // Nothing can be written any more.

@@ -23,7 +23,7 @@ pub struct TextOptions {
     /// [`Vocabulary::matcher`](ixc_grammar::Vocabulary::matcher) compiles one.
     pub grammar: Option<Matcher>,
     /// Chat template, and the process that renders it.
-    pub chat: chat::Options,
+    pub chat: chat::ChatOptions,
     /// Tools of a chat. Each is `{"type": "function", "function": {"name": …, "parameters": …}}`.
     pub tools: Vec<Json>,
 }

@@ -16,7 +16,7 @@
 //! let files = Arc::new(Files::open(&[path.clone()], true)?);
 //! let queue = Arc::new(Queue::new(files, Arc::new(Reservation::new(1 << 20)?), 4096));
 //! let (sender, receiver) = mpsc::channel();
-//! let drive = drive::Drive::start(&drive::Options::default(), &queue, Arc::new(Mutex::new(sender)))?;
+//! let drive = drive::Drive::start(&drive::DriveOptions::default(), &queue, Arc::new(Mutex::new(sender)))?;
 //! // Bytes 5000..9000 lie in pages 1 and 2: they land 5000 - 4096 bytes behind where those do.
 //! let extent = Extent { file: 0, offset: 5000, bytes: 4000, at: 0 };
 //! queue.submit(vec![ReadJob { tag: 42, class: Class::Routed, parts: vec![(extent, 0)] }])?;
@@ -81,7 +81,7 @@ pub const PREDICTED_DEPTH: usize = 4;
 
 /// Options of a drive.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DriveOptions {
     /// Max outstanding reads, 1 to 1024.
     pub depth: usize,
     /// Reads of predicted blocks start only while fewer reads than this are outstanding. A started
@@ -98,16 +98,16 @@ pub struct Options {
     pub cpus: Option<Vec<usize>>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options::of_depth(32)
+impl Default for DriveOptions {
+    fn default() -> DriveOptions {
+        DriveOptions::of_depth(32)
     }
 }
 
-impl Options {
+impl DriveOptions {
     /// Returns the default options with this max number of outstanding reads.
-    pub fn of_depth(depth: usize) -> Options {
-        Options { depth, predicted_depth: PREDICTED_DEPTH, backend: Choice::Auto, register: true, cpus: None }
+    pub fn of_depth(depth: usize) -> DriveOptions {
+        DriveOptions { depth, predicted_depth: PREDICTED_DEPTH, backend: Choice::Auto, register: true, cpus: None }
     }
 }
 
@@ -141,7 +141,7 @@ impl Drive {
     ///
     /// # Errors
     /// [`StreamError::Closed`] if no thread can be started, or no backend works.
-    pub fn start(options: &Options, queue: &Arc<Queue>, sink: Arc<dyn Sink>) -> Result<Drive, StreamError> {
+    pub fn start(options: &DriveOptions, queue: &Arc<Queue>, sink: Arc<dyn Sink>) -> Result<Drive, StreamError> {
         let (depth, register, choice) = (options.depth.clamp(1, 1024), options.register, options.backend);
         let shared = Arc::clone(queue);
         Drive::start_with(options, queue, sink, move || open(&shared, choice, depth, register))
@@ -153,7 +153,7 @@ impl Drive {
     /// # Errors
     /// [`StreamError::Closed`] if no thread can be started, or with the error of `make`.
     pub fn start_with(
-        options: &Options,
+        options: &DriveOptions,
         queue: &Arc<Queue>,
         sink: Arc<dyn Sink>,
         make: impl FnOnce() -> Result<(Box<dyn Backend>, Vec<String>), String> + Send + 'static,

@@ -8,13 +8,13 @@
 //! affects all depths alike.
 //!
 //! ```
-//! use ixc_runtime::streaming::probe::{self, Options};
+//! use ixc_runtime::streaming::probe::{self, ProbeOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-probe-example-{}", std::process::id()));
 //! std::fs::write(&path, vec![7; 1 << 20])?;
 //! // At least eight reads have to fit into the file.
-//! let options = Options { chunk: 64 << 10, depths: vec![1, 4], rounds: 1, ..Options::quick() };
+//! let options = ProbeOptions { chunk: 64 << 10, depths: vec![1, 4], rounds: 1, ..ProbeOptions::quick() };
 //! let probe = probe::file(&path, &options)?;
 //! println!("{}: {:.0} bytes per second with {} reads at once", probe.backend, probe.rate(), probe.depth);
 //! # std::fs::remove_file(&path)?;
@@ -25,8 +25,8 @@
 //! outstanding. The count begins when the first read ends, and ends with the last one within the
 //! sample's time. So the rate includes neither the filling nor the emptying of the queue.
 //!
-//! Invariant: after the first round, no sample starts once [`Options::max_time`] or
-//! [`Options::max_bytes`] is reached.
+//! Invariant: after the first round, no sample starts once [`ProbeOptions::max_time`] or
+//! [`ProbeOptions::max_bytes`] is reached.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ const MAX_RETRIES: u32 = 100;
 
 /// Parameters of a measurement.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ProbeOptions {
     /// Bytes of a read, a multiple of [`PAGE`].
     pub chunk: u64,
     /// Numbers of outstanding reads to measure, in this order.
@@ -75,10 +75,10 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Options {
+impl ProbeOptions {
     /// Returns options that measure all depths for a few seconds.
-    pub fn thorough() -> Options {
-        Options {
+    pub fn thorough() -> ProbeOptions {
+        ProbeOptions {
             chunk: super::store::CHUNK,
             depths: DEPTHS.to_vec(),
             rounds: 9,
@@ -93,20 +93,20 @@ impl Options {
 
     /// Returns options that measure the important depths for about a quarter of a second, before a
     /// model runs.
-    pub fn quick() -> Options {
-        Options {
+    pub fn quick() -> ProbeOptions {
+        ProbeOptions {
             depths: vec![4, 8, 16, 32, 64],
             rounds: 5,
             sample: Duration::from_millis(8),
             max_time: Duration::from_millis(250),
             max_bytes: 1 << 30,
-            ..Options::thorough()
+            ..ProbeOptions::thorough()
         }
     }
 
     /// Returns options that measure the current rate at one depth for about `time`.
-    pub fn at(depth: usize, time: Duration) -> Options {
-        Options { depths: vec![depth], rounds: 4, sample: time / 4, max_time: time, ..Options::thorough() }
+    pub fn at(depth: usize, time: Duration) -> ProbeOptions {
+        ProbeOptions { depths: vec![depth], rounds: 4, sample: time / 4, max_time: time, ..ProbeOptions::thorough() }
     }
 }
 
@@ -166,7 +166,7 @@ pub fn choose(rates: &[Rate]) -> usize {
 /// [`StreamError::Open`] if the file cannot be opened or is too small. [`StreamError::Read`] and
 /// [`StreamError::Truncated`] if it cannot be read. [`StreamError::Memory`] if the system refuses
 /// memory. [`StreamError::Closed`] if neither io_uring nor a thread is available.
-pub fn file(path: &Path, options: &Options) -> Result<Probe, StreamError> {
+pub fn file(path: &Path, options: &ProbeOptions) -> Result<Probe, StreamError> {
     let files = Arc::new(Files::open(&[path.to_path_buf()], true)?);
     let depth = options.depths.iter().copied().max().unwrap_or(1).clamp(1, 1024);
     let chunk = options.chunk.clamp(PAGE, 1 << 30) / PAGE * PAGE;
@@ -175,7 +175,7 @@ pub fn file(path: &Path, options: &Options) -> Result<Probe, StreamError> {
     let (mut backend, mut notes) =
         drive::open(&queue, options.backend, depth, true).map_err(|why| StreamError::Closed { why })?;
     let begun = Instant::now();
-    let rates = rates(&mut *backend, &queue, &Options { chunk, ..options.clone() }, &mut || begun.elapsed())?;
+    let rates = rates(&mut *backend, &queue, &ProbeOptions { chunk, ..options.clone() }, &mut || begun.elapsed())?;
     notes.extend(files.notes());
     Ok(Probe { chunk, backend: backend.describe(), direct: files.is_direct(0), notes, depth: choose(&rates), rates })
 }
@@ -185,7 +185,7 @@ pub fn file(path: &Path, options: &Options) -> Result<Probe, StreamError> {
 pub(super) fn rates(
     backend: &mut dyn Backend,
     queue: &Queue,
-    options: &Options,
+    options: &ProbeOptions,
     now: &mut dyn FnMut() -> Duration,
 ) -> Result<Vec<Rate>, StreamError> {
     let files = queue.files();
@@ -227,7 +227,7 @@ pub(super) fn rates(
 struct Sampler<'a> {
     backend: &'a mut dyn Backend,
     queue: &'a Queue,
-    options: &'a Options,
+    options: &'a ProbeOptions,
     random: Random,
     /// Bytes read so far.
     bytes: u64,

@@ -270,7 +270,7 @@ impl Registry {
         let process = || memory_estimate::process_bytes().saturating_sub(unloaded_bytes);
         options.run.memory = (own > free).then(|| process().saturating_add(free).saturating_sub(prompt_cache_bytes));
         let loaded = model.load(&options).map_err(|error| failed(error.to_string()))?;
-        let prompts = host.prompts.clone().map(|prompts| ixc_generate::prompt_cache::Options {
+        let prompts = host.prompts.clone().map(|prompts| ixc_generate::prompt_cache::PromptCacheOptions {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
             ..prompts
         });

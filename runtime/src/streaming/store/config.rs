@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::streaming::backend::Backend;
-use crate::streaming::drive::Options;
+use crate::streaming::drive::DriveOptions;
 use crate::streaming::queue::Queue;
 use crate::streaming::{BlockId, cache};
 use crate::trace::Recorder;
@@ -29,7 +29,7 @@ pub struct Config {
     /// Blocks that are never evicted.
     pub keep: KeptBlocks,
     /// Options of the drive.
-    pub drive: Options,
+    pub drive: DriveOptions,
     /// Recorder of reads and of the contents of slots.
     pub trace: Option<Arc<Recorder>>,
     /// Backend to use in place of io_uring and the threaded reader.
@@ -68,7 +68,7 @@ impl Default for Config {
             staging: None,
             policy: cache::Kind::default(),
             keep: KeptBlocks::default(),
-            drive: Options::default(),
+            drive: DriveOptions::default(),
             trace: None,
             backend: None,
         }

@@ -140,7 +140,7 @@ fn reads_use_the_full_depth_and_limit_predictions() {
     let inner = Arc::clone(&gate);
     let (queue, _file) = Rig::parts(&pattern(64 * PAGE), false, PAGE);
     let (sender, results) = mpsc::channel();
-    let options = Options { depth: 8, predicted_depth: 3, ..Options::default() };
+    let options = DriveOptions { depth: 8, predicted_depth: 3, ..DriveOptions::default() };
     let (shared, begun) = (Arc::clone(&queue), Arc::new(Mutex::new(Vec::new())));
     let log = Arc::clone(&begun);
     let drive = Drive::start_with(&options, &queue, Arc::new(Mutex::new(sender)), move || {

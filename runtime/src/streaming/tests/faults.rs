@@ -55,7 +55,7 @@ fn short_direct_read_restarts_at_its_page() {
     let (sender, results) = mpsc::channel();
     let (shared, offsets) = (Arc::clone(&queue), Arc::new(Mutex::new(Vec::new())));
     let log = Arc::clone(&offsets);
-    let drive = Drive::start_with(&Options::default(), &queue, Arc::new(Mutex::new(sender)), move || {
+    let drive = Drive::start_with(&DriveOptions::default(), &queue, Arc::new(Mutex::new(sender)), move || {
         let planted = Planted::new(shared.files(), &Arc::new(Gate::default()), move |read| {
             log.lock().unwrap().push((read.offset, read.into.bytes()));
             // O_DIRECT reads only whole pages: 3 pages here.
@@ -133,7 +133,7 @@ fn refused_direct_reads_fall_back_to_page_cache() {
     }
     let (sender, results) = mpsc::channel();
     let shared = Arc::clone(&queue);
-    let drive = Drive::start_with(&Options::default(), &queue, Arc::new(Mutex::new(sender)), move || {
+    let drive = Drive::start_with(&DriveOptions::default(), &queue, Arc::new(Mutex::new(sender)), move || {
         let files = Arc::clone(shared.files());
         let planted = Planted::new(shared.files(), &Arc::new(Gate::default()), move |_| {
             if files.is_direct(0) { Fate::Errno(EINVAL) } else { Fate::Good }
@@ -225,8 +225,9 @@ fn a_backend_that_breaks_or_panics_ends_all_jobs() {
     }
     let (queue, _file) = Rig::parts(&pattern(PAGE), false, PAGE);
     let (sender, _results) = mpsc::channel();
-    let none =
-        Drive::start_with(&Options::default(), &queue, Arc::new(Mutex::new(sender)), || Err("planted refusal".into()));
+    let none = Drive::start_with(&DriveOptions::default(), &queue, Arc::new(Mutex::new(sender)), || {
+        Err("planted refusal".into())
+    });
     assert!(matches!(none.map(|_| ()), Err(StreamError::Closed { why }) if why == "planted refusal"));
 }
 

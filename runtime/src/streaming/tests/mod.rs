@@ -14,7 +14,7 @@ use ixc_ir::random::Random;
 
 use super::StreamError;
 use super::backend::Backend;
-use super::drive::{Choice, Drive, Options};
+use super::drive::{Choice, Drive, DriveOptions};
 use super::files::Files;
 use super::queue::{Queue, ReadJob};
 use super::reservation::Reservation;
@@ -67,7 +67,7 @@ impl Rig {
     fn new(bytes: &[u8], backend: Choice, direct: bool, chunk: u64) -> Rig {
         let (queue, file) = Rig::parts(bytes, direct, chunk);
         let (sender, results) = mpsc::channel();
-        let options = Options { depth: 4, predicted_depth: 2, backend, ..Options::default() };
+        let options = DriveOptions { depth: 4, predicted_depth: 2, backend, ..DriveOptions::default() };
         let drive = Drive::start(&options, &queue, Arc::new(Mutex::new(sender))).unwrap();
         Rig { drive, queue, results, _file: file }
     }
@@ -81,7 +81,7 @@ impl Rig {
     ) -> Rig {
         let (queue, file) = Rig::parts(bytes, false, chunk);
         let (sender, results) = mpsc::channel();
-        let options = Options { depth, predicted_depth: depth, ..Options::default() };
+        let options = DriveOptions { depth, predicted_depth: depth, ..DriveOptions::default() };
         let shared = Arc::clone(&queue);
         let drive = Drive::start_with(&options, &queue, Arc::new(Mutex::new(sender)), move || {
             Ok((Box::new(make(shared)) as Box<dyn Backend>, Vec::new()))

@@ -11,7 +11,7 @@ use super::super::StreamError;
 use super::super::backend::{Backend, Completion, Read};
 use super::super::drive::Choice;
 use super::super::files::Files;
-use super::super::probe::{self, Options, Rate, choose};
+use super::super::probe::{self, ProbeOptions, Rate, choose};
 use super::super::queue::{Queue, Wake};
 use super::super::reservation::Reservation;
 
@@ -85,8 +85,8 @@ impl Drop for Sparse {
     }
 }
 
-fn options(depths: &[usize]) -> Options {
-    Options {
+fn options(depths: &[usize]) -> ProbeOptions {
+    ProbeOptions {
         chunk: CHUNK,
         depths: depths.to_vec(),
         rounds: 3,
@@ -102,7 +102,7 @@ fn options(depths: &[usize]) -> Options {
 fn measure(
     name: &str,
     channels: usize,
-    options: &Options,
+    options: &ProbeOptions,
     result: impl FnMut(u64, &Read) -> Result<u32, i32>,
 ) -> (Result<Vec<Rate>, StreamError>, Vec<u64>, Duration) {
     let file = Sparse::new(name, BYTES);
@@ -151,7 +151,7 @@ fn probe_measures_drive_rates_and_finds_its_parallelism() {
 
 #[test]
 fn probe_reads_are_sequential_on_request() {
-    let options = Options { adjacent_reads: 3, ..options(&[4]) };
+    let options = ProbeOptions { adjacent_reads: 3, ..options(&[4]) };
     let (rates, offsets, _) = measure("together", 4, &options, all);
     assert!(rates.unwrap()[0].median > 0.0);
     let after = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
@@ -178,7 +178,7 @@ fn interrupted_probe_reads_are_restarted() {
 
 #[test]
 fn a_slow_drive_ends_the_probe_after_a_round() {
-    let options = Options { max_time: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
+    let options = ProbeOptions { max_time: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
     let (rates, _, time) = measure("slow", 2, &options, all);
     assert!(rates.unwrap().iter().all(|rate| rate.samples == 1));
     // Three samples of 10 ms, plus filling and emptying the queue.
@@ -202,7 +202,7 @@ fn probe_failures_are_reported_without_pending_reads() {
 fn each_backend_probes_files_but_refuses_small_ones() {
     let file = Sparse::new("real", BYTES);
     for backend in [Choice::Auto, Choice::ThreadedReader] {
-        let options = Options { backend, rounds: 1, sample: Duration::from_micros(100), ..options(&[1, 4]) };
+        let options = ProbeOptions { backend, rounds: 1, sample: Duration::from_micros(100), ..options(&[1, 4]) };
         let probe = probe::file(&file.0, &options).unwrap();
         assert!(probe.rates.iter().all(|rate| rate.median > 0.0) && probe.rate() > 0.0, "{probe:?}");
         assert!([1, 4].contains(&probe.depth));
