@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use std::ops::ControlFlow;
-//! use ixc_generate::chat::{self, Chat};
+//! use ixc_generate::chat::{Chat, ChatOptions};
 //! use ixc_text::template::known;
 //! use ixc_generate::generator::Request;
 //! use ixc_generate::loaded_model::LoadOptions;
@@ -20,7 +20,8 @@
 //!
 //! // The demo model has no template of its own.
 //! let mut session = Session::open(None, &LoadOptions::default())?;
-//! let options = chat::ChatOptions { template: known::find("chatml").map(|known| known.template()), ..chat::ChatOptions::default() };
+//! let template = known::find("chatml").map(|known| known.template());
+//! let options = ChatOptions { template, ..ChatOptions::default() };
 //! let mut chat = Chat::new(session.model(), options, Some("Be brief."))?;
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);

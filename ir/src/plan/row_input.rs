@@ -193,8 +193,8 @@ macro_rules! row_inputs {
     };
 }
 
-// A row has the text form and the base. `value` computes the input from the base, `below` bounds it.
-// `reach` is the number of later positions that a row of attention sees.
+// A row has the text form and the base. `value` computes the input from the base, and `below`
+// bounds it. `reach` is the number of later positions that a row of attention sees.
 row_inputs! {
     /// Place of each row, as data (i32): its position, counted in the memory of the item's state.
     Positions "positions": Place

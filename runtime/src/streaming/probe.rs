@@ -14,7 +14,8 @@
 //! # let path = std::env::temp_dir().join(format!("ixc-probe-example-{}", std::process::id()));
 //! std::fs::write(&path, vec![7; 1 << 20])?;
 //! // At least eight reads have to fit into the file.
-//! let options = ProbeOptions { chunk: 64 << 10, depths: vec![1, 4], rounds: 1, ..ProbeOptions::quick() };
+//! let depths = vec![1, 4];
+//! let options = ProbeOptions { chunk: 64 << 10, depths, rounds: 1, ..ProbeOptions::quick() };
 //! let probe = probe::file(&path, &options)?;
 //! println!("{}: {:.0} bytes per second with {} reads at once", probe.backend, probe.rate(), probe.depth);
 //! # std::fs::remove_file(&path)?;
