@@ -30,24 +30,24 @@ use std::path::Path;
 
 use ixc_files::open_regular;
 use ixc_runtime::engine::{Engine, FIRST};
-use ixc_runtime::gauge::Activity;
 use ixc_runtime::sample::SamplerState;
 use ixc_runtime::stats::Stats;
 
 use crate::Error;
-use crate::generator::{ContextShift, DraftCounts, End, Event, FinalState, Generator, Request, RequestId};
+use crate::generator::{ContextShift, End, Event, FinalState, Generator, Request, RequestId};
 use crate::loaded_model::{LoadOptions, LoadedModel};
 use crate::speculate::{Speculation, Tally};
-use crate::timing::Meter;
 pub use crate::timing::Phase;
 pub use ixc_runtime::saved::LoadedSequence;
 
 mod breakers;
 mod completion;
+mod text_run;
 mod text_stream;
 
 pub use breakers::{DRY_BREAKERS, breakers};
 pub use completion::{Completion, TextOptions};
+use text_run::TextRun;
 pub use text_stream::TextStream;
 
 /// A generated text, and the time that it took.
@@ -95,7 +95,7 @@ pub struct Session {
     options: TextOptions,
     /// Result of the last stream, until it is taken.
     completion: Option<Result<Completion, Error>>,
-    /// Request of a stream that was leaked.
+    /// Request of the text, until it ends. A leaked stream leaves it here.
     open: Option<RequestId>,
 }
 
@@ -155,80 +155,69 @@ impl Session {
         request: &Request,
         mut progress: impl FnMut(&Event) -> Result<ControlFlow<()>, E>,
     ) -> Result<Generation, E> {
-        self.cancel_open();
-        let sampler_state = self.next_sampler.take().or_else(|| request.sampler_state.clone());
+        let mut run = self.begin(request.clone())?;
         let speculation = self.generator.speculation_tally();
         // The statistics so far belong to other texts.
         self.generator.model_mut().take_stats();
-        self.generator.submit(Request { sampler_state, ..request.clone() })?;
-        let mut generation = Generation {
-            tokens: Vec::new(),
-            end: End::Limit,
-            shifts: 0,
-            prefill: Phase::default(),
-            decode: Phase::default(),
-            speculation: Tally::default(),
-            op_times: OpTimes::default(),
-        };
-        let (mut meter, mut is_prompt, mut is_timed) = (Meter::new(self.model().engine()), true, false);
-        let (mut ended, mut failure) = (None, None);
-        while ended.is_none() {
-            self.generator.step_with(&mut |model, _, event| {
-                match event {
-                    Event::Begun { prompt, reused } => {
-                        model.gauge.begin(Activity::Prompt, (prompt - reused) as u64);
-                        return ControlFlow::Continue(());
-                    }
-                    Event::Computed { tokens, .. } => {
-                        model.gauge.add(tokens as u64);
-                        let phase = if is_prompt { &mut generation.prefill } else { &mut generation.decode };
-                        *phase = meter.phase(phase.tokens + tokens, model.engine());
-                    }
-                    Event::Token { token, .. } => generation.tokens.push(token),
-                    Event::Text(_) => {}
-                    Event::Shifted => {
-                        generation.shifts += 1;
-                        return ControlFlow::Continue(());
-                    }
-                    Event::Drafted(DraftCounts { accepted, .. }) => {
-                        generation.decode.tokens += accepted;
-                        return ControlFlow::Continue(());
-                    }
-                    Event::Ended { end, state } => {
-                        ended = Some(Ok((end, state)));
-                        return ControlFlow::Continue(());
-                    }
-                    Event::Failed(error) => {
-                        ended = Some(Err(error));
-                        return ControlFlow::Continue(());
-                    }
-                }
+        let (mut end, mut failure, mut is_timed) = (None, None, false);
+        while end.is_none() {
+            end = self.step(&mut run, &mut |event| {
                 if failure.is_some() {
                     return ControlFlow::Break(());
                 }
-                let flow = progress(&event).unwrap_or_else(|error| {
+                progress(event).unwrap_or_else(|error| {
                     failure = Some(error);
                     ControlFlow::Break(())
-                });
-                if matches!(event, Event::Computed { position, .. } if position == request.tokens.len()) {
-                    (meter, is_prompt) = (Meter::new(model.engine()), false);
-                }
-                flow
+                })
             });
-            if !is_prompt && !is_timed {
-                generation.op_times.prefill = self.generator.model_mut().take_stats();
+            if !run.is_prompt && !is_timed {
+                run.generation.op_times.prefill = self.generator.model_mut().take_stats();
                 is_timed = true;
             }
         }
+        let mut generation = run.generation;
         let stats = self.generator.model_mut().take_stats();
         *if is_timed { &mut generation.op_times.decode } else { &mut generation.op_times.prefill } = stats;
         generation.speculation = self.generator.speculation_tally().since(&speculation);
-        (self.text, self.sampler) = (Vec::new(), None);
-        if let Some(ended) = ended {
-            let (end, FinalState { tokens, sampler }) = ended?;
-            (generation.end, self.text, self.sampler) = (end, tokens, Some(sampler));
+        if let Some(end) = end {
+            generation.end = end?;
         }
         failure.map_or(Ok(generation), Err)
+    }
+
+    /// Begins a text. The state of a sampler that was to be resumed replaces the request's.
+    fn begin(&mut self, request: Request) -> Result<TextRun, Error> {
+        self.cancel_open();
+        let sampler_state = self.next_sampler.take().or(request.sampler_state);
+        let tokens = request.tokens.clone();
+        self.open = Some(self.generator.submit(Request { sampler_state, ..request })?);
+        let run = TextRun::new(tokens.len(), self.model());
+        (self.text, self.sampler) = (tokens, None);
+        Ok(run)
+    }
+
+    /// Runs a step of the engine, and adds its events to the text. Calls `progress` as
+    /// [`Session::generate`] does. Returns the reason of the end, once the text has ended.
+    fn step(
+        &mut self,
+        run: &mut TextRun,
+        progress: &mut dyn FnMut(&Event) -> ControlFlow<()>,
+    ) -> Option<Result<End, Error>> {
+        let before = run.generation.tokens.len();
+        self.generator.step_with(&mut |model, _, event| run.read(model, event, progress));
+        self.text.extend_from_slice(&run.generation.tokens[before..]);
+        let ended = run.ended.take()?;
+        self.open = None;
+        Some(match ended {
+            Ok((end, FinalState { tokens, sampler })) => {
+                (self.text, self.sampler) = (tokens, Some(sampler));
+                Ok(end)
+            }
+            Err(error) => {
+                self.text.clear();
+                Err(error)
+            }
+        })
     }
 
     /// Whether there is a text, whose state can be saved.

@@ -5,17 +5,16 @@ use std::iter::FusedIterator;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ixc_runtime::gauge::Activity;
-use ixc_runtime::sample::SamplerState;
 use ixc_text::chat::{Answer, Delta, Parser};
 use ixc_text::template::{Conversation, Message};
 
 use super::Session;
 use super::completion::Completion;
+use super::text_run::TextRun;
 use crate::Error;
 use crate::answer::AnswerText;
 use crate::chat::{ChatPrompt, ToolUse};
-use crate::generator::{End, Event, FinalState, Generator, Request, RequestId};
+use crate::generator::{End, Request};
 
 /// A text in generation, as an iterator over its pieces. [`Session::chat`] and
 /// [`Session::complete`] begin one.
@@ -57,19 +56,12 @@ use crate::generator::{End, Event, FinalState, Generator, Request, RequestId};
 #[derive(Debug)]
 #[must_use = "a stream generates text only while it is read"]
 pub struct TextStream<'s> {
-    generator: &'s mut Generator,
-    /// Request of the stream, until it ends. A leaked stream leaves it to the session.
-    open: &'s mut Option<RequestId>,
-    /// Place for the result, when the stream is dropped.
-    result: &'s mut Option<Result<Completion, Error>>,
-    /// The session's text: the prompt and the generated tokens.
-    text: &'s mut Vec<u32>,
-    /// The session's sampler, at the end of the text.
-    sampler: &'s mut Option<SamplerState>,
+    /// Session, which takes the result when the stream is dropped.
+    session: &'s mut Session,
+    /// The generated tokens.
+    run: TextRun,
     /// Splitter of a chat's answer.
     answer: AnswerText,
-    /// Whether tokens were forgotten because the context was full.
-    is_shifted: bool,
     /// The text so far.
     completion: Completion,
     /// Deltas that were not returned yet.
@@ -139,38 +131,23 @@ impl Session {
         if let Some(Err(error)) = self.completion.take() {
             return Err(error);
         }
-        self.cancel_open();
-        let answer = AnswerText::new(parser);
+        let (answer, prompt_tokens) = (AnswerText::new(parser), tokens.len());
         let request = Request {
             limit: self.options.limit,
             stop: Arc::clone(&self.options.stop),
             show_special: answer.reads_markers(),
             grammar: self.options.grammar.clone(),
-            sampler_state: self.next_sampler.take(),
-            ..Request::new(tokens.clone(), Arc::clone(&self.options.sampling))
+            ..Request::new(tokens, Arc::clone(&self.options.sampling))
         };
-        let id = self.generator.submit(request)?;
-        self.open = Some(id);
+        let run = self.begin(request)?;
         let completion = Completion {
             answer: Answer::default(),
             tokens: Vec::new(),
-            prompt_tokens: tokens.len(),
+            prompt_tokens,
             reused_tokens: 0,
             end: End::Stopped,
         };
-        (self.text, self.sampler) = (tokens, None);
-        Ok(TextStream {
-            generator: &mut self.generator,
-            open: &mut self.open,
-            result: &mut self.completion,
-            text: &mut self.text,
-            sampler: &mut self.sampler,
-            answer,
-            is_shifted: false,
-            completion,
-            deltas: VecDeque::new(),
-            failure: None,
-        })
+        Ok(TextStream { session: self, run, answer, completion, deltas: VecDeque::new(), failure: None })
     }
 }
 
@@ -201,7 +178,7 @@ impl TextStream<'_> {
             if let Some(error) = self.failure.take() {
                 return Err(error);
             }
-            if self.open.is_none() {
+            if self.session.open.is_none() {
                 return Ok(None);
             }
             self.step();
@@ -220,38 +197,19 @@ impl TextStream<'_> {
 
     /// Runs a step of the engine, and adds its text.
     fn step(&mut self) {
-        let (mut text, mut ended) = (String::new(), None);
-        self.generator.step_with(&mut |model, _, event| {
+        let mut text = String::new();
+        let end = self.session.step(&mut self.run, &mut |event| {
             text += event.text().unwrap_or_default();
-            match event {
-                Event::Begun { prompt, reused } => {
-                    self.completion.reused_tokens = reused;
-                    model.gauge.begin(Activity::Prompt, (prompt - reused) as u64);
-                }
-                Event::Computed { tokens, .. } => model.gauge.add(tokens as u64),
-                Event::Token { token, .. } => {
-                    self.completion.tokens.push(token);
-                    self.text.push(token);
-                }
-                Event::Shifted => self.is_shifted = true,
-                Event::Text(_) | Event::Drafted(_) => {}
-                Event::Ended { end, state } => ended = Some(Ok((end, state))),
-                Event::Failed(error) => ended = Some(Err(error)),
-            }
             ControlFlow::Continue(())
         });
+        self.completion.reused_tokens = self.run.reused_tokens;
+        let tokens = self.run.generation.tokens.iter().skip(self.completion.tokens.len());
+        self.completion.tokens.extend(tokens);
         self.push(&text);
-        let Some(ended) = ended else { return };
-        *self.open = None;
-        match ended {
-            Ok((end, FinalState { tokens, sampler })) => {
-                (*self.text, *self.sampler) = (tokens, Some(sampler));
-                self.end(end);
-            }
-            Err(error) => {
-                self.text.clear();
-                self.failure = Some(error);
-            }
+        match end {
+            Some(Ok(end)) => self.end(end),
+            Some(Err(error)) => self.failure = Some(error),
+            None => {}
         }
     }
 
@@ -291,15 +249,16 @@ impl FusedIterator for TextStream<'_> {}
 impl Drop for TextStream<'_> {
     /// Stops the generation, and gives the session its result.
     fn drop(&mut self) {
-        if let Some(id) = self.open.take() {
-            self.generator.cancel(id);
-            if self.is_shifted {
-                self.text.clear();
+        if let Some(id) = self.session.open.take() {
+            self.session.generator.cancel(id);
+            // After a shift, the engine no longer holds the whole text.
+            if self.run.generation.shifts > 0 {
+                self.session.text.clear();
             }
             self.end(End::Stopped);
         }
         let failure = self.failure.take();
-        *self.result = Some(failure.map_or_else(|| Ok(self.completion.clone()), Err));
+        self.session.completion = Some(failure.map_or_else(|| Ok(self.completion.clone()), Err));
     }
 }
 
@@ -337,7 +296,7 @@ mod tests {
 
     /// Fills the context that the stream's next step needs.
     fn break_engine(stream: &mut TextStream<'_>) {
-        let engine = &mut stream.generator.model_mut().engine;
+        let engine = &mut stream.session.generator.model_mut().engine;
         let room = (engine.context() - engine.position()) as usize;
         engine.step(&vec![1; room], &[]).unwrap();
     }
