@@ -263,10 +263,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         local_rope: None,
         scales: architectures::Scales::NONE,
         norms: architectures::Norms::Rms,
-        temperature: None,
         mla: None,
-        indexer: None,
-        ssm: None,
         draft_layers: 0,
     };
     let model = Model {

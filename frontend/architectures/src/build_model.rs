@@ -107,8 +107,7 @@ pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
 pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
     let Some(architecture) = architectures().find(|row| Some(row.name) == name) else { return Ok(gguf) };
-    let made = (architecture.defaults.derived_tensors)(&gguf, architecture.name)?;
-    (architecture.defaults.rename)(gguf.with(made)?)
+    (architecture.defaults.complete)(gguf, architecture.name)
 }
 
 /// Returns the tensors of an architecture that quantisers leave precise; none for an unknown

@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{Activation, GateAttrs};
+use ixc_ir::graph::attrs::{Activation, GateAttrs, TemperatureAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{Attr, Dim, Module, Place, State, Type, Unary, ValueId, WeightId};
@@ -272,10 +272,12 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Multiplies rows by a function of their positions, for models with a temperature.
-    pub fn temperature(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
-        let Some(of) = self.hyper.temperature else { return Ok(x) };
-        let y = self.graph.temperature(x, self.step.pos, &of);
+    /// Multiplies rows by a function of their positions; a scale of 0 means no factor.
+    pub fn temperature(&mut self, x: ValueId, of: &TemperatureAttrs) -> Result<ValueId, ArchError> {
+        if of.scale == 0.0 {
+            return Ok(x);
+        }
+        let y = self.graph.temperature(x, self.step.pos, of);
         self.op_result(y)
     }
 

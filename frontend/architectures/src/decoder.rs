@@ -10,12 +10,12 @@ mod networks;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle, ScoreAttrs};
 use ixc_ir::graph::{Unary, ValueId};
 
-use super::builder::{Bias, Builder, Route};
+use super::builder::{Bias, Builder};
 use super::error::ArchError;
-use super::hyper::{Experts, Layer};
 use networks::feed_forward_of;
 pub(super) use networks::{
-    feed_forward, gated_shared_expert, network, networks, routed_experts, select, selected_experts, shared_expert,
+    feed_forward, gated_shared_expert, network, networks, routed_experts, router_logits, select, selected_experts,
+    shared_expert,
 };
 
 /// Queries or keys that a norm takes.
@@ -40,7 +40,7 @@ pub(super) struct HeadRows {
 /// A norm of queries or keys.
 type NormHeads = fn(&mut Builder<'_>, ValueId, &HeadRows) -> Result<ValueId, ArchError>;
 
-/// Norms of queries and keys.
+/// Norms of queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadNorm {
     /// On the whole row of all heads.
@@ -49,13 +49,18 @@ pub(super) struct HeadNorm {
     pub before: NormHeads,
     /// On each head, after RoPE.
     pub after: NormHeads,
+    /// On each head's values.
+    pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
 }
 
 impl HeadNorm {
     /// No norm.
-    pub const ABSENT: HeadNorm = HeadNorm { rows: |_, x, _| Ok(x), before: |_, x, _| Ok(x), after: |_, x, _| Ok(x) };
+    pub const ABSENT: HeadNorm =
+        HeadNorm { rows: |_, x, _| Ok(x), before: |_, x, _| Ok(x), after: |_, x, _| Ok(x), values: |_, x| Ok(x) };
     /// RMS norm of each head, before RoPE.
     pub const HEADS: HeadNorm = HeadNorm { before: |b, x, of| b.rms_norm(x, &of.norm, of.length), ..HeadNorm::ABSENT };
+    /// RMS norm of each head, before RoPE, and of values, without a weight.
+    pub const WITH_VALUES: HeadNorm = HeadNorm { values: |b, v| b.plain_norm(v), ..HeadNorm::HEADS };
     /// RMS norm of each head, before RoPE, if the file has the weights.
     pub const OPTIONAL: HeadNorm = HeadNorm {
         before: |b, x, of| if b.has(&of.norm) { b.rms_norm(x, &of.norm, of.length) } else { Ok(x) },
@@ -115,17 +120,80 @@ pub(super) struct Queries {
     pub has_rope: bool,
 }
 
-/// Inputs of a layer's values.
+/// A matrix of a layer whose product an architecture may change.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ValueInputs {
+pub(super) enum LayerMatrix {
+    /// `attn_qkv`: queries, keys and values.
+    QueriesKeysValues,
+    /// `attn_q`.
+    Queries,
+    /// `attn_k`.
+    Keys,
+    /// `attn_v`.
+    Values {
+        /// Rows of keys, before norm and RoPE.
+        keys: ValueId,
+    },
+    /// `attn_output`.
+    Output,
+    /// `ffn_down` of a dense network or a shared expert.
+    Down,
+}
+
+/// A product of rows with a matrix of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product<'a> {
     /// The layer.
     pub layer: usize,
-    /// Normalised rows.
-    pub h: ValueId,
-    /// Rows of keys, before norm and RoPE.
-    pub keys: ValueId,
-    /// Elements of the values of all heads.
-    pub width: u64,
+    /// The matrix.
+    pub matrix: LayerMatrix,
+    /// Its name, without `.weight`.
+    pub name: &'a str,
+    /// The rows.
+    pub x: ValueId,
+    /// Length of a row of `x`.
+    pub from: u64,
+    /// Length of a row of the product.
+    pub to: u64,
+}
+
+impl Product<'_> {
+    /// Returns whether the rows of the product are queries, keys or values.
+    pub fn is_projection(&self) -> bool {
+        match self.matrix {
+            LayerMatrix::QueriesKeysValues | LayerMatrix::Queries | LayerMatrix::Keys | LayerMatrix::Values { .. } => {
+                true
+            }
+            LayerMatrix::Output | LayerMatrix::Down => false,
+        }
+    }
+}
+
+/// Builds the usual product, with a bias if the file has one.
+pub(super) fn linear(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
+    b.linear(of.x, of.name, of.from, of.to, Bias::Optional)
+}
+
+/// Builds the product, with a bias of queries, keys and values, which the file must have.
+pub(super) fn biased_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
+    b.linear(of.x, of.name, of.from, of.to, if of.is_projection() { Bias::Required } else { Bias::Optional })
+}
+
+/// Scores of attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scores {
+    /// Attributes of the op.
+    pub attrs: ScoreAttrs,
+    /// Whether the layer has attention sinks: a logit for each head that takes a part of the
+    /// weights and has no value.
+    pub sinks: bool,
+}
+
+impl Scores {
+    /// Returns the usual scores of a layer.
+    pub fn usual(b: &Builder<'_>, layer: usize) -> Scores {
+        Scores { attrs: b.scores(layer), sinks: false }
+    }
 }
 
 /// Names of the norms on the outputs of a layer's blocks.
@@ -165,28 +233,14 @@ pub(super) struct Style {
     pub rope_layers: RopeLayers,
     /// Multiplies queries by a function of their positions.
     pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
-    /// Bias of Q, K and V.
-    pub bias: Bias,
-    /// Limits rows of queries, keys and values.
-    pub limit_rows: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
-    /// Changes the attributes of attention.
-    pub scores: fn(&Builder<'_>, ScoreAttrs) -> Result<ScoreAttrs, ArchError>,
-    /// Returns whether a layer has attention sinks: a logit for each head that takes a part of the
-    /// weights and has no value.
-    pub sinks: fn(&Layer) -> bool,
-    /// Norms of queries and keys.
+    /// Builds the product with a matrix of attention, or with the last one of a network.
+    pub linear: fn(&mut Builder<'_>, &Product<'_>) -> Result<ValueId, ArchError>,
+    /// Changes the usual scores of a layer.
+    pub scores: fn(&Builder<'_>, usize, Scores) -> Result<Scores, ArchError>,
+    /// Norms of queries, keys and values.
     pub head_norm: HeadNorm,
-    /// Changes each head's values.
-    pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
-    /// Builds rows of values, before they are split into heads.
-    pub value_rows: fn(&mut Builder<'_>, &ValueInputs, &Style) -> Result<ValueId, ArchError>,
-    /// Changes the result of attention, before its gate.
-    pub attention_result: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
     /// Gate on the result of attention.
     pub output_gate: OutputGate,
-    /// Changes rows before the output matrix of attention and before that of the network. Takes the
-    /// name of a norm and the length of a row.
-    pub before_output: fn(&mut Builder<'_>, ValueId, &str, u64) -> Result<ValueId, ArchError>,
     /// Whether a norm precedes attention and the feed-forward network.
     pub pre_norms: bool,
     /// Whether the feed-forward network has the same input as attention, in parallel, if it has no
@@ -196,12 +250,8 @@ pub(super) struct Style {
     pub ffn_norm: &'static str,
     /// Norms of the outputs of attention and of the feed-forward network, before they are added.
     pub post_norms: Option<PostNorms>,
-    /// Applies these norms to rows.
-    pub post_norm: fn(&mut Builder<'_>, ValueId, &str) -> Result<ValueId, ArchError>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
-    /// Builds the selection of experts from router logits of a layer.
-    pub route: fn(&mut Builder<'_>, usize, ValueId, &Experts) -> Result<Route, ArchError>,
     /// Builds the shared expert of this width on rows of a layer.
     pub shared: fn(&mut Builder<'_>, usize, ValueId, u64, &Style) -> Result<ValueId, ArchError>,
     /// Activation of gates.
@@ -217,24 +267,16 @@ impl Style {
     pub const LLAMA: Style = Style {
         pairs: RopeStyle::Norm,
         rope_layers: RopeLayers::All,
-        temper: |b, q, _| b.temperature(q),
-        bias: Bias::Optional,
-        limit_rows: |_, x| Ok(x),
-        scores: |_, scores| Ok(scores),
-        sinks: |_| false,
+        temper: |_, q, _| Ok(q),
+        linear,
+        scores: |_, _, scores| Ok(scores),
         head_norm: HeadNorm::ABSENT,
-        values: |_, v| Ok(v),
-        value_rows,
-        attention_result: |_, y| Ok(y),
         output_gate: OutputGate::None,
-        before_output: |_, x, _, _| Ok(x),
         pre_norms: true,
         parallel: false,
         ffn_norm: "ffn_norm",
         post_norms: None,
-        post_norm: |b, y, norm| b.rms_norm(y, norm, b.hyper.embedding_length),
         fused_gate: false,
-        route: |b, layer, logits, of| b.route(layer, logits, of),
         shared: shared_expert,
         gate: GateAttrs::plain(Activation::Silu),
         ungated: None,
@@ -297,21 +339,25 @@ pub(super) fn parallel_blocks(
 pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.attn_norm.weight"))? } else { x };
     let y = attention_of(b, layer, h, style)?;
-    add(b, layer, x, y, style.post_norms.map(|norms| norms.attention), style)
+    add(b, layer, x, y, style.post_norms.map(|norms| norms.attention))
 }
 
 /// Key of the limit of queries, keys and values. An architecture lists it in `reads`.
 pub(super) const CLAMP_KQV: &str = "attention.clamp_kqv";
 
-/// Clamps rows of queries, keys or values to the file's limit.
-pub(super) fn clamp_kqv(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+/// Builds the product, and clamps queries, keys and values to the file's limit.
+pub(super) fn clamped_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
+    let y = linear(b, of)?;
+    if !of.is_projection() {
+        return Ok(y);
+    }
     let limit = b.keys().cap(CLAMP_KQV, 0.0)?;
-    b.clamp(x, limit)
+    b.clamp(y, limit)
 }
 
-/// Returns attributes of attention with the file's soft limit of scores, or the usual one.
-pub(super) fn limited_scores(b: &Builder<'_>, scores: ScoreAttrs, usual: f64) -> Result<ScoreAttrs, ArchError> {
-    Ok(ScoreAttrs { cap: b.keys().cap(SCORE_CAP, usual)?, ..scores })
+/// Returns scores with the file's soft limit, or the usual one.
+pub(super) fn limited_scores(b: &Builder<'_>, scores: Scores, usual: f64) -> Result<Scores, ArchError> {
+    Ok(Scores { attrs: ScoreAttrs { cap: b.keys().cap(SCORE_CAP, usual)?, ..scores.attrs }, ..scores })
 }
 
 /// Key of the soft limit of attention scores. An architecture lists it in `reads`.
@@ -342,9 +388,29 @@ pub(super) fn attention_to(
     style: &Style,
     selection: Option<ValueId>,
 ) -> Result<ValueId, ArchError> {
-    let width = b.hyper.embedding_length;
+    let y = attended(b, layer, h, style, selection)?;
+    attention_output(b, layer, h, y, style)
+}
+
+/// Result of attention before the output matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attended {
+    /// Sums of values, by head.
+    pub heads: ValueId,
+    /// Logits of gates that the query matrix has.
+    gate: Option<ValueId>,
+}
+
+/// Builds attention on normalised rows over the positions `selection`, or over all, without gate
+/// and output matrix.
+pub(super) fn attended(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    style: &Style,
+    selection: Option<ValueId>,
+) -> Result<Attended, ArchError> {
     let of_layer = b.hyper.layers[layer].clone();
-    let name = |part: &str| format!("blk.{layer}.{part}");
     let with_queries = style.output_gate == OutputGate::WithQueries;
     let of_head = if with_queries { of_layer.key_length + of_layer.value_length } else { of_layer.key_length };
     let widths = RowWidths {
@@ -370,23 +436,36 @@ pub(super) fn attention_to(
     let q = (style.temper)(b, q, Queries { layer, heads: of_layer.heads, has_rope })?;
     if let Some(KeyValueRows { k, v }) = kv {
         let (k, v) = (b.split_heads(k, of_layer.kv_heads)?, b.split_heads(v, of_layer.kv_heads)?);
-        let v = (style.values)(b, v)?;
+        let v = (style.head_norm.values)(b, v)?;
         let k = rotate(b, k, &keys)?;
         b.append(layer, k, v)?;
     }
-    let scores = (style.scores)(b, b.scores(layer))?;
-    let y = b.attend_to(layer, q, &scores, (style.sinks)(&b.hyper.layers[layer]), selection)?;
-    let mut y = (style.attention_result)(b, y)?;
+    let scores = (style.scores)(b, layer, Scores::usual(b, layer))?;
+    let heads = b.attend_to(layer, q, &scores.attrs, scores.sinks, selection)?;
+    Ok(Attended { heads, gate })
+}
+
+/// Builds gate and output matrix of attention. `h` are its normalised input rows.
+pub(super) fn attention_output(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    of: Attended,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let Attended { heads: mut y, gate } = of;
+    let (heads, value_length) = (b.hyper.layers[layer].heads, b.hyper.layers[layer].value_length);
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;
     }
     let mut y = b.merge_heads(y)?;
     if let OutputGate::Own(function) = style.output_gate {
-        y = gated_output(b, layer, h, y, of_layer.value_length, function)?;
+        y = gated_output(b, layer, h, y, value_length, function)?;
     }
-    let y = (style.before_output)(b, y, &name("attn_sub_norm.weight"), of_layer.heads * of_layer.value_length)?;
-    b.linear(y, &name("attn_output"), of_layer.heads * of_layer.value_length, width, Bias::Optional)
+    let name = format!("blk.{layer}.attn_output");
+    let (from, to) = (heads * value_length, b.hyper.embedding_length);
+    (style.linear)(b, &Product { layer, matrix: LayerMatrix::Output, name: &name, x: y, from, to })
 }
 
 /// Multiplies the result `y` of attention by a function of `attn_gate` times rows: element by
@@ -414,10 +493,9 @@ pub(super) fn add(
     x: ValueId,
     mut y: ValueId,
     norm: Option<&str>,
-    style: &Style,
 ) -> Result<ValueId, ArchError> {
     if let Some(norm) = norm {
-        y = (style.post_norm)(b, y, &format!("blk.{layer}.{norm}.weight"))?;
+        y = b.rms_norm(y, &format!("blk.{layer}.{norm}.weight"), b.hyper.embedding_length)?;
     }
     b.add(y, x)
 }
@@ -448,19 +526,20 @@ fn projections(
     style: &Style,
 ) -> Result<(ValueId, Option<KeyValueRows>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
-    let (RowWidths { q, k, v }, bias) = (widths, style.bias);
+    let RowWidths { q, k, v } = widths;
+    let product = |b: &mut Builder<'_>, part: &str, matrix: LayerMatrix, to: u64| {
+        (style.linear)(b, &Product { layer, matrix, name: &name(part), x: h, from: width, to })
+    };
     let shares = b.hyper.layers[layer].shares.is_some();
     let (q, mut kv) = if b.has(&name("attn_qkv.weight")) {
-        let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
-        let all = (style.limit_rows)(b, all)?;
+        let all = product(b, "attn_qkv", LayerMatrix::QueriesKeysValues, q + k + v)?;
         let q_rows = b.slice(all, 0, q)?;
         if shares {
             return Ok((q_rows, None));
         }
         (q_rows, Some(KeyValueRows { k: b.slice(all, q, k)?, v: b.slice(all, q + k, v)? }))
     } else {
-        let q = b.linear(h, &name("attn_q"), width, q, bias)?;
-        let q = (style.limit_rows)(b, q)?;
+        let q = product(b, "attn_q", LayerMatrix::Queries, q)?;
         if shares {
             // Checkpoints have the matrices of all layers, even unused ones, and converters keep
             // them.
@@ -470,20 +549,12 @@ fn projections(
             }
             return Ok((q, None));
         }
-        let k = b.linear(h, &name("attn_k"), width, k, bias)?;
-        let k = (style.limit_rows)(b, k)?;
-        let v = (style.value_rows)(b, &ValueInputs { layer, h, keys: k, width: v }, style)?;
+        let k = product(b, "attn_k", LayerMatrix::Keys, k)?;
+        let v = product(b, "attn_v", LayerMatrix::Values { keys: k }, v)?;
         (q, Some(KeyValueRows { k, v }))
     };
     if let Some(KeyValueRows { k, .. }) = &mut kv {
         *k = (style.head_norm.rows)(b, *k, keys)?;
     }
     Ok((q, kv))
-}
-
-/// Builds rows of values from their own matrix.
-pub(super) fn value_rows(b: &mut Builder<'_>, of: &ValueInputs, style: &Style) -> Result<ValueId, ArchError> {
-    let name = format!("blk.{}.attn_v", of.layer);
-    let v = b.linear(of.h, &name, b.hyper.embedding_length, of.width, style.bias)?;
-    (style.limit_rows)(b, v)
 }

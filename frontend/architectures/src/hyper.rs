@@ -21,27 +21,24 @@ mod recurrent;
 mod rope;
 mod scales;
 mod shares;
-mod temperature;
 mod vocabulary;
 mod windows;
 
-use ixc_ir::graph::attrs::{RopeScaling, TemperatureAttrs};
+use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::GgufError;
 
-pub(super) use defaults::{Defaults, DraftInput, HeadSizes, LayerParts, RopeUse, Temperature, Widths, Windows};
+pub(super) use defaults::{Defaults, DraftInput, HeadSizes, LayerParts, RopeUse, Widths, Windows};
 pub use defaults::{Norms, Precise};
 pub use experts::Experts;
 pub(super) use experts::SCORE;
 pub use gates::Limits;
-pub use indexer::Indexer;
-pub(super) use indexer::index_run;
+pub(super) use indexer::{HEADS as INDEXER_HEADS, Indexer, MAX_RUN, Runs};
 pub(super) use keys::Keys;
 pub(super) use layers::{ROPE_PATTERN, head_length};
 pub use mla::Mla;
 pub(super) use mla::{LatentLengths, latent_lengths};
 pub(super) use read::RMS_EPS;
-pub use recurrent::Ssm;
-pub(super) use recurrent::{MAX_TAPS, stated_layers};
+pub(super) use recurrent::{MAX_TAPS, Ssm, stated_layers};
 pub(super) use rope::YARN_TRUNCATE;
 pub(super) use scales::MAX_BIAS;
 
@@ -61,21 +58,12 @@ pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 /// Hook of an architecture that reads the number of layers, up to a maximum.
 pub(super) type CountLayers = fn(&Keys<'_>, u64) -> Result<u64, GgufError>;
 
-/// Hook of an architecture that reads the query heads of each layer.
-pub(super) type ReadHeads = fn(&Keys<'_>, usize) -> Result<Vec<u64>, GgufError>;
-
-/// Hook of an architecture that reads RoPE.
+/// Function of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
 
 /// Hook of an architecture that reads latent attention in layers with a window, if its sizes differ
 /// from those of other layers.
 pub(super) type ReadLocalMla = fn(&Keys<'_>, &Mla) -> Result<Option<Mla>, GgufError>;
-
-/// Hook of an architecture that reads the sizes of recurrent states from the keys `ssm`.
-pub(super) type ReadSsm = fn(&Keys<'_>) -> Result<Option<Ssm>, GgufError>;
-
-/// Hook of an architecture that reads the indexer of these layers, for contexts of this length.
-pub(super) type ReadIndexer = fn(&Keys<'_>, &[Layer], u64) -> Result<Option<Indexer>, GgufError>;
 
 /// Hook of an architecture that changes hyperparameters after all keys have the usual meaning.
 pub(super) type Adjust = fn(&Keys<'_>, &mut Hyper) -> Result<(), GgufError>;
@@ -103,16 +91,10 @@ pub struct Hyper {
     pub has_rope: bool,
     /// RoPE of layers with a window, if the file states a window, even if no layer has one.
     pub local_rope: Option<Rope>,
-    /// Factor on queries that depends on the position, for models with one.
-    pub temperature: Option<TemperatureAttrs>,
     /// Factors on the outputs of layers.
     pub scales: Scales,
     /// Ranks and sizes of latent attention.
     pub mla: Option<Mla>,
-    /// Indexer that selects the positions for attention.
-    pub indexer: Option<Indexer>,
-    /// Sizes of recurrent states.
-    pub ssm: Option<Ssm>,
     /// All decoder layers; for a draft graph ([`super::Nextn::Alone`]), followed by the draft
     /// layers.
     pub layers: Vec<Layer>,
@@ -204,19 +186,4 @@ pub(super) struct RopeSizes {
     pub context_length: u64,
     /// Length of a key of one head.
     pub key_length: u64,
-}
-
-/// Reads query heads from their usual key.
-fn usual_heads(keys: &Keys<'_>, layers: usize) -> Result<Vec<u64>, GgufError> {
-    layers::query_heads(keys, layers)
-}
-
-/// Reads the sizes of recurrent states from their usual keys.
-fn usual_ssm(keys: &Keys<'_>) -> Result<Option<Ssm>, GgufError> {
-    Ssm::read(keys)
-}
-
-/// Reads an indexer from its usual keys.
-fn usual_indexer(keys: &Keys<'_>, layers: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
-    Indexer::read(keys, layers, context)
 }

@@ -53,6 +53,6 @@ pub use build_model::{
 };
 pub use builder::layer_of;
 pub use error::{ArchError, NextnProblem};
-pub use hyper::{Experts, Hyper, Indexer, Layer, Limits, Mla, Norms, Precise, Rope, Scales, Ssm};
+pub use hyper::{Experts, Hyper, Layer, Limits, Mla, Norms, Precise, Rope, Scales};
 pub use models::{FAMILIES, architectures};
 pub use weights::FileWeights;

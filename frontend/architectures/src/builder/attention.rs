@@ -274,10 +274,9 @@ impl Builder<'_> {
         self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Returns the indexer that selects positions, which the file must have.
+    /// Reads the indexer that selects positions, which the file must have.
     pub fn indexer(&self) -> Result<Indexer, ArchError> {
-        let key = format!("{}.attention.indexer.head_count", self.architecture);
-        self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+        Ok(Indexer::read(&self.keys(), &self.hyper.layers, self.hyper.context_length)?)
     }
 
     /// Builds the positions or entries that an indexer selects, with the state `state`.

@@ -100,9 +100,9 @@ pub(crate) struct WkvDelta {
 }
 
 impl Builder<'_> {
-    /// Returns the sizes of the recurrent states, which the file must have.
+    /// Reads the sizes of the recurrent states, which the file must have.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
-        self.hyper.ssm.ok_or_else(|| self.keys().missing("ssm.state_size").into())
+        Ok(Ssm::read(&self.keys())?)
     }
 
     /// Builds an op with a recurrent state `state` of these dimensions as its first operand, and

@@ -3,7 +3,7 @@
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::GateAttrs;
 
-use super::{Style, add};
+use super::{LayerMatrix, Product, Style, add};
 use crate::builder::{Bias, Builder, GateUp, Matrices, Route};
 use crate::error::ArchError;
 use crate::hyper::Experts;
@@ -33,14 +33,14 @@ pub(super) fn feed_forward_of(
                 ((routed, Some(with_shared)), None) => b.add(routed, with_shared),
                 ((routed, Some(shared)), Some(_)) => {
                     let y = b.add(routed, shared)?;
-                    add(b, layer, x, y, norm, style)
+                    add(b, layer, x, y, norm)
                 }
-                ((routed, None), _) => add(b, layer, x, routed, norm, style),
+                ((routed, None), _) => add(b, layer, x, routed, norm),
             }
         }
         None => {
             let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style)?;
-            add(b, layer, x, y, norm, style)
+            add(b, layer, x, y, norm)
         }
     }
 }
@@ -73,10 +73,14 @@ pub(crate) fn network(
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}{suffix}");
+    let down = |b: &mut Builder<'_>, x: ValueId| {
+        let name = name("ffn_down");
+        (style.linear)(b, &Product { layer, matrix: LayerMatrix::Down, name: &name, x, from: inner, to: width })
+    };
     if let Some(function) = style.ungated {
         let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
         let y = b.activation(function, up)?;
-        return b.linear(y, &name("ffn_down"), inner, width, Bias::Optional);
+        return down(b, y);
     }
     let (gate, up) = if style.fused_gate {
         let both = b.linear(h, &name("ffn_up"), width, 2 * inner, Bias::Optional)?;
@@ -86,8 +90,7 @@ pub(crate) fn network(
         (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
     };
     let y = b.gated(gate, up, &gate_attrs(style, b.hyper.layers[layer].limits.shared))?;
-    let y = (style.before_output)(b, y, &name("ffn_sub_norm.weight"), inner)?;
-    b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
+    down(b, y)
 }
 
 /// Builds routed experts on `h`. Also returns the sum of shared experts and `x`, if there are any.
@@ -99,21 +102,19 @@ fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
-    let route = select(b, layer, h, of, style)?;
+    let route = select(b, layer, h, of)?;
     selected_experts(b, layer, x, h, route, of, style)
 }
 
 /// Builds the router on `h`.
-pub(crate) fn select(
-    b: &mut Builder<'_>,
-    layer: usize,
-    h: ValueId,
-    of: &Experts,
-    style: &Style,
-) -> Result<Route, ArchError> {
-    let width = b.hyper.embedding_length;
-    let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
-    (style.route)(b, layer, logits, of)
+pub(crate) fn select(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<Route, ArchError> {
+    let logits = router_logits(b, layer, h, of)?;
+    b.route(layer, logits, of)
+}
+
+/// Builds the logits of a router on `h`.
+pub(crate) fn router_logits(b: &mut Builder<'_>, layer: usize, h: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
+    b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), b.hyper.embedding_length, of.count, Bias::Optional)
 }
 
 /// Does what [`experts`] does, with experts that are already selected for `h`.

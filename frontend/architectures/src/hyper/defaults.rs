@@ -1,12 +1,9 @@
 //! Defaults of keys that a file lacks, by architecture.
 
-use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
-use ixc_model_files::gguf::{Gguf, GgufError, Made};
+use ixc_ir::graph::attrs::RouteScore;
+use ixc_model_files::gguf::{Gguf, GgufError};
 
-use super::{
-    Adjust, CountLayers, ReadHeads, ReadIndexer, ReadLocalMla, ReadRope, ReadSsm, Rope, Scales, usual_heads,
-    usual_indexer, usual_ssm,
-};
+use super::{Adjust, CountLayers, ReadLocalMla, Scales};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -32,10 +29,8 @@ pub struct Defaults {
     pub rope_use: RopeUse,
     /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture reads.
     pub reads: &'static [&'static str],
-    /// Tensors that older files lack, derived from others.
-    pub derived_tensors: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
-    /// Adds tensors of a file under other names.
-    pub rename: fn(Gguf) -> Result<Gguf, GgufError>,
+    /// Adds tensors that older files lack to a file of an architecture of this name.
+    pub complete: fn(Gguf, &str) -> Result<Gguf, GgufError>,
     /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
     pub dense_by_tensor: bool,
     /// Whether a token attends only to itself and earlier tokens; encoders attend to the whole
@@ -43,8 +38,6 @@ pub struct Defaults {
     pub causal: bool,
     /// Type of norms.
     pub norms: Norms,
-    /// Factor on queries that depends on the position.
-    pub temperature: Temperature,
     /// Default factors on the stream and on logits.
     pub scales: fn(&Widths) -> Scales,
     /// Whether `logit_scale` multiplies logits; otherwise it divides them.
@@ -52,10 +45,6 @@ pub struct Defaults {
     /// Layers with the window of `attention.sliding_window`. For architectures without such layers,
     /// `None`: a window then applies to the layers that the file lists, or to all.
     pub windows: Option<Windows>,
-    /// Reads the sizes of recurrent states, before layers with a state follow from them.
-    pub ssm: ReadSsm,
-    /// Reads the query heads of each layer.
-    pub heads: ReadHeads,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
     pub layer_parts: LayerParts,
     /// Factor on attention scores, in files that do not state it.
@@ -64,12 +53,8 @@ pub struct Defaults {
     pub draft_input: Option<DraftInput>,
     /// Reads the number of layers.
     pub layers: CountLayers,
-    /// Reads RoPE, before that of layers with a window follows from it.
-    pub rope: ReadRope,
     /// Reads latent attention in layers with a window, if its sizes differ from those of others.
     pub local_mla: ReadLocalMla,
-    /// Reads the indexer that selects the positions for attention.
-    pub indexer: ReadIndexer,
     /// Changes hyperparameters after all keys were read. The file of an architecture writes here
     /// the rules that few others have.
     pub adjust: Adjust,
@@ -107,20 +92,6 @@ impl Norms {
     pub fn have_weights(self) -> bool {
         matches!(self, Norms::Rms | Norms::Layer)
     }
-}
-
-/// Factor on queries: `1 + attention.temperature_scale * ln(1 + floor((position + offset) /
-/// length))`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Temperature {
-    /// No factor.
-    None,
-    /// `length` is the context before scaling.
-    OfContext,
-    /// `length` is `attention.temperature_length`.
-    OfLength,
-    /// `length` is `attention.temperature_length`; these are the defaults of the keys.
-    WithDefaults(TemperatureAttrs),
 }
 
 /// Sizes from which default factors may follow.
@@ -168,6 +139,8 @@ pub enum LayerParts {
     /// Each layer is one part: a network if it has a width (`feed_forward_length`), otherwise
     /// attention if it has key heads, otherwise a recurrent state.
     One,
+    /// Each layer has a recurrent state instead of attention. Keys of heads have no meaning.
+    Recurrent,
     /// A layer without heads (`attention.head_count`) has no attention. A layer with heads but
     /// without key heads has a matrix instead. A layer without a width has no network.
     Fewer,
@@ -177,7 +150,7 @@ impl LayerParts {
     /// Returns whether layers may have neither heads nor a network.
     pub fn lack_both(self) -> bool {
         match self {
-            LayerParts::All | LayerParts::Keyless => false,
+            LayerParts::All | LayerParts::Keyless | LayerParts::Recurrent => false,
             LayerParts::One | LayerParts::Fewer => true,
         }
     }
@@ -246,24 +219,18 @@ impl Defaults {
         rope_use: RopeUse::Always,
         normalise: true,
         reads: &[],
-        derived_tensors: |_, _| Ok(Vec::new()),
-        rename: Ok,
+        complete: |gguf, _| Ok(gguf),
         dense_by_tensor: false,
         causal: true,
         norms: Norms::Rms,
-        temperature: Temperature::None,
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,
-        ssm: usual_ssm,
-        heads: usual_heads,
         layer_parts: LayerParts::All,
         attention_scale: HeadSizes::by_key,
         draft_input: None,
         layers: |keys, most| keys.required("block_count", 1, most),
-        rope: Rope::usual,
         local_mla: |_, _| Ok(None),
-        indexer: usual_indexer,
         adjust: |_, _| Ok(()),
     };
 }

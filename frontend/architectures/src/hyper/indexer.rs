@@ -8,11 +8,9 @@
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]
 //! // it selects runs of this length, by a key for each, and positions after the last whole run
 //! glm5-next.attention.indexer.kpool       = 4
-//! // the same, by layer; 0 without an indexer
-//! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]
 //! ```
 
-use ixc_model_files::gguf::{Gguf, GgufError, Value};
+use ixc_model_files::gguf::GgufError;
 
 use super::keys::Keys;
 use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
@@ -21,15 +19,16 @@ use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
 const LONG_CONTEXT: u64 = 1 << 20;
 
 /// Maximum number of positions that share a key: the bits of a word.
-const MAX_RUN: u64 = 32;
-/// Keys of the number of positions that share a key: one number, or one for each layer.
+pub(crate) const MAX_RUN: u64 = 32;
+/// Key of the query heads, which files with an indexer have.
+pub(crate) const HEADS: &str = "attention.indexer.head_count";
+/// Key of the number of positions that share a key.
 const RUN: &str = "attention.indexer.kpool";
-const RATIOS: &str = "attention.compress_ratios";
 const TOP_K: &str = "attention.indexer.top_k";
 
 /// Indexer of positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Indexer {
+pub(crate) struct Indexer {
     /// Query heads.
     pub heads: u64,
     /// Elements of a query and of a key.
@@ -44,33 +43,25 @@ pub struct Indexer {
 }
 
 /// Positions that share an indexer key.
-struct Runs {
+pub(crate) struct Runs {
     /// Key that states the runs.
-    key: &'static str,
+    pub key: &'static str,
     /// Their number; `None` if each position has its own key.
-    length: Option<u64>,
+    pub length: Option<u64>,
     /// Layers with their own indexer, if the key lists them.
-    own: Option<Vec<bool>>,
+    pub own: Option<Vec<bool>>,
 }
 
 impl Indexer {
-    /// Reads the keys of a file's indexer, if it has one, for these layers.
-    pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
-        let Some(heads) = heads(keys)? else { return Ok(None) };
+    /// Reads the keys of a file's indexer for these layers, and contexts of this length.
+    pub(crate) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Indexer, GgufError> {
         let runs = Runs { key: RUN, length: keys.optional(RUN, 1, MAX_RUN)?, own: None };
-        Indexer::with_runs(keys, of, context, heads, runs).map(Some)
+        Indexer::with_runs(keys, of, context, runs)
     }
 
-    /// Reads the keys of an indexer whose runs are listed by layer.
-    pub(crate) fn read_by_layer(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
-        let Some(heads) = heads(keys)? else { return Ok(None) };
-        let Some((run, own)) = runs_by_layer(keys, of.len())? else { return Ok(None) };
-        let runs = Runs { key: RATIOS, length: Some(run), own: Some(own) };
-        Indexer::with_runs(keys, of, context, heads, runs).map(Some)
-    }
-
-    /// Reads the other keys of an indexer.
-    fn with_runs(keys: &Keys<'_>, of: &[Layer], context: u64, heads: u64, runs: Runs) -> Result<Indexer, GgufError> {
+    /// Reads the keys of an indexer with these runs.
+    pub(crate) fn with_runs(keys: &Keys<'_>, of: &[Layer], context: u64, runs: Runs) -> Result<Indexer, GgufError> {
+        let heads = keys.required(HEADS, 1, MAX_COUNT)?;
         let run = runs.length.unwrap_or(1);
         if !run.is_power_of_two() {
             let limit = format!("a power of two up to {MAX_RUN}");
@@ -95,35 +86,6 @@ impl Indexer {
             },
         })
     }
-}
-
-/// Reads the query heads of an indexer of positions; `None` without one.
-fn heads(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
-    keys.optional("attention.indexer.head_count", 1, MAX_COUNT)
-}
-
-/// Returns the number of positions that share an indexer key, if files list them by layer. Faults
-/// are reported when the keys are read.
-pub(crate) fn index_run(gguf: &Gguf, architecture: &str) -> Option<u64> {
-    let name = format!("{architecture}.{RATIOS}");
-    let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };
-    let run = (0..ratios.len()).filter_map(|layer| ratios.integer(layer)).find(|run| *run > 0);
-    run.and_then(|run| u64::try_from(run).ok()).filter(|run| *run <= MAX_RUN)
-}
-
-/// Returns the positions that share a key, and the layers with an indexer, for files that list the
-/// former by layer. `None` without such layers.
-fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool>)>, GgufError> {
-    if keys.metadata.get(&keys.name(RATIOS)).is_none() {
-        return Ok(None);
-    }
-    let runs = keys.first_per_layer(RATIOS, layers, 0, MAX_RUN)?;
-    let Some(run) = runs.iter().copied().find(|run| *run > 0) else { return Ok(None) };
-    if let Some(other) = runs.iter().find(|other| ![0, run].contains(other)) {
-        let limit = format!("{run} in all layers with an index, as in the first");
-        return Err(keys.metadata.bad_value(&keys.name(RATIOS), other, limit));
-    }
-    Ok(Some((run, runs.into_iter().map(|run| run > 0).collect())))
 }
 
 fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {

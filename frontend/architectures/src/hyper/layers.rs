@@ -39,23 +39,23 @@ struct LayerHeads {
     attention_scale: f64,
 }
 
-/// Returns the minimum number of heads: layers without attention may have none.
-fn least_heads(keys: &Keys<'_>) -> u64 {
-    u64::from(keys.defaults.layer_parts == LayerParts::All)
-}
-
-/// Reads the query heads of each of `count` layers.
-pub(super) fn query_heads(keys: &Keys<'_>, count: usize) -> Result<Vec<u64>, GgufError> {
+/// Reads query heads, and key and value heads, of each of `count` layers.
+fn head_counts(keys: &Keys<'_>, count: usize) -> Result<(Vec<u64>, Vec<u64>), GgufError> {
     const KEY: &str = "attention.head_count";
-    keys.per_layer(KEY, count, least_heads(keys), MAX_COUNT)?.ok_or_else(|| keys.missing(KEY))
+    // Layers without attention may have none.
+    let least = match keys.defaults.layer_parts {
+        LayerParts::Recurrent => return Ok((vec![0; count], vec![0; count])),
+        LayerParts::All => 1,
+        LayerParts::Keyless | LayerParts::One | LayerParts::Fewer => 0,
+    };
+    let heads = keys.per_layer(KEY, count, least, MAX_COUNT)?.ok_or_else(|| keys.missing(KEY))?;
+    let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?;
+    Ok((heads.clone(), kv_heads.unwrap_or(heads)))
 }
 
 impl HeadKeys {
     fn read(keys: &Keys<'_>, count: usize) -> Result<HeadKeys, GgufError> {
-        let least = least_heads(keys);
-        let heads = (keys.defaults.heads)(keys, count)?;
-        let kv_heads =
-            keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
+        let (heads, kv_heads) = head_counts(keys, count)?;
         let length = |key: &str| keys.optional(key, 1, MAX_WIDTH);
         let full = HeadLengths { key: length("attention.key_length")?, value: length("attention.value_length")? };
         let local = match keys.defaults.windows {
@@ -159,6 +159,7 @@ pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) 
         Ok(Layer {
             recurrent: match keys.defaults.layer_parts {
                 LayerParts::All | LayerParts::Fewer => false,
+                LayerParts::Recurrent => true,
                 LayerParts::Keyless => kv_heads == 0,
                 LayerParts::One => kv_heads == 0 && feed_forward == 0,
             },

@@ -2,16 +2,17 @@
 
 use ixc_model_files::gguf::{Gguf, GgufError};
 
+use super::indexer::HEADS as INDEXER_HEADS;
 use super::keys::Keys;
 use super::layers::{draft_layers, layers};
+use super::recurrent::{self, STATE_SIZE};
 use super::rope::yarn_magnitude;
 use super::shares::share;
-use super::temperature::temperature;
 use super::vocabulary::vocabulary;
 use super::windows::{layer_windows, windows};
 use super::{
-    Defaults, Hyper, Layer, LayerParts, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, Rope, RopeSizes, RopeUse,
-    Scales, Widths, recurrent,
+    Defaults, Hyper, Layer, LayerParts, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, ReadRope, Rope, RopeSizes,
+    RopeUse, Scales, Widths,
 };
 
 /// Key of the epsilon of RMS norms.
@@ -85,15 +86,13 @@ impl Hyper {
         if defaults.dense_by_tensor {
             remove_experts_without_router(gguf, &mut layers);
         }
-        let ssm = (defaults.ssm)(&keys)?;
-        if ssm.is_some() && defaults.layer_parts == LayerParts::All {
+        if keys.has(STATE_SIZE) && defaults.layer_parts == LayerParts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
         let context = PositionContext { context_length, window, windowed: &windowed, has_rope };
         let PositionKeys { mla, rope, local_rope } = context.read(&keys, &mut layers)?;
         share(&keys, &mut layers)?;
-        let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
         let mut hyper = Hyper {
             architecture: architecture.to_owned(),
             causal: defaults.causal,
@@ -103,13 +102,10 @@ impl Hyper {
             norm_eps,
             norms: defaults.norms,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
-            temperature: temperature(&keys, &rope)?,
             rope,
             has_rope,
             local_rope,
             mla,
-            indexer,
-            ssm,
             layers,
             draft_layers,
         };
@@ -119,11 +115,11 @@ impl Hyper {
     }
 
     /// Returns whether the layers support only causal attention.
-    fn requires_causal(&self, defaults: &Defaults) -> bool {
+    fn requires_causal(&self, keys: &Keys<'_>) -> bool {
         // In encoders, half of a window precedes a row and half follows it.
-        let symmetric = |window: u64| !defaults.causal && window > 1;
+        let symmetric = |window: u64| !keys.defaults.causal && window > 1;
         let one_sided = |layer: &Layer| layer.recurrent || layer.window.is_some_and(|window| !symmetric(window));
-        self.layers.iter().any(one_sided) || self.scales.max_bias != 0.0 || self.indexer.is_some()
+        self.layers.iter().any(one_sided) || self.scales.max_bias != 0.0 || keys.has(INDEXER_HEADS)
     }
 }
 
@@ -194,7 +190,7 @@ impl PositionContext<'_> {
         let [full, local] = [false, true].map(key_length);
         let context_length = self.context_length;
         let mut rope = match self.has_rope {
-            true => (keys.defaults.rope)(keys, RopeSizes { context_length, key_length: full.or(local).unwrap_or(0) })?,
+            true => Rope::usual(keys, RopeSizes { context_length, key_length: full.or(local).unwrap_or(0) })?,
             false => Rope::none(context_length),
         };
         match mla {
@@ -210,6 +206,26 @@ impl PositionContext<'_> {
     }
 }
 
+impl Hyper {
+    /// Replaces RoPE by what `read` returns, and adapts that of layers with a window. An
+    /// architecture that reads RoPE in its own way calls this in `adjust`.
+    pub(crate) fn set_rope(&mut self, keys: &Keys<'_>, read: ReadRope) -> Result<(), GgufError> {
+        let key_length = |local: bool| {
+            let mut own = self.layers.iter().filter(|layer| layer.window.is_some() == local);
+            own.next().map(|layer| layer.key_length)
+        };
+        let [full, local] = [false, true].map(key_length);
+        let sizes = RopeSizes { context_length: self.context_length, key_length: full.or(local).unwrap_or(0) };
+        let mut rope = read(keys, sizes)?;
+        yarn_magnitude(keys, &mut rope)?;
+        if let Some(windows) = keys.defaults.windows {
+            self.local_rope = Some(windows.rope(keys, &rope, local.or(full).unwrap_or(0))?);
+        }
+        (self.rope, self.has_rope) = (rope, true);
+        Ok(())
+    }
+}
+
 /// Reads whether attention is causal; most files have no key.
 fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     let name = keys.name("attention.causal");
@@ -217,7 +233,7 @@ fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     if causal && !keys.defaults.causal {
         return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
     }
-    if !causal && hyper.requires_causal(&keys.defaults) {
+    if !causal && hyper.requires_causal(keys) {
         keys.require_causal()?;
     }
     Ok(causal)

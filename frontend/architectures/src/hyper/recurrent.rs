@@ -18,9 +18,12 @@ use super::{MAX_COUNT, MAX_WIDTH};
 /// Maximum number of taps of a convolution, which is the op's limit.
 pub(crate) const MAX_TAPS: u64 = 8;
 
+/// Key of the elements of a state's key, which files with recurrent states have.
+pub(super) const STATE_SIZE: &str = "ssm.state_size";
+
 /// Sizes of recurrent states in layers that files describe by keys `ssm`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ssm {
+pub(crate) struct Ssm {
     /// Taps of the convolution before the state.
     pub taps: u64,
     /// Heads, each with a state.
@@ -34,9 +37,9 @@ pub struct Ssm {
 }
 
 impl Ssm {
-    /// Reads the sizes of a file's recurrent states, if it has such layers.
-    pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Ssm>, GgufError> {
-        let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
+    /// Reads the sizes of a file's recurrent states.
+    pub(crate) fn read(keys: &Keys<'_>) -> Result<Ssm, GgufError> {
+        let key_length = keys.required(STATE_SIZE, 1, MAX_WIDTH)?;
         let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
         let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
         // Files of PLaMo 2 have 0 for one group of all heads.
@@ -50,7 +53,7 @@ impl Ssm {
             let limit = format!("a multiple of ssm.time_step_rank, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("ssm.inner_size"), inner, limit));
         }
-        Ok(Some(Ssm { taps, heads, groups, key_length, value_length: inner / heads }))
+        Ok(Ssm { taps, heads, groups, key_length, value_length: inner / heads })
     }
 }
 

@@ -30,9 +30,9 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
 use crate::builder::{Bias, Builder, Compression, Matrices, PositionIndex};
-use crate::decoder::{OutputGate, Queries, RopeLayers, Style, feed_forward, gated_output};
+use crate::decoder::{OutputGate, Queries, RopeLayers, Scores, Style, feed_forward, gated_output};
 use crate::error::ArchError;
-use crate::hyper::{Indexer, Mla};
+use crate::hyper::{INDEXER_HEADS, Indexer, Mla};
 
 /// Epsilon of the norm of an indexer's keys, whatever epsilon the file has (DeepSeek's `model.py`).
 const INDEX_EPS: f64 = 1e-6;
@@ -98,8 +98,8 @@ impl IndexSelection {
     }
 
     /// Returns a selection by the file's indexer, if it has one.
-    pub(crate) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<IndexSelection> {
-        b.hyper.indexer.clone().map(|sizes| IndexSelection { style, sizes, last: None })
+    pub(crate) fn optional(b: &Builder<'_>, style: IndexStyle) -> Result<Option<IndexSelection>, ArchError> {
+        if b.keys().has(INDEXER_HEADS) { IndexSelection::new(b, style).map(Some) } else { Ok(None) }
     }
 
     /// Applies RoPE to heads of the indexer.
@@ -240,7 +240,8 @@ pub(crate) fn attention_of(
         let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
         b.append(layer, k, c)?;
     }
-    let y = b.attend_to(layer, q, &b.scores(layer), (style.sinks)(&b.hyper.layers[layer]), positions)?;
+    let scores = (style.scores)(b, layer, Scores::usual(b, layer))?;
+    let y = b.attend_to(layer, q, &scores.attrs, scores.sinks, positions)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let values = Matrices { count: heads, rows: value_length, columns: rank };
     let y = match !b.has(&own) && b.has(&of_both) {

@@ -12,6 +12,7 @@
 //! | `rwkv` | keys of RWKV's layers |
 //! | `rwkv6` | the time mix of RWKV-6, "Finch" |
 //! | `rwkv7` | the time mix of RWKV-7, "Goose" |
+//! | `temperature` | a factor on queries that grows with the position |
 //! | `token_shift` | the token shift of RWKV, and projections through short rows |
 //! | `hyper_connections` | several residual streams |
 //! | `per_layer_embeddings` | additional input of each layer from the token |
@@ -28,4 +29,5 @@ pub mod per_layer_embeddings;
 pub mod rwkv;
 pub mod rwkv6;
 pub mod rwkv7;
+pub mod temperature;
 pub mod token_shift;

@@ -6,20 +6,24 @@
 //! // parts of a layer that mix a row with the previous one: both, or only the first
 //! rwkv7.token_shift_count    = 2
 //! rwkv7.attention.head_count = 0    // no meaning
+//! // heads of keys and values, in models whose heads share them
+//! rwkv6qwen2.attention.head_count_kv = 2
 //! ```
 
 use ixc_model_files::gguf::GgufError;
 
 use crate::builder::StateSizes;
-use crate::hyper::{Defaults, Hyper, Keys, MAX_COUNT, MAX_WIDTH, RopeUse};
+use crate::hyper::{Defaults, Keys, LayerParts, MAX_COUNT, MAX_WIDTH, RopeUse};
 use crate::layers::token_shift;
 
 /// Defaults of all models.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     rope_use: RopeUse::Never,
-    heads: |keys, layers| Ok(vec![sizes(keys)?.heads; layers]),
-    adjust: set_recurrent,
-    derived_tensors: token_shift::tensors,
+    layer_parts: LayerParts::Recurrent,
+    complete: |gguf, name| {
+        let made = token_shift::tensors(&gguf, name)?;
+        gguf.with(made)
+    },
     ..Defaults::USUAL
 };
 
@@ -35,6 +39,16 @@ pub(crate) fn sizes(keys: &Keys<'_>) -> Result<StateSizes, GgufError> {
     Ok(StateSizes { heads: width / length, key_length: length, value_length: length })
 }
 
+/// Reads the number of heads of a layer's keys and values, for layers with `heads` heads.
+pub(crate) fn key_heads(keys: &Keys<'_>, layer: usize, layers: usize, heads: u64) -> Result<u64, GgufError> {
+    const KEY: &str = "attention.head_count_kv";
+    let found = keys.per_layer(KEY, layers, 1, MAX_COUNT)?.map_or(heads, |all| all[layer]);
+    if heads.is_multiple_of(found) {
+        return Ok(found);
+    }
+    Err(keys.metadata.bad_value(&keys.name(KEY), found, format!("a divisor of the heads, {heads}")))
+}
+
 /// Checks the number of parts of a layer that mix a row with the previous one.
 pub(crate) fn check_shifts(keys: &Keys<'_>, shifts: u64) -> Result<(), GgufError> {
     const SHIFTS: &str = "token_shift_count";
@@ -44,10 +58,4 @@ pub(crate) fn check_shifts(keys: &Keys<'_>, shifts: u64) -> Result<(), GgufError
         return Ok(());
     }
     Err(keys.metadata.bad_value(&keys.name(SHIFTS), found, format!("{shifts}, as this architecture has")))
-}
-
-/// Gives each layer a recurrent state.
-fn set_recurrent(_: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
-    hyper.layers.iter_mut().for_each(|layer| layer.recurrent = true);
-    Ok(())
 }

@@ -27,7 +27,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &[MAX_BIAS],
         rope_use: RopeUse::WithoutAlibi,
         scales: |widths| if widths.layers == BIASED_LAYERS { Scales::ALIBI } else { Scales::NONE },
-        derived_tensors: unit_head,
+        complete: |gguf, name| {
+            let made = unit_head(&gguf, name)?;
+            gguf.with(made)
+        },
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -9,7 +9,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { before_output: |b, x, norm, width| b.rms_norm(x, norm, width), ..Style::NEOX };
+const STYLE: Style = Style { linear: bitnet_b1_58::normed_linear, ..Style::NEOX };
 /// Vocabulary size of Llama 3.
 const VOCABULARY: u64 = 128_256;
 

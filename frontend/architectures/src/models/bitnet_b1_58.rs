@@ -1,17 +1,17 @@
 //! `bitnet-b1.58`: BitNet b1.58 2B4T. A norm before the output matrix of attention, and one before
 //! the down matrix. Gates go through the square of ReLU.
 
+use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::builder::Builder;
+use crate::decoder::{LayerMatrix, Product, Style, decoder, linear};
+use crate::error::ArchError;
 use crate::hyper::Defaults;
 
-pub(super) const STYLE: Style = Style {
-    before_output: |b, x, norm, width| b.rms_norm(x, norm, width),
-    gate: GateAttrs::plain(Activation::ReluSquared),
-    ..Style::NEOX
-};
+pub(super) const STYLE: Style =
+    Style { linear: normed_linear, gate: GateAttrs::plain(Activation::ReluSquared), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bitnet-b1.58",
@@ -19,3 +19,16 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };
+
+/// Builds the product, with a norm before the last matrix of attention and of the network.
+pub(super) fn normed_linear(b: &mut Builder<'_>, of: &Product<'_>) -> Result<ValueId, ArchError> {
+    let norm = match of.matrix {
+        LayerMatrix::QueriesKeysValues | LayerMatrix::Queries | LayerMatrix::Keys | LayerMatrix::Values { .. } => {
+            return linear(b, of);
+        }
+        LayerMatrix::Output => "attn_sub_norm",
+        LayerMatrix::Down => "ffn_sub_norm",
+    };
+    let x = b.rms_norm(of.x, &format!("blk.{}.{norm}.weight", of.layer), of.from)?;
+    linear(b, &Product { x, ..*of })
+}

@@ -29,7 +29,13 @@ const POST_NORMS: Style =
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "chameleon",
     doc: "Chameleon (text only)",
-    defaults: Defaults { derived_tensors: image_token_bias, ..Defaults::USUAL },
+    defaults: Defaults {
+        complete: |gguf, _| {
+            let made = image_token_bias(&gguf)?;
+            gguf.with(made)
+        },
+        ..Defaults::USUAL
+    },
     build: |b| {
         let keys = b.keys();
         let norms_follow = keys.metadata.read_or(&keys.name("swin_norm"), false)?;
@@ -38,7 +44,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 /// Derives a bias of logits that excludes image tokens.
-fn image_token_bias(gguf: &Gguf, _: &str) -> Result<Vec<Made>, GgufError> {
+fn image_token_bias(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
     /// Prefix of the names of image tokens.
     const IMAGE_PREFIX: &str = "IMGIMG";
     const NAME: &str = "output.bias";

@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "CodeShell",
     defaults: Defaults {
         norms: Norms::Layer,
-        rename: |gguf| gguf.with_same("token_embd.weight", "output.weight"),
+        complete: |gguf, _| gguf.with_same("token_embd.weight", "output.weight"),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

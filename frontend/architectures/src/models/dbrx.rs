@@ -2,10 +2,10 @@
 //! a limit (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
-use crate::decoder::{CLAMP_KQV, Style, clamp_kqv, decoder};
+use crate::decoder::{CLAMP_KQV, Style, clamped_projections, decoder};
 use crate::hyper::{Defaults, Norms};
 
-const STYLE: Style = Style { ffn_norm: "attn_output_norm", limit_rows: clamp_kqv, ..Style::NEOX };
+const STYLE: Style = Style { ffn_norm: "attn_output_norm", linear: clamped_projections, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "dbrx",

@@ -7,29 +7,33 @@
 //! in both cases.
 
 use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::RouteScore;
+use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::{Builder, GroupScore, Route};
-use crate::decoder::Style;
+use crate::builder::{Builder, GroupScore};
+use crate::decoder::{Style, feed_forward, router_logits, selected_experts};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, DraftInput, Experts, Hyper, Keys, SCORE, Temperature};
-use crate::layers::key_absorption;
-use crate::layers::mla::decoder;
+use crate::hyper::{Defaults, DraftInput, Experts, Hyper, Keys, SCORE};
+use crate::layers::mla::attention;
+use crate::layers::temperature::temper;
+use crate::layers::{key_absorption, temperature};
 
 /// Layers of GLM-4.7-Flash, with and without its draft layer.
 const FLASH_LAYERS: [u64; 2] = [47, 48];
 /// Rows of its embedding table.
 const FLASH_VOCABULARY: u64 = 154_880;
 
-pub(super) const STYLE: Style = Style::LLAMA;
+pub(super) const STYLE: Style =
+    Style { temper: |b, q, _| temper(b, q, TemperatureAttrs { scale: 0.0, length: 0, offset: 0 }), ..Style::LLAMA };
 
 pub(super) const DEFAULTS: Defaults = Defaults {
     normalise: false,
-    reads: &["rope.scaling.yarn_log_multiplier", "attention.temperature_scale"],
-    temperature: Temperature::OfLength,
-    derived_tensors: key_absorption::tensors,
+    reads: &["rope.scaling.yarn_log_multiplier", temperature::SCALE],
+    complete: |gguf, name| {
+        let made = key_absorption::tensors(&gguf, name)?;
+        gguf.with(made)
+    },
     draft_input: Some(DraftInput::Norm),
     adjust: set_score,
     ..Defaults::USUAL
@@ -39,13 +43,30 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2",
     doc: "DeepSeek-V2, V3, R1; Kimi K2, GLM-4.7-Flash, Mistral Large 3",
     defaults: DEFAULTS,
-    build: |b| decoder(b, &Style { route, ..STYLE }),
+    build,
 };
 
-/// Builds the selection of experts. The score of a group is that of its best expert.
-fn route(b: &mut Builder<'_>, layer: usize, logits: ValueId, of: &Experts) -> Result<Route, ArchError> {
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mla = b.mla()?;
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = attention(b, layer, x, &mla, &STYLE, None)?;
+        x = match b.hyper.layers[layer].experts.clone() {
+            Some(of) => experts(b, layer, x, &of)?,
+            None => feed_forward(b, layer, x, &STYLE)?,
+        };
+    }
+    b.logits(x)
+}
+
+/// Builds norm, experts, residual. The score of a group is that of its best expert.
+fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
+    let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
+    let logits = router_logits(b, layer, h, of)?;
     let factors = b.expert_factors(layer, of)?;
-    b.route_of(layer, logits, of, factors, GroupScore::Best)
+    let route = b.route_of(layer, logits, of, factors, GroupScore::Best)?;
+    let (routed, shared) = selected_experts(b, layer, Some(x), h, route, of, &STYLE)?;
+    b.add(routed, shared.unwrap_or(x))
 }
 
 /// Sets the score of GLM-4.7-Flash, whose files lack the key. Only its sizes identify it.

@@ -8,7 +8,7 @@
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, Rope};
+use crate::hyper::{Defaults, Rope, RopeUse};
 
 const STYLE: Style = Style::NEOX;
 
@@ -17,8 +17,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "DeepSeek-OCR 1 and 2, Unlimited-OCR (text only)",
     defaults: Defaults {
         normalise: false,
-        rope: |keys, sizes| Rope::plain(keys, sizes, sizes.key_length),
-        adjust: |_, hyper| {
+        // RoPE is read below.
+        rope_use: RopeUse::Never,
+        adjust: |keys, hyper| {
+            hyper.set_rope(keys, |keys, sizes| Rope::plain(keys, sizes, sizes.key_length))?;
             hyper.layers.iter_mut().for_each(|layer| layer.window = None);
             hyper.local_rope = None;
             Ok(())

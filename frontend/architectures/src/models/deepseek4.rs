@@ -51,8 +51,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         normalise: false,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         windows: Some(WINDOWS),
-        // An indexer of compressed entries is read with them.
-        indexer: |_, _, _| Ok(None),
         // Shared experts have the limits of routed ones.
         adjust: |keys, hyper| {
             hyper.limit_shared_experts(keys);

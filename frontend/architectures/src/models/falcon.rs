@@ -17,14 +17,17 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Style, attention, feed_forward, parallel_blocks};
+use crate::decoder::{Scores, Style, attention, feed_forward, parallel_blocks};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
 const STYLE: Style = Style {
     ungated: Some(Unary::GeluErf),
     // The factor on scores also applies to slopes.
-    scores: |_, scores| Ok(ScoreAttrs { slope: if scores.max_bias == 0.0 { 0.0 } else { scores.scale }, ..scores }),
+    scores: |_, _, of| {
+        let slope = if of.attrs.max_bias == 0.0 { 0.0 } else { of.attrs.scale };
+        Ok(Scores { attrs: ScoreAttrs { slope, ..of.attrs }, ..of })
+    },
     ..Style::NEOX
 };
 /// Name of attention's own norm, in files with one.

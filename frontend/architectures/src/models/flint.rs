@@ -5,11 +5,15 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, RopeLayers, Style, decoder};
+use crate::decoder::{HeadNorm, RopeLayers, Scores, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-const STYLE: Style =
-    Style { head_norm: HeadNorm::HEADS, rope_layers: RopeLayers::Windowed, sinks: |_| true, ..Style::NEOX };
+const STYLE: Style = Style {
+    head_norm: HeadNorm::HEADS,
+    rope_layers: RopeLayers::Windowed,
+    scores: |_, _, scores| Ok(Scores { sinks: true, ..scores }),
+    ..Style::NEOX
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "flint",

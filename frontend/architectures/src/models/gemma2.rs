@@ -11,7 +11,7 @@ use crate::hyper::{Defaults, Scales, Windows};
 pub(super) const STYLE: Style = Style {
     post_norms: Some(PostNorms::USUAL),
     gate: GateAttrs::plain(Activation::Gelu),
-    scores: |b, scores| limited_scores(b, scores, 50.0),
+    scores: |b, _, scores| limited_scores(b, scores, 50.0),
     embed: embed_by_root,
     ..Style::NEOX
 };

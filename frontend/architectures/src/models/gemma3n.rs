@@ -36,7 +36,7 @@ use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
-const STYLE: Style = Style { head_norm: HeadNorm::HEADS, values: |b, v| b.plain_norm(v), gate: GELU, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::WITH_VALUES, gate: GELU, ..Style::NEOX };
 
 /// Epsilon on a mean square before division by its root, so that zeros stay zeros.
 const TINY_EPS: f64 = 1e-12;

@@ -12,18 +12,17 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{HeadNorm, PostNorms, Style, add, attention, network, routed_experts, value_rows};
+use crate::decoder::{HeadNorm, LayerMatrix, PostNorms, Style, add, attention, linear, network, routed_experts};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Windows};
 use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const STYLE: Style = Style {
-    head_norm: HeadNorm::HEADS,
-    values: |b, v| b.plain_norm(v),
+    head_norm: HeadNorm::WITH_VALUES,
     // In layers without their own matrix, keys are also the values.
-    value_rows: |b, of, style| match b.has(&format!("blk.{}.attn_v.weight", of.layer)) {
-        true => value_rows(b, of, style),
-        false => Ok(of.keys),
+    linear: |b, of| match of.matrix {
+        LayerMatrix::Values { keys } if !b.has(&format!("{}.weight", of.name)) => Ok(keys),
+        _ => linear(b, of),
     },
     post_norms: Some(PostNorms::USUAL),
     gate: GateAttrs::plain(Activation::Gelu),
@@ -76,7 +75,7 @@ fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId
         let routed = b.rms_norm(routed, &name("post_ffw_norm_2"), width)?;
         y = b.add(y, routed)?;
     }
-    add(b, layer, x, y, STYLE.post_norms.map(|norms| norms.network), &STYLE)
+    add(b, layer, x, y, STYLE.post_norms.map(|norms| norms.network))
 }
 
 /// Builds the experts on the stream `x`. The router takes the normalised stream.

@@ -8,13 +8,12 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeScaling, RouteScore};
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::Bias;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Scores, Style, biased_projections, decoder};
 use crate::hyper::{Defaults, Keys, Rope, RopeSizes, Windows, YARN_TRUNCATE};
 
 const STYLE: Style = Style {
-    bias: Bias::Required,
-    sinks: |_| true,
+    linear: biased_projections,
+    scores: |_, _, scores| Ok(Scores { sinks: true, ..scores }),
     ffn_norm: "post_attention_norm",
     gate: GateAttrs { limit: 7.0, shift: 1.0, ..GateAttrs::plain(Activation::QuickGelu) },
     ..Style::NEOX
@@ -27,7 +26,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Chosen,
         normalise: false,
         windows: Some(Windows::every(2)),
-        rope,
+        adjust: |keys, hyper| hyper.set_rope(keys, rope),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -3,11 +3,11 @@
 //! the shared expert are one matrix.
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder, network};
+use crate::decoder::{Scores, Style, decoder, network};
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
-    sinks: |_| true,
+    scores: |_, _, scores| Ok(Scores { sinks: true, ..scores }),
     // One matrix of gates, then up.
     shared: |b, layer, h, inner, style| network(b, layer, h, "_shexp", inner, &Style { fused_gate: true, ..*style }),
     ..Style::LLAMA

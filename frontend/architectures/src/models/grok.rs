@@ -21,7 +21,7 @@ use crate::hyper::{Defaults, Hyper, Keys, MAX_CONTEXT, Rope, Scales, Widths};
 const STYLE: Style = Style {
     post_norms: Some(PostNorms { attention: "attn_output_norm", network: "post_ffw_norm" }),
     gate: GateAttrs::plain(Activation::Gelu),
-    scores: |b, scores| limited_scores(b, scores, CAP),
+    scores: |b, _, scores| limited_scores(b, scores, CAP),
     ..Style::NEOX
 };
 /// Soft limit of scores and of router logits in Grok 1, whose first files have no keys for them.
@@ -39,8 +39,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["embedding_scale", "logit_scale", SCORE_CAP, ROUTER_CAP, "final_logit_softcapping"],
         scales,
         logits_multiplied: true,
-        rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated_dims(keys, sizes)?),
-        adjust: limit_context,
+        adjust: |keys, hyper| {
+            hyper.set_rope(keys, |keys, sizes| Rope::plain(keys, sizes, Rope::rotated_dims(keys, sizes)?))?;
+            limit_context(keys, hyper)
+        },
         attention_scale: |_| 0.088_388_347_648_318_45,
         ..Defaults::USUAL
     },
@@ -85,7 +87,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         }
         let usual = STYLE.post_norms.map(|norms| norms.network);
         let norm = if b.has(&name(OTHER_NORM)) { Some(OTHER_NORM) } else { usual };
-        x = add(b, layer, x, y, norm, &STYLE)?;
+        x = add(b, layer, x, y, norm)?;
     }
     b.logits(x)
 }

@@ -13,7 +13,7 @@ const STYLE: Style = Style { head_norm: HeadNorm::AFTER_ROPE, ..Style::NEOX };
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hunyuan_vl",
     doc: "HunyuanVL, HunyuanOCR (text only)",
-    defaults: Defaults { rope, ..Defaults::USUAL },
+    defaults: Defaults { adjust: |keys, hyper| hyper.set_rope(keys, rope), ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };
 

@@ -12,13 +12,17 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{OutputGate, Style, networks};
+use crate::decoder::{OutputGate, Scores, Style, networks};
 use crate::error::ArchError;
 use crate::hyper::Defaults;
 use crate::layers::hyper_connections;
 use crate::layers::mla::{self, IndexSelection, IndexStyle};
 
-const STYLE: Style = Style { sinks: |_| true, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
+const STYLE: Style = Style {
+    scores: |_, _, scores| Ok(Scores { sinks: true, ..scores }),
+    output_gate: OutputGate::Own(Unary::Sigmoid),
+    ..Style::LLAMA
+};
 
 const INDEX: IndexStyle = IndexStyle { rotates_last: true, eps_of_stream: true, ..IndexStyle::usual(STYLE.pairs) };
 
@@ -36,7 +40,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
-    let mut selection = IndexSelection::optional(b, INDEX);
+    let mut selection = IndexSelection::optional(b, INDEX)?;
     let streams = hyper_connections::streams(&b.keys())?;
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x, streams.count)?;

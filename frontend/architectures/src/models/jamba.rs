@@ -21,7 +21,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         dense_by_tensor: true,
         rope_use: RopeUse::Never,
         layer_parts: LayerParts::Keyless,
-        ssm: |_| Ok(None),
         ..Defaults::USUAL
     },
     build: decoder,

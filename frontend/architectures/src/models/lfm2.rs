@@ -51,5 +51,5 @@ fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> 
     let y = b.optional_bias(y, &name("shortconv.conv.bias"), width)?;
     let y = b.mul(after, y)?;
     let y = b.linear(y, &name("shortconv.out_proj"), width, width, Bias::Optional)?;
-    add(b, layer, x, y, style.post_norms.map(|norms| norms.attention), style)
+    add(b, layer, x, y, style.post_norms.map(|norms| norms.attention))
 }

@@ -19,12 +19,13 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder, GroupScore};
 use crate::decoder::{HeadNorm, RopeLayers, Style, attention, feed_forward, routed_experts, shared_expert};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Experts, Temperature, Windows};
+use crate::hyper::{Defaults, Experts, Windows};
+use crate::layers::temperature::{SCALE, temper};
 
 const STYLE: Style = Style {
     rope_layers: RopeLayers::Windowed,
     // Only layers without RoPE have a temperature.
-    temper: |b, q, of| if of.has_rope { Ok(q) } else { b.temperature(q) },
+    temper: |b, q, of| if of.has_rope { Ok(q) } else { temper(b, q, TEMPERATURE) },
     head_norm: HeadNorm::PLAIN_AFTER_ROPE,
     ..Style::LLAMA
 };
@@ -32,6 +33,8 @@ const STYLE: Style = Style {
 /// Number of positions in an attention chunk in all released models. The temperature also changes
 /// after this number of positions.
 const CHUNK: u64 = 8192;
+/// Temperature of all released models.
+const TEMPERATURE: TemperatureAttrs = TemperatureAttrs { scale: 0.1, length: CHUNK, offset: 1 };
 /// Number of experts of the model (Maverick) that does not normalise queries and keys; files have
 /// no key for it.
 const PLAIN_EXPERTS: u64 = 128;
@@ -40,8 +43,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "llama4",
     doc: "Llama 4 Scout, Maverick",
     defaults: Defaults {
-        reads: &["attention.temperature_scale"],
-        temperature: Temperature::WithDefaults(TemperatureAttrs { scale: 0.1, length: CHUNK, offset: 1 }),
+        reads: &[SCALE],
         windows: Some(Windows { length: Some(CHUNK), optional: true, chunked: true, ..Windows::every(4) }),
         ..Defaults::USUAL
     },

@@ -90,7 +90,7 @@ impl Shortcut {
         identities: u64,
     ) -> Result<Shortcut, ArchError> {
         if identities == 0 {
-            return Ok(Shortcut { layer, h, route: select(b, layer, h, &of, &STYLE)?, identity: None, of });
+            return Ok(Shortcut { layer, h, route: select(b, layer, h, &of)?, identity: None, of });
         }
         let all = Experts { count: of.count.saturating_add(identities), ..of.clone() };
         let width = b.hyper.embedding_length;

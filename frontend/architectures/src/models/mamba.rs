@@ -12,7 +12,7 @@ use crate::layers::mamba::mixer;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mamba",
     doc: "Mamba, Falcon Mamba",
-    defaults: Defaults { layer_parts: LayerParts::One, ssm: |_| Ok(None), ..Defaults::USUAL },
+    defaults: Defaults { layer_parts: LayerParts::One, ..Defaults::USUAL },
     build: decoder,
 };
 

@@ -2,21 +2,20 @@
 //! are shorter than keys, and the output of attention has a factor. Tensors show which layers have
 //! experts.
 
+use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::builder::Builder;
+use crate::decoder::{Scores, Style, attended, attention_output, feed_forward};
+use crate::error::ArchError;
 use crate::hyper::{Defaults, DraftInput, Windows};
 
 /// Key of the factor on the output of attention.
 const VALUE_SCALE: &str = "attention.value_scale";
 
 const STYLE: Style = Style {
-    sinks: |layer| layer.window.is_some(),
-    attention_result: |b, y| {
-        let factor = b.keys().factor(VALUE_SCALE, 1.0)?;
-        b.scale(y, factor)
-    },
+    scores: |b, layer, scores| Ok(Scores { sinks: b.hyper.layers[layer].window.is_some(), ..scores }),
     ..Style::NEOX
 };
 
@@ -31,5 +30,19 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         draft_input: Some(DraftInput::Stream),
         ..Defaults::USUAL
     },
-    build: |b| decoder(b, &STYLE),
+    build: decoder,
 };
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let factor = b.keys().factor(VALUE_SCALE, 1.0)?;
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+        let mut y = attended(b, layer, h, &STYLE, None)?;
+        y.heads = b.scale(y.heads, factor)?;
+        let y = attention_output(b, layer, h, y, &STYLE)?;
+        x = b.add(y, x)?;
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

@@ -21,7 +21,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         scales: minicpm::scales,
-        derived_tensors: key_absorption::tensors,
+        complete: |gguf, name| {
+            let made = key_absorption::tensors(&gguf, name)?;
+            gguf.with(made)
+        },
         adjust: |_, hyper| {
             hyper.default_latent_eps(LATENT_EPS);
             Ok(())

@@ -21,7 +21,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-Text-01, MiniMax-M1",
     defaults: Defaults {
         reads: &[FACTOR],
-        derived_tensors: lightning_attention::tensors,
+        complete: |gguf, name| {
+            let made = lightning_attention::tensors(&gguf, name)?;
+            gguf.with(made)
+        },
         adjust: |keys, hyper| {
             lightning_attention::set_layers(keys, hyper)?;
             // The factor is on the inputs of blocks.

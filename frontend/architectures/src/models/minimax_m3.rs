@@ -33,8 +33,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-M3",
     defaults: Defaults {
         score: RouteScore::Sigmoid,
-        // An indexer of blocks is read below.
-        indexer: |_, _, _| Ok(None),
         // The indexer selects blocks up to that of a row.
         adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL

@@ -1,19 +1,24 @@
 //! `mistral3`: Ministral 3 and Devstral 2. Queries are multiplied by a factor that grows with the
 //! position, in steps of the original context.
 
+use ixc_ir::graph::attrs::TemperatureAttrs;
+
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::{Defaults, Temperature};
+use crate::hyper::Defaults;
+use crate::layers::temperature::{SCALE, scale};
 
-const STYLE: Style = Style::LLAMA;
+const STYLE: Style = Style {
+    temper: |b, q, _| {
+        let of = TemperatureAttrs { scale: scale(&b.keys(), 0.0)?, length: b.hyper.rope.original_context, offset: 0 };
+        b.temperature(q, &of)
+    },
+    ..Style::LLAMA
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mistral3",
     doc: "Ministral 3, Devstral 2",
-    defaults: Defaults {
-        reads: &["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"],
-        temperature: Temperature::OfContext,
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { reads: &[SCALE, "rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -7,7 +7,7 @@
 use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
-use crate::decoder::{CLAMP_KQV, HeadNorm, Style, clamp_kqv, decoder, embed_with_positions};
+use crate::decoder::{CLAMP_KQV, HeadNorm, Style, clamped_projections, decoder, embed_with_positions};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, RopeUse};
 
 /// Norms of rows of all heads, of the type of the stream's norms, if the file has the weights.
@@ -20,7 +20,7 @@ const HEAD_NORM: HeadNorm = HeadNorm {
 };
 
 const STYLE: Style =
-    Style { head_norm: HEAD_NORM, limit_rows: clamp_kqv, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
+    Style { head_norm: HEAD_NORM, linear: clamped_projections, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
 /// Name of the table of positions.
 const POSITIONS: &str = "position_embd.weight";
 

@@ -2,20 +2,18 @@
 //! window, and only these have RoPE. A gate multiplies the output of attention, and a norm precedes
 //! and follows each block.
 
-use ixc_ir::graph::Unary;
+use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, OutputGate, PostNorms, RopeLayers, Style, decoder};
+use crate::builder::Builder;
+use crate::decoder::{HeadNorm, OutputGate, PostNorms, RopeLayers, Style, attention_of, networks};
+use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
 
 /// Epsilon of norms after blocks: files only have that of the other norms.
 const POST_EPS: f64 = 1e-8;
 
 const STYLE: Style = Style {
-    embed: |b| {
-        let x = b.embed()?;
-        b.plain_norm(x)
-    },
     // The norm has a weight if the file has one.
     head_norm: HeadNorm {
         before: |b, x, of| match b.has(&of.norm) {
@@ -26,8 +24,6 @@ const STYLE: Style = Style {
     },
     rope_layers: RopeLayers::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
-    post_norms: Some(PostNorms::USUAL),
-    post_norm: |b, y, norm| b.rms_norm_of(y, norm, b.hyper.embedding_length, POST_EPS),
     ..Style::LLAMA
 };
 
@@ -40,5 +36,26 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         windows: Some(Windows::every(4)),
         ..Defaults::USUAL
     },
-    build: |b| decoder(b, &STYLE),
+    build: decoder,
 };
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = b.embed()?;
+    let mut x = b.plain_norm(x)?;
+    for layer in b.layers() {
+        let name = |norm: &str| format!("blk.{layer}.{norm}.weight");
+        let h = b.norm(x, &name("attn_norm"))?;
+        let y = attention_of(b, layer, h, &STYLE)?;
+        x = add_normed(b, x, y, &name(PostNorms::USUAL.attention))?;
+        let h = b.norm(x, &name("ffn_norm"))?;
+        let y = networks(b, layer, h, &STYLE)?;
+        x = add_normed(b, x, y, &name(PostNorms::USUAL.network))?;
+    }
+    b.logits(x)
+}
+
+/// Adds the output `y` of a block to the stream, after a norm.
+fn add_normed(b: &mut Builder<'_>, x: ValueId, y: ValueId, norm: &str) -> Result<ValueId, ArchError> {
+    let y = b.rms_norm_of(y, norm, b.hyper.embedding_length, POST_EPS)?;
+    b.add(y, x)
+}

@@ -2,10 +2,10 @@
 //! files have one (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
-use crate::decoder::{CLAMP_KQV, Style, clamp_kqv, decoder};
+use crate::decoder::{CLAMP_KQV, Style, clamped_projections, decoder};
 use crate::hyper::{Defaults, Norms};
 
-const STYLE: Style = Style { limit_rows: clamp_kqv, ..Style::LLAMA };
+const STYLE: Style = Style { linear: clamped_projections, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "olmo",

@@ -46,7 +46,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
             true => {
                 let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
                 let y = state_space(b, layer, h)?;
-                add(b, layer, x, y, Some(NORM), &STYLE)?
+                add(b, layer, x, y, Some(NORM))?
             }
             false => attention(b, layer, x, &STYLE)?,
         };

@@ -21,6 +21,12 @@ const STYLE: Style = Style { ungated: Some(Unary::ReluSquared), ..Style::LLAMA }
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "plm",
     doc: "PLM",
-    defaults: Defaults { derived_tensors: key_absorption::tensors, ..Defaults::USUAL },
+    defaults: Defaults {
+        complete: |gguf, name| {
+            let made = key_absorption::tensors(&gguf, name)?;
+            gguf.with(made)
+        },
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };

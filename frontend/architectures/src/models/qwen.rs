@@ -9,11 +9,10 @@
 use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
-use crate::builder::Bias;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Style, biased_projections, decoder};
 use crate::hyper::{Defaults, Hyper, Keys};
 
-const STYLE: Style = Style { bias: Bias::Required, ..Style::NEOX };
+const STYLE: Style = Style { linear: biased_projections, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen",

@@ -3,11 +3,10 @@
 //! router are dense. Layers of checkpoints with `qkv_bias: false` have no biases.
 
 use crate::architecture::Architecture;
-use crate::builder::Bias;
 use crate::decoder::{Style, decoder, gated_shared_expert};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { bias: Bias::Optional, shared: gated_shared_expert, ..Style::NEOX };
+const STYLE: Style = Style { shared: gated_shared_expert, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen2moe",

@@ -2,11 +2,10 @@
 //! to dimensions of an image's position, which are equal in text.
 
 use crate::architecture::Architecture;
-use crate::builder::Bias;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Style, biased_projections, decoder};
 use crate::hyper::Defaults;
 
-const STYLE: Style = Style { bias: Bias::Required, ..Style::NEOX };
+const STYLE: Style = Style { linear: biased_projections, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen2vl",

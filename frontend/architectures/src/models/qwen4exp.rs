@@ -22,6 +22,7 @@
 //! ```
 
 mod ngrams;
+mod runs;
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
@@ -33,7 +34,7 @@ use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder, Compression, PositionIndex, RopePositions};
 use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, gated_shared_expert, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Indexer, Keys, MAX_WIDTH, index_run};
+use crate::hyper::{Defaults, Indexer, Keys, MAX_WIDTH};
 use crate::layers::{gated_delta_net, hyper_connections};
 use crate::numbers;
 use ngrams::Ngrams;
@@ -51,9 +52,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen4exp",
     doc: "Qwen3.8-Flash-Next",
     defaults: Defaults {
-        indexer: Indexer::read_by_layer,
         reads: &["embedding_length_per_layer_input"],
-        derived_tensors,
+        complete: |gguf, name| {
+            let made = derived_tensors(&gguf, name)?;
+            gguf.with(made)
+        },
         // The rows of a table that tokens select depend on tokens before them.
         adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL
@@ -88,6 +91,7 @@ impl WeightedStreams {
 }
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let indexer = runs::indexer(&b.keys(), &b.hyper.layers, b.hyper.context_length)?;
     let ngrams = Ngrams::read(&b.keys(), b.model_layers, b.hyper.vocabulary)?;
     let streams = WeightedStreams::read(&b.keys())?;
     let count = streams.count;
@@ -100,7 +104,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = around(b, &format!("blk.{layer}.hc_attn"), x, streams, |b, h| match b.hyper.layers[layer].recurrent {
             true => gated_delta_net::mixer_of(b, layer, h, &LINEAR),
             false => {
-                let positions = select_positions(b, layer, h)?;
+                let positions = select_positions(b, layer, h, indexer.as_ref())?;
                 attention_to(b, layer, h, &STYLE, positions)
             }
         })?;
@@ -113,10 +117,14 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 
 /// Builds the positions that a layer attends to, from its normalised rows; `None` in a layer
 /// without an indexer.
-fn select_positions(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueId>, ArchError> {
+fn select_positions(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    indexer: Option<&Indexer>,
+) -> Result<Option<ValueId>, ArchError> {
     let name = |part: &str| format!("blk.{layer}.indexer.{part}");
-    let Some(Indexer { heads, key_length, top_k, run, .. }) = b.hyper.indexer.clone().filter(|index| index.own[layer])
-    else {
+    let Some(&Indexer { heads, key_length, top_k, run, .. }) = indexer.filter(|index| index.own[layer]) else {
         // Files may have unused tensors.
         for part in ["q_proj", "k_proj", "q_norm", "k_norm", MEAN] {
             b.leave_out(&name(&format!("{part}.weight")));
@@ -242,7 +250,7 @@ fn derived_tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufErr
 /// Derives zeros for each position of a run, in layers with an indexer.
 fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
-    let Some(run) = index_run(gguf, architecture) else { return Ok(made) };
+    let Some(run) = runs::length(gguf, architecture) else { return Ok(made) };
     for norm in gguf.tensors() {
         let Some(layer) = norm.name().strip_suffix(KEY_NORM) else { continue };
         let length = norm.dims().first().copied().unwrap_or(0);

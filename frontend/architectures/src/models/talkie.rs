@@ -39,7 +39,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         norms: Norms::UnweightedRms,
         reads: &["logit_scale"],
         logits_multiplied: true,
-        derived_tensors: gains,
+        complete: |gguf, name| {
+            let made = gains(&gguf, name)?;
+            gguf.with(made)
+        },
         ..Defaults::USUAL
     },
     build,

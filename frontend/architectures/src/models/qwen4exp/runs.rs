@@ -1,0 +1,48 @@
+//! Keys of the positions that share a key of the indexer.
+//!
+//! ```text
+//! // positions, by layer; 0 without an indexer
+//! qwen4exp.attention.compress_ratios = [0, 4, 0, 4]
+//! ```
+
+use ixc_model_files::gguf::{Gguf, GgufError, Value};
+
+use crate::hyper::{INDEXER_HEADS, Indexer, Keys, Layer, MAX_RUN, Runs};
+
+const RATIOS: &str = "attention.compress_ratios";
+
+/// Reads the keys of a file's indexer for these layers, and contexts of this length. `None` if no
+/// layer has one.
+pub(super) fn indexer(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
+    if !keys.has(INDEXER_HEADS) {
+        return Ok(None);
+    }
+    match runs(keys, of.len())? {
+        Some(runs) => Indexer::with_runs(keys, of, context, runs).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Returns the positions that share a key, and the layers with an indexer. `None` without such
+/// layers.
+fn runs(keys: &Keys<'_>, layers: usize) -> Result<Option<Runs>, GgufError> {
+    if !keys.has(RATIOS) {
+        return Ok(None);
+    }
+    let runs = keys.first_per_layer(RATIOS, layers, 0, MAX_RUN)?;
+    let Some(run) = runs.iter().copied().find(|run| *run > 0) else { return Ok(None) };
+    if let Some(other) = runs.iter().find(|other| ![0, run].contains(other)) {
+        let limit = format!("{run} in all layers with an index, as in the first");
+        return Err(keys.metadata.bad_value(&keys.name(RATIOS), other, limit));
+    }
+    let own = runs.into_iter().map(|run| run > 0).collect();
+    Ok(Some(Runs { key: RATIOS, length: Some(run), own: Some(own) }))
+}
+
+/// Returns the number of positions that share a key. Faults are reported when the keys are read.
+pub(super) fn length(gguf: &Gguf, architecture: &str) -> Option<u64> {
+    let name = format!("{architecture}.{RATIOS}");
+    let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };
+    let run = (0..ratios.len()).filter_map(|layer| ratios.integer(layer)).find(|run| *run > 0);
+    run.and_then(|run| u64::try_from(run).ok()).filter(|run| *run <= MAX_RUN)
+}
