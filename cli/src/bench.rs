@@ -18,6 +18,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel, UnloadedModel};
 use ixc_generate::timing::{Phase, Streamed};
 use ixc_measure::bench::Bench;
 use ixc_measure::forecast::StoredForecast;
+use ixc_measure::streaming::{BASELINE, PhaseMeasurement, share};
 use ixc_passes::{cache, manager};
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
@@ -212,9 +213,7 @@ impl Args {
         // A drive's speed changes, so it is measured before and after each round. Rounds that are
         // compared with each other go without these pauses.
         let drives = self.streaming.defer() == 0;
-        let own = |model: &LoadedModel| {
-            model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
-        };
+        let own = |model: &LoadedModel| model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(BASELINE));
         let mut before = own(bench.model());
         for round in 0..=repetitions {
             let begin = bench.model().engine().stream().map(|store| store.stats().drive);
@@ -232,7 +231,7 @@ impl Args {
                 let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(model));
                 if let (true, Some(after)) = (round > 0, after) {
                     rounds.owns.extend([first, after]);
-                    rounds.shares.extend(streaming::share(rate, &[first, after]));
+                    rounds.shares.extend(share(rate, &[first, after]));
                 }
                 before = after.or(before);
             }
@@ -323,13 +322,13 @@ impl Row {
         // The forecast is for an empty context.
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| StoredForecast::of(path, model.threads(), model.target()));
-        let observed = streaming::PhaseMeasurement {
+        let observed = PhaseMeasurement {
             phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
             own: median_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
             defers: model.defers(),
         };
-        self.forecast = streaming::compare(&observed, store, known.as_ref());
+        self.forecast = streaming::comparison_lines(&observed.compare(store, known.as_ref()));
     }
 }
 

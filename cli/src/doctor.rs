@@ -8,9 +8,10 @@ use std::thread::available_parallelism;
 use ixc_compile::machine::features::{Feature, TargetState, cpu_name, features, targets};
 use ixc_compile::machine::system::{Memory, Probe, executable_memory, huge_pages, io_uring, memory};
 use ixc_generate::drive::{self, DriveMeasurement};
+use ixc_measure::roofline::Roofline;
 use ixc_targets::Target;
 use ixc_targets::cpu::{Caches, caches};
-use ixc_workbench::kernels::roofline::Roofline;
+use ixc_workbench::kernels::roofline;
 use serde_json::{Value as Json, json};
 
 use super::output::{self, Bytes, Printable, counted};
@@ -90,7 +91,7 @@ impl Machine {
         let thread_counts = if threads > 1 { vec![1, threads] } else { vec![1] };
         let limits = match args.no_bandwidth {
             true => Vec::new(),
-            false => thread_counts.into_iter().map(|count| Roofline::measure(Target::native(), count, None)).collect(),
+            false => thread_counts.into_iter().map(|count| roofline::measure(Target::native(), count, None)).collect(),
         };
         Ok(Machine {
             threads,

@@ -1,12 +1,9 @@
-//! Time of a generation by op, for `--stats`: share of the time, bytes read, operations, and how
-//! near the rates are to the machine's peak.
-
-use std::collections::BTreeMap;
+//! Table of the time of a generation by op, for `--stats` ([`ixc_measure::op_times`]).
 
 use ixc_generate::timing::{Phase, Streamed};
-use ixc_runtime::stats::{Stats, Work};
-use ixc_workbench::kernels::roofline::Roofline;
-use serde::Serialize;
+use ixc_measure::op_times::{Op, ops, others};
+use ixc_measure::roofline::Roofline;
+use ixc_runtime::stats::Stats;
 use serde_json::{Value as Json, json};
 
 use super::output::{Printable, counted};
@@ -52,204 +49,26 @@ pub fn note_limits(limits: &Roofline) {
     }
 }
 
-/// Time of an op over all layers, and the share of the machine's peak that it reaches. Rates relate
-/// to the time in which threads worked on the op, as if all threads did.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Op {
-    /// Mnemonic.
-    op: String,
-    /// Seconds, summed over threads.
-    seconds: f64,
-    /// Share of the time of all threads, 0 to 1.
-    share: f64,
-    /// Items that ran.
-    items: u64,
-    /// Bytes that were read.
-    bytes: u64,
-    bytes_per_second: f64,
-    /// Share of the memory's measured bandwidth. It is above 1 if the bytes come from caches.
-    share_of_bandwidth: Option<f64>,
-    /// Memory level that is as fast as the op reads: `memory`, `L3`, `L2` or `L1`; `None` if memory
-    /// was not measured.
-    fed_by: Option<&'static str>,
-    /// Share of that level's bandwidth; `None` for `L1`, which is not measured.
-    share_of_feeding: Option<f64>,
-    /// Multiply-adds of each kind.
-    products: Products,
-    /// Dominant kind of products, if the op consists of products.
-    mostly: Option<&'static str>,
-    /// Operations of that kind, two for each multiply-add.
-    operations_per_second: Option<f64>,
-    /// Share of the machine's peak for this kind, if the peak was measured.
-    share_of_peak: Option<f64>,
-}
-
-/// Multiply-adds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-struct Products {
-    int8: u64,
-    bf16: u64,
-    f32: u64,
-}
-
-/// Returns the ops over all layers, the slowest first.
-fn ops(stats: &Stats, limits: Option<&Roofline>) -> Vec<Op> {
-    // A label is an op with the weight of one layer; sums over all layers use the op alone.
-    let mut ops: BTreeMap<&str, Work> = BTreeMap::new();
-    for task in &stats.tasks {
-        let op = task.label.split_whitespace().next().unwrap_or_default();
-        *ops.entry(op).or_default() += task.work;
+/// Formats the row of an op without its share of the time, in the columns of [`HEAD`].
+fn row(op: &Op) -> String {
+    let name = Printable(&op.op).to_string();
+    if op.seconds <= 0.0 {
+        return name;
     }
-    let total = stats.wall.as_secs_f64() * stats.threads as f64;
-    let mut ops: Vec<Op> = ops.into_iter().map(|(op, work)| Op::of(op, &work, stats.threads, total, limits)).collect();
-    ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    ops
-}
-
-impl Op {
-    /// Computes the figures of an op. `total` is the time of all threads, in seconds.
-    fn of(op: &str, work: &Work, threads: usize, total: f64, limits: Option<&Roofline>) -> Op {
-        let own = work.time.as_secs_f64();
-        let seconds = own / threads.max(1) as f64;
-        let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-        let of = |rate: f64, limit: Option<f64>| limit.filter(|limit| *limit > 0.0).map(|limit| rate / limit);
-        let bytes_per_second = rate(work.bytes as f64);
-        let kinds = [("int8", work.products.int8), ("bf16", work.products.bf16), ("f32", work.products.f32)];
-        // Dominant kind of products. Scales of integer products are multiplied in f32, and norms
-        // also multiply, so small counts are ignored.
-        let most = kinds.into_iter().max_by_key(|(_, count)| *count);
-        let most = most.filter(|(_, count)| seconds > 0.0 && *count > 0 && *count >= work.bytes / 4);
-        let operations_per_second = most.map(|(_, count)| rate(2.0 * count as f64));
-        let peak = |kind| limits.and_then(|limits| limits.product_rate(kind));
-        let measured = limits.filter(|limits| limits.bytes_per_second.is_some() && bytes_per_second > 0.0);
-        let feeding = measured.map(|limits| limits.feeding_level(bytes_per_second));
-        Op {
-            op: op.to_owned(),
-            seconds: own,
-            share: if total > 0.0 { own / total } else { 0.0 },
-            items: work.items,
-            bytes: work.bytes,
-            bytes_per_second,
-            share_of_bandwidth: of(bytes_per_second, limits.and_then(|limits| limits.bytes_per_second)),
-            fed_by: feeding.map(|feeding| feeding.map_or("L1", |(level, _)| level)),
-            share_of_feeding: feeding.flatten().map(|(_, share)| share),
-            products: Products { int8: work.products.int8, bf16: work.products.bf16, f32: work.products.f32 },
-            mostly: most.map(|(kind, _)| kind),
-            operations_per_second,
-            share_of_peak: most.zip(operations_per_second).and_then(|((kind, _), rate)| of(rate, peak(kind))),
-        }
-    }
-
-    /// Formats the row of an op without its share of the time, in the columns of [`HEAD`].
-    fn row(&self) -> String {
-        let name = Printable(&self.op).to_string();
-        if self.seconds <= 0.0 {
-            return name;
-        }
-        let part = |share: Option<f64>, of: &str| match share {
-            Some(share) => format!("{:>3.0} % {of}", 100.0 * share),
-            None => format!("{:>5} {of}", ""),
-        };
-        let level = self.fed_by.map_or(String::new(), |level| part(self.share_of_feeding, level));
-        let text = format!("{name:<20} {:>6.1}  {level:<12}", self.bytes_per_second / 1e9);
-        match (self.mostly, self.operations_per_second) {
-            (Some(of), Some(rate)) => format!("{text} {:>7.1}  {}", rate / 1e9, part(self.share_of_peak, of)),
-            _ => text,
-        }
+    let part = |share: Option<f64>, of: &str| match share {
+        Some(share) => format!("{:>3.0} % {of}", 100.0 * share),
+        None => format!("{:>5} {of}", ""),
+    };
+    let level = op.fed_by.map_or(String::new(), |level| part(op.share_of_feeding, level));
+    let text = format!("{name:<20} {:>6.1}  {level:<12}", op.bytes_per_second / 1e9);
+    match (op.mostly, op.operations_per_second) {
+        (Some(of), Some(rate)) => format!("{text} {:>7.1}  {}", rate / 1e9, part(op.share_of_peak, of)),
+        _ => text,
     }
 }
 
 /// Columns of the rows: part of the time, op or other time, and rates with parts of their limits.
 const HEAD: &str = "   time op                     GB/s   of limit      GOP/s   of limit";
-
-/// Time of threads outside of ops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtherTime {
-    OtherThreads,
-    SingleThread,
-    Barriers,
-    Packing,
-    UnusedThreads,
-    StepEnds,
-    BetweenSteps,
-}
-
-impl OtherTime {
-    #[cfg(test)]
-    pub const ALL: [OtherTime; 7] = [
-        OtherTime::OtherThreads,
-        OtherTime::SingleThread,
-        OtherTime::Barriers,
-        OtherTime::Packing,
-        OtherTime::UnusedThreads,
-        OtherTime::StepEnds,
-        OtherTime::BetweenSteps,
-    ];
-
-    /// Returns the name of the row.
-    pub fn name(self) -> &'static str {
-        match self {
-            OtherTime::OtherThreads => "waiting for other threads",
-            OtherTime::SingleThread => "waiting for a single thread",
-            OtherTime::Barriers => "barriers",
-            OtherTime::Packing => "packing",
-            OtherTime::UnusedThreads => "unused threads",
-            OtherTime::StepEnds => "start and end of steps",
-            OtherTime::BetweenSteps => "between steps",
-        }
-    }
-
-    /// Returns the name of the field in JSON.
-    fn key(self) -> &'static str {
-        match self {
-            OtherTime::OtherThreads => "waiting_for_other_threads",
-            OtherTime::SingleThread => "waiting_for_one_alone",
-            OtherTime::Barriers => "meeting",
-            OtherTime::Packing => "packing",
-            OtherTime::UnusedThreads => "threads_left_out",
-            OtherTime::StepEnds => "rest_of_steps",
-            OtherTime::BetweenSteps => "between_steps",
-        }
-    }
-
-    /// Returns the explanation for the glossary.
-    #[cfg(test)]
-    pub fn meaning(self) -> &'static str {
-        match self {
-            OtherTime::OtherThreads => "threads had finished their part of a stage, and other threads had not",
-            OtherTime::SingleThread => "one thread did a small stage for all",
-            OtherTime::Barriers => "threads synchronised, without the waiting above",
-            OtherTime::Packing => "weights were packed for their first use",
-            OtherTime::UnusedThreads => "threads were unused because other processes had the CPU",
-            OtherTime::StepEnds => "inputs were set, and threads started and joined",
-            OtherTime::BetweenSteps => "no step ran: sampling, drafting, and output of text",
-        }
-    }
-}
-
-/// Returns the time of a phase outside of ops. Together with the ops it is the whole time of all
-/// threads. The rest of the steps and the time between steps have their own rows.
-fn others(phase: &Phase, stats: &Stats) -> Vec<(OtherTime, f64)> {
-    let threads = stats.threads as f64;
-    let steps = stats.wall.as_secs_f64() * threads;
-    let ops: f64 = stats.tasks.iter().map(|task| task.work.time.as_secs_f64()).sum();
-    let waits = [
-        (OtherTime::OtherThreads, stats.imbalance),
-        (OtherTime::SingleThread, stats.alone),
-        (OtherTime::Barriers, stats.meeting),
-        (OtherTime::Packing, stats.packing),
-    ]
-    .map(|(time, duration)| (time, duration.as_secs_f64()));
-    let known: f64 = ops + waits.iter().map(|(_, seconds)| seconds).sum::<f64>();
-    let rest = (steps - known).max(0.0);
-    // Time of steps without some thread, since other processes use its CPU.
-    let part = 1.0 - stats.thread_steps as f64 / (stats.steps as f64 * threads).max(1.0);
-    let idle = if stats.reduced > 0 { (steps * part.max(0.0)).min(rest) } else { 0.0 };
-    let between = (phase.seconds * threads - steps).max(0.0);
-    let left =
-        [(OtherTime::UnusedThreads, idle), (OtherTime::StepEnds, rest - idle), (OtherTime::BetweenSteps, between)];
-    waits.into_iter().chain(left).collect()
-}
 
 /// Returns a head, and the rows of the longest ops and of the time outside of ops, the longest
 /// first. They add up to the whole time. Returns nothing if no time was measured.
@@ -261,7 +80,7 @@ fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String>
         return Vec::new();
     }
     let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(MIN_SHARE * total);
-    let mut rows: Vec<(f64, String)> = ops.iter().map(|op| (op.seconds, op.row())).collect();
+    let mut rows: Vec<(f64, String)> = ops.iter().map(|op| (op.seconds, row(op))).collect();
     rows.extend(others.iter().map(|(time, seconds)| (*seconds, time.name().to_owned())));
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let (long, short): (Vec<_>, Vec<_>) =
@@ -297,8 +116,8 @@ pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_runtime::stats::TaskTime;
-    use ixc_workbench::kernels::roofline::{CacheRate, ProductRate};
+    use ixc_measure::roofline::{CacheRate, ProductRate};
+    use ixc_runtime::stats::{TaskTime, Work};
     use std::time::Duration;
 
     #[test]

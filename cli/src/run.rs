@@ -35,7 +35,7 @@ use super::speculation::SpeculationChoice;
 use super::stats_line::stat;
 use super::template::TemplateChoice;
 use super::writer::{StatsFormat, TextParams, Writer};
-use super::{BadInput, streaming, tokenize};
+use super::{BadInput, tokenize};
 
 /// Tokens to generate if no count is given and no token ends the text.
 const DEFAULT_TOKENS: usize = 256;
@@ -260,7 +260,7 @@ impl Args {
                 .model()
                 .drive()
                 .filter(|_| self.stats.is_some())
-                .and_then(|drive| drive.rate_now(streaming::BASELINE)),
+                .and_then(|drive| drive.rate_now(ixc_measure::streaming::BASELINE)),
             session,
             params: TextParams {
                 model: &self.model,

@@ -96,8 +96,9 @@ mod tests {
     use std::fmt::Write;
     use std::{env, fs};
 
+    use ixc_measure::op_times::OtherTime;
+
     use super::Label;
-    use crate::op_times::OtherTime;
 
     /// Page with the glossary.
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/stats.md");
@@ -108,11 +109,24 @@ mod tests {
         text
     }
 
+    /// Returns the explanation for the glossary.
+    fn meaning(time: OtherTime) -> &'static str {
+        match time {
+            OtherTime::OtherThreads => "threads had finished their part of a stage, and other threads had not",
+            OtherTime::SingleThread => "one thread did a small stage for all",
+            OtherTime::Barriers => "threads synchronised, without the waiting above",
+            OtherTime::Packing => "weights were packed for their first use",
+            OtherTime::UnusedThreads => "threads were unused because other processes had the CPU",
+            OtherTime::StepEnds => "inputs were set, and threads started and joined",
+            OtherTime::BetweenSteps => "no step ran: sampling, drafting, and output of text",
+        }
+    }
+
     /// `IXC_BLESS=1` rewrites the tables of the page.
     #[test]
     fn the_glossary_has_every_label() {
         let labels = Label::ALL.iter().map(|label| (label.text(), label.meaning()));
-        let times = OtherTime::ALL.iter().map(|time| (time.name(), time.meaning()));
+        let times = OtherTime::ALL.iter().map(|time| (time.name(), meaning(*time)));
         let tables = [table(["line", "contents"], labels), table(["row", "time in which"], times)];
         let page = fs::read_to_string(PAGE).unwrap();
         let mut parts = page.split("<!-- generated -->\n");

@@ -1,15 +1,11 @@
-//! Report on streamed experts, for `--stats`.
-//!
-//! The rate of reading experts is given as a share of the drive's own rate. The own rate is that of
-//! reads of the same size and queue depth, at random places of the same file, past the page cache.
-//! It is measured before and after the run, since a drive's speed changes.
+//! Report on streamed experts, for `--stats` ([`ixc_measure::streaming`]).
 
 use std::time::Duration;
 
 use ixc_compile::machine::system;
 use ixc_generate::drive::{DepthOrigin, QueueDepth};
 use ixc_generate::timing::{Overlap, Phase};
-use ixc_measure::forecast::{PROMPT, Routing, StoredForecast, forecast};
+use ixc_measure::streaming::{ForecastRates, PhaseComparison, TokenTime, share};
 use ixc_runtime::engine::Engine;
 use ixc_runtime::page_cache_hints::AdviceCounts;
 use ixc_runtime::streaming::counters::Counters;
@@ -21,29 +17,6 @@ use serde_json::{Value as Json, json};
 use super::output::{Bytes, Printable, counted, fact};
 use super::ranges::Ranges;
 use super::stats_line::{print_more, stat};
-
-/// Returns the difference of the counts since `before`; the use of slots is the current one.
-pub fn stats_since(mut stats: Stats, before: &Stats) -> Stats {
-    for (now, then) in stats.groups.iter_mut().zip(&before.groups) {
-        for (now, then) in [
-            (&mut now.hits, then.hits),
-            (&mut now.foreseen, then.foreseen),
-            (&mut now.on_the_way, then.on_the_way),
-            (&mut now.misses, then.misses),
-            (&mut now.failures, then.failures),
-            (&mut now.bytes, then.bytes),
-            (&mut now.predicted_bytes, then.predicted_bytes),
-            (&mut now.right_bytes, then.right_bytes),
-            (&mut now.wasted_bytes, then.wasted_bytes),
-            (&mut now.cancelled, then.cancelled),
-        ] {
-            *now = now.saturating_sub(then);
-        }
-        now.stall = now.stall.saturating_sub(then.stall);
-    }
-    stats.drive = stats.drive.since(&before.drive);
-    stats
-}
 
 /// Prints the report on streamed experts: hits, bytes read and their rate, the time that threads
 /// waited, and its share of decode.
@@ -206,9 +179,6 @@ fn cell(tally: &Tally) -> String {
     )
 }
 
-/// Duration of a measurement of the drive alone, before and after a run.
-pub const BASELINE: Duration = Duration::from_millis(250);
-
 /// Prints the depth of the drive's queue, and the share of the drive's own rate at which missed
 /// experts were read. `own` holds the drive's rates in bytes per second, before and after the run.
 pub fn note_drive(choice: &QueueDepth, drive: &Counters, own: &[f64]) {
@@ -229,12 +199,6 @@ pub fn note_drive(choice: &QueueDepth, drive: &Counters, own: &[f64]) {
     }
 }
 
-/// Returns a rate as a share of the mean of others; `None` if either is zero.
-pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
-    let mean = own.iter().sum::<f64>() / own.len().max(1) as f64;
-    (rate > 0.0 && mean > 0.0).then_some(rate / mean)
-}
-
 /// Notes the hints that the page cache got for experts in mapped files, and their effect.
 pub fn advice_counts(advised: &AdviceCounts) {
     let experts = counted(advised.experts, "expert");
@@ -244,98 +208,21 @@ pub fn advice_counts(advised: &AdviceCounts) {
     }
 }
 
-/// Min number of tokens for a statement about a model's routing.
-const LEAST_TOKENS: usize = 16;
-
-/// Measurements and conditions of one phase of a run.
-pub struct PhaseMeasurement {
-    /// Times and counts of the phase.
-    pub phase: Phase,
-    /// Median rate of the drive alone, in bytes per second, before and after the phase.
-    pub own: Option<f64>,
-    /// Length of each prompt; `None` for decode.
-    pub prompt: Option<usize>,
-    /// Whether experts are deferred: see
-    /// [`LoadedModel::defers`](ixc_generate::loaded_model::LoadedModel::defers).
-    pub defers: bool,
-}
-
-/// Compares a token's time with computing alone, with reading alone, and with the forecast of `ixc
-/// plan`, as lines of text.
-pub fn compare(observed: &PhaseMeasurement, store: &ExpertCache, remembered: Option<&StoredForecast>) -> Vec<String> {
-    let mut lines = Vec::new();
-    let Phase { tokens, seconds, streamed, .. } = observed.phase;
-    let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };
-    if let Some(prompt) = observed.prompt {
-        let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
-        let predicted = PROMPT as f64 / forecast(&known.shape, &known.costs, slots, &known.routing).prompt;
-        // The forecast holds for prompts of its own length only.
-        if prompt == PROMPT {
-            let prompts = (tokens / PROMPT).max(1) as f64;
-            if !observed.defers {
-                let read = (streamed.requested - streamed.kept) as f64;
-                known.learn(None, Some(read / prompts / known.shape.all() as f64));
-            }
-            lines.push(forecast_error(predicted, tokens as f64 / seconds));
-        }
-        return lines;
-    }
-    let token = seconds / tokens as f64;
-    let compute = known.costs.dense + known.costs.experts;
-    if let Some(own) = observed.own.filter(|own| *own > 0.0) {
-        let reading = streamed.bytes as f64 / tokens as f64 / own;
-        lines.push(format!(
+/// Returns the comparison of a phase with its forecast as lines of text.
+pub fn comparison_lines(of: &PhaseComparison) -> Vec<String> {
+    let token = of.token.map(|TokenTime { seconds, compute, reading }| {
+        format!(
             "token {:.1} ms, {:.2} x the larger of compute {:.1} ms and reading {:.1} ms",
-            1e3 * token,
-            token / compute.max(reading).max(1e-9),
+            1e3 * seconds,
+            seconds / compute.max(reading).max(1e-9),
             1e3 * compute,
             1e3 * reading
-        ));
-    }
-    let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
-    let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
-    // Do not use bytes: reads for wrong predictions are not misses.
-    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.defers) {
-        known.learn(Routing::evenness_from_reads(slots as f64 / known.shape.all().max(1) as f64, missed), None);
-    }
-    let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
-    lines.push(forecast_error(predicted, measured));
-    lines
-}
-
-/// Returns the error of a forecast as text.
-fn forecast_error(predicted: f64, measured: f64) -> String {
-    let off = predicted / measured - 1.0;
-    let word = if off < 0.0 { "low" } else { "high" };
-    format!("predicted {predicted:.2}, measured {measured:.2} tokens/s: {:.0} % too {word}", 100.0 * off.abs())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answer_statistics_exclude_earlier_answers() {
-        let group = |n: u64| GroupStats {
-            hits: n,
-            foreseen: 10 * n,
-            on_the_way: 2 * n,
-            misses: 3 * n,
-            failures: 4 * n,
-            bytes: 5 * n,
-            predicted_bytes: 6 * n,
-            right_bytes: 7 * n,
-            wasted_bytes: 8 * n,
-            cancelled: 9 * n,
-            stall: Duration::from_secs(n),
-        };
-        let stats = |n: u64, busy| {
-            let mut drive = Counters::default();
-            drive.busy = Duration::from_secs(busy);
-            Stats { groups: vec![group(n), group(2 * n)], classes: Vec::new(), drive }
-        };
-        let found = stats_since(stats(10, 7), &stats(4, 5));
-        assert_eq!(found.groups, [group(6), group(12)]);
-        assert_eq!(found.drive.busy, Duration::from_secs(2));
-    }
+        )
+    });
+    let forecast = of.forecast.map(|ForecastRates { predicted, measured }| {
+        let off = predicted / measured - 1.0;
+        let word = if off < 0.0 { "low" } else { "high" };
+        format!("predicted {predicted:.2}, measured {measured:.2} tokens/s: {:.0} % too {word}", 100.0 * off.abs())
+    });
+    token.into_iter().chain(forecast).collect()
 }

@@ -15,13 +15,15 @@ use ixc_generate::speculate::Tally;
 use ixc_generate::timing::Phase;
 use ixc_grammar::Matcher;
 use ixc_measure::forecast::StoredForecast;
+use ixc_measure::roofline::Roofline;
+use ixc_measure::streaming::{BASELINE, PhaseMeasurement, counts_since};
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::pages::PageUse;
 use ixc_runtime::processors::PinRefusal;
 use ixc_runtime::streaming::store::ExpertCache;
 use ixc_runtime::streaming::store::stats::Stats;
 use ixc_text::chat::{Answer, Parser};
-use ixc_workbench::kernels::roofline::Roofline;
+use ixc_workbench::kernels::roofline;
 use serde_json::json;
 
 use super::answer::DisplayedAnswer;
@@ -293,7 +295,7 @@ impl Writer<'_> {
             let _watch = Watch::new(&self.gauge);
             let taken = ixc_compile::machine::system::resident_memory().unwrap_or(0);
             let left = self.params.streaming.memory().map(|budget| budget.saturating_sub(taken));
-            Roofline::measure(self.session.model().target(), self.session.model().threads(), left)
+            roofline::measure(self.session.model().target(), self.session.model().threads(), left)
         };
         self.limits.get_or_init(|| (!self.params.emulated).then(measure)).as_ref()
     }
@@ -333,17 +335,17 @@ impl Writer<'_> {
             op_times::note_limits(limits);
         }
         if let (Some(store), Some(before)) = (self.session.model().engine().stream(), before) {
-            let did = streaming::stats_since(store.stats(), before);
+            let did = counts_since(store.stats(), before);
             streaming::note(store, &did, &generation.decode, self.session.model().threads());
             if let Some(report) = self.session.model().engine().predictions() {
                 streaming::predictions(&report);
             }
             if let Some(drive) = self.session.model().drive() {
-                let after = self.own_rate.and_then(|_| drive.rate_now(streaming::BASELINE));
+                let after = self.own_rate.and_then(|_| drive.rate_now(BASELINE));
                 let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
                 streaming::note_drive(drive, &did.drive, &own);
                 self.own_rate = after;
-                let observed = streaming::PhaseMeasurement {
+                let observed = PhaseMeasurement {
                     phase: generation.decode,
                     prompt: None,
                     // Experts that stay in memory do not depend on routing.
@@ -354,7 +356,7 @@ impl Writer<'_> {
                 let known = path.and_then(|path| {
                     StoredForecast::of(path, self.session.model().threads(), self.session.model().target())
                 });
-                for line in streaming::compare(&observed, store, known.as_ref()) {
+                for line in streaming::comparison_lines(&observed.compare(store, known.as_ref())) {
                     stat!(Forecast, "{line}");
                 }
             }

@@ -47,7 +47,7 @@ use ixc_targets::Target;
 use serde::Serialize;
 
 use crate::Error;
-use crate::kernels::roofline::Roofline;
+use crate::kernels::roofline;
 use ixc_compile::compile::{Options, passes_left};
 use ixc_compile::model::Model;
 
@@ -188,7 +188,7 @@ impl Report {
         let here = self.target.filter(|target| target.missing().is_empty());
         // A file may name more threads than can be started.
         let here_at_most = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let limits = here.map(|target| Roofline::measure(target, view.threads().clamp(1, here_at_most), None));
+        let limits = here.map(|target| roofline::measure(target, view.threads().clamp(1, here_at_most), None));
         view.limits = limits.filter(|limits| limits.bytes_per_second.is_some());
         self.trace = Some(view);
         Ok(())

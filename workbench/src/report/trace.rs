@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use ixc_measure::roofline::Roofline;
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::fold::without_number;
 use crate::Error;
-use crate::kernels::roofline::Roofline;
 
 /// Max size of a trace.
 const MAX_BYTES: u64 = 1 << 30;
