@@ -7,8 +7,8 @@ use ixc_ir::graph::interpret::math::{ROUTE_SUM_MIN, rope_angles};
 use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 use ixc_ir::graph::quantise::quantise;
-use ixc_ir::graph::random::bytes_of_weight;
 use ixc_ir::random::Random;
+use ixc_testing::random_graphs::bytes_of_weight;
 
 fn f32s(dims: &[usize], data: &[f32]) -> Value {
     Value::F32 { dims: dims.to_vec(), data: data.to_vec() }

@@ -7,9 +7,12 @@ use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
 use ixc_ir::graph::number::canonical;
 use ixc_ir::graph::op::OPS;
 use ixc_ir::graph::parse::parse;
-use ixc_ir::graph::random::{Formats, RandomModule, arguments, mutated, random_model, random_module};
 use ixc_ir::graph::verify::verify;
+use ixc_ir::graph::{Module, Rewriter};
 use ixc_ir::random::Random;
+use ixc_testing::random_graphs::{
+    Formats, RandomModule, arguments, mutated, mutated_module, random_model, random_module,
+};
 
 fn modules() -> impl Iterator<Item = (u64, RandomModule)> {
     let soup = (0..60).map(|seed| (seed, random_module(seed, Formats::All)));
@@ -128,4 +131,24 @@ fn broken_text_is_an_error_and_never_a_panic() {
             assert_eq!(parse(&module.to_string()), Ok(module), "seed {seed}");
         }
     }
+}
+
+#[test]
+fn rewriting_mutated_functions_fails_or_verifies() {
+    let (mut refused, mut kept) = (0, 0);
+    for seed in 0..200 {
+        let module = mutated_module(seed);
+        let functions: Result<Vec<_>, _> =
+            module.functions.iter().map(|function| Rewriter::new(&module, function).finish()).collect();
+        match functions {
+            Err(_) => refused += 1,
+            // The verifier reports other damage.
+            Ok(functions) => {
+                let (before, after) = (verify(&module), verify(&Module { functions, ..module.clone() }));
+                assert!(before.is_err() || after.is_ok(), "seed {seed}: {after:?}");
+                kept += usize::from(after.is_ok());
+            }
+        }
+    }
+    assert!(refused > 0 && kept > 0, "{refused} refused, {kept} kept");
 }

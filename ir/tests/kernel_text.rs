@@ -6,10 +6,10 @@ use std::path::Path;
 
 use ixc_ir::kernel::number::canonical;
 use ixc_ir::kernel::parse::{ParseProblem, parse, parse_unverified};
-use ixc_ir::kernel::random::random_kernel;
 use ixc_ir::kernel::verify::{MAX_DEPTH, verify};
 use ixc_ir::kernel::{Imm, Kernel, KernelBuilder, Stmt, Type, ValueId};
 use ixc_testing::becomes;
+use ixc_testing::random_kernels::random_kernel;
 use proptest::prelude::*;
 
 #[test]

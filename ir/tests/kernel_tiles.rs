@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use ixc_ir::kernel::interpret::{self, InterpretError};
 use ixc_ir::kernel::op::{ImmKind, MAX_STRIDE, OPS};
 use ixc_ir::kernel::parse::parse;
-use ixc_ir::kernel::random::{MAX_LIVE_TILES, Options, random_kernel_with};
 use ixc_ir::kernel::verify::{Problem, verify};
 use ixc_ir::kernel::*;
+use ixc_testing::random_kernels::{MAX_LIVE_TILES, Options, random_kernel_with};
 
 /// Runs one `tile_dot_` op on tiles without gaps.
 fn dot(op: Op, ty: Type, acc: &[u8], (a_ty, a): (Type, &[u8]), (b_ty, b): (Type, &[u8])) -> Vec<u8> {
@@ -371,8 +371,8 @@ fn random_tiles_hold_no_nan() {
         let size = Affine::constant(1024);
         kernel.buffers.push(Buffer { name: "floats".into(), kind: BufferKind::Write, size });
         floats(&mut kernel.body, to, &mut tiles);
-        let dims = ixc_ir::kernel::random::random_dims(&kernel, seed);
-        let mut buffers = ixc_ir::kernel::random::random_buffers(&kernel, &dims, seed);
+        let dims = ixc_testing::random_kernels::random_dims(&kernel, seed);
+        let mut buffers = ixc_testing::random_kernels::random_buffers(&kernel, &dims, seed);
         buffers[to.index()].fill(0);
         assert_eq!(interpret::run(&kernel, &dims, &mut buffers), Ok(()), "seed {seed}");
         let lanes = buffers[to.index()].as_chunks().0.iter().map(|x| f32::from_le_bytes(*x));

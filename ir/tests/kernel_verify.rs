@@ -3,9 +3,9 @@
 
 use ixc_ir::kernel::interpret;
 use ixc_ir::kernel::op::OPS;
-use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::verify::{MAX_DEPTH, Problem, Site, VerifyError, verify};
 use ixc_ir::kernel::*;
+use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel_with};
 
 /// Number of kernels per width. The seeds are `0..SEEDS`.
 const SEEDS: u64 = 400;

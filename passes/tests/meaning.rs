@@ -3,7 +3,6 @@
 
 use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
-use ixc_ir::graph::random::{Formats, RandomModule, arguments, random_model, random_module};
 use ixc_ir::graph::{Module, OpKind};
 use ixc_ir::random::Random;
 use ixc_passes::error::PassError;
@@ -12,6 +11,7 @@ use ixc_passes::pass::Context;
 use ixc_passes::{defer, fuse, residency};
 use ixc_targets::Target;
 use ixc_testing::nmse::nmse_above;
+use ixc_testing::random_graphs::{Formats, RandomModule, arguments, random_model, random_module};
 
 /// Returns the context of tests that set no options.
 fn context() -> Context<'static> {

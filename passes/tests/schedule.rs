@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use ixc_ir::format::{Field, Format};
-use ixc_ir::graph::random::{Formats, RandomModule, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, OpKind, Place};
 use ixc_ir::plan::{
@@ -19,6 +18,7 @@ use ixc_passes::options::OptionSet;
 use ixc_passes::pass::{Context, Facts, GraphResult};
 use ixc_passes::{defer, pack, residency, tile};
 use ixc_targets::Target;
+use ixc_testing::random_graphs::{Formats, RandomModule, mutated, random_model};
 
 const MAX_TOKENS: u32 = 24;
 

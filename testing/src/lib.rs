@@ -10,6 +10,8 @@
 //! | [`mod@nmse`] | distance of numbers from exact ones |
 //! | [`parameters`] | parameters of functions that have no name |
 //! | [`pages`] | text that no page of ours may contain |
+//! | [`random_graphs`] | random graph modules, bytes of their weights, and arguments |
+//! | [`random_kernels`] | random kernels, and arguments |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`shared_data`] | test data outside of the repository |
 //! | [`source`] | code, words and string literals of Rust sources |
@@ -25,6 +27,8 @@ pub mod pages;
 pub mod parameters;
 pub mod prose;
 pub mod qemu;
+pub mod random_graphs;
+pub mod random_kernels;
 pub mod shared_data;
 pub mod source;
 pub mod tools;

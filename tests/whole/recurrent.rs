@@ -11,7 +11,6 @@ use ixc::architectures;
 use ixc::compile::{Options, compile};
 use ixc::ir::graph::attrs::RopeScaling;
 use ixc::ir::graph::parse::parse;
-use ixc::ir::graph::random::weight_bytes;
 use ixc::ir::graph::{Module, Place};
 use ixc::ir::random::Random;
 use ixc::model::Model;
@@ -23,6 +22,7 @@ use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc::text::tokenizer::TokenizerSpec;
 use ixc_testing::nmse::nmse;
+use ixc_testing::random_graphs::weight_bytes;
 
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 512;

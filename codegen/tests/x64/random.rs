@@ -2,9 +2,9 @@
 //! index loads and addresses of all shapes. `IXC_TEST_SEED=n` runs one seed and prints its listing.
 
 use ixc_codegen::x64::listing;
-use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_targets::Target;
+use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel_with};
 
 use super::native::{Engine, has_lowering, targets};
 

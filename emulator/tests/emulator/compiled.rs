@@ -2,9 +2,9 @@
 
 use ixc_codegen::x64::{self, Compiled, X64Error};
 use ixc_emulator::{Program, Slice};
-use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
 use ixc_targets::Target;
+use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel_with};
 
 /// The first seed.
 const SEED: u64 = 0x71e5;

@@ -45,7 +45,6 @@ pub mod op;
 pub mod parse;
 pub mod print;
 pub mod quantise;
-pub mod random;
 pub mod recurrent;
 pub mod rewrite;
 pub mod types;

@@ -2,9 +2,8 @@
 //!
 //! A recurrent op takes the token of a `recurrent` state, rows of f32 for the tokens of a step, and
 //! weights. Token by token it changes the state and gives a row. Each op has one file with all that
-//! is its own ([`Definition`]): the shapes of its state and result, the computation for a token,
-//! and operands for random graphs. All recurrent ops share type rule, interpreter and random
-//! modules.
+//! is its own ([`Definition`]): the shapes of its state and result, and the computation for a
+//! token. All recurrent ops share type rule and interpreter.
 //!
 //! ```text
 //! state @conv.0 : recurrent f32[3, 256]
@@ -14,7 +13,8 @@
 //! ```
 //!
 //! To add one: add its row to the recurrent ones of `op.rs`, its file here with an arm of
-//! `definition`, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
+//! `definition`, its operands in random graphs (`testing/src/random_graphs/recurrent.rs`), and its
+//! kernel (`passes/src/schedule/lower/recurrent.rs`).
 
 mod compress;
 mod delta_net;
@@ -22,12 +22,10 @@ mod short_conv;
 mod ssm_scan;
 mod wkv;
 
-use super::attr::Attr;
 use super::op::{OperandKind, Recurrent};
 use super::types::TypeError;
 use super::types::rule::Rule;
 use super::{Dim, Op, OpKind, Operand, Type};
-use crate::random::Random;
 use crate::state::StateKind;
 
 /// The parts of a recurrent op that its own file defines.
@@ -37,8 +35,6 @@ pub struct Definition {
     /// Updates the state for a token and writes its row of the result, which has the row's length.
     /// It computes in f64 and rounds each number when it is stored.
     pub(super) step: fn(&Token<'_>, &mut [f32], &mut [f32]),
-    /// Returns matching operands and attributes.
-    pub(super) example: fn(&mut Random) -> Example,
 }
 
 impl Recurrent {
@@ -82,17 +78,6 @@ impl Token<'_> {
             None => unreachable!("{} has no operand {name}", self.op.kind.row().mnemonic),
         }
     }
-}
-
-/// Operands of an op in random modules: the dimensions after the rows, or those of a weight.
-/// Positions have no dimensions here.
-pub struct Example {
-    /// Dimensions of the state.
-    pub state: Vec<u64>,
-    /// Dimensions of the operands after the token. Empty for an absent optional operand.
-    pub operands: Vec<Vec<u64>>,
-    /// Attributes.
-    pub attrs: Vec<Attr>,
 }
 
 /// Returns the types of an op's results.

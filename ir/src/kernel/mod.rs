@@ -29,7 +29,6 @@
 //! | [`number`] | canonical numbering of values |
 //! | [`parse`], [`mod@print`] | the text form |
 //! | [`products`] | the number of multiply-adds of a call |
-//! | [`random`] | random kernels for property and differential tests |
 //! | [`verify`] | the proof that a kernel is well formed and stays inside its buffers |
 //!
 //! Invariant: the IR describes the computation. No op names an instruction, and no op depends on
@@ -45,7 +44,6 @@ pub mod op;
 pub mod parse;
 pub mod print;
 pub mod products;
-pub mod random;
 pub mod verify;
 
 use serde::{Deserialize, Serialize};

@@ -352,8 +352,8 @@ pub(crate) fn checksums(
 
 #[cfg(test)]
 mod tests {
-    use ixc_ir::graph::random;
     use ixc_ir::random::Random;
+    use ixc_testing::random_graphs;
 
     use super::*;
     use crate::memory::Memory;
@@ -440,7 +440,7 @@ mod tests {
         let pairs = formats().flat_map(|from| formats().map(move |to| (from, to)));
         let mut tried = 0;
         for (from, to) in pairs.filter(|&(from, to)| to.unpacked() != Some(from) && makes(from, to)) {
-            let source = random::weight_bytes(&mut Random::new(5), from, columns as usize * STRIP * strips);
+            let source = random_graphs::weight_bytes(&mut Random::new(5), from, columns as usize * STRIP * strips);
             let rows = requantise::requantise(from, to.unpacked().unwrap(), &source, columns as usize);
             let mut right = vec![0; strips * STRIP * to.row_bytes(columns).unwrap() as usize];
             let strip = right.len() / strips;

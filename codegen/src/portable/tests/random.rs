@@ -1,6 +1,6 @@
 //! Random kernels against the interpreter: nested loops, carried values, index loads and all ops.
 
-use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel, random_kernel_with};
+use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel, random_kernel_with};
 
 use super::*;
 

@@ -14,13 +14,11 @@
 //! go into the row of the next `every` positions. The state is then f32[6, d], for the current row
 //! and the next one.
 
-use super::{Definition, Example, Shape, Token};
-use crate::graph::Attr;
+use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
-use crate::random::Random;
 
-pub(super) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step };
 
 /// Numbers in the state for each element of an incomplete row.
 const NUMBERS: u64 = 3;
@@ -66,15 +64,5 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
         state.copy_within(row.., 0);
         let last = state.len() - row;
         state[last..].fill(0.0);
-    }
-}
-
-fn example(rng: &mut Random) -> Example {
-    let (every, d, overlap) = (rng.pick(&[2, 4]), rng.pick(&[16, 32]), rng.pick(&[false, true]));
-    let series = if overlap { 2 } else { 1 };
-    Example {
-        state: vec![NUMBERS * series, d],
-        operands: vec![vec![series * d], vec![series * d], Vec::new(), vec![every, series * d]],
-        attrs: vec![Attr::Int(every as i64), Attr::Bool(overlap)],
     }
 }

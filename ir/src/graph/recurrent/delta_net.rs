@@ -25,14 +25,12 @@
 //! `h / (value heads / key heads)` (`grouped`: Qwen3-Next), or `h mod key heads` (`interleaved`:
 //! Qwen3.5 in its files).
 
-use super::{Definition, Example, Shape, Token};
-use crate::graph::Attr;
+use super::{Definition, Shape, Token};
 use crate::graph::attrs::KeyHeads;
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
-use crate::random::Random;
 
-pub(super) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step };
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, key_heads, dk] = rule.f32("q")?;
@@ -118,25 +116,5 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
             }
             y[j] = (sum / (dk as f64).sqrt()) as f32;
         }
-    }
-}
-
-fn example(rng: &mut Random) -> Example {
-    let (key_heads, group, dk, dv) = (rng.pick(&[1, 2]), rng.pick(&[1, 2]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
-    let heads = key_heads * group;
-    let (keys, of_head) = (vec![key_heads, dk], vec![heads]);
-    let (alpha, dt) = match rng.pick(&[false, true]) {
-        true => (vec![heads, dk], vec![heads * dk]),
-        false => (of_head.clone(), of_head.clone()),
-    };
-    Example {
-        state: vec![heads, dk, dv],
-        operands: vec![keys.clone(), keys, vec![heads, dv], alpha, of_head.clone(), of_head, dt],
-        attrs: vec![
-            Attr::Word(rng.pick(KeyHeads::WORDS).to_string()),
-            Attr::rounded(1e-6),
-            Attr::rounded(rng.pick(&[0.0, -5.0])),
-            Attr::rounded(rng.pick(&[0.0, 2.0])),
-        ],
     }
 }

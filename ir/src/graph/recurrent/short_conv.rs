@@ -8,13 +8,11 @@
 //!     // the earlier rows, the oldest first; zeros before the first token
 //! ```
 
-use super::{Definition, Example, Shape, Token};
-use crate::graph::Attr;
+use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
-use crate::random::Random;
 
-pub(super) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step };
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, channels] = rule.f32("x")?;
@@ -48,13 +46,4 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     state.copy_within(channels.., 0);
     let last = state.len() - channels;
     state[last..].copy_from_slice(x);
-}
-
-fn example(rng: &mut Random) -> Example {
-    let (channels, taps, dilation) = (rng.pick(&[32, 64]), rng.pick(&[2, 4]), rng.pick(&[1, 3]));
-    Example {
-        state: vec![(taps - 1) * dilation, channels],
-        operands: vec![vec![channels], vec![channels, taps]],
-        attrs: vec![Attr::Int(dilation as i64)],
-    }
 }

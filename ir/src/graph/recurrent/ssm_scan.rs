@@ -12,12 +12,11 @@
 //! If a head has one element, `a` may have a number for each element of `b`. Each element of the
 //! state then has its own decay, as in Mamba-1 (Gu and Dao, "Mamba", 2023).
 
-use super::{Definition, Example, Shape, Token};
+use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
-use crate::random::Random;
 
-pub(super) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step };
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, heads, p] = rule.f32("x")?;
@@ -67,17 +66,5 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
             }
             *y = sum as f32;
         }
-    }
-}
-
-fn example(rng: &mut Random) -> Example {
-    let (groups, of_group, s, p) = (rng.pick(&[1, 2]), rng.pick(&[1, 3]), rng.pick(&[8, 16]), rng.pick(&[1, 4, 16]));
-    let heads = groups * of_group;
-    let (shared, of_head) = (vec![groups, s], vec![heads]);
-    let rates = if p == 1 { vec![heads, s] } else { of_head.clone() };
-    Example {
-        state: vec![heads, s, p],
-        operands: vec![vec![heads, p], shared.clone(), shared, of_head.clone(), rates, of_head.clone(), of_head],
-        attrs: Vec::new(),
     }
 }

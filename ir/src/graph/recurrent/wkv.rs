@@ -16,13 +16,11 @@
 //! If `k` and `v` have fewer heads than `q`, equal groups of adjacent heads of `q` share them. Each
 //! head has its own decays.
 
-use super::{Definition, Example, Shape, Token};
-use crate::graph::Attr;
+use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
-use crate::random::Random;
 
-pub(super) const DEFINITION: Definition = Definition { shape, step, example };
+pub(super) const DEFINITION: Definition = Definition { shape, step };
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, heads, d] = rule.f32("q")?;
@@ -70,17 +68,5 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
             }
             *y = sum as f32;
         }
-    }
-}
-
-fn example(rng: &mut Random) -> Example {
-    let (key_heads, group, d, dv) = (rng.pick(&[1, 2]), rng.pick(&[1, 3]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
-    let heads = key_heads * group;
-    let of_head = vec![heads, d];
-    let deltas = if rng.pick(&[false, true]) { of_head.clone() } else { Vec::new() };
-    Example {
-        state: vec![heads, d, dv],
-        operands: vec![of_head.clone(), vec![key_heads, d], vec![key_heads, dv], of_head, deltas.clone(), deltas],
-        attrs: vec![Attr::Bool(rng.pick(&[false, true])), Attr::Bool(rng.pick(&[false, true]))],
     }
 }

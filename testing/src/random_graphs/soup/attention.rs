@@ -1,11 +1,11 @@
 //! Attention, its rotations and caches.
 
 use super::{Sizes, Soup};
-use crate::graph::attrs::ScoreAttrs;
-use crate::graph::op::OpKind;
-use crate::graph::random::{ok, random_rope};
-use crate::graph::types::CacheShape;
-use crate::graph::{State, view};
+use crate::random_graphs::{ok, random_rope};
+use ixc_ir::graph::attrs::ScoreAttrs;
+use ixc_ir::graph::op::OpKind;
+use ixc_ir::graph::types::CacheShape;
+use ixc_ir::graph::{State, view};
 
 impl Soup {
     pub(super) fn rope(&mut self, Sizes { heads, d, .. }: Sizes) {

@@ -1,8 +1,8 @@
 //! Residual streams.
 
 use super::{Sizes, Soup};
-use crate::graph::random::ok;
-use crate::graph::view;
+use crate::random_graphs::ok;
+use ixc_ir::graph::view;
 
 impl Soup {
     pub(super) fn stream_weights(&mut self) {

@@ -1,9 +1,9 @@
 //! Elementwise ops, norms, and ops on the shape of values.
 
 use super::{Sizes, Soup};
-use crate::graph::op::OpKind;
-use crate::graph::random::ok;
-use crate::graph::{Attr, Operand, Unary};
+use crate::random_graphs::ok;
+use ixc_ir::graph::op::OpKind;
+use ixc_ir::graph::{Attr, Operand, Unary};
 
 impl Soup {
     pub(super) fn add_or_mul(&mut self, kind: OpKind, Sizes { k, .. }: Sizes) {

@@ -1,11 +1,16 @@
 //! Damaged modules, for tests of code that must reject them.
 
-use super::Random;
-use crate::format::FORMATS;
-use crate::graph::Attr;
-use crate::graph::op::OPS;
-use crate::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
-use crate::state::{Rollback, STATES};
+use super::{Formats, Random, random_module};
+use ixc_ir::format::FORMATS;
+use ixc_ir::graph::Attr;
+use ixc_ir::graph::op::OPS;
+use ixc_ir::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
+use ixc_ir::state::{Rollback, STATES};
+
+/// Returns one of a few random modules with a fault or change.
+pub fn mutated_module(seed: u64) -> Module {
+    mutated(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed))
+}
 
 /// Returns a copy with one random fault or change. Most copies do not verify, and none may cause a
 /// panic.

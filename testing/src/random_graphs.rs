@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use ixc_ir::graph::interpret::Interpreter;
-//! use ixc_ir::graph::random::{Formats, arguments, random_module};
+//! use ixc_testing::random_graphs::{Formats, arguments, random_module};
 //!
 //! let m = random_module(7, Formats::All);
 //! let mut interpreter = Interpreter::new(&m.module, &m.weights).unwrap();
@@ -19,23 +19,24 @@
 //! and panics.
 
 mod mutate;
+mod recurrent;
 mod soup;
 
 use half::{bf16, f16};
 
 use self::soup::Soup;
-pub use mutate::mutated;
+pub use mutate::{mutated, mutated_module};
 
-use super::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, ScoreAttrs};
-use super::builder::{GraphBuilder, RopeFactors};
-use super::interpret::Value;
-use super::number::canonical;
-use super::op::{OPS, OpKind};
-use super::types::TypeError;
-use super::{Dim, Element, Module, State, ValueId, Weight, WeightId};
-use crate::format::requantise::requantise;
-use crate::format::{Codec, FORMATS, Float, Format};
-use crate::random::Random;
+use ixc_ir::format::requantise::requantise;
+use ixc_ir::format::{Codec, FORMATS, Float, Format};
+use ixc_ir::graph::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, ScoreAttrs};
+use ixc_ir::graph::builder::{GraphBuilder, RopeFactors};
+use ixc_ir::graph::interpret::Value;
+use ixc_ir::graph::number::canonical;
+use ixc_ir::graph::op::{OPS, OpKind};
+use ixc_ir::graph::types::TypeError;
+use ixc_ir::graph::{Dim, Element, Module, State, ValueId, Weight, WeightId, quantise};
+use ixc_ir::random::Random;
 
 /// Value of `T` in [`arguments`].
 pub const TOKENS: usize = 3;
@@ -196,7 +197,7 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
             Some(Element::Format(format)) => {
                 let x: Vec<f32> = (0..count).map(|_| rng.signed()).collect();
                 let row = dims.last().copied().unwrap_or(1);
-                Value::Blocks { format, bytes: super::quantise::quantise_rows(format, &x, row), dims }
+                Value::Blocks { format, bytes: quantise::quantise_rows(format, &x, row), dims }
             }
         }
     };
@@ -235,7 +236,7 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {
                 let x: Vec<f32> = (0..format.block_len()).map(|_| rng.signed() / 8.0).collect();
-                block.copy_from_slice(&super::quantise::quantise(format, &x));
+                block.copy_from_slice(&quantise::quantise(format, &x));
             }
         }
     }

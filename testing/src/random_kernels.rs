@@ -21,10 +21,10 @@
 mod ops;
 mod tiles;
 
-use super::op::OPS;
-use super::*;
-use crate::format::grids::{BYTE_TABLES, TABLES};
-use crate::random::Random;
+use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
+use ixc_ir::kernel::op::OPS;
+use ixc_ir::kernel::*;
+use ixc_ir::random::Random;
 
 /// Number of statements of one body, without those that make their operands.
 const STATEMENTS: u64 = 12;

@@ -1,10 +1,10 @@
 //! Routers, experts and their memory.
 
 use super::{Sizes, Soup, maybe_weight};
-use crate::graph::attrs::{Prefetch, RouteScore};
-use crate::graph::op::OpKind;
-use crate::graph::random::{IDS, ok, random_route};
-use crate::graph::{Attr, Operand, view};
+use crate::random_graphs::{IDS, ok, random_route};
+use ixc_ir::graph::attrs::{Prefetch, RouteScore};
+use ixc_ir::graph::op::OpKind;
+use ixc_ir::graph::{Attr, Operand, view};
 
 impl Soup {
     pub(super) fn route(&mut self) {

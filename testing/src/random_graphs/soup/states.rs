@@ -1,12 +1,13 @@
 //! Ops on states other than caches of keys and values.
 
+use super::super::recurrent::Example;
 use super::{Sizes, Soup};
-use crate::format::Format;
-use crate::graph::op::{OpKind, OperandKind, Recurrent};
-use crate::graph::random::{IDS, ok};
-use crate::graph::{Operand, State};
-use crate::ngram::{BEFORE, Hash};
-use crate::state::Rollback;
+use crate::random_graphs::{IDS, ok};
+use ixc_ir::format::Format;
+use ixc_ir::graph::op::{OpKind, OperandKind, Recurrent};
+use ixc_ir::graph::{Operand, State};
+use ixc_ir::ngram::{BEFORE, Hash};
+use ixc_ir::state::Rollback;
 
 impl Soup {
     pub(super) fn ngram(&mut self) {
@@ -27,7 +28,7 @@ impl Soup {
     }
 
     pub(super) fn recurrent(&mut self, kind: OpKind, op: Recurrent) {
-        let example = (op.definition().example)(&mut self.rng);
+        let example = Example::of(op, &mut self.rng);
         let name = self.name("s");
         let rollback = self.rng.pick(&[Rollback::Snapshot, Rollback::None]);
         let state = ok(self.b.state(State::recurrent(&name, &example.state, rollback)));

@@ -1,10 +1,10 @@
 //! Products with weights, and embeddings.
 
 use super::{Sizes, Soup, maybe_weight};
-use crate::graph::builder::LinearPart;
-use crate::graph::op::OpKind;
-use crate::graph::random::{IDS, ok};
-use crate::graph::{Attr, Dim, Operand, Type};
+use crate::random_graphs::{IDS, ok};
+use ixc_ir::graph::builder::LinearPart;
+use ixc_ir::graph::op::OpKind;
+use ixc_ir::graph::{Attr, Dim, Operand, Type};
 
 impl Soup {
     pub(super) fn embed(&mut self, Sizes { k, n, .. }: Sizes) {

@@ -8,12 +8,12 @@ mod streams;
 mod values;
 
 use super::{Formats, IDS, Random, RandomModule, formats_of, ok, with_weights};
-use crate::format::Format;
-use crate::graph::attrs::{Activation, GateAttrs, RopeAttrs};
-use crate::graph::builder::{GraphBuilder, RopeFactors};
-use crate::graph::op::OpKind;
-use crate::graph::types::CacheShape;
-use crate::graph::{Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeAttrs};
+use ixc_ir::graph::builder::{GraphBuilder, RopeFactors};
+use ixc_ir::graph::op::OpKind;
+use ixc_ir::graph::types::CacheShape;
+use ixc_ir::graph::{Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
 
 /// Makes one op after another from existing values, or from new parameters and weights.
 pub(super) struct Soup {
