@@ -9,7 +9,7 @@ use ixc_ir::kernel::{Elem, Op, Type, ValueId};
 
 use super::X64Error;
 use super::codes::*;
-use super::locations::Read;
+use super::locations::{Bitwise, Comparison, Read};
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 
@@ -53,22 +53,26 @@ impl Selector<'_> {
     pub fn binary(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Result<Vreg, X64Error> {
         let scalar = ty == Type::f32(1);
         let bytes = ty.bytes();
-        match op {
-            Op::CmpEq | Op::CmpGt | Op::CmpLtF => return Ok(self.compare(op, ty, a, b)),
-            Op::And | Op::Or | Op::Xor => return Ok(self.bitwise(op, ty, a, b)),
-            Op::Sign if self.has_evex() => return Ok(self.sign_evex(ty, a, b)),
-            Op::IAdd => {
-                if let Some(sum) = self.add_dot(ty, a, b) {
-                    return Ok(sum);
-                }
-            }
-            _ => {}
+        if let Some(op) = Comparison::of(op) {
+            return Ok(self.compare(op, ty, a, b));
+        }
+        if let Some(op) = Bitwise::of(op) {
+            return Ok(self.bitwise(op, ty, a, b));
+        }
+        if op == Op::Sign && self.has_evex() {
+            return Ok(self.sign_evex(ty, a, b));
+        }
+        if op == Op::IAdd
+            && let Some(sum) = self.add_dot(ty, a, b)
+        {
+            return Ok(sum);
         }
         // Memory operand that the instruction accepts.
-        let read = match op {
-            _ if scalar => Read::plain(4),
-            Op::Dot2S16 => Read::plain(bytes.max(16)),
-            _ => Read { bytes: bytes.max(16), splat: matches!(ty.elem, Elem::I32 | Elem::F32) },
+        let read = if scalar {
+            Read::plain(4)
+        } else {
+            let splat = op != Op::Dot2S16 && matches!(ty.elem, Elem::I32 | Elem::F32);
+            Read { bytes: bytes.max(16), splat }
         };
         let (codes, commutes) = binary_codes(op, ty.elem, scalar).ok_or(X64Error::Malformed { op, ty })?;
         let (a, b) = if commutes { self.commute(a, b, read) } else { (self.reg(a), self.rm(b, read)) };
@@ -187,7 +191,7 @@ impl Selector<'_> {
         let (signs, test, spread, subtract) = match ty.elem {
             Elem::I8 => (PMOVB2M, PTESTMB, PMOVM2B, PSUBB),
             Elem::I16 => (PMOVW2M, PTESTMW, PMOVM2W, PSUBW),
-            _ => (PMOVD2M, PTESTMD, PMOVM2D, PSUBD),
+            Elem::I32 | Elem::F16 | Elem::Bf16 | Elem::F32 => (PMOVD2M, PTESTMD, PMOVM2D, PSUBD),
         };
         let (a, b) = (self.reg(a), self.reg(b));
         let (code, width) = signs.of(bytes);
@@ -239,8 +243,9 @@ impl Selector<'_> {
             (Op::ReduceAdd, false) => Op::IAdd,
             (Op::ReduceMax, true) => Op::Max,
             (Op::ReduceMax, false) => Op::IMax,
-            (_, true) => Op::Min,
-            (_, false) => Op::IMin,
+            (Op::ReduceMin, true) => Op::Min,
+            (Op::ReduceMin, false) => Op::IMin,
+            _ => return Err(X64Error::Malformed { op, ty: from }),
         };
         let mut sum = self.reg(a);
         let mut lanes = from.lanes;

@@ -11,14 +11,14 @@
 //! %r = or i32x16 %t, %b               vpternlogd: bit by bit, (a & mask) | b
 //! ```
 
-use ixc_ir::kernel::{Inst as Statement, Op, Type, ValueId};
+use ixc_ir::kernel::{Inst as Statement, Type, ValueId};
 
 use super::arithmetic::LT_OQ;
 use super::codes::{
     BLENDMPS, CMPPS, CMPPS_VEX, Codes, DPBUSD, DPWSSD, PADDD, PAND, PBLENDMD, PCMPEQD, PCMPEQD_VEX, PCMPGTD,
     PCMPGTD_VEX, PMADDWD, PMOVM2D, POR, PSLLW, PSRAW, PSRLW, PXOR, evex,
 };
-use super::locations::{Deferred, Read, Value};
+use super::locations::{Bitwise, Comparison, Deferred, DeferredOp, Read, Value};
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use super::uses::Consumer;
@@ -29,11 +29,11 @@ pub(super) const A: u8 = 0b1111_0000;
 pub(super) const B: u8 = 0b1100_1100;
 pub(super) const C: u8 = 0b1010_1010;
 
-fn bitwise(op: Op, a: u8, b: u8) -> u8 {
+fn bitwise(op: Bitwise, a: u8, b: u8) -> u8 {
     match op {
-        Op::And => a & b,
-        Op::Or => a | b,
-        _ => a ^ b,
+        Bitwise::And => a & b,
+        Bitwise::Or => a | b,
+        Bitwise::Xor => a ^ b,
     }
 }
 
@@ -41,33 +41,34 @@ impl Selector<'_> {
     /// Defers a statement to its user if both can be one instruction; returns whether it did.
     pub fn defer(&mut self, inst: &Statement) -> bool {
         let (Some(value), &[a, b]) = (inst.result, &inst.operands[..]) else { return false };
-        let uses = self.uses.count(value);
-        let defers = match (inst.op, self.uses.consumer(value)) {
-            (Op::And | Op::Or | Op::Xor, Consumer::Bitwise) => self.has_evex() && uses == 1,
-            (Op::CmpEq | Op::CmpGt | Op::CmpLtF, Consumer::Choice) => self.has_evex(),
-            (Op::Dot2S16, Consumer::Sum) => uses == 1 && self.vnni(DPWSSD, inst.ty.bytes()).is_some(),
-            _ => false,
+        let Some(op) = DeferredOp::of(inst.op) else { return false };
+        let (uses, consumer) = (self.uses.count(value), self.uses.consumer(value));
+        let defers = match op {
+            DeferredOp::Bitwise(_) => consumer == Consumer::Bitwise && self.has_evex() && uses == 1,
+            DeferredOp::Comparison(_) => consumer == Consumer::Choice && self.has_evex(),
+            DeferredOp::Dot2S16 => {
+                consumer == Consumer::Sum && uses == 1 && self.vnni(DPWSSD, inst.ty.bytes()).is_some()
+            }
         };
         if defers {
             self.values[value.index()] = Value::Deferred(self.deferred.len());
-            let (op, ty, origin) = (inst.op, inst.ty, self.origin);
+            let (ty, origin) = (inst.ty, self.origin);
             self.deferred.push(Deferred { value, op, ty, operands: [a, b], uses, origin });
         }
         defers
     }
 
-    /// Takes the deferred op that defines a value, if it is one of `ops`, and counts it as used.
-    fn take(&mut self, value: ValueId, ops: &[Op]) -> Option<Deferred> {
+    /// Takes the deferred op that defines a value, if `part` returns a part of it, and counts it as
+    /// used. Returns that part too.
+    fn take<T>(&mut self, value: ValueId, part: fn(DeferredOp) -> Option<T>) -> Option<(T, Deferred)> {
         let Value::Deferred(d) = self.values[value.index()] else { return None };
         let deferred = &mut self.deferred[d];
-        if !ops.contains(&deferred.op) {
-            return None;
-        }
+        let part = part(deferred.op)?;
         deferred.uses -= 1;
         if deferred.uses == 0 {
             self.values[value.index()] = Value::Undefined;
         }
-        Some(*deferred)
+        Some((part, *deferred))
     }
 
     /// Emits a deferred op as an instruction of its own.
@@ -75,9 +76,9 @@ impl Selector<'_> {
         let Deferred { op, ty, operands: [a, b], origin, .. } = self.deferred[d];
         let origin = std::mem::replace(&mut self.origin, origin);
         let register = match op {
-            Op::And | Op::Or | Op::Xor => self.two_bitwise(op, ty, a, b),
-            Op::CmpEq | Op::CmpGt | Op::CmpLtF => self.compare(op, ty, a, b),
-            _ => {
+            DeferredOp::Bitwise(op) => self.two_bitwise(op, ty, a, b),
+            DeferredOp::Comparison(op) => self.compare(op, ty, a, b),
+            DeferredOp::Dot2S16 => {
                 let (a, b) = self.commute(a, b, Read::plain(ty.bytes().max(16)));
                 self.three(PMADDWD, ty.bytes(), a, b)
             }
@@ -87,20 +88,20 @@ impl Selector<'_> {
     }
 
     /// Selects `and`, `or` and `xor`, merged with a deferred one of them if possible.
-    pub fn bitwise(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+    pub fn bitwise(&mut self, op: Bitwise, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         for (inner, other) in [(a, b), (b, a)] {
-            if let Some(Deferred { op: first, operands: [a, b], .. }) = self.take(inner, &[Op::And, Op::Or, Op::Xor]) {
+            if let Some((first, Deferred { operands: [a, b], .. })) = self.take(inner, DeferredOp::bitwise) {
                 return self.ternary(bitwise(op, bitwise(first, A, B), C), ty, [a, b, other]);
             }
         }
         self.two_bitwise(op, ty, a, b)
     }
 
-    fn two_bitwise(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+    fn two_bitwise(&mut self, op: Bitwise, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let codes = match op {
-            Op::And => PAND,
-            Op::Or => POR,
-            _ => PXOR,
+            Bitwise::And => PAND,
+            Bitwise::Or => POR,
+            Bitwise::Xor => PXOR,
         };
         let (a, b) = self.commute(a, b, Read::lanes32(ty.bytes().max(16)));
         self.three(codes, ty.bytes(), a, b)
@@ -131,7 +132,7 @@ impl Selector<'_> {
     }
 
     /// Computes a comparison as a vector of ones and zeros.
-    pub fn compare(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+    pub fn compare(&mut self, op: Comparison, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.has_evex() {
             let mask = self.compare_mask(op, ty, a, b);
@@ -142,15 +143,15 @@ impl Selector<'_> {
         }
         let read = Read::plain(bytes.max(16));
         match op {
-            Op::CmpEq => {
+            Comparison::Equal => {
                 let (a, b) = self.commute(a, b, read);
                 self.three(PCMPEQD_VEX, bytes, a, b)
             }
-            Op::CmpGt => {
+            Comparison::Greater => {
                 let (a, b) = (self.reg(a), self.rm(b, read));
                 self.three(PCMPGTD_VEX, bytes, a, b)
             }
-            _ => {
+            Comparison::LessFloat => {
                 let (a, b) = (self.reg(a), self.rm(b, read));
                 self.three_imm(CMPPS_VEX, bytes, a, b, LT_OQ)
             }
@@ -158,14 +159,14 @@ impl Selector<'_> {
     }
 
     /// Computes a comparison as a mask register.
-    fn compare_mask(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+    fn compare_mask(&mut self, op: Comparison, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let read = Read::lanes32(ty.bytes().max(16));
         let (codes, imm) = match op {
-            Op::CmpEq => (PCMPEQD, None),
-            Op::CmpGt => (PCMPGTD, None),
-            _ => (CMPPS, Some(LT_OQ)),
+            Comparison::Equal => (PCMPEQD, None),
+            Comparison::Greater => (PCMPGTD, None),
+            Comparison::LessFloat => (CMPPS, Some(LT_OQ)),
         };
-        let (a, b) = if op == Op::CmpEq { self.commute(a, b, read) } else { (self.reg(a), self.rm(b, read)) };
+        let (a, b) = if op == Comparison::Equal { self.commute(a, b, read) } else { (self.reg(a), self.rm(b, read)) };
         let (code, width) = codes.of(ty.bytes());
         let mask = self.f.vreg(Class::Mask);
         let inst = Inst::code(code).def(mask, Width::K).read(a, width).rm(b, width);
@@ -176,7 +177,7 @@ impl Selector<'_> {
     /// Computes `mask ? a : b` on targets with EVEX.
     pub fn choose_evex(&mut self, mask: ValueId, a: ValueId, b: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
-        let Some(comparison) = self.take(mask, &[Op::CmpEq, Op::CmpGt, Op::CmpLtF]) else {
+        let Some((op, comparison)) = self.take(mask, DeferredOp::comparison) else {
             return self.ternary(A & B | !A & C, ty, [mask, a, b]);
         };
         let [x, y] = comparison.operands;
@@ -187,7 +188,7 @@ impl Selector<'_> {
         }
         let b = self.reg(b);
         let a = self.rm(a, Read::lanes32(bytes.max(16)));
-        let mask = self.compare_mask(comparison.op, comparison.ty, x, y);
+        let mask = self.compare_mask(op, comparison.ty, x, y);
         let float = ty.elem == ixc_ir::kernel::Elem::F32;
         let (code, width) = if float { BLENDMPS } else { PBLENDMD }.of(bytes);
         let d = self.vector(bytes);
@@ -198,7 +199,7 @@ impl Selector<'_> {
     /// Adds 32-bit integers where one operand is a deferred dot product; `None` if neither is.
     pub fn add_dot(&mut self, ty: Type, a: ValueId, b: ValueId) -> Option<Vreg> {
         for (dot, other) in [(a, b), (b, a)] {
-            if let Some(Deferred { operands: [a, b], .. }) = self.take(dot, &[Op::Dot2S16]) {
+            if let Some(((), Deferred { operands: [a, b], .. })) = self.take(dot, DeferredOp::dot2_s16) {
                 let swap = self.in_memory(a, Read::lanes32(ty.bytes().max(16)));
                 let (a, b) = if swap { (b, a) } else { (a, b) };
                 return self.accumulate(DPWSSD, ty, other, a, b);

@@ -304,7 +304,7 @@ impl Encoder<'_> {
                 let code = match width {
                     Width::Z => MOVUPS.2,
                     Width::Y => MOVUPS.1,
-                    _ => MOVUPS.0,
+                    Width::R16 | Width::R32 | Width::R64 | Width::X | Width::K | Width::T => MOVUPS.0,
                 };
                 self.code(code, &Inst { origin, ..Inst::code(code).def(to, width).mem(Mem::pool(id)) });
             }

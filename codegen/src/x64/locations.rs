@@ -34,13 +34,90 @@ pub struct Pending {
     pub origin: u32,
 }
 
+/// A bitwise op of two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bitwise {
+    And,
+    Or,
+    Xor,
+}
+
+impl Bitwise {
+    /// Returns the bitwise op that `op` is.
+    pub fn of(op: Op) -> Option<Bitwise> {
+        match op {
+            Op::And => Some(Bitwise::And),
+            Op::Or => Some(Bitwise::Or),
+            Op::Xor => Some(Bitwise::Xor),
+            _ => None,
+        }
+    }
+}
+
+/// A comparison of two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Equal integers.
+    Equal,
+    /// Greater, of signed integers.
+    Greater,
+    /// Less, of floats; false for NaN.
+    LessFloat,
+}
+
+impl Comparison {
+    /// Returns the comparison that `op` is.
+    pub fn of(op: Op) -> Option<Comparison> {
+        match op {
+            Op::CmpEq => Some(Comparison::Equal),
+            Op::CmpGt => Some(Comparison::Greater),
+            Op::CmpLtF => Some(Comparison::LessFloat),
+            _ => None,
+        }
+    }
+}
+
+/// An op that can be merged with its user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeferredOp {
+    Bitwise(Bitwise),
+    Comparison(Comparison),
+    /// Products of pairs of words.
+    Dot2S16,
+}
+
+impl DeferredOp {
+    /// Returns the op that `op` is.
+    pub fn of(op: Op) -> Option<DeferredOp> {
+        if let Some(bitwise) = Bitwise::of(op) {
+            return Some(DeferredOp::Bitwise(bitwise));
+        }
+        if op == Op::Dot2S16 { Some(DeferredOp::Dot2S16) } else { Comparison::of(op).map(DeferredOp::Comparison) }
+    }
+
+    /// Returns the bitwise op, if this is one.
+    pub fn bitwise(self) -> Option<Bitwise> {
+        if let DeferredOp::Bitwise(op) = self { Some(op) } else { None }
+    }
+
+    /// Returns the comparison, if this is one.
+    pub fn comparison(self) -> Option<Comparison> {
+        if let DeferredOp::Comparison(op) = self { Some(op) } else { None }
+    }
+
+    /// Returns whether this is the product of pairs of words: `Some` if it is.
+    pub fn dot2_s16(self) -> Option<()> {
+        (self == DeferredOp::Dot2S16).then_some(())
+    }
+}
+
 /// An op that waits for its use.
 #[derive(Clone, Copy)]
 pub struct Deferred {
     /// The value that it defines.
     pub value: ValueId,
     /// The op.
-    pub op: Op,
+    pub op: DeferredOp,
     /// Type of the result.
     pub ty: Type,
     /// The operands.

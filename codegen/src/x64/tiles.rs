@@ -61,7 +61,8 @@ impl Selector<'_> {
         let needs = match inst.op {
             Op::TileDotBf16 => Feature::AmxBf16,
             Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => Feature::AmxInt8,
-            _ => Feature::AmxTile,
+            Op::TileZero | Op::TileLoad | Op::TileStore => Feature::AmxTile,
+            _ => return Err(malformed),
         };
         if !self.f.target.has(needs) {
             return Err(X64Error::NoLowering { op: inst.op, ty: inst.ty });
@@ -85,17 +86,14 @@ impl Selector<'_> {
                 let value = self.reg(value);
                 self.emit(Inst::code(Code::VEX_Tilestored_sibmem_tmm).mem(mem).read(value, Width::T));
             }
-            (
-                Op::TileDotBf16 | Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8,
-                &[sum, a, b],
-                Some(result),
-            ) => {
+            (_, &[sum, a, b], Some(result)) => {
                 let code = match inst.op {
                     Op::TileDotS8S8 => Code::VEX_Tdpbssd_tmm_tmm_tmm,
                     Op::TileDotS8U8 => Code::VEX_Tdpbsud_tmm_tmm_tmm,
                     Op::TileDotU8S8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
                     Op::TileDotU8U8 => Code::VEX_Tdpbuud_tmm_tmm_tmm,
-                    _ => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+                    Op::TileDotBf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+                    _ => return Err(malformed),
                 };
                 // The processor refuses an instruction with the same register twice.
                 if a == b {
