@@ -12,6 +12,7 @@
 //! | [`folder`] | folders that are complete or absent |
 //! | [`page`] | pages with data in them |
 //! | [`private_files`] | files that this user's runs keep for themselves |
+//! | [`space`] | free space of file systems |
 //!
 //! ```
 //! use ixc_files::{Guard, Kind, Output};
@@ -45,6 +46,7 @@ pub mod open;
 pub mod output;
 pub mod page;
 pub mod private_files;
+pub mod space;
 pub mod text;
 
 pub use folder::{NewFolder, OutputFolder};
