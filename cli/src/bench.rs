@@ -177,12 +177,13 @@ impl Args {
             model_file: self.model.file().map(Path::to_owned),
             ..streaming
         };
-        let model = UnloadedModel::open(path, &options)?;
-        let traffic = model.content().model().map(|model| traffic(model, &options.compile)).transpose()?;
+        let mut model = UnloadedModel::open(path, &options)?;
+        let content = model.content(&options)?;
+        let traffic = content.model().map(|model| traffic(model, &options.compile)).transpose()?;
         let name = self.model.name().display().to_string();
-        let mut report = Report::new(format, &name, Setting::of(&self, &options.compile, model.content())?, out);
+        let mut report = Report::new(format, &name, Setting::of(&self, &options.compile, content)?, out);
         // Deferral opens the model anew for each measurement.
-        let of_deferral = model.content().model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
+        let of_deferral = content.model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
         let mut model = Some(model).filter(|_| of_deferral.is_none());
         for threads in threads {
             let run = engine::Options { threads, ..options.run.clone() };

@@ -312,6 +312,7 @@ impl StreamingChoice {
 
 /// Threads, context, target and memory of a command that generates text.
 #[derive(Debug, clap::Args)]
+            plan_cache: None,
 pub struct RunChoice {
     /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N")]

@@ -35,6 +35,7 @@ use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, finish,
 use ixc_compile::machine::system;
 use ixc_compile::model::Model;
 use ixc_compile::prefix::Prefix;
+use ixc_compile::tuned;
 
 /// Default share of the free memory that a run may take, in percent; the rest is for the system.
 const MEMORY_PART: u64 = 90;
@@ -127,14 +128,39 @@ pub fn compile_within(
     options: &Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
-    let start = Start::new(model, options)?;
-    match run.memory.or_else(left) {
-        // No plan with all experts in memory is needed to see that they do not fit.
-        Some(memory) if start.prefix.min_expert_bytes() > memory => {
-            Ok((start.streamed(model, options, run, memory)?, Some(memory)))
-        }
-        _ => start.resident(model, options)?.within(model, options, run),
+    match FirstPlan::new(model, options, run)? {
+        FirstPlan::Streamed { compiled, memory, .. } => Ok((*compiled, Some(memory))),
+        FirstPlan::Resident(resident) => resident.within(model, options, run),
     }
+}
+
+/// First plan that a model is compiled to.
+pub(crate) enum FirstPlan {
+    /// The plan with streamed experts, for a budget that the experts alone exceed.
+    Streamed { compiled: Box<Compiled>, memory: u64, min_expert_bytes: u64 },
+    /// The plan with all weights in memory, which shows whether they fit.
+    Resident(Box<ResidentPlan>),
+}
+
+impl FirstPlan {
+    /// Compiles the plan.
+    pub(crate) fn new(model: &Model, options: &Options, run: &engine::Options) -> Result<FirstPlan, Error> {
+        let start = Start::new(model, options)?;
+        let min_expert_bytes = start.prefix.min_expert_bytes();
+        Ok(match memory_below(min_expert_bytes, run) {
+            // No plan with all experts in memory is needed to see that they do not fit.
+            Some(memory) => {
+                let compiled = Box::new(start.streamed(model, options, run, memory)?);
+                FirstPlan::Streamed { compiled, memory, min_expert_bytes }
+            }
+            None => FirstPlan::Resident(Box::new(start.resident(model, options)?)),
+        })
+    }
+}
+
+/// Returns the memory of a run, if it is less than all experts take.
+pub(crate) fn memory_below(min_expert_bytes: u64, run: &engine::Options) -> Option<u64> {
+    run.memory.or_else(left).filter(|memory| min_expert_bytes > *memory)
 }
 
 /// Model after the passes that do not depend on its budget.
@@ -172,13 +198,14 @@ impl Start {
     /// Compiles the plan with all weights in memory.
     fn resident(self, model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
         let Start { begin, prefix, decisions: early } = self;
+        let min_expert_bytes = prefix.min_expert_bytes();
         let kept = prefix.has_experts().then(|| prefix.clone());
         let ((fused, plan), late) = recorded(options, |options| Ok(prefix.specs(model, options)?))?;
         let specs = plan.kernels.clone();
         let mut generated = GeneratedKernels::new(options.target());
         // Sizes need kernels: their scratch memory is part of them.
         let plan = generated.put_into(plan)?;
-        Ok(ResidentPlan { begin, prefix: kept, fused, plan, specs, generated, early, late })
+        Ok(ResidentPlan { begin, prefix: kept, min_expert_bytes, fused, plan, specs, generated, early, late })
     }
 }
 
@@ -200,6 +227,7 @@ pub struct ResidentPlan {
     begin: Instant,
     /// Start of other plans of the model; `None` if it has no experts.
     prefix: Option<Prefix>,
+    min_expert_bytes: u64,
     fused: Module,
     plan: Plan<Kernel>,
     /// Specs of the plan's kernels.
@@ -224,28 +252,46 @@ impl ResidentPlan {
         &self.plan
     }
 
+    /// Returns the bytes that all experts take at least.
+    pub(crate) fn min_expert_bytes(&self) -> u64 {
+        self.min_expert_bytes
+    }
+
+    /// Returns the number of weights with a measured tiling.
+    pub(crate) fn tuned(&self) -> usize {
+        tuned::weights(&self.fused)
+    }
+
     /// Returns the plan for a run of the same model and options, like [`compile_within`].
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
     pub fn within(
-        mut self,
+        self,
         model: &Model,
         options: &Options,
         run: &engine::Options,
     ) -> Result<(Compiled, Option<u64>), Error> {
-        let (memory, expert_memory) = self.memory(options, run)?;
+        let split = self.memory(options, run)?;
+        Ok((self.with(model, options, &split)?, split.memory))
+    }
+
+    /// Returns the plan of the same model and options for a division of memory.
+    ///
+    /// # Errors
+    /// See [`compile`](ixc_compile::compile::compile).
+    pub(crate) fn with(mut self, model: &Model, options: &Options, split: &MemorySplit) -> Result<Compiled, Error> {
         if let Some(record) = &options.decisions {
             record.extend(std::mem::take(&mut self.early));
         }
-        if expert_memory.is_some() {
-            let options = Options { expert_memory, ..options.clone() };
-            return Ok((self.again(model, &options)?.0, memory));
+        if split.expert_memory.is_some() {
+            let options = Options { expert_memory: split.expert_memory, ..options.clone() };
+            return Ok(self.again(model, &options)?.0);
         }
         if let Some(record) = &options.decisions {
             record.extend(self.late);
         }
-        Ok((finish(self.fused, self.plan, options, self.begin)?, memory))
+        Ok(finish(self.fused, self.plan, options, self.begin)?)
     }
 
     /// Returns the plan of the same model with other options of memory and packing. Also returns
@@ -260,10 +306,25 @@ impl ResidentPlan {
         Ok((finish(fused, generated.put_into(plan)?, options, begin)?, generated))
     }
 
-    /// Returns the memory budget of a run. Also returns the part of it for experts, if they are
-    /// streamed.
-    fn memory(&self, options: &Options, run: &engine::Options) -> Result<(Option<u64>, Option<u64>), Error> {
-        let size = Size::of(&self.plan, run)?;
+    /// Returns the memory of a run, and records the decision about it.
+    pub(crate) fn memory(&self, options: &Options, run: &engine::Options) -> Result<MemorySplit, Error> {
+        MemorySplit::new(&self.plan, options, run)
+    }
+}
+
+/// Memory of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemorySplit {
+    /// The budget, if there is one.
+    pub(crate) memory: Option<u64>,
+    /// Part of the budget for experts, if they are streamed.
+    pub(crate) expert_memory: Option<u64>,
+}
+
+impl MemorySplit {
+    /// Divides the memory of a run. `plan` has all weights in memory. Records the decision.
+    pub(crate) fn new(plan: &Plan<Kernel>, options: &Options, run: &engine::Options) -> Result<MemorySplit, Error> {
+        let size = Size::of(plan, run)?;
         let memory = run.memory.or_else(|| default_memory(size.all).filter(|_| size.experts > 0));
         // Also if it is close to the budget: the process grows a little until the plan is loaded,
         // and such a plan also runs with all experts in memory.
@@ -274,7 +335,7 @@ impl ResidentPlan {
         if let (Some(record), Some(memory)) = (&options.decisions, memory) {
             size.record(record, memory, expert_memory);
         }
-        Ok((memory, expert_memory))
+        Ok(MemorySplit { memory, expert_memory })
     }
 }
 
@@ -323,7 +384,7 @@ mod tests {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
         let (options, run) = (Options::default(), engine::Options { memory: Some(1 << 20), ..Default::default() });
         let resident = ResidentPlan::new(&model, &options).unwrap();
-        let (_, expert_memory) = resident.memory(&options, &run).unwrap();
+        let MemorySplit { expert_memory, .. } = resident.memory(&options, &run).unwrap();
         let options = Options { expert_memory, ..options };
         let (compiled, generated) = resident.again(&model, &options).unwrap();
         let trial = compile(&model, &Options::default()).unwrap();

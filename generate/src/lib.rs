@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`loaded_model`] | plan in an engine, with its tokenizer and chat template |
 //! | [`plan_file`] | plan files and their model files |
+//! | [`plan_cache`] | compiled plans in a folder of the user's |
 //! | [`budget`] | compilation within a memory budget |
 //! | [`explain`] | decisions of compiling and running, with alternatives and reasons |
 //! | [`drive`] | speed of a drive, and its best number of concurrent reads |
@@ -47,6 +48,7 @@ mod masks;
 pub mod moe;
 pub mod output_text;
 pub mod own_layer;
+pub mod plan_cache;
 pub mod plan_file;
 pub mod prompt_cache;
 pub mod session;

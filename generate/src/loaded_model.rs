@@ -36,9 +36,11 @@ use ixc_text::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 use crate::Error;
 use crate::budget;
 use crate::drive;
+use crate::plan_cache::PlanCache;
 use ixc_compile::compile::{self, decode_tokenizer};
 use ixc_compile::model::check_tokens;
 
+mod cached;
 mod open;
 mod unloaded;
 
@@ -78,6 +80,8 @@ pub struct LoadOptions {
     /// Model file of a plan, for [`LoadedModel::open`]. By default it is where the plan says, or
     /// next to the plan.
     pub model_file: Option<PathBuf>,
+    /// Cache of compiled plans. Without one, each start compiles the model.
+    pub plan_cache: Option<PlanCache>,
 }
 
 /// Request for a context that is as long as memory allows.

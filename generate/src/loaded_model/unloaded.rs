@@ -5,14 +5,16 @@ use std::time::Instant;
 
 use ixc_architectures::Nextn;
 use ixc_compile::Error as CompileError;
-use ixc_compile::compile::{self, Compiled};
+use ixc_compile::compile::{self, Compiled, decode_tokenizer};
 use ixc_compile::model::{Input, Model};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
+use ixc_model_files::gguf::Gguf;
 use ixc_runtime::engine;
 use ixc_runtime::file::PlanFile;
 use ixc_text::tokenizer::TokenizerSpec;
 
+use super::cached::{CachedModel, ModelCache};
 use super::open::compile_for;
 use super::{DEFERRED, LoadOptions, LoadedModel, PASSES, START, TUNED};
 use crate::Error;
@@ -37,7 +39,10 @@ enum Contents {
         model: Box<Model>,
         /// Plan with all weights in memory, once it was needed.
         resident: Option<Box<ResidentPlan>>,
+        /// Cache for its plans.
+        cache: Option<ModelCache>,
     },
+    Cached(CachedModel),
 }
 
 /// Open plan or model.
@@ -81,26 +86,57 @@ impl UnloadedModel {
         if options.model_file.is_some() {
             return Err(Error::NotPlan { path: path.to_owned() });
         }
-        let model = Box::new(Model::of_parts(gguf, options.parts())?);
-        Ok(UnloadedModel(Contents::Model { model, resident: None }))
-    }
-
-    /// Returns the open plan or model.
-    pub fn content(&self) -> PlanOrModel<'_> {
-        match &self.0 {
-            Contents::Plan { file, .. } => PlanOrModel::Plan(&file.plan),
-            Contents::Model { model, .. } => PlanOrModel::Model(model),
+        let cache = ModelCache::new(&gguf, path, options);
+        match cache.as_ref().map(|cache| CachedModel::new(&gguf, cache)).transpose()?.flatten() {
+            Some(cached) => Ok(UnloadedModel(Contents::Cached(cached))),
+            None => UnloadedModel::of_files(gguf, cache, options),
         }
     }
 
-    /// Returns the plan with all weights in memory. Compiles a model at the first call.
+    /// Builds the graph of a model that is compiled. `cache` gets its plans.
+    fn of_files(gguf: Gguf, cache: Option<ModelCache>, options: &LoadOptions) -> Result<UnloadedModel, Error> {
+        let model = Box::new(Model::of_parts(gguf, options.parts())?);
+        Ok(UnloadedModel(Contents::Model { model, resident: None, cache }))
+    }
+
+    /// Opens a model whose cached plan is of no use.
+    fn uncached(path: &Path, options: &LoadOptions) -> Result<UnloadedModel, Error> {
+        let gguf = Input::open(path)?.model(path)?;
+        let cache = ModelCache::new(&gguf, path, options);
+        UnloadedModel::of_files(gguf, cache, options)
+    }
+
+    /// Returns the open plan or model. Builds the graph of a model with cached plans, for which
+    /// `options` are those of opening it.
+    ///
+    /// # Errors
+    /// When the model cannot be opened again.
+    pub fn content(&mut self, options: &LoadOptions) -> Result<PlanOrModel<'_>, Error> {
+        if let Contents::Cached(cached) = &self.0 {
+            *self = UnloadedModel::uncached(cached.path(), options)?;
+        }
+        Ok(match &self.0 {
+            Contents::Plan { file, .. } => PlanOrModel::Plan(&file.plan),
+            Contents::Model { model, .. } => PlanOrModel::Model(model),
+            Contents::Cached(_) => unreachable!("its graph was built above"),
+        })
+    }
+
+    /// Returns the plan with all weights in memory. Compiles a model at the first call, unless the
+    /// plan is cached.
     ///
     /// # Errors
     /// When the model cannot be compiled.
     pub fn resident_plan(&mut self, options: &LoadOptions) -> Result<&Plan<Kernel>, Error> {
+        if let Contents::Cached(cached) = &mut self.0
+            && cached.resident_plan().is_none()
+        {
+            *self = UnloadedModel::uncached(cached.path(), options)?;
+        }
         match &mut self.0 {
             Contents::Plan { file, .. } => Ok(&file.plan),
-            Contents::Model { model, resident } => {
+            Contents::Cached(cached) => Ok(cached.resident_plan().unwrap_or_else(|| unreachable!("it was read above"))),
+            Contents::Model { model, resident, .. } => {
                 let plan = match resident.take() {
                     Some(plan) => plan,
                     None => Box::new(ResidentPlan::new(model, &compile_options(options))?),
@@ -121,9 +157,19 @@ impl UnloadedModel {
                 let model = LoadedModel::of_plan_file(*file, &folder, options)?;
                 Ok(LoadedModel { replaced, ..model })
             }
-            Contents::Model { mut model, resident } => {
+            Contents::Cached(cached) => {
+                let path = cached.path().to_owned();
+                match cached.load(options)? {
+                    Some(compiled) => {
+                        let vocabulary = decode_tokenizer(&compiled.file.plan.tokenizer)?;
+                        compiled.load(vocabulary, options)
+                    }
+                    None => UnloadedModel::uncached(&path, options)?.load(options),
+                }
+            }
+            Contents::Model { mut model, resident, cache } => {
                 let resident = resident.map(|resident| *resident);
-                let compiled = CompiledModel::of(&model, resident, options)?;
+                let compiled = CompiledModel::of(&model, resident, cache.as_ref(), options)?;
                 let vocabulary = std::mem::take(&mut model.vocabulary);
                 // The model is freed before its plan is loaded, which measures the memory in use.
                 drop(model);
@@ -147,7 +193,7 @@ impl LoadedModel {
     /// # Errors
     /// When the model cannot be compiled, or this machine cannot run the plan.
     pub fn of_model(model: &Model, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        CompiledModel::of(model, None, options)?.load(model.vocabulary.clone(), options)
+        CompiledModel::of(model, None, None, options)?.load(model.vocabulary.clone(), options)
     }
 }
 
@@ -171,26 +217,35 @@ fn check_plan_options(path: &Path, options: &LoadOptions) -> Result<(), Error> {
 }
 
 /// Returns the options of compiling a model for a run.
-fn compile_options(options: &LoadOptions) -> compile::Options {
+pub(super) fn compile_options(options: &LoadOptions) -> compile::Options {
     let LoadOptions { compile: wanted, run, .. } = options;
     let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
     compile::Options { predict_extra, ..wanted.clone() }
 }
 
 /// Plan of a model, with facts about its compilation.
-struct CompiledModel {
-    file: PlanFile,
-    memory: Option<u64>,
-    replaced: Vec<String>,
-    tuned: Option<(usize, PathBuf)>,
+pub(super) struct CompiledModel {
+    pub(super) file: PlanFile,
+    pub(super) memory: Option<u64>,
+    pub(super) replaced: Vec<String>,
+    pub(super) tuned: Option<(usize, PathBuf)>,
 }
 
 impl CompiledModel {
     /// Compiles a model to be loaded. `resident` is its plan with all weights in memory, if that
-    /// was compiled.
-    fn of(model: &Model, resident: Option<ResidentPlan>, options: &LoadOptions) -> Result<CompiledModel, Error> {
+    /// was compiled. `cache` gets the plans.
+    fn of(
+        model: &Model,
+        resident: Option<ResidentPlan>,
+        cache: Option<&ModelCache>,
+        options: &LoadOptions,
+    ) -> Result<CompiledModel, Error> {
         let begin = Instant::now();
-        let (compiled, memory) = compile_for(model, resident, &compile_options(options), &options.run)?;
+        let wanted = compile_options(options);
+        let (compiled, memory) = match cache {
+            Some(cache) => cache.compile(model, resident, &wanted, &options.run)?,
+            None => compile_for(model, resident, &wanted, &options.run)?,
+        };
         options.run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
         let Compiled { plan, replaced, tuned, .. } = compiled;
         let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(plan) };
