@@ -8,13 +8,16 @@ use std::thread::available_parallelism;
 use ixc_compile::machine::features::{Feature, TargetState, cpu_name, features, targets};
 use ixc_compile::machine::system::{Memory, Probe, executable_memory, huge_pages, io_uring, memory};
 use ixc_generate::drive::{self, DriveMeasurement};
+use ixc_generate::plan_cache::{CachedPlan, PlanCache};
 use ixc_measure::roofline::Roofline;
 use ixc_targets::Target;
 use ixc_targets::cpu::{Caches, caches};
 use ixc_workbench::kernels::roofline;
 use serde_json::{Value as Json, json};
 
+use super::cache::{facts as cache_facts, size_text};
 use super::output::{self, Bytes, Printable, counted};
+use super::plan_cache::CacheFolder;
 use super::ranges::Ranges;
 use super::settings::arguments::current;
 use super::settings::report::SettingsReport;
@@ -39,6 +42,8 @@ pub struct Args {
     /// file is read. Later runs stream with the best number of reads in flight.
     #[arg(long, value_name = "PATH")]
     drive: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheFolder,
 }
 
 impl Args {
@@ -79,6 +84,8 @@ struct Machine {
     huge_pages: Option<String>,
     io_uring: Probe,
     executable_memory: Probe,
+    /// Cache of compiled plans, and its plans.
+    plans: Option<(PlanCache, Vec<CachedPlan>)>,
 }
 
 impl Machine {
@@ -104,6 +111,8 @@ impl Machine {
             huge_pages: huge_pages(),
             io_uring: io_uring(),
             executable_memory: executable_memory(),
+            // A folder that cannot be read has no plans; runs then log the reason.
+            plans: args.cache.find().map(|cache| (cache.clone(), cache.list().unwrap_or_default())),
         })
     }
 
@@ -123,6 +132,7 @@ impl Machine {
             "io_uring": self.io_uring,
             "executable_memory": self.executable_memory,
             "drive": self.drive.as_ref().map(drive_facts),
+            "plan_cache": self.plans.as_ref().map(|(cache, plans)| cache_facts(cache, plans)),
         })
     }
 
@@ -182,7 +192,13 @@ impl Machine {
         if !self.executable_memory.available {
             writeln!(out, "           compiled plans cannot run; `ixc logits --engine interpreter` can")?;
         }
-        Ok(())
+        match &self.plans {
+            Some((cache, plans)) => {
+                writeln!(out, "plan cache {}", size_text(cache, plans))?;
+                writeln!(out, "           {}", Printable(&cache.folder().display().to_string()))
+            }
+            None => writeln!(out, "plan cache off: neither XDG_CACHE_HOME nor HOME is set"),
+        }
     }
 }
 

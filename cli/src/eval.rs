@@ -22,6 +22,7 @@ use super::force::{Force, reads};
 use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::model_name::ModelName;
 use super::output::{Line, Rate, Unit, Watch, counted, json, note};
+use super::plan_cache::PlanCacheChoice;
 use super::tokenize::read;
 
 /// Scores a model on a text by perplexity. --against also measures how far its predictions are from
@@ -72,6 +73,8 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     streaming: StreamingChoice,
+    #[command(flatten)]
+    plan_cache: PlanCacheChoice,
     /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
     /// slower.
     #[arg(long)]
@@ -118,6 +121,7 @@ impl Args {
                 gauge: Some(Arc::clone(gauge)),
                 ..streaming.run
             },
+            plan_cache: self.plan_cache.cache(),
             ..streaming
         })
     }

@@ -43,7 +43,19 @@ const GROUPS: [Group; 9] = [
     Group {
         heading: "Model",
         common: &["threads", "ctx"],
-        rest: &["model", "target", "pin", "mlock", "no-pack", "no-check", "emulate", "weights"],
+        rest: &[
+            "model",
+            "target",
+            "pin",
+            "mlock",
+            "no-pack",
+            "no-check",
+            "emulate",
+            "weights",
+            "no-cache",
+            "cache-dir",
+            "cache-limit",
+        ],
     },
     Group {
         heading: "Text",

@@ -10,6 +10,7 @@ mod access;
 mod answer;
 mod batch;
 mod bench;
+mod cache;
 mod compile;
 mod completions;
 mod converse;
@@ -49,6 +50,7 @@ mod overrides;
 mod passes;
 mod perf;
 mod plan;
+mod plan_cache;
 mod prefetch;
 mod printable;
 mod program;
@@ -139,6 +141,7 @@ pub(crate) enum Command {
     Detokenize(tokenize::DecodeArgs),
     Bench(bench::Args),
     Plan(plan::Args),
+    Cache(cache::Args),
     Kernel(kernel::Args),
     Simulate(simulate::Args),
     Doctor(doctor::Args),
@@ -159,7 +162,7 @@ const OTHER_COMMANDS: [(&[&str], &str); 4] = [
     ),
     (
         &["list", "ls", "ps", "rm"],
-        "ixc keeps no models: MODEL is a file wherever it is; `ixc inspect MODEL` shows what is in one",
+        "ixc keeps no models: MODEL is a file wherever it is; `ixc inspect MODEL` shows what is in one, and `ixc cache ls` the compiled plans",
     ),
 ];
 
@@ -300,6 +303,7 @@ impl Command {
             Command::Detokenize(args) => args.run(out),
             Command::Bench(args) => args.run(out),
             Command::Plan(args) => args.run(out),
+            Command::Cache(args) => args.run(out),
             Command::Kernel(args) => args.run(out),
             Command::Simulate(args) => args.run(out),
             Command::Doctor(args) => args.run(out),

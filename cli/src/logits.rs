@@ -14,6 +14,7 @@ use ixc_runtime::gauge::Gauge;
 use super::force::{Force, reads};
 use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::output::Watch;
+use super::plan_cache::PlanCacheChoice;
 use super::tokens::TokenList;
 use super::{BadInput, Usage};
 
@@ -41,6 +42,8 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     streaming: StreamingChoice,
+    #[command(flatten)]
+    plan_cache: PlanCacheChoice,
     /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
     /// slower.
     #[arg(long, conflicts_with = "engine")]
@@ -95,6 +98,7 @@ impl Args {
                         ..streaming.run
                     },
                     model_file: self.model.file().map(Path::to_owned),
+                    plan_cache: self.plan_cache.cache(),
                     ..streaming
                 };
                 let mut model = LoadedModel::open(self.model.path(), &options)?;

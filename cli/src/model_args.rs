@@ -19,6 +19,7 @@ use super::output::note;
 use super::overrides::{ChangeChoice, OverrideCheck};
 use super::passes::PassChoice;
 use super::perf::PerfChoice;
+use super::plan_cache::PlanCacheChoice;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
@@ -306,13 +307,13 @@ impl StreamingChoice {
             queue_depth: self.experts.queue.depth(),
             longest_context: None,
             model_file: None,
+            plan_cache: None,
         })
     }
 }
 
 /// Threads, context, target and memory of a command that generates text.
 #[derive(Debug, clap::Args)]
-            plan_cache: None,
 pub struct RunChoice {
     /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N")]
@@ -334,6 +335,8 @@ pub struct RunChoice {
     no_check: bool,
     #[command(flatten)]
     perf: PerfChoice,
+    #[command(flatten)]
+    plan_cache: PlanCacheChoice,
     #[command(flatten)]
     pub streaming: StreamingChoice,
 }
@@ -362,6 +365,7 @@ impl RunChoice {
                 ..streaming.run
             },
             model_file: model.file().map(Path::to_owned),
+            plan_cache: self.plan_cache.cache(),
             ..streaming
         })
     }

@@ -209,6 +209,7 @@ impl SpeculationChoice {
             compile: compile.clone(),
             run: engine::Options { context, ..run.clone() },
             nextn,
+            plan_cache: like.plan_cache.clone(),
             ..LoadOptions::default()
         };
         // The context of the large model, or the small model's own if that is shorter.

@@ -25,6 +25,7 @@ fn every_json_output_names_its_schema() {
         (&["bench", "-p", "4", "-n", "0", "-r", "1", "--json"], "ixc.bench.v1"),
         (&["doctor", "--no-bandwidth", "--json"], "ixc.doctor.v1"),
         (&["plan", "--json"], "ixc.plan.v1"),
+        (&["cache", "ls", "--json"], "ixc.cache.v1"),
         (&["simulate", "--json"], "ixc.simulate.v1"),
         (&["simulate", "-p", "The", "-n", "1", "--json"], "ixc.simulate.v1"),
         (&["kernel", "list", "--json"], "ixc.kernel-list.v1"),

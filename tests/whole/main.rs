@@ -57,6 +57,7 @@ mod origins;
 mod outputs;
 mod page;
 mod pass_runs;
+mod plan_cache;
 mod profiles;
 mod prompting;
 mod quantise;

@@ -31,7 +31,11 @@ impl Home {
     /// Returns a command of this user.
     fn ixc(&self, arguments: &[&str]) -> Command {
         let mut command = ixc(arguments);
-        command.env_remove("IXC_CONFIG").env("XDG_CONFIG_HOME", &self.folder).env("XDG_CACHE_HOME", &self.folder);
+        command
+            .env_remove("IXC_CONFIG")
+            .env_remove("IXC_NO_CACHE")
+            .env("XDG_CONFIG_HOME", &self.folder)
+            .env("XDG_CACHE_HOME", &self.folder);
         command
     }
 

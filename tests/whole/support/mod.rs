@@ -34,6 +34,8 @@ pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         command.env_remove(name);
     }
     command.env("IXC_CONFIG", "none");
+    // Plans in the user's cache folder would hide errors of compiling.
+    command.env("IXC_NO_CACHE", "true");
     command
 }
 
