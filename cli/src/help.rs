@@ -45,6 +45,7 @@ const GROUPS: [Group; 9] = [
         common: &["threads", "ctx"],
         rest: &[
             "model",
+            "download",
             "target",
             "pin",
             "mlock",

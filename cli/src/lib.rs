@@ -16,6 +16,7 @@ mod completions;
 mod converse;
 mod divergence;
 mod doctor;
+mod download;
 mod drawing;
 mod dump;
 mod embed;
@@ -154,7 +155,7 @@ const OTHER_COMMANDS: [(&[&str], &str); 4] = [
     (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
     (
         &["pull", "download", "push"],
-        "ixc downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` fetches a model",
+        "`hf download ORG/NAME --include \"*.gguf\"` fetches a model, and so does `ixc run -hf ORG/NAME:QUANT --download`",
     ),
     (
         &["chat", "cli", "generate"],
@@ -200,7 +201,8 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
         command = command.term_width(columns.min(help::WIDEST));
     }
     let arguments = own_spelling(arguments)?;
-    let settings = settings::arguments::add(&command, arguments).map_err(|error| match error {
+    let (settings, missing) = model_name::with_missing(|| settings::arguments::add(&command, arguments));
+    let settings = settings.map_err(|error| match error {
         ParseError::CommandLine(error) => ParseError::CommandLine(advised(error)),
         other => other,
     })?;
@@ -208,11 +210,24 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
     let colours = colours_of(&settings.arguments);
     output::set_colours(colours);
     let mut command = command.color(colours.choice());
+    if !missing.is_empty() {
+        let (found, _) = model_name::with_missing(|| command.try_get_matches_from_mut(&settings.arguments));
+        if found.is_ok_and(|found| asks_download(&found)) {
+            missing.iter().try_for_each(|name| download::fetch(name)).map_err(ParseError::Settings)?;
+        }
+    }
+    // From here on, a model that is in no cache is an error.
     let matches = command.try_get_matches_from_mut(&settings.arguments);
     let cli = matches.and_then(|mut found| Cli::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command)));
     let cli = cli.map_err(|error| settings.explain(advised(error)));
     settings::arguments::set_current(settings);
     Ok(cli?)
+}
+
+/// Whether a command may download its model.
+fn asks_download(found: &clap::ArgMatches) -> bool {
+    let asks = |found: &clap::ArgMatches| found.try_get_one("download").ok().flatten().is_some_and(|asks: &bool| *asks);
+    asks(found) || found.subcommand().is_some_and(|(_, inner)| asks_download(inner))
 }
 
 /// Returns clap's error with better suggestions.

@@ -14,6 +14,7 @@ use ixc_runtime::streaming::store::Config;
 use ixc_targets::{CoreCaches, Target};
 
 use super::Usage;
+use super::download::DownloadChoice;
 use super::model_name::ModelName;
 use super::output::note;
 use super::overrides::{ChangeChoice, OverrideCheck};
@@ -33,6 +34,8 @@ pub struct ModelArgument {
     /// Same as MODEL, in llama.cpp's spelling.
     #[arg(short, long = "model", value_name = "MODEL", value_parser = ModelName::parser(), conflicts_with = "model", hide = true)]
     model_option: Option<ModelName>,
+    #[command(flatten)]
+    _download: DownloadChoice,
 }
 
 impl ModelArgument {
@@ -85,6 +88,8 @@ pub struct ModelChoice {
     /// model to run.
     #[arg(short, long = "model", value_name = "FILE", value_parser = ModelName::parser())]
     model_file: Option<ModelName>,
+    #[command(flatten)]
+    _download: DownloadChoice,
 }
 
 impl ModelChoice {

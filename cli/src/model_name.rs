@@ -4,11 +4,13 @@
 //! a file of that name, write `./demo`. `ORG/NAME`, `ORG/NAME:QUANT` and llama.cpp's `-hf ORG/NAME`
 //! are models in the cache of Hugging Face's tools.
 //!
-//! This program downloads nothing. If a model is not in the cache, or is in another registry, the
-//! error shows a command that fetches it.
+//! This program contacts no host. With `--download`, another program fetches a model that is in no
+//! cache ([`download`](super::download)). Otherwise, and for other registries, the error shows a
+//! command that fetches it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ixc_compile::hub::Caches;
@@ -39,7 +41,8 @@ impl ModelName {
         OsStringValueParser::new().try_map(|name: OsString| ModelName::parse(&name))
     }
 
-    /// Parses a name; the error is a text.
+    /// Parses a name; the error is a text. During [`with_missing`], a name of a Hugging Face model
+    /// that is in no cache becomes a path.
     ///
     /// # Errors
     /// If the name belongs to a registry and no such model is in a cache.
@@ -54,11 +57,116 @@ impl ModelName {
         if let Some(found) = name.to_str().and_then(cached_file) {
             return Ok(ModelName::Path(found));
         }
-        match name.to_str().and_then(download_advice) {
+        let text = name.to_str().unwrap_or_default();
+        if HubModel::of(text).is_some()
+            && let Some(missing) = &mut *missing()
+        {
+            missing.push(text.to_owned());
+            return Ok(ModelName::Path(path.to_owned()));
+        }
+        match download_advice(text) {
             Some(advice) => Err(advice),
             None => Ok(ModelName::Path(path.to_owned())),
         }
     }
+}
+
+/// Names of Hugging Face models that are in no cache; `None` refuses such names.
+static MISSING: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+fn missing() -> std::sync::MutexGuard<'static, Option<Vec<String>>> {
+    MISSING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `parse`, which parses a command line. Accepts Hugging Face models that are in no cache,
+/// and returns their names.
+pub fn with_missing<T>(parse: impl FnOnce() -> T) -> (T, Vec<String>) {
+    *missing() = Some(Vec::new());
+    let parsed = parse();
+    let mut names = missing().take().unwrap_or_default();
+    // The command line is parsed more than once.
+    names.sort_unstable();
+    names.dedup();
+    (parsed, names)
+}
+
+/// Hugging Face model by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubModel {
+    /// The repository, `ORG/NAME`.
+    pub repository: String,
+    /// Files of the model in it.
+    pub files: HubFiles,
+}
+
+/// Files of a model in a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HubFiles {
+    /// A file.
+    File(String),
+    /// The GGUF files of a quantisation.
+    Quantisation(String),
+    /// A GGUF file or a folder of safetensors.
+    Any,
+}
+
+impl HubModel {
+    /// Returns the model of a name; `None` if the name is a path or of another registry.
+    pub fn of(name: &str) -> Option<HubModel> {
+        let name = match on_hub(name) {
+            Some(name) => name,
+            None if is_path(name) || name.contains("://") || name.contains(char::is_whitespace) => return None,
+            None => match name.split('/').collect::<Vec<_>>()[..] {
+                // An existing folder means that the name is a path.
+                [organisation, repository] if !repository.is_empty() && !Path::new(organisation).exists() => name,
+                _ => return None,
+            },
+        };
+        let name = name.trim_end_matches('/');
+        let words: Vec<&str> = name.splitn(5, '/').collect();
+        let (repository, files) = match (words.as_slice(), name.split_once(':')) {
+            ([organisation, repository, "resolve" | "blob", _, file], _) => {
+                let file = file.split('?').next().unwrap_or_default();
+                (format!("{organisation}/{repository}"), HubFiles::File(file.to_owned()))
+            }
+            ([organisation, repository, _, ..], _) => (format!("{organisation}/{repository}"), HubFiles::Any),
+            (_, Some((repository, quant))) => (repository.to_owned(), HubFiles::Quantisation(quant.to_owned())),
+            (_, None) => (name.to_owned(), HubFiles::Any),
+        };
+        Some(HubModel { repository, files })
+    }
+
+    /// Returns advice on fetching the model.
+    fn advice(&self) -> String {
+        let repository = &self.repository;
+        let files = match &self.files {
+            HubFiles::File(file) => {
+                return format!(
+                    "it is not in a cache here, and ixc downloads nothing without --download: `hf download {repository} {file}` fetches it"
+                );
+            }
+            HubFiles::Quantisation(quant) => format!("*{quant}*.gguf"),
+            HubFiles::Any => "*.gguf".to_owned(),
+        };
+        let there = Caches::of_environment().files(repository);
+        if !there.is_empty() {
+            return format!(
+                "the cache here has other files of this repository ({}), and ixc downloads nothing without --download: \
+                 `hf download {repository} --include \"{files}\"` fetches it",
+                there.join(", ")
+            );
+        }
+        format!(
+            "it is not in a cache here, and ixc downloads nothing without --download: `hf download {repository} --include \"{files}\"` fetches it \
+             (`hf download {repository}` as safetensors)"
+        )
+    }
+}
+
+/// Whether a name looks like the path of a file.
+fn is_path(name: &str) -> bool {
+    let is_file = [".gguf", ".ixp", ".json"].iter().any(|end| name.ends_with(end));
+    is_file || name.starts_with(['/', '.', '~'])
 }
 
 /// Prefixes of a Hugging Face name.
@@ -70,7 +178,7 @@ fn on_hub(name: &str) -> Option<&str> {
 }
 
 /// Returns the cached Hugging Face model of this name, if there is one.
-fn cached_file(name: &str) -> Option<PathBuf> {
+pub fn cached_file(name: &str) -> Option<PathBuf> {
     let named = on_hub(name);
     if named.is_none() && (name.starts_with(['/', '.', '~']) || name.contains(char::is_whitespace)) {
         return None;
@@ -94,14 +202,13 @@ fn cached_file(name: &str) -> Option<PathBuf> {
 /// Returns advice on fetching a model with a registry's name; `None` if the name is an ordinary
 /// path.
 fn download_advice(name: &str) -> Option<String> {
-    if let Some(rest) = on_hub(name) {
-        return Some(hub_advice(rest));
+    if let Some(model) = HubModel::of(name) {
+        return Some(model.advice());
     }
     if name.starts_with("https://") || name.starts_with("http://") {
         return Some(format!("ixc downloads nothing; `curl -LO {name}` fetches it, then give the file"));
     }
-    let is_file = [".gguf", ".ixp", ".json"].iter().any(|end| name.ends_with(end));
-    if is_file || name.starts_with(['/', '.', '~']) {
+    if is_path(name) {
         return None;
     }
     if name.contains(char::is_whitespace) {
@@ -109,10 +216,6 @@ fn download_advice(name: &str) -> Option<String> {
         return (!name.contains('/')).then(|| advice.to_owned());
     }
     match name.split('/').collect::<Vec<_>>()[..] {
-        // An existing folder means that the name is a path.
-        [organisation, repository] if !repository.is_empty() && !Path::new(organisation).exists() => {
-            Some(hub_advice(name))
-        }
         [one] if one.split_once(':').is_some_and(|(model, tag)| !model.is_empty() && !tag.is_empty()) => Some(
             "no such file, and ixc has no registry and downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` \
                   fetches a model from Hugging Face, then give the file"
@@ -120,35 +223,6 @@ fn download_advice(name: &str) -> Option<String> {
         ),
         _ => None,
     }
-}
-
-/// Returns advice on fetching a Hugging Face model: `ORG/NAME`, `ORG/NAME:QUANT` for some of its
-/// files, or the path of one file, `ORG/NAME/resolve/REVISION/FILE`.
-fn hub_advice(name: &str) -> String {
-    let name = name.trim_end_matches('/');
-    let words: Vec<&str> = name.splitn(5, '/').collect();
-    let (repository, files) = match (words.as_slice(), name.split_once(':')) {
-        ([organisation, repository, "resolve" | "blob", _, file], _) => {
-            let file = file.split('?').next().unwrap_or_default();
-            return format!(
-                "it is not in a cache here, and ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it"
-            );
-        }
-        ([organisation, repository, _, ..], _) => (format!("{organisation}/{repository}"), "*.gguf".to_owned()),
-        (_, Some((repository, quant))) => (repository.to_owned(), format!("*{quant}*.gguf")),
-        (_, None) => (name.to_owned(), "*.gguf".to_owned()),
-    };
-    let there = Caches::of_environment().files(&repository);
-    if !there.is_empty() {
-        return format!(
-            "the cache here has other files of this repository ({}), and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it",
-            there.join(", ")
-        );
-    }
-    format!(
-        "it is not in a cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it \
-         (`hf download {repository}` as safetensors)"
-    )
 }
 
 /// Options of llama.cpp that name a Hugging Face model. clap would read `-hf` as `-h`, and print

@@ -20,8 +20,10 @@ use ixc_files::read_text;
 const MAX_REFERENCE: u64 = 256;
 /// Max number of files in a folder.
 const MAX_FILES: usize = 4096;
+/// Quantisation of a model whose name has none.
+pub const DEFAULT_QUANTISATION: &str = "Q4_K_M";
 /// Default quantisations, in order of preference.
-const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
+const PREFERRED: [&str; 2] = [DEFAULT_QUANTISATION, "Q8_0"];
 /// Prefixes of GGUF files that are not language models.
 const OTHER_FILES: [&str; 3] = ["mmproj", "mtp-", "imatrix"];
 

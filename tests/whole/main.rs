@@ -21,6 +21,7 @@ mod dataflow;
 mod deferral;
 mod demo;
 mod documentation;
+mod download;
 mod drawings;
 mod editors;
 mod embeddings;
