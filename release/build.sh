@@ -1,24 +1,31 @@
 #!/usr/bin/env bash
 # Fills dist/ with the files of a release. Two runs at one commit give the same bytes.
 #
-# usage: release/build.sh [--gnu FILE] [--static FILE] [--binary FILE] [--out DIR]
+# usage: release/build.sh [--gnu FILE] [--static FILE] [--library DIR] [--wheel FILE] [--out DIR]
+#        release/build.sh --binary FILE [--out DIR]
 #
-# --gnu and --static take programs that are already built. --binary takes one program for both, to
-# try the packaging. Otherwise cargo builds them:
+# The first four options take built files. --binary takes one program for both kinds, and leaves out
+# the C library and the wheel, to try the packaging. Otherwise cargo builds:
 #
-#   gnu      for glibc 2.17 and later; needs `cargo install cargo-zigbuild`, `pip install ziglang`
-#   static   without shared libraries, for any Linux
+#   gnu      the program for glibc 2.17 and later
+#   library  the C library for glibc 2.17 and later: libixc_capi.so and libixc_capi.a
+#   wheel    the Python package for glibc 2.17 and later
+#   static   the program without shared libraries, for any Linux
+#
+# The first three need `pip install -r release/requirements.txt`.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 
-gnu='' static='' out=$root/dist
+gnu='' static='' library='' wheel='' is_trial='' out=$root/dist
 while [ $# -gt 0 ]; do
   [ $# -gt 1 ] || { echo "$1: the value is missing" >&2; exit 2; }
   case $1 in
     --gnu) gnu=$2 ;;
     --static) static=$2 ;;
-    --binary) gnu=$2 static=$2 ;;
+    --library) library=$2 ;;
+    --wheel) wheel=$2 ;;
+    --binary) gnu=$2 static=$2 is_trial=yes ;;
     --out) out=$2 ;;
     *) echo "unknown option $1; see the head of release/build.sh" >&2; exit 2 ;;
   esac
@@ -35,17 +42,37 @@ target=${CARGO_TARGET_DIR:-$root/target}
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 # Paths of this machine would otherwise be in messages and line tables.
 portable="-C target-cpu=x86-64-v2 --remap-path-prefix=$root=/ixc --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$target=/target"
-
 # `--target` keeps these flags from build scripts and procedural macros, which cannot be static.
-if [ -z "$static" ]; then
-  RUSTFLAGS="$portable -C target-feature=+crt-static" CARGO_TARGET_DIR=$target/release-static \
-    cargo build --release --locked --package ixc --bin ixc --target x86_64-unknown-linux-gnu
-  static=$target/release-static/x86_64-unknown-linux-gnu/release/ixc
-fi
+triple=x86_64-unknown-linux-gnu
+old_glibc=$triple.2.17
+uses_zig=''
+
 if [ -z "$gnu" ]; then
   RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
-    cargo zigbuild --release --locked --package ixc --bin ixc --target x86_64-unknown-linux-gnu.2.17
-  gnu=$target/release-gnu/x86_64-unknown-linux-gnu/release/ixc
+    cargo zigbuild --release --locked --package ixc --bin ixc --target "$old_glibc"
+  gnu=$target/release-gnu/$triple/release/ixc uses_zig=yes
 fi
-PYTHONDONTWRITEBYTECODE=1 python3 release/pack --root "$root" --gnu "$gnu" --static "$static" --out "$out" \
-  --commit "$commit" --time "$SOURCE_DATE_EPOCH"
+if [ -z "$library$is_trial" ]; then
+  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
+    cargo zigbuild --release --locked --package ixc-capi --target "$old_glibc"
+  library=$target/release-gnu/$triple/release uses_zig=yes
+fi
+if [ -z "$wheel$is_trial" ]; then
+  rm -rf "$target/release-wheel"
+  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
+    python/wheel "$target/release-wheel" --zig --target "$triple"
+  wheel=$(echo "$target"/release-wheel/*.whl) uses_zig=yes
+fi
+if [ -z "$static" ]; then
+  RUSTFLAGS="$portable -C target-feature=+crt-static" CARGO_TARGET_DIR=$target/release-static \
+    cargo build --release --locked --package ixc --bin ixc --target "$triple"
+  static=$target/release-static/$triple/release/ixc
+fi
+more=()
+[ -n "$is_trial" ] || more=(--library "$library" --wheel "$wheel")
+if [ -n "$uses_zig" ]; then
+  # Each prints its name and version.
+  more+=(--tool "$(maturin --version)" --tool "$(cargo-zigbuild --version)" --tool "zig $(python3 -m ziglang version)")
+fi
+PYTHONDONTWRITEBYTECODE=1 python3 release/pack --root "$root" --gnu "$gnu" --static "$static" "${more[@]}" \
+  --out "$out" --commit "$commit" --time "$SOURCE_DATE_EPOCH"

@@ -1,6 +1,7 @@
 """Packs programs and texts into the files of a release. `release/build.sh` runs it.
 
 usage: python3 release/pack --root DIR --gnu FILE --static FILE --out DIR --commit HASH --time SECONDS
+                            [--library DIR --wheel FILE] [--tool "NAME VERSION"]...
 """
 
 import argparse
@@ -11,15 +12,18 @@ import re
 import subprocess
 import tempfile
 import tomllib
+import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
 
 import provenance
 import sbom
-from archive import Entry, compressed, deb, image, tar, text
+from archive import LINK, Entry, compressed, deb, image, tar, text
 from dashboard import dashboard
 
 PROGRAM = "ixc"
+# Other crates of a release: the C library and the extension module of the wheel.
+LIBRARIES = ("ixc-capi", "ixc-python")
 TARGET = "x86_64-unknown-linux"
 # User of the container, as in other images without a user database.
 USER = "65532:65532"
@@ -77,6 +81,29 @@ def portable(release: Release, program: bytes, texts: Texts) -> dict[str, Entry]
     shells = {SHELLS[shell].removeprefix("usr/"): Entry(content) for shell, content in texts.completions.items()}
     pages = {f"share/man/man1/{name}": Entry(page) for name, page in texts.pages.items()}
     return {"bin/ixc": Entry(program, 0o755), **kept, **shells, **pages}
+
+
+def library(release: Release, folder: Path) -> dict[str, Entry]:
+    """Returns the contents of the archive of the C library, which works in any folder."""
+    header = release.read("capi/include/ixc.h")
+    abi = re.search(rb"^#define IXC_ABI_VERSION (\d+)$", header, flags=re.MULTILINE)[1].decode()
+    kept = {name: Entry(release.read(name)) for name in ("LICENSE-APACHE", "LICENSE-MIT")}
+    return {
+        "include/ixc.h": Entry(header),
+        f"lib/libixc.so.{abi}": Entry(folder.joinpath("libixc_capi.so").read_bytes(), 0o755),
+        "lib/libixc.so": Entry(f"libixc.so.{abi}".encode(), LINK),
+        "lib/libixc.a": Entry(folder.joinpath("libixc_capi.a").read_bytes()),
+        # pkg-config computes the prefix from the place of the file.
+        "lib/pkgconfig/ixc.pc": Entry(release.read("capi/ixc.pc.in", PREFIX="${pcfiledir}/../..")),
+        "share/doc/ixc/c-api.md": Entry(release.read("docs/c-api.md")),
+        **kept,
+    }
+
+
+def extension(wheel: Path) -> bytes:
+    """Returns the extension module of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read("ixc/_ixc.abi3.so")
 
 
 def package(release: Release, program: bytes, texts: Texts) -> bytes:
@@ -151,6 +178,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--commit", required=True)
     parser.add_argument("--time", type=int, required=True)
+    parser.add_argument("--library", type=Path)
+    parser.add_argument("--wheel", type=Path)
+    parser.add_argument("--tool", action="append", default=[])
     given = parser.parse_args()
     release = Release(given.root, given.commit, given.time)
     version, programs = release.version, {"gnu": given.gnu.read_bytes(), "static": given.static.read_bytes()}
@@ -170,10 +200,19 @@ def main() -> None:
     name = f"{PROGRAM}-{version}-deploy"
     files[f"{name}.tar.gz"] = compressed(tar(deployment(release), release.time, f"{name}/"))
     files["install.sh"] = release.read("release/install.sh")
+    if given.library:
+        name = f"lib{PROGRAM}-{version}-{TARGET}-gnu"
+        files[f"{name}.tar.gz"] = compressed(tar(library(release, given.library), release.time, f"{name}/"))
+        for kind in ("so", "a"):
+            programs[f"C library ({kind})"] = given.library.joinpath(f"libixc_capi.{kind}").read_bytes()
+    if given.wheel:
+        files[given.wheel.name] = given.wheel.read_bytes()
+        programs["Python extension module"] = extension(given.wheel)
     lock = release.read("Cargo.lock")
     sums = sbom.checksums(tomllib.loads(lock.decode()))
-    files[f"{PROGRAM}-{version}.cdx.json"] = text(sbom.bill(release.metadata, sums, PROGRAM, release.created))
-    tools = {"python": platform.python_version()}
+    bill = sbom.bill(release.metadata, sums, PROGRAM, LIBRARIES, release.created)
+    files[f"{PROGRAM}-{version}.cdx.json"] = text(bill)
+    tools = {"python": platform.python_version(), **dict(tool.split(" ", 1) for tool in given.tool)}
     for tool in ("rustc", "cargo"):
         tools[tool] = output(tool, "--version", cwd=release.root).decode().strip()
     made = provenance.statement(files, version, release.commit, lock, programs, tools, release.created)

@@ -12,9 +12,13 @@ import tarfile
 from dataclasses import dataclass
 
 
+# Mode of a symbolic link.
+LINK = 0o120777
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A file, or a folder if `data` is None."""
+    """A file, or a folder if `data` is None, or a link to the path in `data` with the mode `LINK`."""
 
     data: bytes | None
     mode: int = 0o644
@@ -22,7 +26,8 @@ class Entry:
 
 def compressed(data: bytes) -> bytes:
     """Returns gzip data without a name and a time."""
-    return gzip.compress(data, compresslevel=9, mtime=0)
+    # Level 9 takes 2.5 times as long, for 0.4 % fewer bytes of a program.
+    return gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def tar(entries: dict[str, Entry], time: int, prefix: str = "") -> bytes:
@@ -36,6 +41,9 @@ def tar(entries: dict[str, Entry], time: int, prefix: str = "") -> bytes:
             info.mtime, info.mode, info.uname, info.gname = time, entry.mode, "root", "root"
             if entry.data is None:
                 info.type = tarfile.DIRTYPE
+                archive.addfile(info)
+            elif entry.mode == LINK:
+                info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.data.decode(), 0o777
                 archive.addfile(info)
             else:
                 info.size = len(entry.data)

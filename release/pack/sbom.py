@@ -1,18 +1,27 @@
 """A bill of materials in the form of CycloneDX 1.6, from `cargo metadata` and `Cargo.lock`."""
 
 import uuid
+from collections.abc import Iterable
 
 
-def bill(metadata: dict, checksums: dict[tuple[str, str], str], program: str, created: str) -> dict:
-    """Returns the crates in `program`, with licences, checksums and dependencies.
+def bill(
+    metadata: dict,
+    checksums: dict[tuple[str, str], str],
+    program: str,
+    libraries: Iterable[str],
+    created: str,
+) -> dict:
+    """Returns the crates in `program` and `libraries`, with licences, checksums and dependencies.
 
     Crates that only a build needs have the scope `excluded`; crates that only tests need are absent.
     """
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    root = next(package["id"] for package in packages.values() if package["name"] == program and not package["source"])
-    linked = reached(root, nodes, {None})
-    built = reached(root, nodes, {None, "build"})
+    ours = {package["name"]: package["id"] for package in packages.values() if not package["source"]}
+    root = ours[program]
+    roots = {root, *(ours[library] for library in libraries)}
+    linked = reached(roots, nodes, {None})
+    built = reached(roots, nodes, {None, "build"})
     order = sorted(built, key=lambda id: (packages[id]["name"], packages[id]["version"]))
     components = [component(packages[id], checksums, id in linked) for id in order if id != root]
     dependencies = [
@@ -46,9 +55,9 @@ def checksums(lock: dict) -> dict[tuple[str, str], str]:
     return {(package["name"], package["version"]): package["checksum"] for package in listed if "checksum" in package}
 
 
-def reached(root: str, nodes: dict, kinds: set) -> set[str]:
-    """Returns `root` and all packages that it needs, by dependencies of these kinds."""
-    found, open_ids = {root}, [root]
+def reached(roots: set[str], nodes: dict, kinds: set) -> set[str]:
+    """Returns `roots` and all packages that they need, by dependencies of these kinds."""
+    found, open_ids = set(roots), list(roots)
     while open_ids:
         for other in needed(nodes[open_ids.pop()], kinds):
             if other not in found:
