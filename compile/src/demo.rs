@@ -16,7 +16,8 @@ pub const NAME: &str = "(built-in demo model)";
 #[repr(align(64))]
 struct Aligned<B: ?Sized>(B);
 
-static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../examples/models/rustling-q4_k_m.gguf"));
+// The link makes the file a part of this package.
+static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../models/rustling-q4_k_m.gguf"));
 
 /// Returns the model file.
 pub fn bytes() -> &'static [u8] {
