@@ -31,37 +31,84 @@ pub struct Memory {
     pub cgroup_limit: Option<u64>,
 }
 
+/// Memory of a control group, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GroupMemory {
+    /// The group's limit.
+    limit: u64,
+    /// Memory in use, without the page cache, which the kernel frees on demand.
+    used: u64,
+}
+
+/// Version of control groups: its place in the file system and the names of its files.
+struct GroupVersion {
+    /// Folder of the root group, relative to `/sys/fs/cgroup`.
+    root: &'static str,
+    /// Controller whose groups are meant, in `/proc/self/cgroup`. Version 2 names none.
+    controller: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// Field of `memory.stat` with the part of the page cache that the kernel frees first.
+    cached: &'static str,
+}
+
+const GROUP_VERSIONS: [GroupVersion; 2] = [
+    GroupVersion { root: "", controller: "", limit: "memory.max", used: "memory.current", cached: "inactive_file " },
+    GroupVersion {
+        root: "memory",
+        controller: "memory",
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        cached: "total_inactive_file ",
+    },
+];
+
+impl GroupVersion {
+    /// Returns this process's group and all groups around it. `own` is the text of
+    /// `/proc/self/cgroup`, with lines `ID:CONTROLLERS:PATH`. The root is always included: a
+    /// container may show its own group there, and name its path on the host.
+    fn groups(&self, files: &Path, own: &str) -> Vec<PathBuf> {
+        let root = files.join(self.root);
+        let path = own.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            controllers.split(',').any(|name| name == self.controller).then_some(path)
+        });
+        let group = root.join(path.unwrap_or_default().trim_start_matches('/'));
+        group.ancestors().take_while(|group| group.starts_with(&root)).map(Path::to_path_buf).collect()
+    }
+
+    /// Returns the memory of a group with a limit.
+    fn memory(&self, group: &Path) -> Option<GroupMemory> {
+        let number = |name: &str| read_system(&group.join(name))?.trim().parse::<u64>().ok();
+        // Version 1 represents "no limit" by the largest multiple of a page.
+        let limit = number(self.limit).filter(|&limit| limit < 1 << 62)?;
+        let stat = read_system(&group.join("memory.stat")).unwrap_or_default();
+        let cached = stat.lines().find_map(|line| line.strip_prefix(self.cached)?.trim().parse::<u64>().ok());
+        let used = number(self.used).unwrap_or(0).saturating_sub(cached.unwrap_or(0));
+        Some(GroupMemory { limit, used })
+    }
+}
+
+/// Returns the memory of all groups with a limit around a process. `files` is `/sys/fs/cgroup`, and
+/// `own` the text of `/proc/self/cgroup`.
+fn limited_groups(files: &Path, own: &str) -> Vec<GroupMemory> {
+    let groups = GROUP_VERSIONS
+        .iter()
+        .flat_map(|version| version.groups(files, own).into_iter().filter_map(|group| version.memory(&group)));
+    groups.collect()
+}
+
+/// Returns the memory of this process's control groups that have a limit.
+fn own_groups() -> Vec<GroupMemory> {
+    let own = read_system(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    limited_groups(Path::new("/sys/fs/cgroup"), &own)
+}
+
 /// Returns the number of bytes that this process's control groups leave: their limits minus their
 /// memory in use, without the page cache.
 pub fn cgroup_left() -> Option<u64> {
-    let number = |path: PathBuf| read_system(&path)?.trim().parse::<u64>().ok();
-    let cached = |path: PathBuf, field: &str| {
-        let stat = read_system(&path).unwrap_or_default();
-        let line = stat.lines().find_map(|line| line.strip_prefix(field)?.trim().parse::<u64>().ok());
-        line.unwrap_or(0)
-    };
-    let unified = cgroups().into_iter().filter_map(|group| {
-        let limit = number(group.join("memory.max"))?;
-        let used =
-            number(group.join("memory.current"))?.saturating_sub(cached(group.join("memory.stat"), "inactive_file "));
-        Some(limit.saturating_sub(used))
-    });
-    let own = Path::new("/sys/fs/cgroup/memory");
-    let version_1 = number(own.join("memory.limit_in_bytes")).filter(|&limit| limit < 1 << 62).map(|limit| {
-        let used = number(own.join("memory.usage_in_bytes")).unwrap_or(0);
-        limit.saturating_sub(used.saturating_sub(cached(own.join("memory.stat"), "total_inactive_file ")))
-    });
-    unified.chain(version_1).min()
-}
-
-/// Returns this process's control group and its parents (version 2).
-fn cgroups() -> Vec<PathBuf> {
-    let root = Path::new("/sys/fs/cgroup");
-    let groups = read_system(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).map(|group| root.join(group));
-    let around =
-        |own: PathBuf| own.ancestors().take_while(|path| path.starts_with(root)).map(Path::to_path_buf).collect();
-    own.map(around).unwrap_or_default()
+    own_groups().iter().map(|group| group.limit.saturating_sub(group.used)).min()
 }
 
 /// Reads `/proc/meminfo` and the control group's limit.
@@ -74,18 +121,9 @@ pub fn memory() -> Memory {
     Memory { total: field("MemTotal"), available: field("MemAvailable"), cgroup_limit: cgroup_limit() }
 }
 
-/// Returns the smallest `memory.max` from this process's control group up to the root (version 2),
-/// or version 1's limit.
+/// Returns the smallest limit of this process's control groups.
 fn cgroup_limit() -> Option<u64> {
-    let read = |path: &Path| read_system(path)?.trim().parse::<u64>().ok();
-    let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-    // Version 1 represents "no limit" by the largest multiple of a page.
-    cgroups()
-        .iter()
-        .filter_map(|path| read(&path.join("memory.max")))
-        .chain(version_1)
-        .filter(|&limit| limit < 1 << 62)
-        .min()
+    own_groups().iter().map(|group| group.limit).min()
 }
 
 /// Returns the state of transparent huge pages: `always`, `madvise` or `never`.
@@ -146,4 +184,54 @@ pub fn major_faults() -> Option<u64> {
     // The command's name is in parentheses and may contain anything; `majflt` is the tenth field
     // after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Writes a group's files below a folder.
+    fn group(files: &Path, path: &str, contents: &[(&str, &str)]) {
+        let folder = files.join(path);
+        fs::create_dir_all(&folder).unwrap();
+        contents.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+    }
+
+    #[test]
+    fn limits_of_nested_groups_of_both_versions_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = folder.path();
+        let unlimited = ("memory.limit_in_bytes", "9223372036854771712\n");
+        group(files, "memory", &[unlimited, ("memory.usage_in_bytes", "70000\n")]);
+        let stat = "cache 900\ntotal_inactive_file 300\n";
+        let limited = [("memory.limit_in_bytes", "5000\n"), ("memory.usage_in_bytes", "1000\n"), ("memory.stat", stat)];
+        group(files, "memory/user/job", &limited);
+        group(files, "memory/user", &[unlimited]);
+        group(
+            files,
+            "a",
+            &[("memory.max", "4000\n"), ("memory.current", "500\n"), ("memory.stat", "inactive_file 100\n")],
+        );
+        group(files, "a/b", &[("memory.max", "max\n"), ("memory.current", "500\n")]);
+
+        let job = GroupMemory { limit: 5000, used: 700 };
+        let version_1 = "9:name=systemd:/\n4:cpuset,memory:/user/job\n0::/\n";
+        assert_eq!(limited_groups(files, version_1), [job]);
+        assert!(limited_groups(files, "4:memory:/user\n").is_empty());
+        let version_2 = GroupMemory { limit: 4000, used: 400 };
+        assert_eq!(limited_groups(files, "0::/a/b\n"), [version_2]);
+        assert_eq!(limited_groups(files, "4:memory:/user/job\n0::/a\n"), [version_2, job]);
+    }
+
+    #[test]
+    fn container_without_its_own_names_has_the_limit_of_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = folder.path();
+        group(files, "memory", &[("memory.limit_in_bytes", "5000\n"), ("memory.usage_in_bytes", "100\n")]);
+        let expected = GroupMemory { limit: 5000, used: 100 };
+        assert_eq!(limited_groups(files, "4:memory:/docker/0123\n"), [expected]);
+        assert_eq!(limited_groups(files, ""), [expected]);
+    }
 }
