@@ -62,8 +62,8 @@ pub fn of_remedy(remedy: Remedy) -> String {
         Remedy::RecordTrace => "`ixc run --trace` writes one",
         Remedy::UseEmbeddings => "`ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
         Remedy::ServeEmbeddings => "or start the server with --embeddings",
-        Remedy::AllowHost => "--allowed-host adds a name",
-        Remedy::AllowOrigin => "--allowed-origin allows others",
+        Remedy::AllowHost => "to add one, start the server with --allowed-host",
+        Remedy::AllowOrigin => "to allow them, start the server with --allowed-origin",
         Remedy::SlotFolder => "start the server with --slot-save-path",
     };
     text.to_owned()

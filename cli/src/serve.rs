@@ -41,8 +41,8 @@ const MEMORY_BYTES: u64 = 1 << 30;
 /// Max number of waiting requests for each request that is computed.
 const QUEUE: usize = 16;
 
-/// Serves models over HTTP, with the APIs of OpenAI (/v1/chat/completions, /v1/completions,
-/// /v1/models), Anthropic (/v1/messages) and llama-server (/completion, /tokenize, ...).
+/// Serves models over HTTP: the APIs of OpenAI (/v1/chat/completions, /v1/completions, /v1/models),
+/// Anthropic (/v1/messages) and llama-server (/completion, /tokenize, ...), and a web page.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc serve model.gguf                     on http://127.0.0.1:8080
@@ -202,7 +202,7 @@ impl Args {
         // Listen before the model is loaded, which takes longer.
         let Endpoint { host, addresses, inherited } = endpoint;
         let address = format!("{}:{}", self.host, self.port);
-        let refused = || ixc_error::Error::io(Path::new(&address), "listen on");
+        let refused = || ixc_error::Error::io(Path::new(&address), "listen on this address (--host, --port)");
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
@@ -359,9 +359,13 @@ impl Args {
     fn context_words(&self, model: &LoadedModel) -> String {
         let (context, most) = (model.context(), model.facts().context);
         match context {
-            asked if self.how.has_context() => format!("contexts of {asked} (--ctx)"),
-            all if all == most => format!("contexts of {all}, the model's"),
-            part => format!("contexts of {part}, as memory allows (the model's is {most}; --ctx sets another)"),
+            asked if self.how.has_context() => format!("contexts of {asked} tokens (--ctx)"),
+            all if all == most => format!("contexts of {all} tokens (the model's maximum)"),
+            part => {
+                format!(
+                    "contexts of {part} tokens (as memory allows; the model's maximum is {most}, --ctx sets another)"
+                )
+            }
         }
     }
 
@@ -469,6 +473,9 @@ impl Args {
 /// Returns a model's name: the file's stem, without the number of a split model's part.
 fn name_of(path: Option<&Path>) -> String {
     let Some(path) = path else { return DEMO.to_owned() };
+    // `.` and `..` have no name.
+    let whole = if path.file_name().is_none() { path.canonicalize().ok() } else { None };
+    let path = whole.as_deref().unwrap_or(path);
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     // A folder's name may contain dots.
     let name = if path.is_dir() { path.file_name().unwrap_or_default().to_string_lossy() } else { stem };
@@ -514,5 +521,7 @@ mod tests {
             assert_eq!(name_of(Some(Path::new(path))), name);
         }
         assert_eq!(name_of(None), "demo");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(name_of(Some(Path::new("."))), here.file_name().unwrap().to_string_lossy());
     }
 }

@@ -224,12 +224,12 @@ fn the_context_is_as_long_as_memory_allows() {
     fs::write(&long, Made { context, ..BASE }.file()).unwrap();
     let long = long.to_str().unwrap();
     let all = start_line(&[long, "--parallel", "1"]);
-    assert!(all.contains("in contexts of 65536, the model's, "), "{all}");
+    assert!(all.contains("in contexts of 65536 tokens (the model's maximum), "), "{all}");
     let asked = start_line(&[long, "-c", "512"]);
-    assert!(asked.contains("in contexts of 512 (--ctx), "), "{asked}");
+    assert!(asked.contains("in contexts of 512 tokens (--ctx), "), "{asked}");
     // Memory for one such context, and for less than four.
     let part = start_line(&[long, "--parallel", "256", "--memory", "1500MiB"]);
-    let found = part.split("in contexts of ").nth(1).unwrap().split(',').next().unwrap().parse::<u64>().unwrap();
+    let found = part.split("in contexts of ").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
     assert!([4096, 8192, 16_384, 32_768].contains(&found), "{part}");
-    assert!(part.contains(", as memory allows (the model's is 65536; --ctx sets another), "), "{part}");
+    assert!(part.contains(" tokens (as memory allows; the model's maximum is 65536, --ctx sets another), "), "{part}");
 }

@@ -54,7 +54,7 @@ impl HttpError {
 
     /// Creates the error of a missing or wrong API key.
     pub(crate) fn key() -> HttpError {
-        let message = "the API key is missing or wrong: Authorization: Bearer KEY";
+        let message = "the API key is missing or wrong; send it as the header `Authorization: Bearer KEY`";
         HttpError { code: Some("invalid_api_key"), ..HttpError::invalid(None, message) }
             .with_status(StatusCode::UNAUTHORIZED, "authentication_error")
     }
