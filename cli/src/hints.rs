@@ -42,6 +42,7 @@ pub fn of_remedy(remedy: Remedy) -> String {
         Remedy::Requantise => "--allow-requantize does it anyway",
         Remedy::ReplaceFile => "--force replaces it",
         Remedy::StartOver => "--force starts it again",
+        Remedy::SelectKernel => "give more of the kernel's name, or select with --op and --layer",
         Remedy::KernelSizes => "give them with --dims",
         Remedy::CompareKernel => "`ixc kernel diff FILE.ix` shows what differs; --no-override-check runs it anyway",
         Remedy::WriteKernels => "`ixc compile --dump-dir D` writes a model's kernels to D/kernels",

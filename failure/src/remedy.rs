@@ -40,6 +40,8 @@ pub enum Remedy {
     ReplaceFile,
     /// Discard the record, and begin again.
     StartOver,
+    /// Select one of a model's kernels.
+    SelectKernel,
     /// Give the sizes of a kernel.
     KernelSizes,
     /// Compare an edited kernel with its origin, or run it unchecked.

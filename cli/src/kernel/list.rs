@@ -8,7 +8,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_targets::{Lowering, Target};
 use ixc_workbench::kernels::catalogue::inputs;
 use ixc_workbench::kernels::catalogue::{ROWS, Row};
-use ixc_workbench::kernels::choose::{OfModel, kernels_of_model};
+use ixc_workbench::kernels::choose::{OfModel, is_model, kernels_of_model};
 use ixc_workbench::kernels::{KernelError, generate};
 use serde_json::{Value as Json, json};
 
@@ -61,8 +61,12 @@ impl Args {
             })
             .collect();
         if facts.is_empty() {
-            let names = ROWS.iter().map(|row| row.name).collect();
-            return Err(ixc_error::Error::from(KernelError::NoRow { filter: filter.to_owned(), names }).into());
+            let filter = filter.to_owned();
+            let error = match is_model(&filter) {
+                true => KernelError::WholeModel { model: filter },
+                false => KernelError::NoRow { filter },
+            };
+            return Err(ixc_error::Error::from(error).into());
         }
         let how = backend_name(target);
         if self.json {

@@ -38,12 +38,18 @@ pub enum KernelError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// No built-in kernel matches the filter.
-    #[error("no built-in kernel has \"{filter}\" in its name or spec; there are {}", names.join(", "))]
+    #[error("no built-in kernel has \"{filter}\" in its name or spec; `ixc kernel list` shows all")]
     NoRow {
         /// The filter.
         filter: String,
-        /// Names of all built-in kernels.
-        names: Vec<&'static str>,
+    },
+    /// The name is a model, not a kernel of it.
+    #[error(
+        "{model} names no kernel; a model's kernels are MODEL:NAME, and `ixc kernel list --model {model}` lists them"
+    )]
+    WholeModel {
+        /// The model.
+        model: String,
     },
     /// The model has no kernel with this name.
     #[error("{model} has no kernel whose name contains \"{name}\"; it has {}", some(names))]
@@ -56,7 +62,7 @@ pub enum KernelError {
         names: Vec<String>,
     },
     /// The name matches several kernels of the model.
-    #[error("{} matches several kernels of {model}: {}", if name.is_empty() { "the choice".to_owned() } else { format!("\"{name}\"") }, some(names))]
+    #[error("{} matches several kernels of {model}: {}", if name.is_empty() { "the selection".to_owned() } else { format!("\"{name}\"") }, some(names))]
     Several {
         /// The model.
         model: String,
@@ -196,7 +202,10 @@ impl KernelError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            KernelError::NoRow { .. } | KernelError::InNoModel { .. } | KernelError::NoCandidate { .. } => Class::Usage,
+            KernelError::NoRow { .. }
+            | KernelError::WholeModel { .. }
+            | KernelError::InNoModel { .. }
+            | KernelError::NoCandidate { .. } => Class::Usage,
             KernelError::Missing { .. } => Class::Unavailable,
             KernelError::Differs { .. } | KernelError::Unequal { .. } => Class::Failed,
             KernelError::Unknown { .. }
@@ -224,6 +233,7 @@ impl KernelError {
     /// Returns the change that may help.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
+            KernelError::Several { .. } => Some(Remedy::SelectKernel),
             KernelError::NeedsDims { .. } => Some(Remedy::KernelSizes),
             KernelError::Missing { .. } => Some(Remedy::EmulateKernel),
             KernelError::NoSpec { .. } => Some(Remedy::WriteSpecs),

@@ -68,6 +68,9 @@ pub fn choose(text: &str, target: Target) -> Result<TargetKernel, Error> {
     if let Some((model, name)) = text.rsplit_once(':') {
         return from_model(model, name, target, &Selection::default());
     }
+    if is_model(text) {
+        return Err(KernelError::WholeModel { model: text.to_owned() }.into());
+    }
     // A kernel's generated name, as in profiles and dumps.
     let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
     match named.into_iter().find(|(_, spec)| matches_name(spec, text)) {
@@ -237,6 +240,11 @@ impl OpenModel {
 }
 
 /// Returns the path of a model; `None` for the demo model.
+/// Returns whether a text is the name of a model: an existing file or folder, or the built-in one.
+pub fn is_model(text: &str) -> bool {
+    path_of(text).is_none_or(Path::exists)
+}
+
 fn path_of(model: &str) -> Option<&Path> {
     (model != DEMO).then(|| Path::new(model))
 }
@@ -360,6 +368,11 @@ mod tests {
         let error = |text: &str| choose(text, Target::PORTABLE).unwrap_err().to_string();
         assert!(error("demo:gem").starts_with("\"gem\" matches several kernels of demo: "), "{}", error("demo:gem"));
         assert!(error("demo:nothing").starts_with("demo has no kernel whose name contains \"nothing\"; it has "));
+        assert!(
+            error("demo").starts_with("demo names no kernel; a model's kernels are MODEL:NAME"),
+            "{}",
+            error("demo")
+        );
         assert!(error("gemm_q4").contains("similar names: gemm_q4_0, gemm_q4_k"), "{}", error("gemm_q4"));
         assert!(error("gemm-q4k").contains("similar names: gemm_q4_k, "), "{}", error("gemm-q4k"));
     }
