@@ -87,6 +87,7 @@ use std::io::Write;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ixc_compile::build;
+use ixc_quantise::mix::Mix;
 
 use output::Colours;
 use settings::arguments::ParseError;
@@ -151,7 +152,7 @@ pub(crate) enum Command {
 }
 
 /// Commands of other programs that people type, and advice for `ixc`.
-const OTHER_COMMANDS: [(&[&str], &str); 4] = [
+const OTHER_COMMANDS: [(&[&str], &str); 7] = [
     (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
     (
         &["pull", "download", "push"],
@@ -165,6 +166,9 @@ const OTHER_COMMANDS: [(&[&str], &str); 4] = [
         &["list", "ls", "ps", "rm"],
         "ixc keeps no models: MODEL is a file wherever it is; `ixc inspect MODEL` shows what is in one, and `ixc cache ls` the compiled plans",
     ),
+    (&["imatrix"], "`ixc eval MODEL --text FILE --imatrix OUTPUT` writes an importance matrix"),
+    (&["perplexity", "ppl"], "`ixc eval MODEL --text FILE` measures the perplexity of a text"),
+    (&["convert"], "`ixc quantise FOLDER F16` converts a folder of safetensors to a GGUF file"),
 ];
 
 /// Returns the commands with their options, for help, completions and manual pages.
@@ -242,6 +246,14 @@ fn advised(mut error: clap::Error) -> clap::Error {
             // The usage names the suggested option.
             error.remove(ContextKind::Usage);
         }
+    }
+    // `llama-quantize MODEL OUTPUT MIX`.
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(typed))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+        && Mix::find(typed).is_some()
+    {
+        let advice = format!("-o names the output: `ixc quantise MODEL {typed} -o OUTPUT`");
+        return Cli::command().error(ErrorKind::UnknownArgument, format!("unexpected argument '{typed}': {advice}"));
     }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let word = word.clone();

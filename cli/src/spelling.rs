@@ -1,33 +1,46 @@
-//! Options of llama-cli and llama-server with one dash and several letters: clap would read `-cnv`
-//! as `-c nv` and `-sys x` as `-s ys x`.
+//! Options of llama.cpp's programs. Some have one dash and several letters: clap would read `-cnv`
+//! as `-c nv` and `-sys x` as `-s ys x`. Others do not exist here, and the error gives the reason.
 
 use std::ffi::{OsStr, OsString};
 
 /// Spellings in llama.cpp and here, by command.
-const SPELLINGS: [(&str, &[(&str, &str)]); 2] = [
+const SPELLINGS: [(&str, &[(&str, &str)]); 4] = [
     (
-        RUN,
+        "run",
         &[
             ("-cnv", "--chat"),
             ("-no-cnv", "--no-chat"),
             ("-sys", "--system"),
             ("-jf", "--json-schema-file"),
             ("-md", "--model-draft"),
+            ("-np", "--parallel"),
         ],
     ),
-    ("serve", &[("-md", "--model-draft")]),
+    ("serve", &[("-md", "--model-draft"), ("-np", "--parallel")]),
+    ("bench", &[]),
+    ("eval", &[]),
 ];
-const RUN: &str = "run";
-/// Options of llama-cli that ixc does not have, and the reasons.
-const UNSUPPORTED: [(&str, &str); 8] = [
-    ("-ngl", "there is no GPU to put layers on"),
-    ("-fa", "attention is always computed as with -fa"),
-    ("-ctk", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
-    ("-ctv", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
-    ("-tb", "-t is for the prompt, too"),
-    ("-ub", "`ixc compile --max-tokens` says how many tokens are computed at once"),
-    ("-st", "--chat with -p is one turn"),
-    ("-sysf", "--system takes the text itself, such as \"$(cat FILE)\""),
+/// Options of llama.cpp's programs that ixc does not have, and the reasons.
+const UNSUPPORTED: [(&[&str], &str); 13] = [
+    (&["-ngl", "--n-gpu-layers", "--gpu-layers"], "there is no GPU to put layers on; leave it out"),
+    (&["-fa", "--flash-attn"], "attention is always computed in this way; leave it out"),
+    (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], "`--kv KEYS,VALUES` sets the formats of the KV cache"),
+    (&["-tb", "--threads-batch"], "-t sets the threads of prompts, too"),
+    (
+        &["-b", "--batch-size", "-ub", "--ubatch-size"],
+        "`ixc compile --max-tokens` sets the maximum number of tokens in a step",
+    ),
+    (&["-st", "--single-turn"], "--chat with -p answers one turn"),
+    (&["-sysf", "--system-prompt-file"], "--system takes the text itself, such as \"$(cat FILE)\""),
+    (&["--mmap", "--no-mmap"], "model files are always mapped; leave it out"),
+    (&["--jinja", "--no-jinja"], "chat templates are always rendered as Jinja; leave it out"),
+    (
+        &["-cb", "--cont-batching", "-nocb", "--no-cont-batching"],
+        "the server always batches continuously; leave it out",
+    ),
+    (&["--metrics", "--slots", "--props"], "the server always has these paths; leave it out"),
+    (&["-mm", "--mmproj"], "models with images run as text models; leave it out"),
+    (&["--lora", "--lora-scaled"], "LoRA adapters are not supported"),
 ];
 /// Options whose value may look like an option.
 const TEXTS: [&str; 10] =
@@ -42,7 +55,7 @@ pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let Some(command) = arguments.iter().skip(1).position(|argument| !is_option(argument)) else {
         return Ok(arguments);
     };
-    let Some((name, spellings)) = SPELLINGS.iter().find(|(name, _)| arguments[command + 1] == *name) else {
+    let Some((_, spellings)) = SPELLINGS.iter().find(|(name, _)| arguments[command + 1] == *name) else {
         return Ok(arguments);
     };
     let mut text = false;
@@ -55,7 +68,9 @@ pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
             text = false;
             continue;
         }
-        if let Some((option, why)) = UNSUPPORTED.iter().find(|(option, _)| *name == RUN && argument == option) {
+        let mut unsupported =
+            UNSUPPORTED.iter().flat_map(|(options, why)| options.iter().map(move |option| (option, why)));
+        if let Some((option, why)) = unsupported.find(|(option, _)| argument == *option) {
             return Err(format!("ixc has no {option}: {why}"));
         }
         if let Some((_, ours)) = spellings.iter().find(|(theirs, _)| argument == theirs) {
@@ -88,10 +103,22 @@ mod tests {
             ("ixc bench -cnv", "ixc bench -cnv"),
             ("ixc run -md small.gguf", "ixc run --model-draft small.gguf"),
             ("ixc serve -md small.gguf -cnv", "ixc serve --model-draft small.gguf -cnv"),
+            ("ixc serve -np 8", "ixc serve --parallel 8"),
+            ("ixc quantise -ngl 99", "ixc quantise -ngl 99"),
+            ("ixc run -p --jinja", "ixc run -p --jinja"),
             ("ixc", "ixc"),
         ] {
             assert_eq!(spelled(line).as_deref(), Ok(expected));
         }
-        assert!(spelled("ixc run m.gguf -ngl 99").unwrap_err().contains("no GPU"));
+        for (line, says) in [
+            ("ixc run m.gguf -ngl 99", "ixc has no -ngl: there is no GPU"),
+            ("ixc serve m.gguf --n-gpu-layers 99", "ixc has no --n-gpu-layers: there is no GPU"),
+            ("ixc serve m.gguf --no-mmap", "ixc has no --no-mmap: model files are always mapped"),
+            ("ixc bench -fa 1", "ixc has no -fa: attention"),
+            ("ixc eval m.gguf -ctk q8_0", "`--kv KEYS,VALUES`"),
+        ] {
+            let error = spelled(line).unwrap_err();
+            assert!(error.contains(says), "{line}: {error}");
+        }
     }
 }
