@@ -236,9 +236,10 @@ impl Args {
             found.push(scored);
         }
         line.clear();
-        if let Some(imatrix) = imatrix {
+        if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
             let matrices = observed.write(imatrix, &self.text.to_string_lossy(), self.context as u32)?;
-            note!("ixc: wrote the importance of {}", counted(matrices as u64, "tensor"));
+            let count = counted(matrices as u64, "tensor");
+            note!("ixc: wrote the importance of {count} to {}", path.display());
         }
         let summary = summary(&found).ok_or(ixc_compile::Error::NoTokens)?;
         let seconds = begin.elapsed().as_secs_f64();

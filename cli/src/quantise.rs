@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ixc_compile::error::replacement::some;
 use ixc_files::{Kind, Output};
 use ixc_ir::format::Format;
 use ixc_model_files::gguf::ShardFile;
@@ -213,17 +214,16 @@ impl Report<'_> {
 
     /// Writes the number of changed tensors, the sizes, and the number of tensors in each format.
     fn write_summary(&self, out: &mut dyn Write) -> io::Result<()> {
-        let name = self.output.map_or("nothing written".into(), |path| path.display().to_string());
-        writeln!(
-            out,
-            "{}: {} of {} changed, {} -> {}, {:.1} s",
-            Printable(&name),
-            self.quantised,
-            counted(self.tensors.len() as u64, "tensor"),
-            Bytes(self.bytes_before),
-            Bytes(self.bytes),
-            self.seconds
-        )?;
+        let (quantised, count) = (self.quantised, counted(self.tensors.len() as u64, "tensor"));
+        let (before, after) = (Bytes(self.bytes_before), Bytes(self.bytes));
+        match self.output {
+            None => writeln!(out, "nothing written: {quantised} of {count} would change, {before} -> {after}")?,
+            Some(path) => {
+                let (name, seconds) = (path.display().to_string(), self.seconds);
+                let name = Printable(&name);
+                writeln!(out, "{name}: {quantised} of {count} changed, {before} -> {after}, {seconds:.1} s")?;
+            }
+        }
         let mut formats: BTreeMap<&str, u64> = BTreeMap::new();
         self.tensors.iter().for_each(|row| *formats.entry(&row.to).or_default() += 1);
         let formats: Vec<String> = formats.iter().map(|(format, count)| format!("{count} {format}")).collect();
@@ -231,14 +231,15 @@ impl Report<'_> {
     }
 }
 
-/// Prints the number of tensors that the importance matrix lacks, and of those that lose much
+/// Prints the tensors that the importance matrix lacks, and the number of tensors that lose much
 /// without one.
 fn note_missing_importance(plan: &Plan<'_>, importance: Option<&Importance>) {
     if let Some(importance) = importance {
         let quantised = plan.tensors.iter().filter(|planned| planned.to.is_some());
-        let unknown = quantised.filter(|planned| !importance.knows(planned.tensor.name())).count() as u64;
-        if unknown > 0 {
-            note!("ixc: the importance matrix has no values for {}", counted(unknown, "tensor"));
+        let names = quantised.map(|planned| planned.tensor.name());
+        let unknown: Vec<String> = names.filter(|name| !importance.knows(name)).map(str::to_owned).collect();
+        if !unknown.is_empty() {
+            note!("ixc: the importance matrix has no values for {}", some(&unknown));
         }
     }
     let blind = plan.without_importance() as u64;
