@@ -250,6 +250,14 @@ impl Prediction {
             1e3 * costs.alone,
             Bytes(shape.bytes as u64)
         )?;
+        let packing = shape.bytes * shape.raw * costs.packing;
+        if packing > 0.0 {
+            let milliseconds = 1e3 * packing;
+            writeln!(
+                out,
+                "packing    {milliseconds:.1} ms for each expert read; none from a plan of `ixc compile --pack`"
+            )?;
+        }
         writeln!(
             out,
             "memory     {} without experts, {} at least; --trace needs {} more",
