@@ -91,7 +91,9 @@ fn model_kernels_are_listed_with_users_and_by_op() {
         assert!(shown.contains("kernel rope_heads"), "{shown}");
     }
     let several = ixc(["kernel", "show", "demo:gem", "--target", "avx2", "--op", "attn_output"]).output().unwrap();
-    assert!(several.status.code() == Some(65) && stderr(&several).contains("matches several kernels of demo"));
+    let message = stderr(&several);
+    assert!(several.status.code() == Some(65) && message.contains("matches several kernels of demo"), "{message}");
+    assert!(message.contains("or select with --op and --layer"), "{message}");
 }
 
 #[test]

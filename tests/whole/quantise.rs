@@ -163,7 +163,12 @@ fn low_bit_mixes_run_and_predict() {
     let imatrix = scratch("quantise_few_bits").join("imatrix.gguf");
     let (path, exact) = (imatrix.to_str().unwrap(), exact().to_str().unwrap());
     let text = ["eval", exact, "--text", TEXT, "--ctx", "128", "--pieces", "8", "--target", "portable"];
-    stdout(ixc([&text[..], &["--imatrix", path]].concat()));
+    let output = ixc([&text[..], &["--imatrix", path]].concat()).output().unwrap();
+    assert!(
+        output.status.success() && stderr(&output).ends_with(&format!(" tensors to {path}\n")),
+        "{}",
+        stderr(&output)
+    );
     // Only the experts of one layer, since these take time.
     let fewer = ["--tensor", "blk.1.*_exps*=q4_0", "--tensor", "blk.2.*_exps*=q4_0", "--tensor", "blk.3.*_exps*=q4_0"];
     let arguments = [&["--imatrix", path], &fewer[..]].concat();
@@ -189,6 +194,8 @@ fn low_bit_mix_without_importance_is_warned_about() {
         let output = ixc(["quantise", exact().to_str().unwrap(), mix, "--dry-run"]).output().unwrap();
         let said = stderr(&output);
         assert_eq!(said.contains("few bits and no importance matrix for "), told, "{mix}: {said}");
+        let report = String::from_utf8(output.stdout).unwrap();
+        assert!(report.contains("\nnothing written: 30 of 51 tensors would change, "), "{report}");
     }
 }
 

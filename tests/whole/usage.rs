@@ -24,6 +24,10 @@ fn wrong_usage_has_one_exit_status() {
         (&["plan", "--memory", "1MiB"], "memory budget"),
         (&["simulate", "--model", "demo"], "descriptor"),
         (&["run", "demo", "--model", "demo", "-p", "x", "--temp", "1001"], "temp"),
+        (&["kernel", "bench", "demo"], "demo names no kernel; a model's kernels are MODEL:NAME"),
+        (&["kernel", "list", "demo"], "`ixc kernel list --model demo` lists them"),
+        (&["quantise", "demo", "never.gguf", "Q3_K_M"], "`ixc quantise MODEL Q3_K_M -o OUTPUT`"),
+        (&["serve", "demo", "-ngl", "99"], "ixc has no -ngl: there is no GPU"),
     ] {
         let folder = scratch("usage");
         let output = ixc(arguments).current_dir(&folder).env("XDG_CACHE_HOME", &folder).output().unwrap();
@@ -42,6 +46,8 @@ fn help_is_a_command_and_foreign_commands_are_explained() {
         ("pull", "`hf download ORG/NAME"),
         ("chat", "`ixc run MODEL`"),
         ("list", "ixc keeps no models"),
+        ("imatrix", "`ixc eval MODEL --text FILE --imatrix OUTPUT`"),
+        ("perplexity", "`ixc eval MODEL --text FILE`"),
     ] {
         let output = ixc([command]).output().unwrap();
         let said = stderr(&output);
