@@ -30,7 +30,7 @@ pub struct ExpertRows {
     pub rows: u32,
 }
 
-/// An id without an expert.
+/// An id that names no expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} of token {token} is routed to expert {id}; the layer has {experts} experts")]
 pub struct BadExpert {
@@ -62,9 +62,9 @@ impl Bucket {
         self.sort_but(&|_| false, ids, top_k, experts, next)
     }
 
-    /// Sorts ids like [`Bucket::sort`], but allows ids of experts elsewhere: slots of [`NOBODY`]
-    /// have no routed row. In [`Bucket::slots`] such a slot has the row of the token's first slot
-    /// with a row, or else row 0. The slot's weight must be 0.
+    /// Sorts ids like [`Bucket::sort`], but also allows [`NOBODY`], the id of experts on other
+    /// machines. A slot with this id has no routed row. In [`Bucket::slots`] such a slot has the
+    /// row of the token's first slot with a row, or else row 0. The slot's weight must be 0.
     ///
     /// # Errors
     /// Same as [`Bucket::sort`].
@@ -77,7 +77,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Sorts all ids except the left out ones, whose slots get [`NO_ROW`].
+    /// Sorts all ids for which `leaves_out` is false. The slots of the other ids get [`NO_ROW`].
     fn sort_but(
         &mut self,
         left_out: &dyn Fn(u32) -> bool,
@@ -175,14 +175,14 @@ mod tests {
         let ids = [nobody, 2, nobody, nobody, 1, 2];
         bucket.sort_given(&ids, 2, 3, &mut Vec::new()).unwrap();
         assert_eq!(bucket.tokens(), [2, 0, 2]);
-        // The second token has no row: it takes the first row with a weight of 0.
+        // The second token has no routed row: its slots refer to row 0, with a weight of 0.
         assert_eq!(bucket.slots(), [1, 1, 0, 0, 0, 2]);
         let rows = |expert, first, rows| ExpertRows { expert, first, rows };
         assert_eq!(bucket.active(), [rows(1, 0, 1), rows(2, 1, 2)]);
         bucket.sort_given(&[nobody; 4], 2, 3, &mut Vec::new()).unwrap();
         assert!(bucket.active().is_empty() && bucket.tokens().is_empty());
         assert_eq!(bucket.slots(), [0; 4]);
-        // In a model's own routing, this id is an error.
+        // In `sort`, this id is an error.
         let bad = BadExpert { token: 0, slot: 0, id: nobody, experts: 3 };
         assert_eq!(bucket.sort(&ids, 2, 3, &mut Vec::new()), Err(bad));
     }

@@ -24,13 +24,13 @@ pub enum Activity {
     Checking,
     /// Packing weights, in bytes of the file.
     Packing,
-    /// Reading kept experts, in bytes.
+    /// Reading pinned experts, in bytes.
     Experts,
     /// Computing the prompt, in tokens.
     Prompt,
     /// Computing tokens one by one.
     Tokens,
-    /// Measuring parts of a model and this machine; the duration is unknown.
+    /// Measuring kernels of a model on this machine; the duration is unknown.
     Measuring,
 }
 
@@ -39,7 +39,7 @@ pub enum Activity {
 pub struct Reading {
     /// Kind of operation.
     pub activity: Activity,
-    /// Amount done, in the unit of the activity.
+    /// Amount done, in the unit of the activity (bytes or tokens).
     pub done: u64,
     /// Total amount.
     pub total: u64,

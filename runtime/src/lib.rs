@@ -25,7 +25,7 @@
 //! | [`expert_sort`] | sorting of routed rows by expert |
 //! | `reads` | identity and class of reads from a drive |
 //! | `storage` | files, mappings and memory: [`memory`], [`blocks`], packing |
-//! | [`trace`] | recording of events, as a file that Perfetto opens |
+//! | [`trace`] | recording of events in a file for Perfetto |
 //! | [`streaming`] | the expert cache: experts read from files on demand, within a budget |
 //! | [`program`] | the check of a plan, and the tables that running it needs |
 //! | [`error`] | errors of loading, and of a step |
@@ -34,12 +34,12 @@
 //! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`], [`saved`] |
 //!
 //! Invariant: a plan is untrusted until it is checked. Values that depend on the step are checked
-//! for every item just before its kernel runs. So a wrong plan gives an error and never an access
-//! outside its memory.
-//! Invariant: results do not depend on the number of threads. Items write disjoint outputs, and
-//! only the plan and the row counts decide the division of rows into items.
-//! Invariant: weights that kernels read in their stored format are mapped and never copied. The
-//! others are packed on first use (`weights`) and stay packed, and their source pages are released.
+//! for every work item just before its kernel runs. So a wrong plan causes an error and never an
+//! access outside its memory. Invariant: results do not depend on the number of threads. Items
+//! write disjoint outputs, and only the plan and the row counts determine how rows are divided into
+//! items. Invariant: weights that kernels read in their stored format are mapped and never copied.
+//! The others are packed on first use (`weights`) and stay packed, and their source pages are
+//! released.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

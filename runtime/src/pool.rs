@@ -3,8 +3,8 @@
 //! Thread 0 is the caller. A waiting thread spins for a few microseconds, because the next work
 //! usually comes at once. Then it sleeps, so that an idle engine uses no CPU.
 //!
-//! Calls of `sched_yield` between the two gained nothing. Beside a process that uses half or all of
-//! one of two CPUs, they gave 0.96 to 1.03 times the speed.
+//! Calling `sched_yield` between spinning and sleeping did not help. While another process used
+//! half or all of one of two CPUs, it gave 0.96 to 1.03 times the speed.
 //!
 //! ```
 //! use ixc_runtime::pool::{Barrier, Pool};
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Invariant: a panic in a job is an error of [`Pool::run`]. A job that panics on one thread while
-//! others wait at a barrier of its own would hang them. So jobs with barriers catch panics between
+//! others wait at a barrier of the job would hang them. So jobs with barriers catch panics between
 //! barriers (`execute` does).
 
 use std::any::Any;
@@ -40,9 +40,10 @@ pub const MAX_THREADS: usize = 1024;
 /// Rounds of spinning before a thread sleeps: with a pause of 15 to 45 ns, 50 to 150 µs. Waking
 /// takes about as long.
 const SPINS: u32 = 3000;
-/// Rounds with more threads than CPUs, where spinning keeps a working thread from running.
+/// Rounds of spinning if there are more threads than CPUs: spinning then keeps working threads from
+/// running.
 const SPINS_CROWDED: u32 = 50;
-/// Longest sleep that spinning would have spared: the time of [`SPINS`] rounds.
+/// Longest sleep that longer spinning would have avoided: the time of [`SPINS`] rounds.
 const SHORT_SLEEP: Duration = Duration::from_micros(150);
 
 /// Rounds of spinning of a worker without a job. Jobs come after pauses of any length.
@@ -72,11 +73,11 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// Threads that meet at one counter, before the last of them meets the last ones of other groups. A
-/// counter that many threads change costs each of them a transfer of its cache line.
+/// Threads that meet at one counter, before the last of them meets the last ones of other groups.
+/// Each change of a counter by another thread costs a transfer of its cache line.
 const GROUP_THREADS: usize = 4;
 
-/// A value with two cache lines of its own, because processors fetch lines in pairs.
+/// A value padded to two cache lines, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Line<T>(pub(crate) T);
@@ -84,7 +85,7 @@ pub(crate) struct Line<T>(pub(crate) T);
 /// A counter that threads wait for: they spin, then sleep.
 ///
 /// Each sleep adapts the rounds of spinning. A long sleep shows that another thread needs the CPU,
-/// for example one of a neighbour. A short sleep shows that spinning on would have been faster.
+/// for example of another process. A short sleep shows that spinning on would have been faster.
 struct Event {
     value: AtomicU32,
     sleepers: AtomicU32,
@@ -98,7 +99,7 @@ struct Event {
 
 /// Returns the number of CPUs that this process may use at a time.
 pub(crate) fn processors() -> usize {
-    // The query reads several files, and every step has a barrier.
+    // Cached, because the query reads several files.
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get))
 }
@@ -161,15 +162,15 @@ impl Event {
 }
 
 /// A point in a job at which all threads meet. Groups of four meet first; the last thread of each
-/// then meets those of the other groups. The release goes the same way back. Arriving and waiting
-/// use different cache lines.
+/// then meets those of the other groups. Threads are released in reverse order. Arriving and
+/// waiting use different cache lines.
 pub struct Barrier {
     groups: Box<[Group]>,
     /// Number of groups with all threads arrived.
     arrived: Line<AtomicUsize>,
 }
 
-/// Threads that meet before they meet others.
+/// A group of threads that meet at one counter.
 struct Group {
     threads: usize,
     arrived: Line<AtomicUsize>,
@@ -225,7 +226,8 @@ impl Barrier {
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// The job, from just before the first `start` advances until `running` is 0.
+    /// The current job. It is valid from just before the first `start` advances until `running` is
+    /// 0.
     job: UnsafeCell<Option<Job<'static>>>,
     /// Event that each worker waits for. A job for some workers wakes only those.
     starts: Box<[Line<Event>]>,
@@ -300,13 +302,13 @@ impl Pool {
     pub fn bind(&mut self, processors: &[usize], others: &[usize]) -> io::Result<()> {
         self.caller_processor = None;
         let caller_processor = processors.get(1..).unwrap_or_default().iter().map(std::slice::from_ref);
-        // A worker sets its id before it does anything else.
+        // A worker has no id only for a moment after its start.
         let bind =
             |(id, caller_processor): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), caller_processor);
         let mut workers = self.shared.ids.iter().zip(caller_processor.chain(std::iter::repeat(others)));
         if let Err(error) = workers.try_for_each(bind) {
-            // All or none: unbinds the workers bound so far. If the system refuses this too, it has
-            // bound none of them.
+            // On failure, unbinds the workers bound so far. If the system also refuses this, none
+            // of them was bound.
             let _ = self.shared.ids.iter().map(|id| (id, others)).try_for_each(bind);
             return Err(error);
         }
@@ -328,7 +330,8 @@ impl Pool {
     /// # Errors
     /// If the job panicked on a thread.
     pub fn run_with(&mut self, threads: usize, job: Job<'_>) -> Result<(), PoolError> {
-        // The thread belongs to the embedder, and is unbound again after the job.
+        // The calling thread belongs to the embedding program, so it is unbound again after the
+        // job.
         let _bound = self.caller_processor.map(processors::ProcessorBinding::bind);
         let shared = &*self.shared;
         let starts = &shared.starts[..threads.saturating_sub(1).min(self.workers.len())];
@@ -344,8 +347,9 @@ impl Pool {
         starts.iter().for_each(|start| start.0.advance());
         let caller_processor = catch_unwind(AssertUnwindSafe(|| job(0)));
         loop {
-            // Read before `running`, and again in each round. A worker decrements `running` before
-            // it advances `done`, so the advance of the last job may come only now.
+            // `done` is read before `running`, and again in each round. A worker decrements
+            // `running` before it advances `done`, so `done` may still advance for the previous
+            // job.
             let done = shared.done.0.value();
             if shared.running.0.load(Ordering::Acquire) == 0 {
                 break;
@@ -375,7 +379,7 @@ impl Drop for Pool {
 fn work(shared: &Shared, thread: usize) {
     let (Some(start), Some(id)) = (shared.starts.get(thread - 1), shared.ids.get(thread - 1)) else { return };
     id.get_or_init(ThreadId::current);
-    // The worker misses no start: the pool waits for all workers before it starts them again.
+    // A worker cannot miss a start: the pool waits for all workers before it starts them again.
     let mut seen = 0;
     loop {
         start.0.wait(seen);

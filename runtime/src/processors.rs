@@ -2,18 +2,18 @@
 //! to them.
 //!
 //! A thread that the scheduler moves loses the contents of its caches. On a machine with many
-//! cores, two threads may also run on one core while another is idle. If the threads own the
-//! machine, each is bound to its own core. Otherwise binding is harmful: a bound thread waits for
-//! another process although another processor is free. So [`Pin::Auto`] binds threads only under
-//! all of these conditions:
+//! cores, two threads may also run on one core while another is idle. If no other process uses the
+//! machine, each thread is bound to its own core. Otherwise binding is harmful: a bound thread
+//! waits for another process although another processor is free. So [`Pin::Auto`] binds threads
+//! only under all of these conditions:
 //!
 //! - the process may run on every online processor, and no quota limits it to fewer;
 //! - there are as many threads as cores;
 //! - no other process needs a processor when the plan is loaded.
 //!
-//! Later neighbours are detected by the time that steps wait for threads that do not run
+//! Processes that start later are detected by the time that steps wait for descheduled threads
 //! (`executor/thread_count.rs`). Threads are then unbound. The calling thread belongs to the
-//! embedder: it is bound while it runs a step, and then gets its former processors back.
+//! embedding program: it is bound only while it runs a step.
 //!
 //! ```text
 //! cpu0 cpu4   cpu1 cpu5   cpu2 cpu6   cpu3 cpu7   4 cores with two processors each
@@ -28,11 +28,11 @@ use std::str::FromStr;
 use ixc_files::read_system;
 
 /// Condition for binding threads to processors. The default is not to bind them. With two threads
-/// on two processors of a virtual machine, beside a process that runs 50 of every 350 ms, binding
-/// reduced the decode speed to 0.94 (0.86 to 1.01).
+/// on two processors of a virtual machine, and another process that ran 50 of every 350 ms, binding
+/// reduced the decode speed to 0.94 (0.86 to 1.01) of the unbound speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
-    /// Bind if the threads own the machine.
+    /// Bind if no other process uses the machine; see the module's conditions.
     Auto,
     /// Bind if the system allows it, each thread to the next of the process's processors.
     On,
@@ -89,7 +89,7 @@ pub enum PinRefusal {
         /// Number of other threads that ran or waited for a processor.
         others: usize,
     },
-    /// Other processes came later.
+    /// Other processes started to use processors later, so threads were unbound.
     #[error("unbound because other processes use the processors")]
     LetGo,
     /// The system refused.
@@ -109,21 +109,21 @@ pub struct Processor {
     pub is_small: bool,
 }
 
-/// Facts that decide about binding.
+/// Properties of the machine that decide whether threads are bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Online processors in the order of their numbers.
     pub online: Vec<Processor>,
     /// Numbers of the processors that the process may run on.
     pub allowed: Vec<usize>,
-    /// Number of processors that a quota lets the process use at a time.
+    /// Number of processors that the process may use at a time under its CPU quota.
     pub quota: usize,
     /// Number of threads that just ran or waited for a processor, including this one; 0 if unknown.
     pub running: usize,
 }
 
 impl Machine {
-    /// Reads the facts of this machine; `None` if the system does not list its processors.
+    /// Reads the properties of this machine; `None` if the system does not list its processors.
     pub fn detect() -> Option<Machine> {
         let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         Machine::read(Path::new("/sys/devices"), Path::new("/proc/loadavg"), allowed()?, quota)
@@ -148,8 +148,9 @@ impl Machine {
         Some(Machine { online: online.collect(), allowed, quota, running: running.unwrap_or(0) })
     }
 
-    /// Returns the processors of this process in the order in which threads get them. First one of
-    /// each core, large cores before small ones, and neighbours one after the other.
+    /// Returns the processors of this process in the order in which threads get them. The first
+    /// processor of each core comes first, large cores before small ones, and adjacent cores in
+    /// sequence.
     pub fn order(&self) -> Vec<usize> {
         let mut in_core: BTreeMap<(u64, u64), usize> = BTreeMap::new();
         let usable = self.online.iter().filter(|processor| self.allowed.contains(&processor.number));
@@ -236,8 +237,8 @@ impl ThreadId {
     /// Returns the id of the calling thread.
     pub fn current() -> ThreadId {
         #[cfg(target_os = "linux")]
-        // By number, since glibc before 2.30 has no `gettid`.
-        // SAFETY: the call takes no arguments and returns a number that fits.
+        // Uses the system call number, since glibc before 2.30 has no `gettid`. SAFETY: the call
+        // takes no arguments and returns a number that fits.
         return ThreadId(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
         #[cfg(not(target_os = "linux"))]
         ThreadId(0)
@@ -252,7 +253,7 @@ impl ThreadId {
     }
 }
 
-/// Binds the calling thread to some CPUs.
+/// Binds the calling thread to a set of CPUs.
 ///
 /// # Errors
 /// The system's error, also if the system does not support binding.
@@ -260,7 +261,7 @@ pub fn bind(cpus: &[usize]) -> io::Result<()> {
     bind_thread(ThreadId(0), cpus)
 }
 
-/// Binds a thread of this process to some CPUs.
+/// Binds a thread of this process to a set of CPUs.
 ///
 /// # Errors
 /// The system's error, also for an unknown thread.
@@ -339,8 +340,8 @@ mod tests {
     #[test]
     fn cpu_order_is_cores_then_siblings_and_large_first() {
         let some = |cores: &[u64]| cores.iter().map(|&core| Some(core)).collect::<Vec<_>>();
-        // Siblings with distant numbers, as most firmware assigns them; with adjacent numbers; no
-        // siblings.
+        // Three numberings: siblings with distant numbers (most firmware), siblings with adjacent
+        // numbers, and no siblings.
         assert_eq!(machine(&some(&[0, 1, 2, 0, 1, 2])).order(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(machine(&some(&[0, 0, 1, 1, 2, 2])).order(), [0, 2, 4, 1, 3, 5]);
         assert_eq!(machine(&some(&[7, 3, 5])).order(), [0, 1, 2]);
@@ -355,7 +356,7 @@ mod tests {
         let mut hybrid = machine(&some(&[0, 0, 1, 1, 8, 9, 10, 11]));
         hybrid.online[4..].iter_mut().for_each(|processor| processor.is_small = true);
         assert_eq!((hybrid.order(), hybrid.cores()), (vec![0, 2, 4, 5, 6, 7, 1, 3], 6));
-        // Two packages use the same core numbers. Threads that meet first are in one package.
+        // Two packages use the same core numbers. Threads of one barrier group are in one package.
         let mut packages = machine(&some(&[0, 0, 1, 1]));
         for i in [1, 3] {
             packages.online[i].core.0 = 1;

@@ -1,4 +1,4 @@
-//! Refusal of system calls in tests.
+//! Simulation of forbidden system calls in tests.
 
 /// Makes the kernel refuse a system call to this thread and to threads that it starts, as
 /// containers and sandboxes do.

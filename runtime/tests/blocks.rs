@@ -1,5 +1,5 @@
 //! Experts as blocks in a plan's file: damage at any byte, runs that are killed during writing, and
-//! false plans.
+//! invalid plans.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -53,8 +53,8 @@ impl Made {
     fn given() -> Option<Made> {
         let folder = PathBuf::from(std::env::var_os("IXC_TEST_FOLDER")?);
         let model = folder.join("tiny.weights");
-        // The model is written again with the plan, and must keep its time, so that it is the same
-        // model.
+        // Writing the plan rewrites the model file, whose modification time must be restored, so
+        // that it counts as the same model.
         let modified = fs::metadata(&model).unwrap().modified().unwrap();
         let plan = grouped(&folder, Target::AVX512, Factors::Packed);
         File::options().write(true).open(&model).unwrap().set_modified(modified).unwrap();
@@ -117,8 +117,8 @@ fn a_block_that_arrived_damaged_is_read_again() {
     let streamed = options(1 << 20);
     let right = step(&path, &streamed).unwrap();
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
-    // Simulates a drive that returned other bytes: only this block changes. A change of the mode
-    // explains the file's new status time.
+    // Simulates a drive that returns wrong bytes for this block. The file's mode is changed, too,
+    // so that its new status change time has a harmless reason.
     let put = |bytes: &[u8], mode: u32| {
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(bytes).unwrap();
@@ -182,7 +182,7 @@ fn damage_anywhere_in_a_block_is_noticed() {
         bytes[first + expert * STRIDE + at] ^= 1 << (i % 7);
         check(&bytes, expert, if at < 64 { "" } else { "payload's checksum" });
         if i % 29 == 0 {
-            // With the check skipped, damaged experts are accepted.
+            // If the check is skipped, damaged experts are accepted.
             resident(&bytes, &Options { skip_weight_check: true, ..options(0) }).unwrap();
             step(&path, &Options { skip_weight_check: true, ..streamed.clone() }).unwrap();
         }
@@ -263,7 +263,7 @@ fn model_changed_during_packing_is_refused_and_restarted() {
     let (path, model) = (made.path(), made.model());
     let right = fs::read(&model).unwrap();
     let file = File::options().write(true).open(&model).unwrap();
-    // A time long ago differs from that of every later write.
+    // A modification time far in the past differs from that of every later write.
     let before = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30);
     file.set_modified(before).unwrap();
     for replaced in [false, true] {

@@ -53,7 +53,7 @@ fn machine_code_and_interpreter_agree() {
     let mut slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
     let expected = all_logits(&mut slow, &tokens, &[13, 1]);
     assert!(expected.iter().all(|x| x.is_finite()) && expected.iter().any(|x| x.abs() > 0.1));
-    // All ops here are defined to the bit, because none of them is an approximation.
+    // All ops of this plan have bit-exact results, because none is an approximation.
     let found = all_logits(&mut native(&folder, &plan, 2), &tokens, &[13, 1]);
     for (x, y) in found.iter().zip(&expected) {
         assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} and {y}");
@@ -110,9 +110,9 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
-/// Beyond 256 positions, the attention of one token is a work list of parts. They give the same
-/// bits with any number of threads and in the interpreter. Compared with undivided attention, only
-/// the order of sums differs.
+/// Beyond 256 positions, the attention of one token is divided along positions. Results are
+/// bit-identical for any number of threads and in the interpreter. Compared with undivided
+/// attention, only the order of sums differs.
 #[test]
 fn partitioned_long_attention_is_deterministic_and_accurate() {
     let folder = Folder::new();
@@ -200,7 +200,7 @@ fn truncation_restores_the_earlier_state() {
     assert_eq!(engine.position(), 20);
     let back = bits(engine.step(&[3], &[0]).unwrap());
     let mut fresh = native(&folder, &plan, 1);
-    // The divisions are the same, so that the order of sums is.
+    // The division into steps is the same, so the order of sums is the same.
     fresh.step(&prompt(48), &[]).unwrap();
     fresh.truncate(20);
     assert_eq!(bits(fresh.step(&[3], &[0]).unwrap()), back);
@@ -293,7 +293,7 @@ fn single_thread_steps_give_equal_bits_without_barriers() {
     for rows in [1, 2, MAX_TOKENS] {
         for which in [|_: usize| true, |i: usize| i.is_multiple_of(2), |i: usize| i < 12] {
             let alone = tiny::alone(&plan, |i| if which(i) { rows } else { 0 });
-            // The first step has no barrier before it, and the last one none after it.
+            // There is no barrier before the first step and after the last one.
             let shared = runs(&alone, &|i, rows| i == 0 || rows == 0);
             let few = shared - u64::from(!which(plan.steps.len() - 1));
             let many = if rows == MAX_TOKENS { few } else { runs(&alone, &|_, _| true) - 1 };
@@ -337,8 +337,8 @@ fn columns_are_split_when_items_are_few_per_thread() {
         let stats = engine.take_stats();
         stats.tasks.iter().find(|task| task.label == label).map_or(0, |task| task.work.items)
     };
-    // A token's two experts have two columns each, of two bands: fewer items than a thread should
-    // have.
+    // A token's two experts have two columns each, with two bands: 8 items, fewer than the min
+    // number for a thread.
     assert_eq!([1, 4].map(|threads| items(threads, 1, "swiglu")), [8, 8]);
     assert_eq!([1, 4].map(|threads| items(threads, 1, "q")), [4, 4]);
     // A kernel for more rows never divides its columns. The experts of five tokens have as many
@@ -396,7 +396,7 @@ fn plans_not_fitting_machine_or_model_are_errors() {
     assert!(matches!(load(&plan, Options::default()), Err(LoadError::ModelFile { .. })));
 }
 
-/// Another division into kernels may number them differently.
+/// A variant with other kernels may number them differently.
 #[test]
 fn plan_variant_of_the_same_model_replaces_another() {
     let folder = Folder::new();

@@ -67,7 +67,7 @@ fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
 fn damaged_bytes_and_wrong_lengths_are_detected() {
     let folder = Folder::new();
     let mut plan = tiny::plan(&folder.0);
-    // Most kernels are removed for speed, which the file format does not notice.
+    // Most kernels are removed for speed, which the file format allows.
     plan.kernels.truncate(2);
     let bytes = file::encode(&plan).unwrap();
     assert_eq!(file::decode(&bytes).unwrap(), plan);
@@ -87,7 +87,7 @@ fn damaged_bytes_and_wrong_lengths_are_detected() {
     }
     let longer = [&bytes[..], b"x"].concat();
     assert!(matches!(file::decode(&longer), Err(FormatError::Trailing { .. })));
-    // Lengths beyond any file, and weights beyond all numbers, with a valid checksum.
+    // Lengths that exceed any file, and weights whose sizes overflow, with a valid checksum.
     for (at, field) in [(16, u64::MAX), (16, file::MAX_PAYLOAD + 1), (24, u64::MAX), (24, u64::MAX - 8191)] {
         let mut wrong = bytes.clone();
         wrong[at..at + 8].copy_from_slice(&field.to_le_bytes());
@@ -104,8 +104,8 @@ fn damaged_bytes_and_wrong_lengths_are_detected() {
     assert!(matches!(nowhere, Err(FileError::Output(OutputError::Io { action: "write", .. }))));
 }
 
-/// Makes a kernel that loads `count` vectors and needs all of them again after a loop: more than a
-/// frame holds.
+/// Makes a kernel with `count` vectors that stay live over a loop, so that they do not fit into a
+/// stack frame.
 fn alive(count: i64) -> Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));
@@ -135,7 +135,7 @@ fn a_plan_that_cannot_be_loaded_is_never_written() {
     let refused: [(Plan<Kernel>, Expected); 5] = [
         (with(&|plan| plan.max_tokens = 0), |error| matches!(error, LoadError::Plan(_))),
         (with(&|plan| plan.target = "z80".to_owned()), |error| matches!(error, LoadError::Target { .. })),
-        // The buffer has fewer bytes than the kernel reads.
+        // The buffer is smaller than the bytes that the kernel reads.
         (with(&|plan| plan.kernels[0].buffers[0].size = 1.into()), |error| matches!(error, LoadError::Kernel { .. })),
         // The verifier's limits refuse these.
         (
@@ -188,7 +188,7 @@ fn payloads_with_a_right_checksum_and_wrong_bytes_do_no_harm() {
         }
         let Ok(mut plan) = file::decode(&file::seal(&bytes)) else { continue };
         if tasks(&mut plan).iter().any(|task| task.columns > 1 << 16) {
-            // Such a plan may be valid, and run for an hour.
+            // A plan that still loads may be valid, and run for an hour, so it is skipped.
             continue;
         }
         decoded += 1;
@@ -257,7 +257,7 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
     tasks(plan).into_iter().find(|task| task.label == label).unwrap()
 }
 
-/// Makes attention read places that an index chose, although no task writes the bits of the choice.
+/// Makes attention read chosen cache slots, although no task writes the bit mask of the choice.
 fn choose(plan: &mut Plan<Kernel>) -> Choice {
     let choice = Choice { top_k: 5, every: 1, of: Chosen::Positions };
     let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
@@ -274,14 +274,14 @@ fn choose(plan: &mut Plan<Kernel>) -> Choice {
     choice
 }
 
-/// Returns the argument of attention with the chosen places.
+/// Returns the attention argument that takes the chosen slots.
 fn chosen_argument(plan: &mut Plan<Kernel>) -> &mut Arg {
     choose(plan);
     let chosen = |arg: &&mut Arg| matches!(arg.source, Source::Chosen { .. });
     task(plan, "attention").args.iter_mut().find(chosen).unwrap()
 }
 
-/// Returns the division of one token's attention.
+/// Returns the division of one token's attention along positions.
 fn split(plan: &mut Plan<Kernel>) -> &mut Split {
     task(plan, "attention").variants[0].split.as_mut().unwrap()
 }
@@ -362,7 +362,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             }
         }
         23 => {
-            // A state with a window cannot have its attention in parts.
+            // Attention over a sliding-window state cannot be divided along positions.
             plan.states[0].window = Some(random.number(64) as u32);
             tasks(plan).into_iter().for_each(|task| task.variants.retain(|variant| variant.split.is_none()));
         }

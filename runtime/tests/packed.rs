@@ -77,7 +77,7 @@ fn packing_on_demand_matches_packing_at_load() {
     assert_eq!(before.on_demand_parts(), 0);
     let right = bits(&logits(&mut before));
     before.pack_weights().unwrap();
-    // The division into steps selects the kernels, and these the order of sums.
+    // The division into steps selects the kernels, and the kernels determine the order of sums.
     let mut long = load(1);
     long.pack_weights().unwrap();
     let rows: Vec<u32> = (0..MAX_TOKENS).collect();
@@ -101,7 +101,7 @@ fn packing_on_demand_matches_packing_at_load() {
         assert!(left[0] == parts && left.is_sorted_by(|a, b| a >= b), "{left:?}");
         let [first, few] = [parts - left[1], 4 + 3 * u64::from(tiny::TOP_K)];
         assert!(first > 0 && first < few && parts - left[4] >= few, "{left:?}");
-        // A first step keeps none at any length.
+        // The first step keeps no packed weights, whatever its length.
         let (found, left) = run(&mut load(threads), &[MAX_TOKENS as usize]);
         assert!(found == long && left[0] == parts, "{threads} threads: {left:?}");
         // After a step without outputs, all remaining weights are packed.
@@ -203,7 +203,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
                 Err(Err(LoadError::DamagedWeight { name, .. })) => assert_eq!(name, weight.name),
                 other => panic!("{}: {other:?}", weight.name),
             }
-            // With the check skipped, damaged weights are accepted.
+            // If the check is skipped, damaged weights are accepted.
             load(&bytes, true).unwrap();
         }
     }

@@ -1,5 +1,4 @@
-//! Sequences that share pages of their states give the bits of sequences that do not, with real
-//! kernels.
+//! Tests with real kernels that sharing pages between sequences does not change any result bit.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -13,7 +12,7 @@ const SEQUENCES: usize = 3;
 /// A column of this many positions, with 16 elements each, has 8 pages.
 const CONTEXT: u32 = 1024;
 
-/// Runs random steps, cuts and copies. Every step must give the logits of an engine without
+/// Runs random steps, truncations and copies. Every step must give the logits of an engine without
 /// sharing.
 #[test]
 fn steps_of_sequences_that_share_have_the_same_bits() {

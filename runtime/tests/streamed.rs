@@ -1,5 +1,5 @@
-//! Streamed experts: they give the bits of resident ones with any budget. Also changes of files
-//! during a run.
+//! Tests that streamed experts give bit-identical results to resident experts with any budget, and
+//! tests of files that change during a run.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -186,8 +186,8 @@ fn streamed_experts_match_resident_bits_on_single_thread_stages() {
     }
 }
 
-/// Adds early routers, which are mostly wrong. Each layer's router repeats the choice of the layer
-/// before. The first layer's repeats its own choice for the token before.
+/// Adds early routers with mostly wrong predictions: each predicts the experts that the previous
+/// layer chose, and the first layer's predicts its own choice for the previous token.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let layers = plan.expert_groups.len() as u32;
@@ -257,7 +257,7 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
             let token = if i % 8 == 7 { i % VOCABULARY } else { round };
             bits.extend(engine.step(&[token], &[0]).unwrap().iter().map(|logit| logit.to_bits()));
         }
-        // Predictions from before may have been cancelled since.
+        // Earlier predictions may have been cancelled since, so the count can be smaller.
         ahead += predicted(engine).saturating_sub(before);
     }
     (bits, ahead)
@@ -369,7 +369,7 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
     let (path, other) = (folder.0.join("tiny.ixp"), folder.0.join("other.ixp"));
     file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
     let opened = file::open(&path).unwrap();
-    // The bytes are the same, so that only the file's identity differs.
+    // The copy has the same bytes, so only the file's identity differs.
     std::fs::copy(&path, &other).unwrap();
     std::fs::rename(&other, &path).unwrap();
     let error = Engine::load_file(opened, &folder.0, &options(1, 1 << 20, native(Target::AVX512))).unwrap_err();
@@ -380,7 +380,7 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
 /// The result of a read at an offset: its max bytes, or an error number.
 type Fate = dyn FnMut(u64) -> Result<u64, i32> + Send;
 
-/// A backend whose reads end as a test demands: one at a time, the last one first.
+/// A backend whose reads end with results that a test chooses: one at a time, in reverse order.
 struct Planted {
     files: Arc<Files>,
     woken: Arc<Woken>,
@@ -417,8 +417,8 @@ impl Backend for Planted {
     fn wait(&mut self, done: &mut Vec<Completion>) -> std::io::Result<()> {
         self.asked += 1;
         if !self.begun.is_empty() && !self.asked.is_multiple_of(self.patience) {
-            // This return acts like a wake-up without a completion. Other threads continue while
-            // the read goes on.
+            // Returns without a completion, like a spurious wake-up, so that other threads run
+            // before the read ends.
             std::thread::yield_now();
             return Ok(());
         }
@@ -516,7 +516,7 @@ fn unreadable_expert_fails_only_steps_that_need_it() {
     let mended = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&mended);
     let mut engine = planted(&plan, &folder, 96 << 10, move |offset| {
-        // Reads are whole pages: this tests whether one touches the expert.
+        // Reads consist of whole pages, so this checks whether a read overlaps the expert.
         let touches = offset < broken.end && broken.start < offset + 4096;
         if touches && !told.load(Ordering::Relaxed) { Err(EIO) } else { Ok(u64::MAX) }
     });
@@ -552,7 +552,7 @@ fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let path = folder.0.join("tiny.weights");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // A time long ago, so that the clock of the file system gives later writes another time.
+    // The modification time is far in the past, so that every later write changes it.
     file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
     let down = plan.weights.iter().find(|weight| weight.name == "down").unwrap();
     let (begin, bytes) = (down.offset, down.bytes);
@@ -686,14 +686,14 @@ fn mapped_experts_match_resident_bits_with_read_ahead_advice() {
         Engine::load(plan, &folder.0, &Options { experts, ..options(2, 0, BackendKind::Native) })
     };
     let mut resident = load(Factors::F32, ExpertStore::Stream).unwrap();
-    // Making the other plan writes the file of weights again.
+    // Compiling the other plan rewrites the file of weights.
     let right = logits(&mut resident);
     let mut mapped = load(Factors::F32, ExpertStore::Map).unwrap();
     assert!(logits(&mut mapped) == right);
     assert!(resident.advice_counts().is_none() && mapped.stream().is_none());
     let advised = mapped.advice_counts().unwrap();
     assert!(advised.experts >= u64::from(TOP_K) && advised.bytes > advised.experts, "{advised:?}");
-    // A weight that loading packs cannot be used where it is mapped.
+    // A weight that is packed at load time cannot be used from the mapped file.
     let refused = load(Factors::Packed, ExpertStore::Map).unwrap_err();
     assert!(matches!(&refused, LoadError::PackedExperts { .. }), "{refused}");
     assert!(refused.to_string().contains("without packing"), "{refused}");

@@ -1,13 +1,13 @@
-//! A loaded plan of routed experts. Its layers run on their own, for engines that compute a model's
-//! other parts.
+//! A loaded plan of routed experts. Each layer can be called separately, by engines that compute
+//! the rest of the model.
 //!
 //! ```text
 //! run(3, rows, ids, weights) ─▶ for each row: sum of (weight x result) over its experts of layer 3
 //! ```
 //!
-//! Ids of [`NOBODY`] are skipped. If the experts lie on several machines, each row goes to all of
-//! them, and their results are added. A row without an expert on this machine is 0, and nothing is
-//! computed for it.
+//! Ids equal to [`NOBODY`] are skipped. If the experts lie on several machines, each row goes to
+//! all of them, and their results are added. A row without an expert on this machine is 0, and
+//! nothing is computed for it.
 //!
 //! Invariant: a row's result does not depend on rows with other experts. With quantised weights on
 //! targets without tiles, it depends on no other row.
@@ -32,12 +32,12 @@ use crate::program::Layer;
 use crate::stats::Stats;
 use crate::streaming::store;
 
-/// Hidden rows, one after the other.
+/// Rows of hidden states, concatenated.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'r> {
     /// 32-bit floats, the type of the computation.
     F32(&'r [f32]),
-    /// The upper halves of 32-bit floats.
+    /// Bit patterns of bfloat16.
     Bf16(&'r [u16]),
 }
 
@@ -82,7 +82,7 @@ pub enum LayerError {
     /// The length of a slice does not match the ids.
     #[error("found {found} {what} for {rows} rows; expected {expected} for each row")]
     Length {
-        /// The elements of the slice.
+        /// Name of the slice's elements.
         what: &'static str,
         /// Length found.
         found: usize,
@@ -96,7 +96,7 @@ pub enum LayerError {
     Ids {
         /// Number of ids.
         found: usize,
-        /// Ids of a row.
+        /// Number of ids in a row.
         used: u32,
     },
     /// The id does not name an expert.
@@ -275,8 +275,9 @@ impl ExpertLayers {
             (layer.weights, weights.as_ptr().cast(), weights.len()),
         ] {
             let to = self.region(buffer, words as u64)?;
-            // SAFETY: the region has as many bytes in the arena. Nothing else uses the arena while
-            // the engine is borrowed exclusively. The sources are slices of the same lengths.
+            // SAFETY: the region lies in the arena and has as many bytes as are copied. Nothing
+            // else uses the arena while the engine is borrowed exclusively. The sources are slices
+            // of the same lengths.
             unsafe { to.base().copy_from_nonoverlapping(bytes, words * 4) };
         }
         let pieces = [Piece { rows: count, ..Piece::default() }];

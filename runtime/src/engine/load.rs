@@ -85,16 +85,16 @@ pub(crate) struct LoadedPlan {
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
-    /// Digest of the properties that the memory was allocated for.
+    /// Digest of the plan properties that determine the size of the memory.
     pub(crate) memory_digest: Digest,
-    /// The budget, and the bytes of it that are taken, if all weights are in memory.
+    /// The memory budget and the bytes of it in use, if all weights are in memory.
     pub(crate) budget: Option<(u64, u64)>,
     /// Bytes of weights that are locked in memory.
     pub(crate) locked: u64,
     /// Identity of the engine: a variant belongs to one engine.
     pub(crate) owner: Arc<()>,
-    /// Identity of saved states: the plan, places to sample its weights, and the digest of the
-    /// samples, once it was needed.
+    /// Identity of saved states: the digest of the plan, the byte ranges to sample from its
+    /// weights, and the digest of these samples, computed on first use.
     pub(crate) plan_digest: Digest,
     samples: Vec<Sample>,
     weights_digest: OnceLock<Digest>,
@@ -107,7 +107,7 @@ impl LoadedPlan {
         Identity { plan: self.plan_digest, weights: *self.weights_digest.get_or_init(weights) }
     }
 
-    /// Unbinds threads that were bound only because no other process wanted a processor.
+    /// Unbinds threads that were bound automatically ([`Pin::Auto`]).
     pub(crate) fn let_go(&mut self) {
         if self.pin == Pin::Auto && self.pinned_processors.is_ok() {
             self.pinned_processors = Err(match self.pool.bind(&[], &self.initial_processors) {
@@ -124,7 +124,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     if model_files.is_empty() {
         model_files = locate(&mut plan, folder, options.built_in);
     }
-    // This comes before files are read, because mapped pages are given back.
+    // The memory of the process is measured before files are read, because their mapped pages can
+    // be released.
     let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
     let begun = if streams { needed_process_bytes() } else { resident_bytes() };
     let program = checked(&plan)?;
@@ -133,9 +134,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let memory_digest = identity::of_memory(&plan);
     let expert_counts = ExpertCounts::new(&program, &plan.weights);
     options.pins.as_ref().map_or(Ok(()), |pins| expert_counts.check(&pins.chosen))?;
-    // The result is at most MAX_CONTEXT, which is a multiple of a block.
+    // Rounding cannot exceed MAX_CONTEXT, which is a multiple of the attention block.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
-    // This comes before threads are bound. The caller's own binding may change later.
+    // This precedes binding the threads, because binding changes the result. The caller may also
+    // change its own binding later.
     let initial_processors = allowed().unwrap_or_default();
     let (mut pool, pinned_processors) = pool(options)?;
     let threads = pool.threads();
@@ -146,7 +148,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         files.iter().chain(own.as_ref().map(|(_, mapped)| mapped)).for_each(Mapped::prefer_large_pages);
     }
     let target = target(&plan)?;
-    // This comes before weights are read, so that a plan that is too large is refused first.
+    // This precedes reading the weights, so that a plan that exceeds the budget is refused early.
     let sequences = options.sequences.max(1);
     let run = RunSize { capacity, threads, sequences, more_additions: options.more_additions };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
@@ -232,12 +234,13 @@ fn context(plan: &Plan<Kernel>, options: &Options) -> Result<u32, LoadError> {
     Ok(context)
 }
 
-/// Adds a phase of loading to the trace, if there is one.
+/// Adds a phase of loading to the trace, if a trace is recorded.
 fn record_phase(options: &Options, begun: Instant, what: &'static str) {
     options.trace.iter().for_each(|trace| trace.phase(begun, what));
 }
 
-/// Limits the memory of a trace, and returns the rest of the experts' budget.
+/// Limits the memory of a trace to a part of the experts' budget, and returns the rest of that
+/// budget.
 fn keep_within(trace: &Recorder, layout: &experts::Layout, for_experts: u64, threads: usize) -> u64 {
     let min = layout.min_bytes();
     let room = for_recorder(for_experts, min, threads);
@@ -245,7 +248,7 @@ fn keep_within(trace: &Recorder, layout: &experts::Layout, for_experts: u64, thr
     for_experts.saturating_sub(room).max(min)
 }
 
-/// Gives a trace the names of tasks and kernels.
+/// Passes the names of tasks and kernels to the trace.
 fn describe_threads(trace: &Recorder, program: &Program, plan: &Plan<Kernel>, threads: usize) {
     let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
     let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
@@ -317,7 +320,7 @@ fn memory(
     })
 }
 
-/// Lets steps use streamed experts, and reads all other weights and the experts that stay.
+/// Sets up streaming of experts, and reads the pinned experts and all other weights.
 fn stream(store: &mut EngineMemory, experts: Experts, pool: &mut Pool, options: &Options) -> Result<(), LoadError> {
     // Paths are opened a second time, so the files must be those whose headers and weights were
     // checked.
@@ -362,8 +365,8 @@ fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
     streamed.is_some_and(|streamed| streamed.get(number).copied().unwrap_or(false))
 }
 
-/// Returns whether a weight has memory of its own. While experts are streamed, no other weight
-/// stays in mapped files.
+/// Returns whether a weight is copied or packed into separate memory. While experts are streamed,
+/// no other weight stays in mapped files.
 fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> bool {
     let made = weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
     !is_streamed(streamed, number) && weight.bytes > 0 && (made || streamed.is_some())
@@ -396,16 +399,16 @@ fn packed_bytes(weight: &PlanWeight) -> u64 {
     weight.bytes_in(weight.format).unwrap_or(u64::MAX)
 }
 
-/// Returns the offsets of the weights that have memory of their own, in their order, and the bytes
-/// of all of them.
+/// Returns the offset of each weight that is copied or packed into separate memory, and the total
+/// bytes.
 fn own_memory_layout(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
     let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(streamed, *i, weight));
     pack::layout(kept.map(|(_, weight)| packed_bytes(weight)))
 }
 
-/// Returns the places of the weights: in the files, or in the memory that they will be packed into.
-/// The program's check proved that each weight lies inside its file, that the file has the expected
-/// length, and that packing fits.
+/// Returns the address of each weight: in a mapped file, or in the memory that it will be packed
+/// into. The program's check proved that each weight lies inside its file, that the file has the
+/// expected length, and that packing fits.
 fn weights(
     weights: &[PlanWeight],
     sources: &Sources<'_>,
@@ -423,7 +426,7 @@ fn weights(
         let (place, number) = sources.of(weight)?;
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
         if !in_memory(streamed, i, weight) {
-            // A streamed weight has no place.
+            // A streamed weight has no fixed address.
             let region = match place {
                 WeightSource::Mapped(region) if is_streamed(i) => region.part(0, 0).unwrap_or(region),
                 WeightSource::Mapped(region) => region,
@@ -455,7 +458,7 @@ fn weights(
             continue;
         }
         let columns = weight.shape.last().copied().unwrap_or(0);
-        // The product of all dimensions but the rows and columns of a matrix.
+        // The number of matrices: the product of all dimensions except rows and columns.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
         let on_demand = Job::new(weight.stored, weight.format, columns, place, to)
             .and_then(|job| OnDemandPacking::new(job, number, weight.offset, parts))
@@ -465,8 +468,8 @@ fn weights(
     Ok(Weights::new(places, memory, threads))
 }
 
-/// Returns the streamed weights, if there is a budget and the plan says when experts are needed. A
-/// built-in file is in memory anyway.
+/// Returns the streamed weights. None are streamed without a budget, for plans without expert
+/// groups, or from a built-in file, which is in memory anyway.
 pub(crate) fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
     if options.experts == ExpertStore::Map

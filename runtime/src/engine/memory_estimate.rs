@@ -1,9 +1,9 @@
 //! An estimate of the memory that a plan needs, by the rules of loading, before the plan is loaded.
 //!
-//! The input is an open plan that says when its experts are needed. The result is the bytes that
-//! are always taken, and the slots for experts that any larger budget pays for. The estimate reads
-//! only the plan; it maps and packs nothing. The states of each sequence count in full. Sharing
-//! ([`crate::shared_pages`]) cannot be predicted, and each sequence may come to have its own pages.
+//! The input is an open plan with expert groups. The result is the fixed bytes, and the number of
+//! expert slots for any larger budget. The estimate reads only the plan; it maps and packs nothing.
+//! The states of each sequence count in full. Sharing ([`crate::shared_pages`]) cannot be
+//! predicted, and each sequence may come to have its own pages.
 //!
 //! ```text
 //! budget 6 GiB = 1.9 GiB fixed (weights of every token, KV cache, activations, code)
@@ -25,18 +25,18 @@ use crate::streaming::{Block, BlockEncoding};
 /// The memory needs of a plan with streamed experts.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    /// Bytes that a run takes apart from experts. They include the present memory of this process.
+    /// Bytes that a run takes without experts. They include the present memory of this process.
     pub fixed: u64,
     /// The blocks of all experts.
     pub blocks: Vec<Block>,
     /// Max experts of a layer for one token.
     pub top_k: u32,
-    /// The file with most of the bytes of experts.
+    /// Path of the file that stores most bytes of experts.
     pub path: PathBuf,
 }
 
-/// Returns the needs of a plan, or `None` if the plan does not say when experts are needed: all of
-/// it is then in memory.
+/// Returns the needs of a plan, or `None` for a plan without expert groups, which is always
+/// completely in memory.
 ///
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
@@ -76,20 +76,19 @@ pub fn process_bytes() -> u64 {
     load::resident_bytes()
 }
 
-/// Returns whether a plan predicts experts of a layer before that layer's own router has chosen
+/// Returns whether a plan predicts experts of a layer before the layer's own router has chosen
 /// them.
 ///
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
 pub fn has_early_routers(plan: &Plan<Kernel>) -> Result<bool, LoadError> {
-    // If experts are known early and not guessed, the program has an announcement instead of a
-    // prediction.
+    // If the early ids are exact, the program has an announcement instead of a prediction.
     let program = Program::new(plan)?;
     Ok(program.stages.iter().flat_map(|stage| &stage.then).any(|then| matches!(then, BarrierAction::Predict { .. })))
 }
 
-/// Returns whether a plan defers experts of a layer to the next: it then requests those of a group
-/// more than once.
+/// Returns whether a plan defers experts of a layer to the next layer. Such a plan requests a
+/// group's experts more than once.
 pub fn defers(plan: &Plan<Kernel>) -> bool {
     let mut groups: Vec<u32> = Vec::new();
     plan.steps.iter().any(|step| match step {
@@ -114,7 +113,7 @@ impl Needs {
         let staging = self.blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
         let slots =
             BudgetSplit::of(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
-        // Staging takes a fraction of the budget, so that a little more than all slots is enough.
+        // Staging takes a fraction of the budget, so slots plus the largest staging area suffice.
         self.fixed.saturating_add(slots).saturating_add(staging)
     }
 
@@ -133,7 +132,7 @@ impl Needs {
         self.blocks.iter().map(|block| block.span() as f64).sum::<f64>() / self.blocks.len().max(1) as f64
     }
 
-    /// Returns the fraction of blocks that are packed after they were read.
+    /// Returns the fraction of blocks that must be packed after they are read.
     pub fn raw(&self) -> f64 {
         let raw = self.blocks.iter().filter(|block| matches!(block.form, BlockEncoding::Raw { .. })).count();
         raw as f64 / self.blocks.len().max(1) as f64

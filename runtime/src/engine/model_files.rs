@@ -43,7 +43,7 @@ fn locate_file(source: &mut SourceFile, folder: &Path, built_in: Option<BuiltIn>
         source.path = name;
         return None;
     }
-    // If both files exist, the one that the plan was made from wins: the other may be a newer
+    // If both files exist, the one at the plan's path is preferred: the other may be a newer
     // download.
     let open = |path: &Path| {
         let file = open_regular(path).ok()?;
@@ -75,7 +75,7 @@ pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadE
     Ok(())
 }
 
-/// Maps the plan's model files. Opens those that are not in `opened`, which has them by number.
+/// Maps the plan's model files. Opens the files that are not in `opened` (indexed by file number).
 pub(crate) fn open_files(
     plan: &Plan<Kernel>,
     opened: &[Option<File>],
@@ -107,8 +107,8 @@ fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadE
     }
 }
 
-/// Maps a model file, and checks that it is the one that the plan was made from. Opens it unless it
-/// is open.
+/// Maps a model file, and checks that it is the one that the plan was made from. Uses `opened` if
+/// it is given.
 fn map(path: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped, LoadError> {
     let error = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::NoModelFile { path: path.to_owned() },

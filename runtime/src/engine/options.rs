@@ -13,7 +13,7 @@ use crate::streaming::store::Config;
 use crate::trace::Recorder;
 
 /// Default context, if the model's context is that long. The KV cache takes memory only as it
-/// fills, but few users need more positions reserved.
+/// fills, but few users need longer contexts.
 pub const DEFAULT_CONTEXT: u32 = 4096;
 
 /// The backend that runs kernels.
@@ -29,7 +29,7 @@ pub enum BackendKind {
     Interpreter,
 }
 
-/// The place of experts, for plans that say when experts are needed.
+/// Storage of experts at run time, for plans with expert groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpertStore {
     /// Memory, within the budget; other experts are read from the drive when they are needed
@@ -54,14 +54,15 @@ pub struct Options {
     /// Max sequences at once; 0 means one. The memory for all their states counts against the
     /// budget, but is taken only as they fill.
     pub sequences: u32,
-    /// When sequences share the memory of a common beginning after a copy.
+    /// Condition for sharing the memory of a common prefix when a sequence is copied.
     pub sharing: Sharing,
-    /// Additions of a step beyond one for each sequence. With them, several additions can
-    /// go to one sequence, one after the other.
+    /// Max additions of a step beyond one for each sequence. They allow several consecutive
+    /// additions to one sequence.
     pub more_additions: u32,
-    /// Whether each sequence of a step has the bits that it has alone, also on targets with tiles.
-    /// Tiles round activations otherwise, so that its rows are then multiplied on their own. On
-    /// targets without tiles it has those bits anyway.
+    /// Whether the results of a sequence are bit-identical to those without other sequences in the
+    /// step, also on targets with tiles. Tiles round activations differently, so the rows of each
+    /// sequence are then multiplied separately. On targets without tiles, results are always
+    /// identical.
     pub exact_batch: bool,
     /// The backend that runs kernels.
     pub backend: BackendKind,
@@ -70,21 +71,22 @@ pub struct Options {
     /// Whether to skip the checksums of weights in the plan's own file. Checking them reads all of
     /// the weights once, which takes long for a model that is larger than memory.
     pub skip_weight_check: bool,
-    /// Max bytes of memory of the whole process. With a budget, and a plan that says when its
-    /// experts are needed, experts are streamed. They then get the part of the budget that
-    /// everything else leaves. Otherwise all weights stay in memory.
+    /// Max bytes of memory of the whole process. With a budget and a plan with expert groups,
+    /// experts are streamed. Their cache gets the rest of the budget. Otherwise all weights stay in
+    /// memory.
     pub memory: Option<u64>,
     /// Whether weights are locked in memory, so that the system neither swaps them out nor drops
     /// their pages. Experts that are streamed or in mapped files are not locked.
     pub lock: bool,
-    /// The place of experts.
+    /// Storage of experts.
     pub experts: ExpertStore,
-    /// Settings of the expert cache. A budget in it that is not 0 is for experts' blocks alone;
+    /// Settings of the expert cache. If its budget is not 0, it is the memory for experts' blocks;
     /// otherwise they get the rest of [`Options::memory`].
     pub stream: Config,
-    /// The streamed experts that stay in memory; `None` means that none must stay.
+    /// The streamed experts that stay in memory; `None` pins no expert.
     pub pins: Option<Pins>,
-    /// The experts that are read ahead; the default is the method that pays by measurement.
+    /// Settings of read-ahead for experts; by default, the strategy that measures as fastest is
+    /// used.
     pub prefetch: predict::Settings,
     /// Whether [`Engine::take_stats`](crate::engine::Engine::take_stats) includes tasks and stalls.
     pub stats: bool,
@@ -115,7 +117,7 @@ pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, PinRef
 /// A model file that is compiled into the program.
 #[derive(Clone, Copy)]
 pub struct BuiltIn {
-    /// The path that plans have for it.
+    /// The path of the file in plans.
     pub path: &'static str,
     /// The file's content.
     pub bytes: &'static [u8],

@@ -9,10 +9,10 @@
 /// The rule for streamed experts that stay in memory: the most used ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Number of times that each expert was chosen, by layer with experts in the order of a step,
-    /// then by expert.
+    /// Number of times that each expert was chosen: `chosen[layer][expert]`, where `layer` counts
+    /// only layers with experts.
     pub chosen: Vec<Vec<u64>>,
-    /// Max part of the memory for experts that they may take, in percent. The minimum that
-    /// streaming needs is always left.
+    /// Max share of the expert memory for pinned experts, in percent. The minimum that streaming
+    /// needs is always kept free.
     pub percent: u32,
 }

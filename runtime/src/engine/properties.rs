@@ -31,8 +31,8 @@ impl Engine {
         }
     }
 
-    /// Returns the fewest rows of an addition whose bits do not depend on their number. Parts of a
-    /// prompt must begin at multiples of 16.
+    /// Returns the min number of rows of an addition from which results are bit-identical for any
+    /// number of rows. Chunks of a prompt must begin at multiples of 16.
     pub fn min_rows(&self) -> u32 {
         self.loaded.program.min_rows(self.loaded.exact_batch)
     }
@@ -55,7 +55,8 @@ impl Engine {
         self.loaded.locked
     }
 
-    /// Returns the bytes of the states of all sequences, shared and not.
+    /// Returns the bytes of the states of all sequences, with shared and unshared bytes counted
+    /// separately.
     pub fn state_bytes(&self) -> StateBytes {
         self.loaded.store.sequences.bytes()
     }
@@ -80,8 +81,8 @@ impl Engine {
         self.loaded.program.output.most(self.loaded.program.max_tokens)
     }
 
-    /// Returns whether attention is not causal. A step then has the whole text, because every token
-    /// sees all others.
+    /// Returns whether attention is not causal. A step must then contain the whole text, because
+    /// every token sees all others.
     pub fn reads_whole(&self) -> bool {
         self.loaded.program.reads_whole()
     }

@@ -7,14 +7,14 @@
 //!
 //! An engine always has one sequence ([`FIRST`]); methods that name no sequence use it. Others can
 //! be added ([`Engine::add_sequence`]). One step ([`Engine::step_batch`]) adds tokens to several
-//! sequences, so that weights are read once for all of them. On targets without tiles, a sequence
-//! has the bits that it has alone; with tiles, this needs [`Options::exact_batch`]. Each guessed
-//! token is an addition of its own, one after the other. It then has the bits of a step of one
-//! token.
+//! sequences, so that weights are read once for all of them. On targets without tiles, the results
+//! of a sequence do not depend on the other sequences in the step; with tiles, this needs
+//! [`Options::exact_batch`]. In speculative decoding, each drafted token is an addition of its own.
+//! Its results are then bit-identical to a step of one token.
 //!
 //! Invariant: the states are those after [`Engine::position`] tokens. If a step fails, they stay
-//! where they were. A state that cannot be cut ([`Engine::cut_anywhere`]) goes back to the last
-//! saved position before.
+//! where they were. A state that cannot be truncated ([`Engine::cut_anywhere`]) goes back to its
+//! last saved position.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,9 +37,9 @@ use crate::trace::Step;
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) loaded: LoadedPlan,
-    /// Outputs of the last step.
+    /// Number of output rows of the last step.
     outputs: usize,
-    /// Number of tokens of the last step.
+    /// Number of tokens in the last step.
     rows: usize,
 }
 
@@ -85,8 +85,8 @@ impl Engine {
         self.loaded.store.weights.packing() / (self.loaded.pool.threads() as u32).max(1)
     }
 
-    /// Returns the number of weights that will still be packed when they are needed. A weight with
-    /// experts counts once for each expert's matrix.
+    /// Returns the number of matrices that are not packed yet, and will be packed on first use. A
+    /// weight with experts counts once for each expert.
     pub fn on_demand_parts(&self) -> u64 {
         self.loaded.store.weights.on_demand_parts()
     }
@@ -95,8 +95,8 @@ impl Engine {
     /// `tokens`) in `rows_wanted`, one row of the vocabulary's length for each.
     ///
     /// # Errors
-    /// See [`StepError`]. The sequence is then as before. A state that cannot be cut is as it was
-    /// last saved.
+    /// See [`StepError`]. The sequence is then as before. A state that cannot be truncated goes
+    /// back to its last saved position.
     pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
         self.step_batch(&[Addition { sequence: FIRST, tokens, outputs: rows_wanted }])
     }
@@ -117,8 +117,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// See [`StepError`]. The sequences are then as before. States that cannot be cut are as they
-    /// were last saved.
+    /// See [`StepError`]. The sequences are then as before. States that cannot be truncated go back
+    /// to their last saved position.
     pub fn step_batch(&mut self, additions: &[Addition<'_>]) -> Result<&[f32], StepError> {
         self.step_hidden(additions, &[])
     }
@@ -160,7 +160,8 @@ impl Engine {
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
-        // Waiting for a drive says nothing about other processes that use processors.
+        // Steps that wait for a drive are excluded: their waits do not show that other processes
+        // use processors.
         let resident = self.loaded.store.experts.is_none() && self.loaded.store.advice.is_none();
         let adapts = counts.tokens == 1 && resident;
         let threads = if adapts { self.loaded.thread_count.threads() } else { self.loaded.pool.threads() };
@@ -223,8 +224,9 @@ impl Engine {
         let Some(HiddenRows { buffer, .. }) = self.loaded.program.takes else { return Ok(()) };
         let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
         let region = self.loaded.store.arena.region().part(offset, hidden.len() as u64 * 4).ok_or(wrong)?;
-        // SAFETY: the region has as many bytes in the arena. Nothing else uses the arena while the
-        // engine is borrowed exclusively. The source is a slice of the same length.
+        // SAFETY: the region lies in the arena and has as many bytes as are copied. Nothing else
+        // uses the arena while the engine is borrowed exclusively. The source is a slice of the
+        // same length.
         unsafe { region.base().copy_from_nonoverlapping(hidden.as_ptr().cast::<u8>(), hidden.len() * 4) };
         Ok(())
     }
@@ -253,7 +255,7 @@ impl Engine {
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), count) }
     }
 
-    /// Checks a step, and divides it into pieces, one for each addition.
+    /// Checks a step. Returns one piece (rows of one sequence) for each addition.
     fn pieces(&self, additions: &[Addition<'_>]) -> Result<Vec<Piece>, StepError> {
         let (max, found) = (self.loaded.program.max_tokens, additions.iter().map(|a| a.tokens.len()).sum());
         if additions.is_empty() || additions.iter().any(|addition| addition.tokens.is_empty()) {
@@ -334,10 +336,10 @@ impl Engine {
         Ok(sequence.truncate(tokens))
     }
 
-    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of the nearest shorter length
-    /// that its states can return to. Returns the length of the copy. A prompt that several
-    /// sequences share is thus computed once. It is also in memory once, if the system allows it
-    /// ([`crate::shared_pages`]).
+    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of the nearest shorter prefix
+    /// that its states can return to. Returns the length of the copy in tokens. A prompt that
+    /// several sequences share is thus computed once. If the system allows it, the prompt is also
+    /// stored once ([`crate::shared_pages`]).
     ///
     /// # Errors
     /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] if both are the same.
@@ -370,8 +372,8 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Checks that tokens may follow a sequence, or the position `after` of its previous addition.
-    /// Returns the position of the first.
+    /// Checks that tokens may be appended to a sequence, at the position `after` if the step has an
+    /// earlier addition to it. Returns the position of the first token.
     fn check_tokens(&self, id: SequenceId, tokens: &[u32], after: Option<u32>) -> Result<u32, StepError> {
         let position = self.sequence(id).ok_or(StepError::NoSequence { id })?.position();
         let position = after.unwrap_or(position);
@@ -402,7 +404,7 @@ impl Engine {
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), (bytes / 4) as usize) }
     }
 
-    /// Drops the logits of the last step, because they do not belong to a sequence that changed.
+    /// Drops the logits of the last step, because a sequence has changed since.
     pub(crate) fn forget_logits(&mut self) {
         (self.outputs, self.rows) = (0, 0);
     }
@@ -413,34 +415,36 @@ impl Engine {
         self.all_logits().chunks_exact(self.output_width() as usize).nth(output).unwrap_or(&[])
     }
 
-    /// Cuts the sequence to its first `tokens` tokens, or to the shorter length that
-    /// [`Engine::reach`] returns. Does nothing if it is not longer. Returns the number of tokens
-    /// that are left; the rest must be computed again.
+    /// Truncates the sequence to its first `tokens` tokens, or to the shorter length that
+    /// [`Engine::reach`] returns. Does nothing if the sequence is not longer. Returns the number of
+    /// tokens that are left; the rest must be computed again.
     pub fn truncate(&mut self, tokens: u32) -> u32 {
         self.truncate_sequence(FIRST, tokens).unwrap_or(0)
     }
 
     /// Returns the number of tokens that [`Engine::truncate`] to `tokens` would leave. A state that
-    /// cannot be cut returns only to the beginning and to saved positions. These are the ends of
-    /// the last steps of several tokens, and the positions of [`Engine::save`].
+    /// cannot be truncated returns only to the beginning and to saved positions. Positions are
+    /// saved by [`Engine::save`] and at the end of each step of several tokens; only the last ones
+    /// are kept.
     pub fn reach(&self, tokens: u32) -> u32 {
         self.first().map_or(0, |sequence| sequence.reach(tokens))
     }
 
-    /// Returns whether the sequence can be cut at any position. With a window, it can be cut by as
-    /// many positions as memory holds beyond the window, or to the beginning.
+    /// Returns whether the sequence can be truncated at any position. With sliding-window
+    /// attention, it can lose only the positions that memory holds beyond the window, or all of
+    /// them.
     pub fn cut_anywhere(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cut_anywhere())
     }
 
-    /// Returns whether any number of the last step's tokens can be cut off without losing earlier
-    /// tokens. States that change from token to token cannot do this.
+    /// Returns whether any number of the last step's tokens can be removed without losing earlier
+    /// tokens. This is false for recurrent states.
     pub fn cuts_steps(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cuts_steps())
     }
 
     /// Saves the present position, so that the sequence can return to it. Only the last
-    /// [`crate::states::SNAPSHOTS`] are kept. Does nothing if all states can be cut anywhere.
+    /// [`crate::states::SNAPSHOTS`] are kept. Does nothing if all states can be truncated anywhere.
     pub fn save(&mut self) {
         self.loaded.store.sequences.get_mut(FIRST.0).into_iter().for_each(Sequence::save);
     }
@@ -498,8 +502,8 @@ impl Softmax for Engine {
             probabilities.as_mut_ptr().cast(),
         ];
         // SAFETY: the program's check found that this kernel has no dims, reads its first two
-        // buffers and writes the third. They are at most a row of the vocabulary, one float, and a
-        // row long. The slices have a row's length.
+        // buffers and writes the third. The buffers have at most the lengths of a vocabulary row,
+        // one float, and a vocabulary row. The slices have a row's length.
         unsafe { self.loaded.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|problem| {
             let (task, kernel) = ("softmax".to_string(), self.loaded.program.kernels[kernel].name.clone());
             StepError::Execute(ExecuteError::Item(Box::new(ItemError { task, kernel, problem })))

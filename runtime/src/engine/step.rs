@@ -49,7 +49,8 @@ pub enum StepError {
         /// Max tokens of a sequence.
         context: u32,
     },
-    /// A part of a text is given to a model that reads texts whole.
+    /// Only a part of a text was passed to a model with non-causal attention, which needs whole
+    /// texts.
     #[error(
         "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {max} tokens"
     )]
@@ -67,7 +68,7 @@ pub enum StepError {
         /// The sequence.
         id: SequenceId,
     },
-    /// A sequence is named twice.
+    /// A step has additions to the same sequence that are not consecutive.
     #[error("sequence {id} appears twice in one step, with another sequence between")]
     SequenceTwice {
         /// The sequence.
@@ -109,7 +110,7 @@ pub enum StepError {
     /// The hidden states do not match the tokens.
     #[error("found {found} numbers of hidden states for {rows} tokens; the plan takes {expected} for each token")]
     Hidden {
-        /// Elements given.
+        /// Number of elements passed by the caller.
         found: usize,
         /// Tokens of the step.
         rows: usize,
@@ -153,8 +154,8 @@ impl StepError {
     }
 }
 
-/// Returns the beginning of the error text of a pass. Experts that cannot be read are not the
-/// plan's fault.
+/// Returns the prefix of the error text of a pass. It depends on whether the plan or a drive is the
+/// cause.
 fn lead(error: &ExecuteError) -> &'static str {
     match error {
         ExecuteError::Changed(_) | ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
@@ -162,7 +163,7 @@ fn lead(error: &ExecuteError) -> &'static str {
     }
 }
 
-/// A function from logits to probabilities. Samplers need nothing else of an engine.
+/// A function from logits to probabilities. Samplers need only this function of an engine.
 pub trait Softmax {
     /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have
     /// the vocabulary's length.
@@ -190,9 +191,10 @@ impl std::fmt::Display for SequenceId {
     }
 }
 
-/// Tokens that a step adds to a sequence. Several additions of one sequence follow each other. Each
-/// has the bits that it has in a step of its own. States that change from token to token are the
-/// exception: they take all the tokens at once ([`Engine::cuts_steps`](super::Engine::cuts_steps)).
+/// Tokens that a step adds to a sequence. Several additions to one sequence must be consecutive.
+/// The results of each are bit-identical to a step with only this addition. Recurrent states are
+/// the exception: they process the tokens of all additions together
+/// ([`Engine::cuts_steps`](super::Engine::cuts_steps)).
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'t> {
     /// The sequence.

@@ -1,5 +1,5 @@
-//! Other plans of a loaded model, which an engine runs with its weights, states and threads. The
-//! tuner uses them to find the fastest plan.
+//! Variants: other plans of the same model that a loaded engine can run. They use the engine's
+//! weights, states and threads. The tuner uses them to find the fastest plan.
 //!
 //! ```no_run
 //! # use ixc_runtime::engine::Engine;
@@ -16,9 +16,9 @@
 //! measurement, because the placement of pages changes the speed.
 //!
 //! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the
-//! same order and places. Only its steps, kernels and buffers differ.
-//! Invariant: the engine's arena, scratch memory and memory for chosen places are as large as its
-//! largest variant needs. They grow within the budget, and never shrink.
+//! same order and at the same addresses. Only its steps, kernels and buffers differ. Invariant: the
+//! engine's arena, scratch memory and memory for chosen cache slots are as large as the largest
+//! variant needs. They grow within the budget, and never shrink.
 
 use std::sync::{Arc, Mutex};
 
@@ -71,7 +71,7 @@ impl Engine {
             (routings, program.ngrams.clone())
         };
         let lacks = |input: &RowInput| loaded.store.inputs.rows_of(*input).is_none();
-        // Experts of blocks are requested by window numbers, and a store is made for the windows of
+        // Experts are requested by window numbers, and an expert cache is made for the windows of
         // one plan.
         let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
         if streamed

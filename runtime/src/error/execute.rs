@@ -14,7 +14,7 @@ use crate::streaming::StreamError;
 /// The reason why a pass was abandoned. Its results must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExecuteError {
-    /// An item must not run.
+    /// A work item failed its check.
     #[error(transparent)]
     Item(Box<ItemError>),
     /// A router chose an expert that does not exist.
@@ -50,7 +50,7 @@ impl ExecuteError {
     }
 }
 
-/// The reason why an item must not run.
+/// The reason why a work item must not run, with its task and kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("task {task:?}, kernel {kernel}: {problem}")]
 pub struct ItemError {
@@ -63,7 +63,7 @@ pub struct ItemError {
     pub problem: Problem,
 }
 
-/// A problem with an item.
+/// A problem with a work item.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A slice lies outside its memory.
@@ -88,7 +88,7 @@ pub enum Problem {
         /// The item's expert.
         expert: u32,
     },
-    /// A size or limit does not fit 64 bits.
+    /// A buffer size or index limit does not fit 64 bits.
     #[error("the size or limit of buffer %{buffer} has no value for dims {dims:?}")]
     Size {
         /// The kernel's buffer.
@@ -111,14 +111,14 @@ pub enum Problem {
     /// A dim has no value.
     #[error(transparent)]
     NoDim(#[from] DimError),
-    /// The kernel's limit of indices is smaller than the input's.
+    /// An index input can have values that exceed the kernel's limit.
     #[error("buffer %{buffer} takes indices below {below}, but the input has indices below {found}")]
     Index {
         /// The kernel's buffer.
         buffer: String,
-        /// The kernel's limit.
+        /// Upper bound of indices in the kernel.
         below: u64,
-        /// The input's limit.
+        /// Upper bound of the values in the input.
         found: u64,
     },
     /// The interpreter refused the kernel.

@@ -21,25 +21,25 @@ use crate::streaming::StreamError;
 /// The reason why a plan cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The plan is wrong.
+    /// The plan's tables are inconsistent.
     #[error("the plan is malformed: {0}")]
     Plan(#[from] PlanError),
     /// Weights cannot be locked in memory.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The plan has only layers, but a model's steps are requested.
+    /// The plan has separate expert layers, but a whole model is requested.
     #[error("the plan has expert layers, which run on their own; expected the steps of a model")]
     NoSteps,
-    /// A plan cannot run with the weights of the loaded one.
+    /// A plan cannot run with the weights of the loaded plan.
     #[error("{}", if *streamed { "streamed experts belong to one plan; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
     OtherPlan {
         /// Whether streamed experts are the reason.
         streamed: bool,
     },
-    /// The plan has a model's steps, but layers are requested.
+    /// The plan has a whole model, but separate expert layers are requested.
     #[error("the plan has the steps of a model; expected expert layers, which run on their own")]
     NoLayers,
-    /// A kernel of the plan is wrong.
+    /// The kernel verifier refuses a kernel of the plan.
     #[error("the plan is malformed: kernel {kernel:?}: {source}")]
     Kernel {
         /// The kernel's name.
@@ -90,9 +90,9 @@ pub enum LoadError {
     /// The number of model files differs from the plan's.
     #[error("found {found} model file(s); the plan was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
     FileCount {
-        /// Number of files given.
+        /// Number of files passed by the caller.
         found: usize,
-        /// Number of files of the plan.
+        /// Number of files in the plan.
         expected: usize,
     },
     /// A model file is not the one that the plan was made from.
@@ -145,7 +145,7 @@ pub enum LoadError {
     /// A block of experts in the plan's own file is damaged.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// The plan has weights in its own file, which was not given.
+    /// The plan has weights in its own file, but was loaded without that file.
     #[error("the plan has weights in its own file, but it was not loaded from that file")]
     NoWeights,
     /// The memory budget is too small.
@@ -156,7 +156,7 @@ pub enum LoadError {
     Budget {
         /// The requested budget.
         budget: u64,
-        /// Bytes that are always in memory.
+        /// Bytes that are always in memory, without experts.
         fixed: u64,
         /// The min budget.
         needed: u64,

@@ -5,7 +5,7 @@
 //! some of a token's experts are computed later, a layer has several routings.
 //!
 //! Invariant: a failed step counts nothing. Counts depend neither on the number of threads nor on
-//! the place of experts.
+//! where experts are stored.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -20,11 +20,11 @@ use crate::streaming::BlockId;
 /// The counts of a layer's experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerCounts {
-    /// Name of the first of their weights that a step reads.
+    /// Name of the layer's first expert weight in a step.
     pub weight: String,
     /// Number of rows that each expert was chosen for.
     pub chosen: Vec<u64>,
-    /// Group of these experts, if they need not all be in memory.
+    /// Group of these experts, if they can be streamed.
     pub group: Option<u32>,
 }
 
@@ -33,7 +33,7 @@ pub struct LayerCounts {
 pub struct ExpertCounts {
     tokens: u64,
     layers: Vec<LayerCounts>,
-    /// The layer of each routing; `None` if its rows meet no weights of experts.
+    /// The layer of each routing; `None` if no expert weights use its rows.
     of_routing: Vec<Option<usize>>,
 }
 
@@ -80,7 +80,7 @@ impl ExpertCounts {
         }
     }
 
-    /// Checks that counts have the same layers and experts as these.
+    /// Checks that `chosen` has the same layers and experts as these counts.
     ///
     /// # Errors
     /// Returns the first difference.
@@ -99,7 +99,7 @@ impl ExpertCounts {
     }
 
     /// Returns the experts with counts above 0, most used first, and equal ones in the order of
-    /// layers. Only experts that need not all be in memory are included.
+    /// layers. Only experts that can be streamed are included.
     pub(crate) fn choose_most_used(&self, chosen: &[Vec<u64>]) -> Vec<BlockId> {
         let layers = chosen.iter().zip(&self.layers).filter_map(|(chosen, layer)| Some((chosen, layer.group?)));
         let experts = layers.flat_map(|(chosen, group)| {

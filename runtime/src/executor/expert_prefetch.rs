@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Prompts need no guesses. Their tokens need most experts of each layer, which are read ahead
-//! anyway. In prompts, the plan's early routers are obeyed if the settings use early routers.
+//! anyway. In prompts, only the plan's early routers predict, if the settings enable them.
 //!
 //! Invariant: this module changes when blocks are read, but never results.
 
@@ -25,7 +25,7 @@ use crate::streaming::predict::{Predictions, Report, RouterChoice, Settings, Tok
 use crate::streaming::store::{CHUNK, ExpertCache};
 use crate::streaming::{Block, BlockId};
 
-/// Number of tokens over which the drive's pace is averaged.
+/// Number of tokens over which read statistics are averaged.
 const AVERAGED_TOKENS: f64 = 16.0;
 
 /// The properties of a group of experts.
@@ -38,14 +38,14 @@ struct GroupProperties {
     block_bytes: u64,
     /// Whether the plan has an early router for the group.
     early_router: bool,
-    /// Number of windows that parts of its routing are computed in.
+    /// Number of windows (request to release) in which its routing is computed.
     windows: usize,
 }
 
-/// The known experts that a group's router chose for the token.
+/// Experts that a group's router chose for the current token, in the windows computed so far.
 #[derive(Clone, Debug, Default)]
 struct RoutedExperts {
-    /// Windows with known experts.
+    /// Windows whose experts are known.
     windows: Vec<u32>,
     experts: Vec<u32>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Prefetcher {
     /// Sums over the last tokens, with decaying weight: bytes read, seconds with a read, seconds
     /// without a read that a thread waited for, layers.
     pace: [f64; 4],
-    /// Begin of the present token, and the drive's counters then; `None` in a prompt.
+    /// Start time of the current token, and the drive's counters at that time; `None` in a prompt.
     begun: Option<(Instant, Counters)>,
 }
 
@@ -144,7 +144,8 @@ impl Prefetcher {
             self.predictions.pace(TokenTiming {
                 idle: idle / layers,
                 right: reading(block),
-                // A wrong guess is read to the end of the requests that were already submitted.
+                // Cost of a wrong guess: the read requests that were already submitted are
+                // completed.
                 wrong: reading(block.min(PREDICTED_DEPTH as u64 * CHUNK)),
             });
         }
@@ -174,7 +175,7 @@ impl Prefetcher {
         }
     }
 
-    /// Handles the choice of a group's router, whose experts were requested.
+    /// Handles the choice of a group's router after its experts were requested.
     fn on_routed(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
@@ -199,7 +200,7 @@ impl Prefetcher {
         }
     }
 
-    /// Reads the experts ahead that the strategy in use predicts for a group.
+    /// Reads ahead the experts that the current strategy predicts for a group.
     fn prefetch(&mut self, store: &ExpertCache, group: u32) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);

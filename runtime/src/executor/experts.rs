@@ -1,9 +1,9 @@
-//! Streamed experts: the blocks of a plan's weights, and the experts that a stage works on.
+//! Streamed experts: the blocks of a plan's weights, and the experts that a stage computes.
 //!
 //! A block is one expert of a group: its matrices of all the group's weights, in the layout of the
 //! kernels. If the plan's own file has blocks, each is read into its slot in one piece. Matrices
-//! that a model file has in another form are read into staging memory and packed from there into
-//! the slot.
+//! that a model file stores in another format are read into staging memory, and packed from there
+//! into the slot.
 //!
 //! ```text
 //! barrier      request experts 3 of bucket 3        submit reads of all that are not in memory
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Invariant: the result of an item does not depend on when its block arrived, so that streamed
-//! runs have the bits of resident ones.
+//! runs are bit-identical to runs with all experts in memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ use crate::streaming::store::{Config, ExpertCache, Pack, State};
 use crate::streaming::{Block, BlockEncoding, BlockId, Extent, StreamError};
 use crate::trace::{Recorder, Work};
 
-/// Alignment of matrices in a block that is packed here: a vector of them is then one cache line.
+/// Alignment of matrices in a packed block, so that each vector load reads one cache line.
 const LINE: u64 = 64;
 
 /// A matrix of an expert.
@@ -56,11 +56,11 @@ struct ExpertMatrix {
     bytes: u64,
 }
 
-/// The blocks of a group.
+/// Layout of the blocks of a group.
 #[derive(Clone, Debug)]
 struct Blocks {
     parts: Vec<ExpertMatrix>,
-    /// Offset of each part in its block, `[expert][part]`.
+    /// Offset of each matrix in its block, `[expert][matrix]`.
     offsets: Vec<u64>,
     /// The layout of blocks in the plan's own file; `None` without such blocks.
     shape: Option<BlockShape>,
@@ -106,15 +106,15 @@ impl Pack for Packer {
     }
 }
 
-/// The experts that the stages of a group's window work on.
+/// The experts of a window (from a group's request to its release), by progress.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     group: u32,
-    /// Experts with their rows, in the best order of work.
+    /// Experts that stages compute now, with their rows, in the order of work.
     pub(crate) rows: Vec<ExpertRows>,
-    /// Experts that were requested with them, and were not in memory yet.
+    /// Requested experts that are still being read.
     coming: Vec<ExpertRows>,
-    /// Experts that are requested after them.
+    /// Experts of the window that are not requested yet.
     rest: Vec<ExpertRows>,
     /// Whether these are the group's first experts in this step.
     pub(crate) first: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Experts {
     store: ExpertCache,
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
-    /// The group of each weight, and its part number in it.
+    /// The group of each weight, and its index among the matrices of a block.
     group_of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
@@ -173,7 +173,7 @@ impl std::fmt::Debug for Experts {
     }
 }
 
-/// A function from a weight and an offset in it to the number of a file and the offset there.
+/// A function that maps a weight and an offset in it to a file number and an offset in that file.
 type PlaceOf<'a> = dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)> + 'a;
 
 /// The blocks of a plan's experts, from which a store is made.
@@ -331,9 +331,9 @@ impl Experts {
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
         self.prefetcher().on_window(&self.store, group, number, &chosen);
-        // Many tokens need nearly all experts of each layer, so reading continues with the next
-        // layer. Other machines may have the first or the last experts, so only the range between
-        // the chosen ones is read.
+        // Long prompts need nearly all experts of each layer, so reading continues with the next
+        // layer. Other machines may have the first or the last experts, so only the range from the
+        // first to the last chosen expert is read.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if !self.prefetcher().is_token()
             && experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
@@ -344,7 +344,7 @@ impl Experts {
         Ok(())
     }
 
-    /// Goes to the next experts of the window, if any, and releases the previous ones.
+    /// Releases the experts that were computed, and goes to the next experts of the window, if any.
     pub(crate) fn next(&self) -> Result<bool, StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         if window.coming.is_empty() && window.rest.is_empty() {
@@ -387,8 +387,8 @@ impl Experts {
         self.prefetcher().on_early_router(&self.store, group, count, ids);
     }
 
-    /// Announces the experts that window `number` will request. They are read after everything that
-    /// is needed earlier. `ids` has `count` ids for each token.
+    /// Announces the experts that window `number` will request. They are read after all blocks that
+    /// are needed earlier. `ids` has `count` ids for each token.
     pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
         let experts = by_rank(ids, count, self.groups.get(group as usize).map_or(0, Blocks::experts));
         self.store.announce(group, &experts);
@@ -425,7 +425,7 @@ impl Experts {
         }
     }
 
-    /// Reads the blocks that stay in memory, with all threads. If one is unreadable or damaged, the
+    /// Reads the blocks of pinned experts, with all threads. If one is unreadable or damaged, the
     /// step that needs it fails.
     ///
     /// # Errors
@@ -446,14 +446,14 @@ impl Experts {
             self.trace.iter().for_each(|trace| trace.enter(thread));
             for block in kept.iter().skip(thread).step_by(threads) {
                 if let Err(error) = self.wait(block.group, block.expert) {
-                    tracing::warn!(%block, %error, "cannot read an expert that is kept in memory");
+                    tracing::warn!(%block, %error, "cannot read a pinned expert");
                 }
                 gauge.iter().for_each(|gauge| gauge.add(bytes(block)));
             }
         });
         (0..self.groups.len() as u32).for_each(|group| self.store.release(group));
         self.discard_damaged();
-        tracing::info!(experts = kept.len(), bytes = total, elapsed = ?begin.elapsed(), "experts that stay are read");
+        tracing::info!(experts = kept.len(), bytes = total, elapsed = ?begin.elapsed(), "pinned experts have been read");
         read
     }
 

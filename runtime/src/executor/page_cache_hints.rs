@@ -1,10 +1,10 @@
 //! Hints for experts in mapped files. The page cache decides which experts it holds. After a
 //! layer's router has chosen, the system is advised of the experts that are needed next.
 //!
-//! A mapping offers nothing more: `MADV_WILLNEED` starts reads without any guarantee. No advice
-//! takes pages out of the cache: `MADV_DONTNEED` only unmaps them, which frees nothing while the
-//! cache keeps them. So no budget applies here; only a control group around the process limits its
-//! memory. For a model that nearly fits, this is simple and good. For a larger one, experts are
+//! A mapping offers no stronger control: `MADV_WILLNEED` starts reads without any guarantee. No
+//! advice evicts pages from the cache: `MADV_DONTNEED` only unmaps them, which frees no memory
+//! while the cache keeps them. So no budget applies here; only a control group around the process
+//! limits its memory. This suits models that nearly fit into memory. For larger models, experts are
 //! streamed ([`crate::streaming`]).
 //!
 //! ```text
@@ -21,7 +21,7 @@ use crate::expert_sort::ExpertRows;
 use crate::memory::Mapped;
 use crate::program::Program;
 
-/// The matrices of one weight, one expert's after the other's.
+/// The matrices of one weight, in order of experts.
 #[derive(Clone, Copy, Debug)]
 struct Matrices {
     file: usize,
@@ -50,9 +50,9 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// Finds the matrices of a checked plan, whose own file has number `own`. The error is the name
-    /// of a weight that is packed when the plan is loaded, because it is not used where it is
-    /// mapped.
+    /// Finds the matrices of a checked plan, whose own file has number `own`. Returns as the error
+    /// the name of a weight that is packed at load time: kernels do not read it from the mapped
+    /// file.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight], own: usize) -> Result<Advice, String> {
         let matrices = |&weight: &u32| {
             let weight = weights.get(weight as usize).ok_or_else(String::new)?;
@@ -75,7 +75,7 @@ impl Advice {
         Ok(Advice { groups, experts: AtomicU64::new(0), bytes: AtomicU64::new(0) })
     }
 
-    /// Advises that a group's experts are needed now.
+    /// Tells the system that a group's experts are needed now.
     pub(crate) fn request(&self, group: u32, rows: &[ExpertRows], files: &[Mapped]) {
         let Some(group) = self.groups.get(group as usize) else { return };
         for expert in rows.iter().map(|rows| u64::from(rows.expert)) {

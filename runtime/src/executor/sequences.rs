@@ -1,5 +1,5 @@
-//! Sequences: each has its own states, and all share everything else. A step computes rows of
-//! several sequences.
+//! Sequences: each has its own states, and all share weights and other memory. A step computes rows
+//! of several sequences.
 //!
 //! ```text
 //! step      [ sequence 4: 1 row ][ sequence 7: 1 row ][ sequence 2: 200 rows ]   pieces
@@ -11,8 +11,8 @@
 //! the system allows it.
 //!
 //! Pieces of one sequence follow each other, and so do their positions. Tasks that only read states
-//! take the pieces one by one, as if each was a step. Tasks that change states take them together
-//! ([`runs`]), in the order of rows.
+//! take the pieces one by one, as if each were a separate step. Tasks that change states take them
+//! together ([`runs`]), in the order of rows.
 //!
 //! Invariant: a piece's rows follow those of the piece before, and so do its positions if both are
 //! of one sequence. No piece of another sequence lies between two pieces of one.
@@ -31,7 +31,7 @@ use crate::states::parts::Stand;
 pub struct Sequence {
     pub(crate) states: States,
     position: u32,
-    /// End of the positions that were written to states since they last went back.
+    /// Number of positions that were written to states since the last truncation.
     used: u32,
 }
 
@@ -55,7 +55,7 @@ impl Sequence {
         self.states.reach(tokens, Some(self.position))
     }
 
-    /// Makes room for a step's tokens, beginning at row `first_row` of the step.
+    /// Makes room for a step's tokens, whose first row in the step is `first_row`.
     pub(crate) fn begin(&mut self, first_row: u32, tokens: u32) {
         self.used = self.used.max(self.position.saturating_add(tokens));
         self.states.make_room(self.position, first_row, tokens);
@@ -64,7 +64,8 @@ impl Sequence {
     /// Records that a step has added its tokens.
     pub(crate) fn advance(&mut self, tokens: u32) {
         self.position = self.position.saturating_add(tokens);
-        // The end of a prompt is a likely point of return, for another answer or another end.
+        // The end of a prompt is saved, because a caller often returns to it, for example to
+        // generate another answer.
         if tokens > 1 {
             self.save();
         }
@@ -72,7 +73,7 @@ impl Sequence {
 
     /// Goes back to the position before a failed step.
     pub(crate) fn fail(&mut self) {
-        // States that cannot be cut may have changed already.
+        // States that cannot be truncated may have changed already.
         let here = self.states.cut_anywhere().then_some(self.position);
         self.go_back(self.states.reach(self.position, here));
     }
@@ -103,7 +104,8 @@ impl Sequence {
         (self.position, self.used) = (stand.used, stand.used);
     }
 
-    /// Goes back to one of the restored positions. `whole` has the states without positions there.
+    /// Goes back to one of the restored positions. `whole` has the bytes of the states without
+    /// positions.
     pub(crate) fn go_back_with(&mut self, position: u32, whole: Option<Vec<u8>>) {
         self.go_back(position);
         if let Some(whole) = whole {
@@ -142,9 +144,9 @@ pub struct StateBytes {
     pub mappings: u64,
     /// Number of sequences that were copied from others.
     pub copies: u64,
-    /// Number of these copies that share nothing.
+    /// Number of copies that share no memory.
     pub whole_copies: u64,
-    /// The last reason why a copy shared nothing, although it could have.
+    /// The last reason why a copy that could share memory did not.
     pub refusal: Option<Refusal>,
 }
 

@@ -1,6 +1,6 @@
-//! The positions that memory holds of a state with a window: the last ones, from a block of
-//! [`ATTENTION_BLOCK`] on. Kernels count positions from there. Also the places of a state in which
-//! several positions share one place.
+//! Mapping of positions to cache slots: of a sliding-window state, memory holds only the last
+//! positions, from a multiple of [`ATTENTION_BLOCK`] on. Kernels count positions from there. In
+//! other states, several positions share one slot.
 //!
 //! ```text
 //! window 1024, steps of 512: room for 1568 positions
@@ -8,37 +8,39 @@
 //! ```
 //!
 //! With chunks, memory holds the positions from the beginning of a token's chunk on, which begins a
-//! block. Chunks in memory are then those of the sequence.
+//! block. So chunks in memory begin at the same positions as chunks of the sequence.
 //!
-//! The distance between a step's rows and the beginnings of blocks are those of a state with all
-//! positions, and so are the bits.
+//! Rows have the same offsets in their blocks as in a state that holds all positions, so results
+//! are bit-identical.
 
 use ixc_ir::plan::{ATTENTION_BLOCK, RowInput, RowPosition};
 
 use crate::memory::{INDEX_BYTES, Memory, MemoryError, Region};
 
-/// The part of a state with a window that memory holds.
+/// The positions of a state that memory holds.
 #[derive(Debug)]
 pub struct Sliding {
     /// Positions that a token needs, including its own; all if the state has no window.
     window: u32,
-    /// Number of positions that share a place; 1 with a window. All places are then held.
+    /// Number of positions that share a cache slot; 1 with a window. If it is above 1, memory holds
+    /// all slots.
     positions_per_place: u32,
     /// Whether a token instead needs the positions from the last multiple of `window` on.
     chunked: bool,
     /// The first position in memory.
     base: u32,
-    /// Places that memory has room for.
+    /// Number of cache slots that memory has room for.
     place_capacity: u32,
-    /// For each of [`RowInput::of_places`]: its number for each row of a step. Places count from
-    /// `base` on.
+    /// Three arrays with a word for each row of a step: its cache slot, the slot's block of
+    /// [`KEY_LANES`], and its lane in the block.
     rows: Memory,
     max_tokens: u32,
 }
 
 impl Sliding {
-    /// Makes the record for a window or chunks, or for places of `positions_per_place` positions.
-    /// Memory has room for `place_capacity` places, and steps have at most `max_tokens`.
+    /// Creates the mapping for a window, for chunks, or for slots of `positions_per_place`
+    /// positions. Memory has room for `place_capacity` slots; steps have at most `max_tokens`
+    /// tokens.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
@@ -64,7 +66,7 @@ impl Sliding {
         self.base
     }
 
-    /// Returns the number of places that memory has room for.
+    /// Returns the number of cache slots that memory has room for.
     pub fn place_capacity(&self) -> u32 {
         self.place_capacity
     }
@@ -97,7 +99,7 @@ impl Sliding {
         self.first(position) >= self.base
     }
 
-    /// Returns the number of places in memory for the positions up to `used`.
+    /// Returns the number of cache slots in memory for the positions up to `used`.
     pub fn places(&self, used: u32) -> u32 {
         if self.positions_per_place > 1 {
             used.div_ceil(self.positions_per_place)
@@ -111,8 +113,8 @@ impl Sliding {
         self.base = base;
     }
 
-    /// Goes back to a position. Returns it and the end of the written positions, both as places in
-    /// memory.
+    /// Goes back to a position. Returns the position and the end of the written positions (`used`),
+    /// both as slots in memory.
     pub fn back_to(&mut self, position: u32, used: u32) -> (u32, u32) {
         let used = self.places(used);
         if self.positions_per_place > 1 {
@@ -140,7 +142,7 @@ impl Sliding {
         Some((self.base.saturating_sub(before), there))
     }
 
-    /// Writes the places of a step's rows: the sequence has `tokens` rows from row `first` on.
+    /// Writes the cache slots of a step's rows: the sequence has `tokens` rows from row `first` on.
     pub fn fill(&mut self, position: u32, first: u32, tokens: u32) {
         let end = position.saturating_add(tokens.saturating_sub(1));
         for (part, input) in (0..).zip(RowInput::of_places()) {

@@ -8,10 +8,12 @@
 //! states.back_to(96, used)              returns to it
 //! ```
 //!
-//! The table of states ([`ixc_ir::state`]) defines the fields with positions, and the bytes that a
-//! dropped position must leave. The declaration of a state defines how it goes back. States that
-//! are cut take no additional memory. Of the others, at most [`SNAPSHOTS`] copies are kept; the
-//! oldest is dropped first. Their memory counts as memory of states.
+//! A state is a KV cache, a recurrent state or a similar tensor. Its fields have one *slot* for
+//! each position (or for a group of positions), or no positions. The table of states
+//! ([`ixc_ir::state`]) defines them, and the bytes that dropped positions must be reset to. The
+//! declaration of a state defines how it goes back. States that can be truncated take no additional
+//! memory. Of the others, at most [`SNAPSHOTS`] copies (snapshots) are kept; the oldest is dropped
+//! first. Copies count as memory of states.
 //!
 //! Memory holds only the last positions of a state with a window ([`Sliding`]). When a step does
 //! not fit, the positions that are still needed move to the front.
@@ -34,11 +36,11 @@ use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
 use crate::shared_pages::{Column, Pool, SharedPrefix, ZeroedMemory};
 
-/// Max copies that are kept of the states that cannot be cut. Each copy takes as much memory as
-/// those states.
+/// Max copies that are kept of the states that cannot be truncated. Each copy takes as much memory
+/// as those states.
 pub const SNAPSHOTS: usize = 4;
-/// A field with longer columns begins at a page of memory, so that its first rows can be shared,
-/// too. With larger pages, one page less is shared.
+/// Alignment of fields with columns of at least a page, so that their first rows can be shared,
+/// too. On systems with larger pages, one page less is shared.
 const PAGE: u64 = 4096;
 
 /// A field of a state in memory: columns of equal size, one after the other.
@@ -62,17 +64,17 @@ impl Columns {
     }
 
     fn columns(&self) -> impl Iterator<Item = Region> {
-        // Columns of no bytes are skipped, because their number may be huge.
+        // Columns without bytes are skipped, because their number may be huge.
         let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
         (0..columns).filter_map(|column| self.column(column))
     }
 
-    /// Returns, of each column, the byte range of some places in the memory of the states. Also
-    /// returns its number among the shared columns.
+    /// Returns, for each column, the byte range of a range of slots in the memory of the states,
+    /// and the column's number among the shared columns.
     fn ranges(&self, places: Range<u32>) -> impl Iterator<Item = (Option<usize>, Range<u64>)> {
         let at = |place: u32| u64::from(place).saturating_mul(self.row_bytes).min(self.column_bytes);
         let (from, to) = (at(places.start), at(places.end));
-        // Columns of no bytes are skipped, because their number may be huge.
+        // Columns without bytes are skipped, because their number may be huge.
         let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
         (0..columns).map(move |column| {
             let begin = self.offset + u64::from(column) * self.column_bytes;
@@ -100,7 +102,7 @@ impl Columns {
         !self.field.format.is_quantised()
     }
 
-    /// Copies the first places of the same field of other states, or all of a field without
+    /// Copies the first slots of the same field from other states, or all of a field without
     /// positions. `memory` belongs to these states. Shared pages are not copied.
     fn copy_from(&self, memory: Region, shared: &SharedPrefix, from: Region, places: u32) {
         let rows = if self.field.positions { places.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
@@ -115,7 +117,7 @@ impl Columns {
         }
     }
 
-    /// Sets the places `from..to` to zero, except for bytes that are zero already.
+    /// Sets the slots `from..to` to zero, except for bytes that are zero already.
     fn clear(&self, memory: Region, zeroed: &ZeroedMemory, from: u32, to: u32) {
         for (number, range) in self.ranges(from..to.max(from)) {
             for rest in zeroed.rest(number, range) {
@@ -128,7 +130,7 @@ impl Columns {
     }
 }
 
-/// A copy of all states that cannot be cut.
+/// A copy of all states that cannot be truncated.
 #[derive(Clone, Debug)]
 struct Snapshot {
     position: u32,
@@ -142,11 +144,12 @@ pub struct States {
     states: Vec<State>,
     /// The columns, by state, then by field.
     fields: Vec<Vec<Columns>>,
-    /// The held positions of each state with a window or with shared places.
+    /// The positions in memory of each state with a window or with shared slots.
     sliding: Vec<Option<Sliding>>,
     /// Copies in the order of their positions.
     snapshots: VecDeque<Snapshot>,
-    /// Whether the memory has bytes that no kernel wrote ([`parts`]).
+    /// Whether the memory was restored from a saved state ([`parts`]), so that its bytes are not
+    /// trusted.
     foreign: bool,
     /// The part of the memory that is shared with other states.
     shared: SharedPrefix,
@@ -163,7 +166,7 @@ impl States {
         let mut layout = Layout::default();
         let places: Vec<(u64, u64)> =
             fields_of(states, capacity, max_tokens).map(|(field, held)| place(field, held, &mut layout)).collect();
-        // Uses small pages. The first positions of different heads are far apart, so the first
+        // Requests small pages: the first positions of different heads are far apart, so the first
         // tokens would touch all large pages. A long context is read in sequence, which small pages
         // do not slow down.
         let memory = Memory::zeroed(what, layout.end, false)?;
@@ -271,28 +274,28 @@ impl States {
         columns.is_some_and(|columns| columns.field.positions && columns.field.columns == 1)
     }
 
-    /// Returns the bytes of a place of a field with positions, and whether its places lie side by
-    /// side ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
+    /// Returns the bytes of a slot of a field with positions, and whether its slots are interleaved
+    /// ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
     pub fn place(&self, state: u32, field: u32) -> Option<(u64, bool)> {
         let row_bytes = self.fields.get(state as usize)?.get(field as usize)?.row_bytes;
         let row = self.states.get(state as usize)?.kind.row().fields.get(field as usize)?;
         Some((row_bytes, row.lanes))
     }
 
-    /// Returns whether all states can be cut at any position.
+    /// Returns whether all states can be truncated to any position.
     pub fn cut_anywhere(&self) -> bool {
         self.states.iter().all(|state| state.rollback == Rollback::Cut && state.window.is_none())
     }
 
-    /// Returns whether positions of the last step can be dropped, some or all. A window keeps the
-    /// positions that a step's first token needs until the next step.
+    /// Returns whether any number of the last step's positions can be dropped. A sliding window
+    /// keeps the positions that a step's first token needs until the next step.
     pub fn cuts_steps(&self) -> bool {
         self.states.iter().all(|state| state.rollback == Rollback::Cut)
     }
 
     /// Returns the last position up to `wanted` that all states can return to. `here` is their
-    /// present position. It is `None` after a failed step, because states that cannot be cut are
-    /// then invalid.
+    /// present position. It is `None` after a failed step, because states that cannot be truncated
+    /// are then invalid.
     pub fn reach(&self, wanted: u32, here: Option<u32>) -> u32 {
         if here.is_some_and(|here| wanted >= here) {
             return here.unwrap_or(0);
@@ -302,10 +305,10 @@ impl States {
             Rollback::Snapshot => self.snapshot(wanted).map_or(0, |snapshot| snapshot.position),
             Rollback::None => 0,
         };
-        // All states that need a copy have the same ones, so they reach the same positions. Without
-        // one, they reach 0.
+        // All states that need a copy have copies of the same positions. Without a copy, they can
+        // return only to 0.
         let min = self.states.iter().map(reach).min().unwrap_or(wanted);
-        // The same applies if positions are needed that memory no longer holds.
+        // The sequence also goes back to 0 if memory no longer holds a needed position.
         if self.sliding.iter().flatten().all(|sliding| sliding.reaches(min)) { min } else { 0 }
     }
 
@@ -321,7 +324,7 @@ impl States {
     }
 
     /// Goes back like [`States::back_to`]. States that hold all positions were written only up to
-    /// the blocks below `held`.
+    /// position `held`.
     fn leave(&mut self, position: u32, used: u32, held: u32) {
         let memory = self.memory.region();
         let zeroed = self.shared.cut(memory, position);
@@ -384,9 +387,9 @@ impl States {
         }
     }
 
-    /// Becomes a copy of other states of the same plan and size. `used` of their positions were
-    /// written. `position` is one that their [`States::reach`] returned. `own` positions of these
-    /// states were written. With a pool, both share their common pages.
+    /// Copies other states of the same plan and size. `used` is the number of written positions in
+    /// `from`, and `own` the number in these states. `position` is a value that `reach` of `from`
+    /// returned. With a pool, both share their common pages.
     pub(crate) fn copy_from(
         &mut self,
         from: &mut States,
@@ -430,7 +433,7 @@ impl States {
         })
     }
 
-    /// Returns the held positions of a state with a window or with shared places.
+    /// Returns the positions in memory of a state with a window or with shared slots.
     pub fn sliding(&self, state: u32) -> Option<&Sliding> {
         self.sliding.get(state as usize)?.as_ref()
     }
@@ -442,14 +445,14 @@ impl States {
         })
     }
 
-    /// Copies the states that cannot be cut, at `position`. Does nothing if all states can be cut,
-    /// or if this copy exists.
+    /// Copies the states that cannot be truncated, at `position`. Does nothing if all states can be
+    /// cut, or if this copy exists.
     pub fn save(&mut self, position: u32) {
         let saved = self.snapshots.back().is_some_and(|snapshot| snapshot.position >= position);
         if saved || !self.states.iter().any(|state| state.rollback == Rollback::Snapshot) {
             return;
         }
-        // The memory of the oldest copy is used again.
+        // The new copy reuses the memory of the oldest one.
         let oldest = if self.snapshots.len() < SNAPSHOTS { None } else { self.snapshots.pop_front() };
         let mut bytes = oldest.map_or_else(Vec::new, |oldest| oldest.bytes);
         bytes.clear();
@@ -469,7 +472,7 @@ fn fields_of(states: &[State], capacity: u32, max_tokens: u32) -> impl Iterator<
 
 /// Adds a field to the layout. Returns its offset and bytes.
 fn place(field: &StateField, capacity: u32, layout: &mut Layout) -> (u64, u64) {
-    // A size that overflows exceeds any machine's memory: the mapping then fails.
+    // A size that overflows becomes the max value, so that the mapping fails.
     let bytes = field.bytes(capacity).unwrap_or(u64::MAX);
     if field.positions && bytes / u64::from(field.columns.max(1)) > PAGE {
         layout.align(PAGE);

@@ -19,7 +19,7 @@ use crate::program::Program;
 pub struct TaskTime {
     /// The task's label.
     pub label: String,
-    /// The work of its items.
+    /// The work of the task's items.
     pub work: Work,
 }
 
@@ -56,19 +56,21 @@ pub struct Stats {
     pub steps: u64,
     /// Tokens of all steps.
     pub tokens: u64,
-    /// Sum of the threads of all steps.
+    /// Sum, over all steps, of the number of threads.
     pub thread_steps: u64,
-    /// Number of steps with fewer threads, because other processes use processors, too.
+    /// Number of steps with a reduced number of threads, because other processes use processors,
+    /// too.
     pub reduced: u64,
     /// Wall time of the steps.
     pub wall: Duration,
     /// Time at barriers and at the end until the last thread arrived, summed over threads. It shows
     /// uneven shares of work.
     pub imbalance: Duration,
-    /// Time at barriers after that, while the last thread worked alone, summed over the other
-    /// threads. It covers small stages, and work that one thread does for all.
+    /// Time at barriers while the last thread worked alone, summed over the other threads. This
+    /// work is small stages, and actions that one thread does for all.
     pub alone: Duration,
-    /// Time at barriers after that, summed over threads: the cost of meeting.
+    /// Time at barriers after all work was done, summed over threads: the cost of the barrier
+    /// itself.
     pub meeting: Duration,
     /// Number of barriers passed, counted for each thread.
     pub barriers: u64,
@@ -98,14 +100,14 @@ pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usi
 pub struct Clock {
     /// The work of each task of the whole plan.
     tasks: Vec<Work>,
-    /// Wait for the last thread after each stage.
+    /// Time of waiting for the last thread after each stage.
     waits: Vec<Duration>,
     imbalance: Duration,
     alone: Duration,
     meeting: Duration,
     barriers: u64,
     packing: Duration,
-    /// Time from the pass's begin until this thread finished its part.
+    /// Time from the start of the pass until this thread finished.
     left: Duration,
 }
 
@@ -124,8 +126,8 @@ impl Clock {
         }
     }
 
-    /// Adds the time at the barrier after a stage: until the last thread arrived, while it worked
-    /// alone, and from then on.
+    /// Adds the three parts of the time at the barrier after a stage: waiting for the last thread,
+    /// waiting while it works alone, and meeting.
     pub fn wait(&mut self, stage: usize, imbalance: Duration, alone: Duration, meeting: Duration) {
         self.waits.get_mut(stage).into_iter().for_each(|wait| *wait += imbalance);
         self.imbalance += imbalance;

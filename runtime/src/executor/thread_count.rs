@@ -20,12 +20,12 @@ use std::time::Duration;
 
 /// Number of steps in a measurement.
 const WINDOW: u32 = 8;
-/// Min and max number of windows until another number of threads is tried again. At the max,
-/// useless trials cost less than a thousandth of the time.
+/// Min and max number of measurement windows between trials. At the max, failed trials cost less
+/// than a thousandth of the time.
 const PATIENCE: (u32, u32) = (2, 64);
-/// Min loss by waiting, as a fraction of one thread's work, for a trial with one thread less.
+/// Min waiting time, as a fraction of one thread's work, that starts a trial with one thread less.
 const WORTH: f64 = 0.8;
-/// Min gain, as a fraction, for another number of threads to be kept.
+/// Min relative speedup for keeping another number of threads.
 const GAIN: f64 = 0.03;
 
 /// The controller of the number of threads of a step.
@@ -36,18 +36,18 @@ pub(crate) struct ThreadCount {
     processors: usize,
     /// The best number so far.
     threads: usize,
-    /// The number on trial, and the time of a step without it.
+    /// The number of threads on trial, and the time of a step with the best number.
     trial: Option<(usize, f64)>,
     /// Measurements since the last decision.
     window: Window,
-    /// Time of a step in the last window, if threads waited long in it.
+    /// Time of a step in the last window, if threads waited long in that window.
     late_step: Option<f64>,
-    /// Windows until the next trial, and windows passed.
+    /// Number of windows between trials; the next field counts the windows passed.
     patience: u32,
     passed: u32,
     /// Number of steps with fewer than all threads.
     reduced: u64,
-    /// Whether some step waited for threads that did not run.
+    /// Whether any step waited for threads without a processor.
     crowded: bool,
 }
 
@@ -85,7 +85,7 @@ impl ThreadCount {
         std::mem::take(&mut self.reduced)
     }
 
-    /// Returns whether steps ever waited for threads that did not run, long enough for a trial.
+    /// Returns whether steps ever waited long enough for descheduled threads to start a trial.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
     }
@@ -113,12 +113,11 @@ impl ThreadCount {
             return;
         }
         self.passed = self.passed.saturating_add(1);
-        // All threads but one wait. Without that one, the work takes longer by its share, or by
-        // less if memory bounds it.
+        // All threads except the late one wait. Without the late one, compute-bound work takes
+        // longer by its share; memory-bound work by less.
         let waited = late.as_secs_f64() / (threads.max(2) - 1) as f64;
         let is_late = threads > 1 && waited * threads as f64 >= WORTH * wall.as_secs_f64();
-        // A short disturbance would be over before a trial is, so the wait must last for two
-        // windows.
+        // A short disturbance would end before the trial, so waits must last for two windows.
         let before = std::mem::replace(&mut self.late_step, is_late.then_some(step));
         let lasts = before.filter(|_| is_late);
         self.crowded |= lasts.is_some();
@@ -152,8 +151,8 @@ mod tests {
     #[test]
     fn undisturbed_steps_use_all_threads() {
         let mut thread_count = ThreadCount::new(16, 16);
-        // Short waits have other causes and are less than a thread's work. Long ones that are soon
-        // over are ignored, too.
+        // Short waits, below one thread's work, are ignored. Long ones that are soon over are
+        // ignored, too.
         assert!(steps(&mut thread_count, 1000, |_| (10_000, 300)).into_iter().all(|threads| threads == 16));
         for _ in 0..100 {
             assert!(steps(&mut thread_count, 3 * WINDOW, |_| (10_000, 0)).into_iter().all(|threads| threads == 16));
@@ -179,7 +178,7 @@ mod tests {
         assert!((8..=48).contains(&with_all) && found.iter().all(|threads| (15..=16).contains(threads)), "{with_all}");
         assert_eq!(thread_count.take_reduced(), (1000 - first - with_all) as u64);
         assert!(thread_count.take_reduced() == 0 && thread_count.is_crowded());
-        // After the neighbour has gone, all threads are soon back, and stay.
+        // After the other process ends, the controller returns to all threads and keeps them.
         let found = steps(&mut thread_count, 2000, |threads| (160_000 / threads as u64, 0));
         let first = found.iter().position(|threads| *threads == 16).unwrap();
         assert!(first <= 8 * 65 && found[first..].iter().all(|threads| *threads == 16), "{first}");

@@ -1,5 +1,5 @@
-//! The checks of a plan's steps: tasks, parts, arguments, logits and softmax. Chosen places have a
-//! file of their own.
+//! The checks of a plan's steps: tasks, division by positions, arguments, logits and softmax.
+//! Checks of chosen cache slots are in `chosen.rs`.
 
 mod chosen;
 
@@ -21,8 +21,8 @@ use super::{
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
 
-/// Returns the state in whose memory a task's positions are counted: one with a window, or else one
-/// whose places positions share.
+/// Returns the state in whose memory a task's positions are counted: a sliding-window state, or
+/// else a state in which several positions share a cache slot.
 fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
         Source::State { state, .. } => Some(state),
@@ -32,7 +32,7 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
     let shares = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.every > 1);
     let Some(sliding) = states.clone().find(slides).or_else(|| states.clone().find(shares)) else { return Ok(None) };
     let alone = states.clone().all(|state| state == sliding || (slides(&sliding) && shares(&state)));
-    // Parts of places begin with the sequence's first place.
+    // A division of cache slots begins with the sequence's first slot.
     let of_places = |split: Split| split.leaves == Leaves::Words && !slides(&sliding);
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {
@@ -43,8 +43,8 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
     Ok(Some(sliding))
 }
 
-/// Returns how far ahead a task's rows see, if attention is not causal. Such a task reads whole
-/// states.
+/// Returns how many later positions a task's rows attend to, if attention is not causal. Such a
+/// task reads whole states.
 fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let mut reaches = task.args.iter().filter_map(|arg| arg.source.row_input()?.reach());
     let uses_end = |dim: &DimExpr| dim.uses(DimInput::TextEnd);
@@ -88,15 +88,15 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks all steps. Returns the stages, and those of each layer that runs on its own.
+    /// Checks all steps. Returns the stages, and the stage range of each separately callable layer.
     pub(super) fn stages(&self) -> Result<(Vec<Stage>, Vec<Range<usize>>)> {
         let mut stages: Vec<Stage> = Vec::new();
         let mut layers = layers::steps(self.plan)?.into_iter().peekable();
         let mut parts = Vec::new();
-        // Routings that are filled before the present step, in order; only those of the layer, if
-        // layers run on their own.
+        // Routings that are filled before the present step, in order; only routings of the current
+        // layer, if layers are callable separately.
         let (mut filled, mut first_task, mut requests) = (0..0, 0, 0);
-        // Number of requests of the layer that are not released.
+        // Number of the layer's requests without a release so far.
         let mut open = 0i64;
         for (i, step) in self.plan.steps.iter().enumerate() {
             if layers.peek().is_some_and(|layer| layer.start == i) {
@@ -169,8 +169,8 @@ impl Checker<'_> {
 
     /// Returns whether a task takes the rows of each addition separately. For quantised weights,
     /// all kernels without tiles give the same bits. Kernels for floats add in another order for
-    /// few rows than for many. They also do so for one row than for several that are taken
-    /// together.
+    /// few rows than for many. Kernels that process several rows together also add in another order
+    /// than for one row.
     fn row_separation(&self, task: &Task) -> RowSeparation {
         let signatures = || task.variants.iter().filter_map(|variant| self.kernels.get(variant.kernel.0 as usize));
         let changes = |(i, arg): (usize, &Arg)| {
@@ -267,8 +267,8 @@ impl Checker<'_> {
         Ok(kernel)
     }
 
-    /// Checks that a kernel can distinguish the bands of a column, or that each band writes another
-    /// place.
+    /// Checks that the bands of a column write different memory: a dim of the kernel depends on the
+    /// band, or an argument has a band stride.
     fn bands(&self, task: &Task, variant: &Variant) -> Result<(), Problem> {
         let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
         range("bands of a column", *count, 2, MAX_BANDS)?;
@@ -298,7 +298,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the place of the task's parts, after those of the tasks before it.
+    /// Returns the memory layout of the task's partial results, after those of earlier tasks.
     fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
         let (mut bytes, mut rows, mut parts) = (None, 0, 0);
         for variant in &task.variants {
@@ -312,7 +312,7 @@ impl Checker<'_> {
             range("positions of a place of parts", split.every, 1, MAX_CONTEXT)?;
             parts = parts.max(match split.leaves {
                 Leaves::Result => split.division.parts,
-                // Words are kept for all places of the context.
+                // Words are stored for all cache slots of the context.
                 Leaves::Words => self.plan.context_length.div_ceil(split.every).div_ceil(ATTENTION_BLOCK),
             });
             let argument = split.argument as usize;
@@ -511,7 +511,7 @@ fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     }
 }
 
-/// Checks that a kernel's buffer may have this source.
+/// Checks that a kernel's buffer may read from or write to this source.
 fn check_feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
     let (source_name, writable) = match arg.source {
         Source::Arena(_) => ("the arena", true),

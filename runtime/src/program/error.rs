@@ -4,7 +4,7 @@ use ixc_ir::derived::DerivedError;
 use ixc_ir::format::Format;
 use ixc_ir::plan::DimError;
 
-/// A problem with a plan, and its place.
+/// A problem with a plan, and the part of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct PlanError {
@@ -30,7 +30,7 @@ pub enum Problem {
         /// Max value.
         max: u64,
     },
-    /// An id names nothing.
+    /// An id is out of range.
     #[error("{what} {found} does not exist; the plan has {count}")]
     Id {
         /// Kind of the object.
@@ -94,7 +94,7 @@ pub enum Problem {
         /// The format.
         format: Format,
     },
-    /// A buffer has a source that it must not have.
+    /// A kernel's buffer has a source of a wrong kind.
     #[error("buffer %{buffer} is `{kind}`, but comes from {source_name}; {expected}")]
     Feed {
         /// The kernel's buffer.
@@ -129,7 +129,7 @@ pub enum Problem {
     /// Variants do not cover all row counts in ascending order.
     #[error("row counts of variants must ascend and end with {}", u32::MAX)]
     Variants,
-    /// A dim does not fit its task.
+    /// A dim uses an input that its task does not have.
     #[error("dim `{dim}` {expected}")]
     Dim {
         /// The dim.

@@ -1,10 +1,10 @@
-//! A set of byte ranges of the arena, merged where they meet. A search finds an overlap, without a
-//! walk over all ranges.
+//! A set of byte ranges of the arena. Adjacent and overlapping ranges are merged. Overlaps are
+//! found by a tree search.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges: begin to end.
+/// Map from the begin to the end of disjoint ranges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extents(BTreeMap<u64, u64>);
 

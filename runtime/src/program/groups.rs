@@ -1,5 +1,5 @@
-//! Checks of groups of experts, whose blocks are requested and released: tasks read experts only in
-//! between.
+//! Checks of expert groups: tasks read experts only between the request and the release of their
+//! blocks.
 //!
 //! ```text
 //! bucket 0 by route ids           stages between request and release that read the group's weights
@@ -11,9 +11,9 @@
 //!
 //! After the check, a group's weights are matrices of its experts, and belong to no other group.
 //! Groups are requested and released one after the other. Each is requested once, or several times
-//! if some slots of a routing are computed later than others. Weights are read only in such a
-//! window of their group, over the rows of the requested routing. In these stages, tasks over other
-//! rows do not read the results of tasks over those rows.
+//! if some slots of a routing are computed later than others. Weights are read only between request
+//! and release of their group (a *window*), over the rows of the requested routing. In a window,
+//! tasks over other rows do not read the results of tasks over routed rows.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task, WeightFile};
@@ -81,7 +81,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         stages[last].then.insert(0, BarrierAction::Repeat { first });
         windows.push(Window { group, bucket });
     }
-    // Readers in windows are checked already; no other stage may read experts.
+    // Stages in windows are checked already; no other stage may read experts.
     for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
         if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &group_of_weight).next().is_some()) {
             let place = format!("stage {i}, task {:?}", shorten(&task.label));
@@ -89,7 +89,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
             return Err(PlanError { place, problem: Problem::Shape { expected } });
         }
     }
-    // A prediction with exactly the ids of a later request is no guess, so it becomes an
+    // A prediction with exactly the ids of a later request is certain, so it becomes an
     // announcement.
     let mut by_ids: HashMap<_, Vec<usize>> = HashMap::new();
     for (number, window) in windows.iter().enumerate() {
@@ -133,8 +133,8 @@ fn weights(
     Ok(())
 }
 
-/// Returns the place of a group's blocks, if it has blocks. They lie after those that end at `end`,
-/// which becomes their own end.
+/// Returns the layout of a group's blocks in the plan file, if it has blocks. They begin at the
+/// first page after `end`; sets `end` to their own end.
 fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Option<BlockPlace>, Problem> {
     let weights: Vec<_> = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize)).collect();
     if !weights.iter().any(|weight| matches!(weight.file, WeightFile::Blocks { .. })) {
@@ -245,17 +245,17 @@ fn reader(
     Ok(())
 }
 
-/// Checks that stages can run for some experts, and again for others. An earlier stage runs again,
-/// so no stage may write memory that it reads for experts. No task for experts may write memory
-/// that tasks over other rows read.
+/// Checks that a loop of stages can run for some experts, and again for others. Since all stages
+/// run again, no stage may overwrite memory that an earlier stage reads for experts. No expert task
+/// may write memory that tasks over other rows read.
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
     let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
-    // Ranges that tasks over other rows use, in any stage.
+    // Memory ranges that tasks over other rows use, in any stage.
     let mut taken = Extents::default();
     for task in stages.iter().flat_map(|stage| &stage.tasks).filter(|task| !routed(task)) {
         buffers(checker, task, false)?.into_iter().for_each(|buffer| taken.add(checker.extent(buffer)));
     }
-    // Ranges that earlier stages use for experts.
+    // Memory ranges that expert tasks of earlier stages use.
     let mut again = Extents::default();
     for stage in stages {
         for task in &stage.tasks {

@@ -6,7 +6,7 @@ use ixc_ir::plan::{Input, Ngram, RowInput, Source};
 
 use super::{MAX_NGRAMS, MAX_PARTS, MAX_ROW_INPUTS, Problem, Result, Stage, range};
 
-/// The kinds of inputs that tasks have, each with a table of its own in every step.
+/// The distinct kinds of derived inputs that tasks use. Each needs a table in every step.
 #[derive(Default)]
 pub(super) struct InputKinds {
     pub(super) rows: BTreeSet<RowInput>,
@@ -28,14 +28,13 @@ impl InputKinds {
         kinds
     }
 
-    /// Checks the number of kinds. `chosen_bytes` are the bytes of places that a task chooses.
+    /// Checks the number of kinds. `chosen_bytes` is the size of the copies of chosen cache slots.
     pub(super) fn check(&self, chosen_bytes: u64) -> Result<(), Problem> {
         let InputKinds { rows, ngrams } = self;
         range("kinds of row inputs", rows.len() as u64, 0, MAX_ROW_INPUTS)?;
         range("bytes of chosen places", chosen_bytes, 0, MAX_PARTS)?;
         range("rows that tokens name together", ngrams.len() as u64, 0, MAX_NGRAMS)?;
-        // Each n-gram row keeps the ids before a step in a state of its own, so that they are
-        // stored once.
+        // Each n-gram row needs a separate state, which holds the ids before the step.
         let states: BTreeSet<u32> = ngrams.iter().map(|ngram| ngram.state).collect();
         let alone = Problem::Shape { expected: "a separate state for each n-gram row" };
         if states.len() == ngrams.len() { Ok(()) } else { Err(alone) }

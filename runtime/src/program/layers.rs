@@ -1,4 +1,4 @@
-//! Checks of layers that run on their own: each must have all that it needs.
+//! Checks of separately callable layers: each must be self-contained.
 //!
 //! ```text
 //! layer 3: steps 0 to 3        bucket by the incoming ids, gate and up, down, combine
@@ -18,7 +18,7 @@ use ixc_ir::plan::{BufferId, ExpertLayer, Output, Plan, RowCount};
 
 use super::{PlanError, Problem, Routing, at, id, range};
 
-/// A layer that runs on its own.
+/// A separately callable layer of routed experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// Number of the layer in the model.
@@ -29,7 +29,7 @@ pub struct Layer {
     pub routings: Vec<usize>,
     /// Elements of an input row, and of an output row.
     pub width: u32,
-    /// Experts of a row.
+    /// Number of experts for each row.
     pub used: u32,
     /// Number of experts.
     pub experts: u32,

@@ -13,7 +13,7 @@ use super::{MAX_PAIRS, Problem, range};
 /// Max layers: thirty times the most known.
 pub const MAX_LAYERS: u64 = 4096;
 /// Max routings of all layers: two of a layer if some experts are computed later than others. Each
-/// has memory of its own.
+/// has separate memory.
 const MAX_ROUTINGS: u64 = 2 * MAX_LAYERS;
 /// Max experts that a token is routed to, summed over all layers. Each takes eight bytes for each
 /// token of a step.
@@ -22,7 +22,7 @@ const MAX_ROUTED: u64 = 1 << 15;
 const MAX_STEPS: u64 = 32 * MAX_LAYERS;
 /// Max tasks; a layer has up to 20.
 const MAX_TASKS: u64 = 40 * MAX_LAYERS;
-/// Max kernels of a task, from which its rows choose one; known plans have up to five.
+/// Max kernels of a task. The number of rows selects one of them; known plans have up to five.
 const MAX_VARIANTS: u64 = 16;
 /// Max weights; a layer has up to 16.
 const MAX_WEIGHTS: u64 = 32 * MAX_LAYERS;

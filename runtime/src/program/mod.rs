@@ -3,11 +3,11 @@
 //! The input is an untrusted plan, whose kernels the kernel verifier has accepted. If the check
 //! returns a [`Program`], the following holds:
 //!
-//! - no part of the plan exceeds the needs of a model (`limits`), and checking took time
+//! - no list of the plan is longer than a model needs (`limits`), and checking took time
 //!   proportional to the plan's length;
 //! - every id is in range: kernels, buffers, weights, files, tables, states, routings;
 //! - every variant has one rule for each dim of its kernel, and an argument for each buffer;
-//! - a kernel can distinguish the bands of a column, or they write different places;
+//! - the bands of a column write different memory;
 //! - every state has a form that its kind allows;
 //! - a kernel writes only the arena, states and scratch; scratch buffers lie in scratch memory, and
 //!   no others do;
@@ -60,7 +60,7 @@ pub const MAX_WIDTH: u32 = 1 << 24;
 pub const MAX_EXPERTS: u32 = 1 << 16;
 /// Max scratch memory of a kernel, in bytes.
 pub const MAX_SCRATCH: u64 = 1 << 28;
-/// Max memory for the parts of a stage's items, in bytes.
+/// Max memory for the partial results of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
 /// Max different inputs that are computed from positions. Each has a number for each row of a step.
 /// Models have at most ten.
@@ -69,8 +69,8 @@ const MAX_ROW_INPUTS: u64 = 96;
 const MAX_NGRAMS: u64 = 64;
 /// Max bands of a column.
 pub const MAX_BANDS: u32 = 1 << 10;
-/// Bytes of a cache line. Chosen places begin at a line. The parts of a row's column are assumed to
-/// need at least one, which limits the number of their counters.
+/// Bytes of a cache line. Copies of chosen cache slots begin at a line. The partial results of a
+/// row's column are assumed to need at least one line, which limits the number of their counters.
 pub const LINE_BYTES: u64 = 64;
 /// Max pairs of all rotary tables together.
 pub const MAX_PAIRS: usize = 1 << 16;
@@ -215,14 +215,14 @@ pub struct Routing {
     pub top_k: u32,
     /// Number of experts.
     pub experts: u32,
-    /// The place of the ids.
+    /// The location of the expert ids.
     pub ids: Ids,
-    /// Whether ids may be [`NOBODY`](ixc_ir::plan::NOBODY), because they come from outside or the
-    /// plan allows it.
+    /// Whether ids may be [`NOBODY`](ixc_ir::plan::NOBODY): the caller passes them, or the plan
+    /// allows it.
     pub partial: bool,
 }
 
-/// The place of ids: some elements of each row of a buffer.
+/// The location of expert ids: consecutive elements in each row of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ids {
     /// The arena buffer.
@@ -240,17 +240,17 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// For each task, the state with a window in whose memory its positions are counted, if any.
     pub sliding: Vec<Option<u32>>,
-    /// For each task, the index's choice of the positions that its rows see, if any. Positions are
-    /// then counted among the chosen ones.
+    /// For each task, the index's choice of the positions that its rows see, if any. Kernels then
+    /// count positions within the chosen list.
     pub listed: Vec<Option<Choice>>,
-    /// For each task without causal attention, the number of positions that rows see ahead;
-    /// `u32::MAX` for all of the text.
+    /// For each task, the number of later positions that rows attend to; `None` for causal
+    /// attention, `u32::MAX` for the whole text.
     pub whole: Vec<Option<u32>>,
-    /// For each task, whether its items take the rows of sequences or additions separately.
+    /// For each task, whether its items process the rows of sequences or additions separately.
     pub separation: Vec<RowSeparation>,
     /// Number of tasks in all stages before.
     pub first_task: usize,
-    /// For each task, the place of its parts; empty if it has none.
+    /// For each task, the layout of its partial results; empty if it has none.
     pub parts: Vec<PartPlace>,
     /// Max rows with which the last thread to arrive at the barrier before the stage runs it alone.
     pub alone: u32,
@@ -260,20 +260,18 @@ pub struct Stage {
     pub window: Option<u32>,
 }
 
-/// Whether a task takes the rows of each addition to a sequence separately.
+/// Rule for separating the rows of different additions (tokens added to a sequence) in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSeparation {
     /// Never: the result of a row does not depend on other rows.
     Never,
-    /// If each addition must have the bits that it has alone, and tiles would multiply the rows
-    /// together. Tiles round differently from vectors, which give the same bits for any number of
-    /// rows.
+    /// If additions must be bit-exact and tiles would multiply the rows together. Tiles round
+    /// differently from vectors; vectors give the same bits for any number of rows.
     Tiles,
-    /// If each addition must have the bits that it has alone: this task rounds differently with
-    /// many rows than with few.
+    /// If additions must be bit-exact: this task rounds differently with many rows than with few.
     Exact,
-    /// Always: the task reads states or counts positions. Or it adds in another order with many
-    /// rows, and separate rows cost little.
+    /// Always: the task reads states or counts positions, or it sums in another order with many
+    /// rows and separation costs little.
     Always,
     /// Always, but with all rows of a sequence together: the task changes a state, row by row in
     /// their order.
@@ -301,8 +299,8 @@ pub enum BarrierAction {
         group: u32,
     },
     /// Repeats a loop from stage `first` on, if the window has experts that were not computed. The
-    /// remaining actions of this barrier are then skipped. In such a loop, only tasks over the
-    /// routing's rows read results of such tasks.
+    /// remaining actions of this barrier are then skipped. In a loop, only tasks over the routing's
+    /// rows read results of tasks over these rows.
     Repeat {
         /// The loop's first stage; the stage of this action is its last.
         first: usize,
@@ -327,7 +325,7 @@ pub struct Group {
     pub weights: Vec<u32>,
     /// Number of experts.
     pub experts: u32,
-    /// The place of its blocks in the plan's own file, if it has any.
+    /// The layout of its blocks in the plan's own file, if it has any.
     pub blocks: Option<BlockPlace>,
 }
 
@@ -359,16 +357,16 @@ impl BlockPlace {
     }
 }
 
-/// The place of the parts of a task's items.
+/// The memory layout of the partial results of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartPlace {
-    /// Bytes of a part.
+    /// Bytes of a partial result.
     pub bytes: u64,
-    /// Offset of the first part of the first line. A *line* is a row's column.
+    /// Offset of the first partial result of the first line. A *line* is one column of one row.
     pub offset: u64,
-    /// Number of the first line among those of a stage's tasks.
+    /// Number of the task's first line; lines are numbered over all tasks of a stage.
     pub line: usize,
-    /// Max parts of a line.
+    /// Max partial results of a line.
     pub parts: u32,
     /// Columns of a row.
     pub columns: u32,
@@ -377,13 +375,13 @@ pub struct PartPlace {
 }
 
 impl PartPlace {
-    /// Returns the number of a row's column; `None` if it does not exist.
+    /// Returns the line number of a row's column; `None` if it does not exist.
     pub fn line(&self, row: u64, column: u32) -> Option<u64> {
         let inside = row < self.rows && column < self.columns;
         inside.then(|| row.checked_mul(self.columns.into())?.checked_add(column.into())).flatten()
     }
 
-    /// Returns the number of lines. The program's check limits the memory of their parts.
+    /// Returns the number of lines. The program's check limits the memory of their partial results.
     fn lines(&self) -> u64 {
         self.rows.saturating_mul(self.columns.into())
     }
@@ -406,11 +404,11 @@ pub struct Program {
     pub buffers: Vec<ArenaBuffer>,
     /// Scratch memory that each thread needs, in bytes.
     pub scratch_bytes: u64,
-    /// Memory for the parts of a stage's items, in bytes.
+    /// Memory for the partial results of a stage's items, in bytes.
     pub part_bytes: u64,
-    /// Max lines with parts in a stage.
+    /// Max lines with partial results in a stage.
     pub part_lines: usize,
-    /// Memory that each thread needs for places that an index chose, in bytes.
+    /// Memory that each thread needs for copies of chosen cache slots, in bytes.
     pub chosen_bytes: u64,
     /// The inputs that are computed from positions of rows.
     pub row_inputs: Vec<RowInput>,
@@ -428,7 +426,7 @@ pub struct Program {
     pub takes: Option<HiddenRows>,
     /// Hidden states that a step returns for the tokens.
     pub gives: Option<HiddenRows>,
-    /// Layers that run on their own; empty if all stages form a model's step.
+    /// Separately callable layers; empty if all stages form a model's step.
     pub layers: Vec<Layer>,
 }
 
@@ -438,9 +436,9 @@ impl Program {
         self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
     }
 
-    /// Returns the fewest rows of an addition from which on each task over tokens uses one kernel,
-    /// if its kernels round differently. Returns 1 if tiles are used without `exact`, because then
-    /// no number of rows gives equal bits.
+    /// Returns the min number of rows of an addition from which each token task always uses the
+    /// same kernel, if its kernels round differently. Returns 1 if tiles are used without `exact`,
+    /// because then results depend on any number of rows.
     pub fn min_rows(&self, exact: bool) -> u32 {
         let rounds = |separation: RowSeparation| match separation {
             RowSeparation::Never => false,

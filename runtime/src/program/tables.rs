@@ -11,7 +11,7 @@ use ixc_ir::state::FieldRow;
 use super::{Ids, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, Problem, Result, Routing, at, id, range};
 use crate::pack;
 
-/// Shortens a name for an error, to at most a line.
+/// Shortens a name for an error message to at most a line.
 pub(crate) fn shorten(name: &str) -> String {
     if name.chars().nth(100).is_some() {
         name.chars().take(97).chain("...".chars()).collect()
@@ -80,7 +80,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWe
     check_inside(what, weight.offset, weight.span(), available)
 }
 
-/// Checks the bytes to be packed, which take memory: at most as many as the files have.
+/// Checks that the weights packed at load time take at most as many bytes as the files have.
 pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[DerivedSizes]) -> Result<(), Problem> {
     let max = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let stored = |weight: &PlanWeight| match weight.file {
@@ -110,7 +110,8 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
     }
 }
 
-/// Checks that a rotary table has pairs, the same number in both its lists, and steps of positions.
+/// Checks that a rotary table has pairs, that both its lists have equal lengths, and that its
+/// position step is not 0.
 pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
     let pairs = table.frequencies.len();
     range("pairs", pairs as u64, 1, MAX_PAIRS as u64)?;
@@ -172,8 +173,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     for (i, step) in plan.steps.iter().enumerate() {
         let Step::Bucket { bucket, ids, first, top_k, experts, nobody } = step else { continue };
         let check = || {
-            // Ids must be in order, as a schedule numbers them. Their number is then at most the
-            // number of steps.
+            // Routings must be numbered in order of steps, so their number is at most the number of
+            // steps.
             if bucket.0 >= plan.buckets || bucket.0 as usize != routings.len() {
                 return Err(Problem::Order { bucket: bucket.0 });
             }
@@ -192,7 +193,7 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     Ok(routings)
 }
 
-/// Returns the place of `count` ids of each token, from `first` on, in a buffer that holds only
+/// Returns the location of `count` ids of each token, from `first` on, in a buffer that holds only
 /// ids.
 pub(super) fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
     let buffer = id("buffer", ids.0, &plan.buffers)?;

@@ -1,9 +1,10 @@
 //! Blocks: an expert's matrices in one piece, so that one read loads it, in the layout that kernels
 //! read.
 //!
-//! A block begins on a page with a header of 64 bytes. Its parts follow in the order of the plan's
-//! group (gate, up, down). Each part begins at a multiple of 64; the gaps before the next multiple
-//! are 0. Numbers are little-endian. Places and lengths are counted in *lines* of 64 bytes.
+//! A block begins on a page with a header of 64 bytes. Its matrices (*parts*) follow in the order
+//! of the plan's group (gate, up, down). Each part begins at a multiple of 64; the gaps before the
+//! next multiple are 0. Numbers are little-endian. Offsets and lengths are counted in *lines* of 64
+//! bytes.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -20,7 +21,7 @@
 //! | 36..48, 48..60 | second and third part, 0 if absent |
 //! | 60..64 | CRC-32 of bytes 0..60 |
 //!
-//! A part's length and the place of its scales follow from its description:
+//! A part's length and the offset of its scales follow from its description:
 //!
 //! | bytes of a part | content |
 //! | --- | --- |

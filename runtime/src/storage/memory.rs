@@ -1,13 +1,13 @@
 //! The memory that kernels work on: model files, packed weights, arena, KV cache, rotary tables,
 //! inputs, scratch.
 //!
-//! All of it is mapped. Model files are mapped read-only and in place. The rest is anonymous and
+//! All of this memory is mapped. Model files are mapped read-only. The rest is anonymous and
 //! zeroed, and costs nothing until touched. So the KV cache of a long context takes memory as the
 //! sequence grows. Rotary tables do too, because a row is filled just before its position is first
 //! used.
 //!
-//! A [`Region`] is the place of one buffer. Rust code accesses regions only while no kernel runs.
-//! Kernels get their pointers after [`crate::execute`] has checked the slice.
+//! A [`Region`] is the address range of one buffer. Rust code accesses regions only while no kernel
+//! runs. Kernels get their pointers after [`crate::execute`] has checked the slice.
 //!
 //! Invariant: no Rust reference to this memory exists while kernels run.
 
@@ -63,7 +63,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of bytes that their owner keeps in place.
+    /// Makes a region of bytes. The owner must neither move nor free them while the region is used.
     pub fn of(bytes: &mut [u8]) -> Region {
         Region { base: bytes.as_mut_ptr(), bytes: bytes.len() as u64 }
     }
@@ -144,10 +144,10 @@ struct MappedFile {
 }
 
 impl Mapped {
-    /// Maps a whole file. Rust code never reads the mapping, so a file that changes while it is
-    /// mapped changes only results. [`Mapped::check_unchanged`] detects the change. A file that is
-    /// cut short raises SIGBUS on access, as in every program that maps files. The command line
-    /// then ends with an error.
+    /// Maps a whole file. Rust code never reads the mapping, so a change of the file while it is
+    /// mapped affects only results. [`Mapped::check_unchanged`] detects the change. A file that is
+    /// truncated meanwhile raises SIGBUS on access, as in every program that maps files. The
+    /// command line then ends with an error.
     ///
     /// # Errors
     /// If the system refuses.
@@ -157,7 +157,7 @@ impl Mapped {
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
-        // The mapping stays in place when its owner moves.
+        // The address of the mapping does not change when its owner moves.
         let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
@@ -184,8 +184,8 @@ impl Mapped {
         self.source.as_ref().map(|source| source.identity)
     }
 
-    /// Checks that the file was not written to since it was mapped. Another file at its path does
-    /// not matter.
+    /// Checks that the file was not written to since it was mapped. A new file at the same path
+    /// does not count as a change.
     ///
     /// # Errors
     /// [`ChangedFile`].
@@ -214,8 +214,8 @@ impl Mapped {
     }
 
     /// Requests large pages, for a file that will be read completely. The system then reads pieces
-    /// of 2 MiB, if the file system supports it. Rare reads of smaller parts would take longer, and
-    /// more of the page cache.
+    /// of 2 MiB, if the file system supports it. Sparse reads would then take longer, and use more
+    /// of the page cache.
     pub fn prefer_large_pages(&self) {
         #[cfg(target_os = "linux")]
         if let Some(MappedFile { map, .. }) = &self.source
@@ -339,7 +339,8 @@ pub struct Inputs {
 
 impl Inputs {
     /// Makes inputs for steps of up to `max_tokens` tokens, and routings with `top_k` slots each.
-    /// The other parameters list the inputs that are computed from positions, and n-gram tables.
+    /// The other parameters list ratios of positions to cache slots, choices by indices, look-ahead
+    /// distances, and n-gram tables.
     ///
     /// # Errors
     /// If the system refuses.
@@ -400,8 +401,9 @@ impl Inputs {
         }
     }
 
-    /// Writes the n-gram rows of a sequence's tokens, and remembers the tokens. The first token is
-    /// row `first` of the step. `state` returns the memory of a state of the sequence.
+    /// Writes the n-gram rows of a sequence's tokens, and stores the last tokens in the state. The
+    /// first token is row `first` of the step. `state` returns the memory of a state of the
+    /// sequence.
     pub fn fill_ngrams(&mut self, first: usize, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
         for (ngram, rows) in &self.ngrams {
             let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<PreviousIds>())

@@ -9,8 +9,8 @@
 //! | `program_pages` | unneeded pages of the program |
 //! | [`shared_pages`] | prefixes that sequences share |
 //! | `pack` | packing of weights from a model file |
-//! | `weight_source` | a weight's bytes: mapped, or derived from mapped bytes |
-//! | `weights` | places of weights for kernels, and packing on first use |
+//! | `weight_source` | the stored bytes of a weight: mapped, or derived from mapped bytes |
+//! | `weights` | addresses of weights for kernels, and packing on first use |
 //! | [`blocks`] | experts in a plan's file: header, parts, checksums |
 
 pub mod blocks;

@@ -9,7 +9,7 @@
 //! A job is a weight or whole strips of one. Threads take strips from one counter. A thread copies
 //! only a few blocks of 16 rows at a time, so packing needs no memory besides the result's. Packing
 //! uses a kernel, generated for this machine when a format is first packed. If the system gives no
-//! executable memory, [`packed::pack`], the definition, packs slowly.
+//! executable memory, the reference function [`packed::pack`] packs slowly.
 //!
 //! Invariant: the result is the same with any number of threads: strips are disjoint, and packing
 //! moves bits.
@@ -109,8 +109,8 @@ impl Job {
         self.strips
     }
 
-    /// Returns the job for `count` strips from `first` on. It writes to their places in the result,
-    /// or to `to`, which has their packed length.
+    /// Returns the job for `count` strips from `first` on. It writes to their offsets in the
+    /// result, or to `to`, which must have their packed length.
     pub(crate) fn part(&self, first: u64, count: u64, to: Option<Region>) -> Option<Job> {
         let (from_strip, to_strip) = self.strip_bytes();
         let from = self.from.part(first.checked_mul(from_strip)?, count.checked_mul(from_strip)?)?;
@@ -142,7 +142,7 @@ impl Job {
         let mut first = 0;
         while first < self.columns {
             let columns = max.min(self.columns - first);
-            // No columns have no bytes, but a row scale would still be counted.
+            // At column 0, the offset is 0; `bytes` would also count a row scale.
             let (from_at, to_at) = if first == 0 { (0, 0) } else { self.bytes(first) };
             let (from_bytes, to_bytes) = self.bytes(columns);
             rows.resize(STRIP * from_bytes as usize, 0);
@@ -306,7 +306,7 @@ pub(crate) unsafe fn run(
                 done(job);
             }
         };
-        // SAFETY: the caller's promise; only these threads have `next`.
+        // SAFETY: the caller's promise; only these threads use `next`.
         unsafe { queue.work(&next, &mut Vec::new(), &strip_done) };
     })
 }
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_packs_as_one_call_does() {
-        // More columns than are packed at a time, and not a multiple of that number.
+        // More columns than [`COLUMNS`], and not a multiple of it.
         let (columns, strips) = (COLUMNS as u64 + 256, 11);
         for to_format in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
             let from_format = to_format.unpacked().unwrap();

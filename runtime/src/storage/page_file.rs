@@ -1,6 +1,6 @@
 //! Pages in an anonymous file, so that several mappings can share them.
 //!
-//! The file has no name and no place on a drive. It is memory (`memfd_create`), and exists while it
+//! The file has no name and is not on a drive. It is memory (`memfd_create`), and exists while it
 //! is open or mapped. Independent of its length, it takes memory only for written pages. Punched
 //! pages are freed.
 //!
@@ -20,7 +20,7 @@ pub(crate) struct PageFile {
     file: File,
     /// Bytes of a page.
     page: u64,
-    /// End of the file: all places before it are reserved.
+    /// End of the file: all offsets below it are reserved.
     end: Mutex<u64>,
 }
 
@@ -44,7 +44,8 @@ impl PageFile {
         self.file.metadata().map_or(0, |file| std::os::unix::fs::MetadataExt::blocks(&file) * 512)
     }
 
-    /// Reserves a place that was never used. It takes no memory before it is written.
+    /// Reserves a range that was never used, and returns its offset. The range takes no memory
+    /// before it is written.
     ///
     /// # Errors
     /// If the file would exceed the max length of files.
@@ -58,7 +59,7 @@ impl PageFile {
         Ok(at)
     }
 
-    /// Writes a region to a place of the file.
+    /// Writes a region to an offset of the file.
     ///
     /// # Safety
     /// The region is mapped, and nothing writes it meanwhile.
@@ -123,8 +124,8 @@ mod system {
 
     pub(super) fn open() -> io::Result<File> {
         let create = |flags: libc::c_uint| {
-            // By number, since glibc before 2.27 has no `memfd_create`.
-            // SAFETY: the name is a string that lives during the call.
+            // Uses the system call number, since glibc before 2.27 has no `memfd_create`. SAFETY:
+            // the name is a string that lives during the call.
             let descriptor = unsafe { libc::syscall(libc::SYS_memfd_create, c"ixc-states".as_ptr(), flags) } as i32;
             if descriptor < 0 {
                 return Err(io::Error::last_os_error());
@@ -171,8 +172,8 @@ mod system {
         let (bytes, offset) =
             (usize::try_from(to.bytes()).map_err(too_long)?, i64::try_from(offset).map_err(too_long)?);
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED | anonymous);
-        // SAFETY: the caller promises that the place is part of its own mapping, so nothing else is
-        // there.
+        // SAFETY: the caller promises that the region is part of its own mapping, so nothing else
+        // is mapped there.
         let at = unsafe { libc::mmap(to.base().cast(), bytes, access, flags, descriptor, offset) };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

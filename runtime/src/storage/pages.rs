@@ -1,8 +1,8 @@
 //! The share of memory in large pages, according to `/proc/self/smaps`.
 //!
 //! A thread that reads memory in 4 KiB pages also waits for address translation. With 16 threads of
-//! a Xeon this gives 113 to 127 GB/s in place of 135. Anonymous memory that will be used completely
-//! therefore asks for large pages.
+//! a Xeon, 4 KiB pages give 113 to 127 GB/s, and large pages 135 GB/s. Anonymous memory that will
+//! be used completely therefore requests large pages.
 //!
 //! Mapped files do so too
 //! ([`Mapped::prefer_large_pages`](crate::memory::Mapped::prefer_large_pages)). File systems with
@@ -15,11 +15,11 @@ use ixc_files::read_system;
 
 use crate::memory::Region;
 
-/// Part of the names of mappings with pages that several sequences share. Only a mapping's share of
-/// them counts (`Pss`).
+/// Substring in the names of mappings whose pages several sequences share. For these, the
+/// proportional size (`Pss`) counts.
 const SHARED_PAGES_MARK: &str = "/memfd:";
 
-/// Use of pages by some memory.
+/// Resident bytes of some memory, by page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageUse {
     /// Purpose of the memory.

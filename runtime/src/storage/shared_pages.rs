@@ -2,7 +2,7 @@
 //!
 //! The states of a sequence are one mapping. In it, each column (a head's keys or its values) has
 //! its positions one after the other. All sequences of an engine have the same layout. If two begin
-//! with the same tokens, whole pages of each column have the same bytes at the same place. So the
+//! with the same tokens, whole pages of each column have the same bytes at the same offset. So the
 //! system's page table replaces the block tables of other programs, and kernels see unchanged
 //! columns.
 //!
@@ -16,22 +16,22 @@
 //! The file is written once and mapped privately, and its pages are released by reference count.
 //!
 //! **Freezing.** A sequence writes into its own anonymous memory, as if there was no sharing. When
-//! another sequence begins with the same prefix, the pages of the prefix are written to a place of
-//! the file. The file is then mapped in their stead. This takes as long as one copy, and no more
-//! memory.
+//! another sequence begins with the same prefix, the pages of the prefix are written to the file.
+//! The pages of the file are then mapped in their place. This takes as long as one copy, and no
+//! additional memory.
 //!
 //! The pages are now a *run*. Every further sequence with this prefix maps the run. This takes one
 //! system call for each column, independent of its length. Incomplete pages are copied, and so are
 //! states that cannot be shared: windows, which move, and recurrent states with their copies.
 //!
 //! **Writing.** A sequence writes rows after its position, and shares only pages before it, so it
-//! never writes to shared pages. If a sequence is cut within a run, its pages from the cut on
-//! become its own first ([`SharedPrefix::cut`]). The block with the cut is copied, and the rest is
-//! zero.
+//! never writes to shared pages. If a sequence is truncated within a run, its pages from its new
+//! end on first become private ([`SharedPrefix::cut`]). The block with the new end is copied, and
+//! the rest is zero.
 //!
 //! If code wrote to a shared page after all, the system would copy the page for this sequence,
 //! because the mapping is private. Other sequences would not change. The file itself is written
-//! before it is mapped, and never after: a place in it is never used twice.
+//! before it is mapped, and never after: an offset in it is never used twice.
 //!
 //! **Counting.** A run counts its users and the position that each needs. Pages without users are
 //! punched out of the file. So a page is in memory once for all sequences that share it, and only
@@ -62,15 +62,15 @@ use crate::page_file::{PageFile, renew};
 pub(crate) use zeroed::ZeroedMemory;
 use zeroed::gaps;
 
-/// Mean number of pages of each column that are worth mapping: making a mapping takes about as long
-/// as copying these.
+/// Min mean number of pages per column for sharing: making a mapping takes about as long as copying
+/// this number of pages.
 const WORTH_IT: u64 = 4;
 /// Max mappings of a process if the system does not show the limit ([`MAX_MAPPINGS_FILE`]):
 /// `DEFAULT_MAX_MAP_COUNT`.
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
 /// File in which Linux shows the max mappings of a process.
 const MAX_MAPPINGS_FILE: &str = "/proc/sys/vm/max_map_count";
-/// Max mappings that a run adds to a column: its own, and one for the rest of the column.
+/// Max mappings that a run adds to a column: one for the run, and one for the rest of the column.
 const MAPPINGS_OF_A_RUN: u64 = 2;
 
 /// Condition under which sequences share a common prefix.
@@ -81,12 +81,12 @@ pub enum Sharing {
     Paying,
     /// Share if there is at least one page.
     Always,
-    /// Never share: each sequence has memory of its own.
+    /// Never share: each sequence has separate memory.
     Never,
 }
 
-/// A column of a state with one row for each position or few positions, at the same place in the
-/// memory of every sequence.
+/// A column of a state with one row for each position (or for a few positions), at the same offset
+/// in the memory of every sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     /// Offset of the column's begin.
@@ -100,12 +100,13 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// Returns the end of the rows of blocks that positions below this one fill.
+    /// Returns the byte offset after the last row whose positions are all below `position`, in
+    /// whole blocks.
     fn filled(&self, position: u32) -> u64 {
         self.row(position / self.every.max(1) / ATTENTION_BLOCK * ATTENTION_BLOCK)
     }
 
-    /// Returns the end of the last block in which a position below this one has a row.
+    /// Returns the byte offset after the last block with a row of a position below `position`.
     fn begun(&self, position: u32) -> u64 {
         self.row(position.div_ceil(self.every.max(1)).next_multiple_of(ATTENTION_BLOCK))
     }
@@ -211,7 +212,7 @@ impl Pool {
         self.mappings.load(Ordering::Relaxed)
     }
 
-    /// Returns the reason of the last copy of a prefix that could have been shared.
+    /// Returns the reason why the last prefix was copied although it could be shared.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -219,7 +220,7 @@ impl Pool {
     fn refuse(&self, refusal: Refusal) {
         let mut last = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
-            // Warns once, because it will happen again.
+            // Warns only once, because the refusal will repeat.
             tracing::warn!(%refusal, "prefixes of sequences are copied, not shared");
         }
         *last = Some(refusal);
@@ -263,7 +264,7 @@ impl Pool {
 #[derive(Debug)]
 struct PageRun {
     pool: Arc<Pool>,
-    /// Offset in the file of the place for the sequence that froze them.
+    /// Offset in the file of the range that belongs to the sequence that froze the pages.
     home: u64,
     from: u32,
     /// Number of columns, counted from the first, with pages in the file.
@@ -361,9 +362,9 @@ impl Drop for PageUse {
 #[derive(Debug, Default)]
 pub(crate) struct SharedPrefix {
     uses: Vec<PageUse>,
-    /// Uses whose mappings could not be removed.
+    /// Uses of runs whose mappings could not be removed.
     lingering: Vec<PageUse>,
-    /// Offset in the file of this sequence's place, and the position up to which it is used.
+    /// Offset in the file of this sequence's range, and the position up to which the range is used.
     home: Option<(u64, u32)>,
     /// Number of this sequence's mappings in [`Pool::mappings`].
     mappings: u64,
@@ -390,8 +391,8 @@ impl SharedPrefix {
         }
     }
 
-    /// Makes whole pages of the positions before `end` shared, if that is worth it; otherwise
-    /// changes nothing.
+    /// Makes whole pages of the positions before `end` shared, if they are large enough to pay;
+    /// otherwise changes nothing.
     pub(crate) fn freeze(&mut self, memory: Region, pool: &Arc<Pool>, end: u32) {
         let positions = self.end()..end / ATTENTION_BLOCK * ATTENTION_BLOCK;
         // The sequence that takes the prefix needs mappings too.
@@ -399,8 +400,8 @@ impl SharedPrefix {
         if positions.is_empty() || !pool.is_enough(pool.bytes(&positions, usize::MAX)) || !pool.has_room(runs) {
             return;
         }
-        // A place's pages are in the same order in the file and in memory, so the system merges the
-        // mappings of adjacent runs.
+        // Pages of a sequence have the same order in its file range as in memory, so the system
+        // merges the mappings of adjacent runs.
         let home = match self.home {
             Some((home, frozen)) if frozen <= positions.start => home,
             Some(_) | None => match pool.file.reserve(pool.layout_bytes) {

@@ -90,8 +90,8 @@ impl WeightSource {
         }
     }
 
-    /// Copies bytes from `offset` on; of a derived tensor, whole blocks of rows. Returns false if
-    /// they are outside.
+    /// Copies bytes from `offset` on; for a derived tensor, these must be whole blocks of rows.
+    /// Returns false if they exceed the weight.
     ///
     /// # Safety
     /// The mapped bytes, or the source files of a derived tensor, must be readable.
@@ -111,9 +111,9 @@ impl WeightSource {
         }
     }
 
-    /// Copies `each` bytes from each row of `row_bytes`, the same columns of each, for as many rows
-    /// as `out` has room for. The first part begins at `offset`. Parts of a derived tensor are
-    /// whole blocks. Returns false if they are outside.
+    /// Copies `each` bytes (the same columns) from consecutive rows of `row_bytes` bytes, until
+    /// `out` is full. The first copied byte is at `offset`. Copies from a derived tensor are whole
+    /// blocks. Returns false if they exceed the weight.
     ///
     /// # Safety
     /// Same as [`WeightSource::read`].

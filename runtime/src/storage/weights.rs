@@ -1,7 +1,8 @@
-//! The places of weights for kernels: in their files, or packed on first use.
+//! The addresses of weights for kernels: in mapped files, or in memory after packing on first use.
 //!
-//! A weight whose stored format differs from the format that kernels read is packed part by part. A
-//! *part* is an expert's matrix, or a whole weight without experts. A part changes its state once:
+//! A weight whose stored format differs from the format that kernels read is packed in parts. A
+//! *part* is an expert's matrix, or a whole weight without experts. Each part has one of two
+//! states:
 //!
 //! - **unpacked**: an item that reads strips of it packs them into its thread's own memory
 //!   ([`Weights::tile`]). They stay there for the next items, which multiply other rows with them.
@@ -9,9 +10,9 @@
 //!   needs ([`Weights::missing`]). Then the source pages are released.
 //!
 //! Memory for kept parts is expensive: finding and zeroing its pages takes as long as packing the
-//! same bytes about ten times. So a prompt keeps nothing, and its first token does not wait for
-//! that. The next tokens make parts ready, spread over several steps, so that no step takes much
-//! longer than the others ([`Step::keeps`]).
+//! same bytes about ten times. So the steps of a prompt keep no packed parts, and its first token
+//! does not wait for them. The next tokens make parts ready, spread over several steps, so that no
+//! step takes much longer than the others ([`Step::keeps`]).
 //!
 //! ```text
 //! prompt          first step: items pack the strips that they read               -> first token
@@ -32,17 +33,17 @@ use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
 use crate::weight_source::WeightSource;
 
-/// Steps of a prompt that keep nothing: as many uses as keeping costs, plus half of that, because
-/// prompts end.
+/// Number of prompt steps that keep no packed parts. Keeping a part costs as much as packing it ten
+/// times; half is added, because prompts end.
 const PROMPT_STEPS: u64 = 16;
 /// Steps of few tokens over which commonly used weights are made ready.
 const FEW_STEPS: u64 = 4;
 /// Max tokens of a step that is not part of a prompt.
 const FEW_TOKENS: u32 = 16;
-/// Bytes that the system may map before a page that is read. Some of them were released before, and
-/// are released again.
+/// Bytes that the system may map before a page that is read (fault-around). They are released again
+/// with that page.
 const FAULT_AROUND_BYTES: u64 = 64 << 10;
-/// Bytes of a part whose pages are released at once during packing.
+/// Bytes of source pages that are released at a time during packing.
 const WINDOW: u64 = 2 << 20;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
 const LINE: usize = 64;
@@ -85,7 +86,8 @@ impl OnDemandPacking {
     /// to no part.
     fn parts(&self, offset: u64, bytes: u64) -> std::ops::Range<u64> {
         let (_, strip) = self.job.strip_bytes();
-        // Not 0, because a strip is not; no overflow, because the weight's length fits.
+        // `part` is not 0, because strips are not empty. The product does not overflow, because the
+        // weight's length fits.
         let part = self.part_strips * strip;
         let end = offset.saturating_add(bytes).div_ceil(part).min(self.ready.len() as u64);
         (offset / part).min(end)..end
@@ -95,7 +97,8 @@ impl OnDemandPacking {
         self.ready.get(part as usize).is_none_or(|ready| ready.load(Ordering::Acquire))
     }
 
-    /// Releases the source pages of bytes, and pages before them that were mapped with them.
+    /// Releases the source pages of a byte range, and earlier pages that the system mapped with
+    /// them.
     fn release(&self, offset: u64, bytes: u64, files: &[Mapped]) {
         match (self.job.from(), files.get(self.file)) {
             (WeightSource::Mapped(_), Some(file)) => release_around(file, self.offset + offset, bytes),
@@ -115,16 +118,16 @@ impl OnDemandPacking {
 /// Strips of a weight in a thread's memory.
 #[derive(Debug, Default)]
 struct Tile {
-    /// Weight, first strip, number of strips.
+    /// Weight number, first strip and number of strips in the memory.
     what: Option<(u32, u64, u64)>,
     memory: Vec<u8>,
 }
 
-/// The strips that a thread has packed for itself: one tile for each buffer of a kernel.
+/// The strips that a thread has packed for its own use: one tile for each buffer of a kernel.
 #[derive(Debug, Default)]
 struct Tiles {
     tiles: Vec<Tile>,
-    /// Rows during packing.
+    /// Working memory for rows during packing.
     rows: Vec<u8>,
     /// Packing time since the last read of this field, which resets it to 0.
     packing: Duration,
@@ -203,8 +206,8 @@ impl Weights {
         }
     }
 
-    /// Returns the places of weights that kernels read, except those left out. Packed memory is one
-    /// region; the others are parts of mapped files.
+    /// Returns the memory regions of weights that kernels read, except weights for which
+    /// `leaves_out` is true. Packed memory is one region; the others are parts of mapped files.
     pub(crate) fn regions(&self, leaves_out: impl Fn(usize) -> bool) -> Vec<Region> {
         let packed = self.packed.region();
         let is_packed = |region: Region| {
@@ -221,7 +224,7 @@ impl Weights {
         self.unpacked_parts.load(Ordering::Acquire)
     }
 
-    /// Returns the time that steps have packed, summed over all threads.
+    /// Returns the time that steps spent on packing, summed over all threads.
     pub(crate) fn packing(&self) -> Duration {
         Duration::from_nanos(self.packing.load(Ordering::Relaxed))
     }
@@ -231,8 +234,8 @@ impl Weights {
         self.packing.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Returns the time that a thread has packed for itself ([`Weights::tile`]) since the last
-    /// call.
+    /// Returns the time that a thread spent on packing for its own use ([`Weights::tile`]) since
+    /// the last call.
     pub(crate) fn take_packing(&self, thread: usize) -> Duration {
         let Some(tiles) = self.threads.get(thread) else { return Duration::ZERO };
         std::mem::take(&mut tiles.lock().unwrap_or_else(PoisonError::into_inner).packing)
@@ -253,8 +256,8 @@ impl Weights {
         step
     }
 
-    /// Returns the region of a weight as kernels read it. A part that is not ready is not there:
-    /// see [`Weights::tile`].
+    /// Returns the region of a weight in the layout that kernels read. Parts that are not ready
+    /// have no valid content; see [`Weights::tile`].
     pub(crate) fn region(&self, weight: u32) -> Option<Region> {
         self.weights.get(weight as usize).map(|weight| weight.region)
     }
@@ -453,7 +456,7 @@ mod tests {
             weights.missing(step, 7, 0, u64::MAX, &mut missing);
             missing
         };
-        // Parts become ready in different steps, and in a prompt late.
+        // Different parts become ready in different steps; in a prompt, only after many steps.
         assert!([needs(0, 1), needs(2, 1), needs(15, 17)].iter().all(Vec::is_empty));
         let [first, second] = [1, 2].map(|part| WeightPart { weight: 1, part });
         assert_eq!([needs(3, 16), needs(4, 1), needs(16, 17)], [vec![first], vec![first, second], vec![first, second]]);

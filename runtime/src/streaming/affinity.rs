@@ -48,7 +48,8 @@ fn cpus_of(sys: &Path, node: u32) -> Option<Vec<usize>> {
     parse_list(list.trim()).filter(|cpus| !cpus.is_empty())
 }
 
-/// The system's data about a drive. Names come from firmware and may contain anything.
+/// Metadata of a drive, as reported by the system. Names come from firmware and may contain
+/// anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Device number, `259:3`.
@@ -175,7 +176,7 @@ mod tests {
             let result = prefer_short_slices();
             assert_eq!(policy_and_nice(), before);
             if before.0 == libc::SCHED_OTHER {
-                // A container may refuse it; wrong arguments would give EINVAL or E2BIG.
+                // A container may refuse the call; wrong arguments would give EINVAL or E2BIG.
                 let refused = result.map_err(|error| error.raw_os_error()).err();
                 assert!(refused.is_none_or(|errno| matches!(errno, Some(libc::EPERM | libc::ENOSYS))), "{refused:?}");
                 let priority = libc::sched_param { sched_priority: 0 };

@@ -40,7 +40,7 @@ pub struct Completion {
 
 /// An executor of reads. One thread makes, uses and drops it. Dropping waits for outstanding reads.
 pub trait Backend {
-    /// Describes the backend in words.
+    /// Returns a text that describes the backend.
     fn describe(&self) -> String;
 
     /// Returns a handle that makes [`Backend::wait`] return although no read has ended.

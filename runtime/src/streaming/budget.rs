@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use super::slots::{SizeClass, Slots};
 use super::{Block, BlockEncoding, StreamError};
 
-/// Blocks that are smaller than a slot size by at most this fraction (1/32) share it: few sizes are
-/// worth a few lost bytes.
+/// Max fraction of a slot (1/32) that may remain unused. A slightly smaller block uses the same
+/// slot size, so there are few sizes.
 const CLASS_PART: u64 = 32;
 /// Min staging buffers for raw blocks: one is read while the other is packed.
 const MIN_STAGING: u32 = 2;
 /// Max fraction of the budget (1/4) for staging buffers beyond the minimum.
 const STAGING_PART: u64 = 4;
 
-/// Use of a budget.
+/// Division of a budget into slots and staging buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetSplit {
     /// Slots, by size class.
@@ -53,7 +53,7 @@ impl BudgetSplit {
         for (i, group) in groups.iter().enumerate() {
             let next = groups[(i + 1) % groups.len()];
             for (index, class) in classes.iter_mut().enumerate() {
-                // A single group follows itself, with the same or other blocks.
+                // A single group is followed by itself, with the same or other blocks.
                 class.count = class.count.max(group[index] + next[index]);
             }
         }
@@ -140,7 +140,7 @@ mod tests {
         let error = BudgetSplit::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
         assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
-        // The number of blocks is the upper bound.
+        // No class gets more slots than it has blocks.
         assert_eq!(BudgetSplit::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
         assert_eq!(BudgetSplit::minimum(&blocks[..3], 2).classes[0].count, 3);
     }

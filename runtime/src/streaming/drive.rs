@@ -16,9 +16,9 @@
 //! let files = Arc::new(Files::open(&[path.clone()], true)?);
 //! let queue = Arc::new(Queue::new(files, Arc::new(Reservation::new(1 << 20)?), 4096));
 //! let (sender, receiver) = mpsc::channel();
-//! let options = drive::DriveOptions::default();
-//! let drive = drive::Drive::start(&options, &queue, Arc::new(Mutex::new(sender)))?;
-//! // Bytes 5000..9000 lie in pages 1 and 2: they land 5000 - 4096 bytes behind where those do.
+//! let drive = drive::Drive::start(&drive::Options::default(), &queue, Arc::new(Mutex::new(sender)))?;
+//! // Bytes 5000..9000 are in pages 1 and 2. In memory, they begin 5000 - 4096 bytes after the
+//! // start of these pages.
 //! let extent = Extent { file: 0, offset: 5000, bytes: 4000, at: 0 };
 //! queue.submit(vec![ReadJob { tag: 42, class: Class::Routed, parts: vec![(extent, 0)] }])?;
 //! assert_eq!(receiver.recv()?, vec![(42, Ok(()))]);
@@ -65,7 +65,7 @@ impl Sink for Mutex<mpsc::Sender<Vec<(u64, Result<(), StreamError>)>>> {
     }
 }
 
-/// Choice of the backend.
+/// Selection of the read backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// io_uring if the system allows it, else threads.
@@ -185,7 +185,7 @@ impl Drive {
                 report.backend = backend.describe();
                 report.notes.extend(notes);
                 shared.lock().wake = Some(backend.waker());
-                // The caller may be gone already.
+                // The caller may have stopped waiting.
                 let _ = tell.send(Ok(report));
                 let mut owner =
                     Owner { queue: &shared, backend, flights: Vec::new(), free: Vec::new(), depth, predicted_depth };
@@ -195,8 +195,8 @@ impl Drive {
                 Ok(Err(why)) => why,
                 Err(panic) => panic_message(&*panic),
             };
-            // The backend is gone: nothing is read, and no thread needs a wake-up. All remaining
-            // jobs fail with the reason.
+            // The backend was dropped: nothing is read, and no thread needs a wake-up. All
+            // remaining jobs fail with the reason.
             shared.lock().wake = None;
             shared.close(&why);
             let left: Vec<u64> = shared.lock().jobs.drain().map(|(tag, _)| tag).collect();
@@ -296,10 +296,11 @@ enum AfterRead {
 
 struct Owner<'a> {
     queue: &'a Queue,
-    // Dropped before the memory that it reads into, which `queue` keeps alive.
+    // Declared first, so that it is dropped before the memory that it reads into, which `queue`
+    // keeps alive.
     backend: Box<dyn Backend>,
     flights: Vec<Option<Flight>>,
-    /// Empty places in `flights`.
+    /// Free indices in `flights`.
     free: Vec<usize>,
     depth: usize,
     predicted_depth: usize,
@@ -376,7 +377,7 @@ impl Owner<'_> {
                 continue;
             };
             let Some(flight) = place else { continue };
-            // Calls the system, therefore without the lock.
+            // This calls the system, so it runs without the lock.
             let mut next = judge(flight, completion.result, queue.files());
             let after = *flight;
             let mut state = queue.lock();

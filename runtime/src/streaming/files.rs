@@ -127,7 +127,7 @@ impl Files {
         }
         let note = match clear_direct(&open.file) {
             Ok(()) => format!("{}: read through the page cache: {why}", open.path.display()),
-            Err(error) => format!("{}: {why}, and O_DIRECT cannot be taken back: {error}", open.path.display()),
+            Err(error) => format!("{}: {why}, and O_DIRECT cannot be turned off: {error}", open.path.display()),
         };
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     }
@@ -153,7 +153,7 @@ fn open_direct(path: &Path) -> Result<File, String> {
     let file = ixc_files::open_direct(path).map_err(|error| format!("O_DIRECT is refused: {error}"))?;
     match direct_alignment(&file) {
         Some(alignment) if alignment > PAGE => {
-            Err(format!("O_DIRECT wants {alignment}-byte alignment, more than {PAGE}"))
+            Err(format!("O_DIRECT needs {alignment}-byte alignment, more than {PAGE}"))
         }
         _ => Ok(file),
     }

@@ -84,7 +84,7 @@ pub enum BlockEncoding {
     },
 }
 
-/// A block and its place in the files.
+/// A block and its location in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Layer and expert.

@@ -1,8 +1,8 @@
 //! The queue of reads: routed blocks before predicted ones.
 //!
 //! A [`ReadJob`] reads one block. It is divided into reads of a max size, so that the drive has
-//! many reads at once. A predicted job can be cancelled: its reads that have not started never do.
-//! A predicted job that the router confirms becomes a routed one in place.
+//! many reads at once. A predicted job can be cancelled: its reads that have not started are
+//! dropped. A predicted job that the router confirms becomes a routed job and keeps its progress.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +83,8 @@ impl Active {
 #[derive(Default)]
 pub(super) struct State {
     pub jobs: HashMap<u64, Active>,
-    /// Tags in order. Tags of removed jobs and of jobs with a new class are skipped.
+    /// Tags of queued routed jobs, in order. Tags of removed jobs and of jobs whose class changed
+    /// are skipped.
     routed: VecDeque<u64>,
     predicted: VecDeque<u64>,
     pub counters: Counters,
@@ -190,7 +191,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes a predicted job routed. Its remaining reads go after the queued routed ones.
+    /// Makes a predicted job routed. Its remaining reads are queued after the reads of earlier
+    /// routed jobs.
     pub fn upgrade(&self, tag: u64) {
         let mut state = self.lock();
         if let Some(job) = state.jobs.get_mut(&tag).filter(|job| job.class == Class::Predicted) {

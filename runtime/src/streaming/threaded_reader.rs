@@ -76,8 +76,8 @@ impl ThreadedReader {
         ThreadedReader::start(files, depth, None)
     }
 
-    /// Starts threads like [`ThreadedReader::new`], slowed to `rate` bytes per second (at least
-    /// one). It shows the effect of other drives, and the failures that slow drives cause.
+    /// Starts threads like [`ThreadedReader::new`], throttled to `rate` bytes per second (at least
+    /// one). It simulates slow drives and the failures that they cause.
     ///
     /// # Errors
     /// Same as [`ThreadedReader::new`].
@@ -114,7 +114,7 @@ impl ThreadedReader {
 }
 
 fn work(shared: &Shared) {
-    // The drive's thread reports a refusal.
+    // A refusal is reported by the drive's thread, so it is ignored here.
     let _ = affinity::prefer_short_slices();
     let mut state = shared.lock();
     loop {

@@ -79,7 +79,8 @@ impl Uring {
     ) -> Result<(Uring, Vec<String>), String> {
         // Adds room for the poll and a cancellation.
         let entries = u32::try_from(depth + 2).unwrap_or(1024).next_power_of_two();
-        // Kernels from 6.1 run completions when this thread asks for them, and never interrupt it.
+        // Kernels from 6.1 on process completions only when this thread requests them, and never
+        // interrupt it.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -208,7 +209,7 @@ impl Backend for Uring {
                 WAKE => {
                     self.armed = false;
                     let mut count = [0; size_of::<u64>()];
-                    // Would block if it was read before; then nothing is lost.
+                    // The read fails only if the counter was already read, which is harmless.
                     let _ = (&self.event.0).read(&mut count);
                 }
                 CANCELLATION => {}

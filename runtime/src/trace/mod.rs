@@ -23,8 +23,8 @@
 //! thread writes to its own buffer, and no other thread takes the lock of that buffer before the
 //! end.
 //!
-//! Invariant: events of a lane nest or follow each other; they never cross.
-//! Invariant: without a recorder, no clock is read for it.
+//! Invariant: two events of a lane are nested or disjoint; they never overlap partially. Invariant:
+//! without a recorder, no clock is read for it.
 
 mod write;
 
@@ -164,7 +164,7 @@ struct Buffer<T> {
 
 impl<T> Buffer<T> {
     fn new(max: usize) -> Buffer<T> {
-        // Pages that are never written to take no memory.
+        // Unused capacity takes no memory, because its pages are never written.
         Buffer { spans: Vec::with_capacity(max), max, dropped: 0 }
     }
 
@@ -395,7 +395,7 @@ impl Recorder {
 }
 
 impl SlotStay {
-    /// Records the last stage in the slot, and the whole stay unless the block stays.
+    /// Records the last stage in the slot. If the block left the slot, also records its whole stay.
     fn close(&self, slot: u32, now: u64, stays: bool, events: &mut Buffer<Slot>) {
         let part = Slot::Part { slot, contents: self.contents };
         events.push(Span { start: self.stage_since, end: now, what: part });
@@ -412,7 +412,7 @@ fn events_of_a_thread(threads: usize) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves whole events.
+    // After a panic, the events are still complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

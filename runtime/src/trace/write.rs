@@ -53,8 +53,8 @@ impl<T: Display> Display for Text<T> {
                 text.chars().try_for_each(|c| match c {
                     '"' => self.0.write_str("\\\""),
                     '\\' => self.0.write_str("\\\\"),
-                    // JSON requires escapes for control characters. Marks that reverse the writing
-                    // direction would confuse readers.
+                    // JSON requires escapes for control characters. Unicode marks that reverse the
+                    // writing direction are escaped, too.
                     c if c.is_control()
                         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
                     {
@@ -137,7 +137,7 @@ impl Out<'_> {
         ))
     }
 
-    /// Writes an event at the place at which a buffer was full.
+    /// Writes an event at the time at which a buffer became full.
     fn dropped<T>(&mut self, pid: u32, tid: u32, buffer: &Buffer<T>) -> io::Result<u64> {
         if buffer.dropped > 0 {
             let ts = Micros(buffer.spans.iter().map(|span| span.end).max().unwrap_or(0));
@@ -307,7 +307,7 @@ impl Recorder {
         out.process(SLOTS, "slots")?;
         let slots = lock(&self.slots);
         let now = self.at(Instant::now());
-        // Blocks in slots now stay until now.
+        // Blocks that are still in slots get the current time as their end.
         let mut open = Buffer { spans: Vec::new(), max: usize::MAX, dropped: 0 };
         for (slot, place) in (0u32..).zip(&slots.open) {
             if let Some(place) = place {

@@ -1,5 +1,5 @@
-//! A transformer of one layer with routed experts, as a plan made by hand. It has every kind of
-//! step, source and input.
+//! A transformer of one layer with routed experts, as a plan made by hand. The plan has every kind
+//! of step, buffer source and input.
 
 use ixc_kernels::{
     Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, Heads, KernelSpec, Linear,
@@ -76,7 +76,7 @@ impl Maker {
         let count = shape.iter().product::<u32>() as usize;
         let offset = self.bytes.len() as u64;
         let values = numbers(self.plan.weights.len() as u64 + 1, count);
-        // Norms near 1 keep all values alive.
+        // Norm weights near 1 keep activations in a normal range.
         let base = if shape.len() == 1 { 1.0 } else { 0.0 };
         let values = values.iter().map(|v| v * 0.5 + base);
         let stored = match self.factors {
@@ -139,8 +139,8 @@ impl Maker {
     }
 
     /// Makes a product in columns of 16 weight rows, or 32 if packed, if the weight has as many.
-    /// `Gemv` serves few rows; with many threads, in bands of half a column. `Gemm` serves more
-    /// rows.
+    /// `Gemv` is used for few rows; with many threads, its columns are divided into two bands.
+    /// `Gemm` is used for more rows.
     fn product(
         &mut self,
         label: &str,
@@ -177,8 +177,8 @@ impl Maker {
     }
 }
 
-/// Returns the weight rows of a column, and of a band. A band is half a column if the weight has
-/// two at least.
+/// Returns the number of weight rows of a column, and of a band. A band is half a column if the
+/// column has at least two tiles.
 fn tile(format: Format, n: u32) -> (u32, u32) {
     let band = if format.rows() > 1 { 16 } else { 8 };
     (if n.is_multiple_of(2 * band) { 2 * band } else { band }, band)
@@ -296,7 +296,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     ]);
 
     let a = m.buffer("a", HEADS * D, tokens);
-    // One token in parts, three at a time where there are more.
+    // The attention of one token is divided into parts; up to three combine tasks run at a time.
     let (heads, scores) = (Heads { group: HEADS, d: D, dv: D }, Scores::scaled(0.25));
     let attention = Attention { heads, scores, key_heads: 1, rows: 3, cache: Cache::default() };
     let dims = [blocks::full(), blocks::masked(), DimInput::Rows / 3, DimInput::Rows % 3];
@@ -450,8 +450,8 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }
 
-/// Returns the plan with other limits for working alone: one thread runs step `i` up to `rows(i)`
-/// rows.
+/// Returns the plan with other limits of single-thread steps: one thread runs step `i` if it has at
+/// most `rows(i)` rows.
 pub fn alone(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
     for (i, step) in plan.steps.iter_mut().enumerate() {

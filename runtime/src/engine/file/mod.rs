@@ -20,9 +20,9 @@
 //! CRC-32 of each weight that is not in blocks comes last. The weights are mapped in place
 //! ([`weights`]) or streamed.
 //!
-//! A new file is written next to its place and renamed into it, so that the place holds the old
-//! plan or the new one, never half of one. If a run that writes a plan with weights is killed, the
-//! next run continues it ([`partial`]).
+//! A new file is written next to its path and then renamed, so that the path always names a whole
+//! plan, the old or the new one. If a run that writes a plan with weights is killed, the next run
+//! continues it ([`partial`]).
 //!
 //! Invariant: memory is proportional to the plan's part of the file. The decoded plan takes at most
 //! [`decode::MEMORY_PER_BYTE`] times its encoded bytes, plus [`decode::SLACK`]. Checking it makes
@@ -57,9 +57,9 @@ pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC),
 pub const VERSION: u32 = 37;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
-/// Max payload. A plan has one or two megabytes, plus its tokenizer; the largest known tokenizers
-/// have eight. A larger limit would let a hostile file take more memory: decoding takes up to
-/// [`MEMORY_PER_BYTE`] times the payload.
+/// Max bytes of a payload. A plan takes one or two megabytes, plus its tokenizer; the largest known
+/// tokenizers take eight megabytes. A larger limit would let a hostile file take more memory:
+/// decoding takes up to [`MEMORY_PER_BYTE`] times the payload.
 pub const MAX_PAYLOAD: u64 = 1 << 25;
 /// Max bytes of memory that loading takes for each byte of a payload. Memory for the model, for its
 /// context, and the constant memory of each load come in addition.
@@ -124,7 +124,7 @@ impl FileError {
             FileError::Output(error) => error.class(),
             FileError::Io { source, .. } | FileError::Space { source, .. } => io_class(source),
             FileError::Source(error) => match &**error {
-                // Generating code checks the plan before it is written.
+                // Code generation fails here only while a plan is checked before writing.
                 LoadError::Codegen(_) => Class::Data,
                 error => error.class(),
             },
@@ -165,7 +165,7 @@ pub enum FormatError {
         /// Bytes expected.
         expected: u64,
     },
-    /// The file goes on after its expected end.
+    /// The file has bytes after its expected end.
     #[error("has {found} bytes, but its header has a length of {expected}")]
     Trailing {
         /// Bytes found.
@@ -237,7 +237,7 @@ pub enum FormatError {
     },
 }
 
-/// The numbers of a header.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, Default)]
 struct Header {
     payload_crc: u32,
@@ -354,7 +354,7 @@ fn payload(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
 /// Encodes a plan file without weights.
 ///
 /// # Errors
-/// Fails if the plan cannot be encoded, exceeds [`MAX_PAYLOAD`], or has weights of its own.
+/// Fails if the plan cannot be encoded, exceeds [`MAX_PAYLOAD`], or contains weights.
 pub fn encode(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     if plan.own_weight_bytes > 0 {
         let source = FormatError::Weights { found: 0, expected: plan.own_weight_bytes };
@@ -385,14 +385,15 @@ pub fn decode(bytes: &[u8]) -> Result<Plan<Kernel>, FormatError> {
 pub struct PlanFile {
     /// The plan.
     pub plan: Plan<Kernel>,
-    /// Weights in the plan's own file, if it has any.
+    /// Weights stored in the plan file, if there are any.
     pub weights: Option<OwnWeights>,
-    /// Open model files, by number. Others are opened by the paths in the plan.
+    /// Model files that are already open, by number. The others are opened by their paths in the
+    /// plan.
     pub model_files: Vec<Option<File>>,
 }
 
 impl PlanFile {
-    /// Creates a plan without weights of its own, and without open model files.
+    /// Creates a plan file without weights, and without open model files.
     pub fn new(plan: Plan<Kernel>) -> PlanFile {
         PlanFile { plan, weights: None, model_files: Vec::new() }
     }
@@ -452,8 +453,8 @@ pub fn read(path: &Path) -> Result<Plan<Kernel>, FileError> {
     Ok(open(path)?.plan)
 }
 
-/// Writes a plan file without weights. On failure, the file that was there stays. A plan that
-/// cannot be loaded is not written ([`plan_check::check`]).
+/// Writes a plan file without weights. On failure, an existing file at the path is unchanged. A
+/// plan that cannot be loaded is not written ([`plan_check::check`]).
 ///
 /// # Errors
 /// See [`FileError`].

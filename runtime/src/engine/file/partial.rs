@@ -1,5 +1,5 @@
 //! An output file that is written in units. If the run is killed, the unfinished file stays next to
-//! its place, and the next run continues it.
+//! the output path, and the next run continues it.
 //!
 //! ```text
 //! .model.ixp.part            the file so far; its header is 0 until the end, so it is no plan
@@ -18,15 +18,16 @@
 //! therefore continues a file only under two conditions:
 //!
 //! 1. The file is a regular one of this user, with one name, that no other user can write to. It is
-//!    opened without following a link or waiting for a pipe. It begins as our parts do, unless
-//!    other files may be replaced, too. It is not an input of the command. Any other file in its
-//!    place is refused and stays unchanged, because its owner did not expect it to be overwritten.
+//!    opened without following a link or waiting for a pipe. It begins like an unfinished plan
+//!    file, unless other files may be replaced, too. It is not an input of the command. Any other
+//!    file at its path is refused and stays unchanged, because its owner did not expect it to be
+//!    overwritten.
 //! 2. The units are in a journal with our seals. Without valid seals, the file is begun again. This
 //!    happens if the user's secret was lost or never made.
 //!
 //! One attack remains: a program that can write to this user's files, but cannot read the secret.
 //! It could replace the bytes of a finished unit by others with the same CRC-32. Only this user can
-//! read and write the part until it is a plan.
+//! read and write the unfinished file until it is a plan.
 //!
 //! Invariant: a unit is in the journal only after it is on the disk. A run that continues reads the
 //! units and compares them with the journal. Units that a disk lost, or that another program
@@ -48,15 +49,15 @@ use siphasher::sip::SipHasher24;
 use super::{FileError, HEADER_BYTES, KIND, VERSION};
 
 const MAGIC: [u8; 8] = *b"IXCPART\n";
-/// A file that may be overwritten in the place of the part: its header is still 0, since the header
-/// is written last, or it is a plan.
+/// A file that the unfinished file may overwrite: an unfinished file (its header is 0, since the
+/// header is written last) or a plan.
 const PART: Kind = Kind {
     name: "part of a plan",
     is: |head| head.get(..HEADER_BYTES).is_some_and(|header| header == [0; HEADER_BYTES]) || (KIND.is)(head),
     streams: false,
     private: false,
 };
-/// A file that may be overwritten in the place of the journal.
+/// A file that the journal may overwrite.
 const JOURNAL: Kind =
     Kind { name: "journal of such a part", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Bytes of a unit's entry in the journal.
@@ -66,7 +67,7 @@ const SEAL: usize = 8;
 /// Bytes read at a time.
 const READ: usize = 1 << 20;
 
-/// A part of the file that is finished as a whole.
+/// A byte range of the file that is either finished or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     /// Offset in the file.
@@ -85,9 +86,9 @@ pub(super) struct Partial {
     units: Vec<Unit>,
     /// CRC-32 of each finished unit.
     done: Vec<u32>,
-    /// Number of these that are in the journal.
+    /// Number of finished units whose checksums are in the journal.
     noted: usize,
-    /// Hasher of the seals, after the bytes that every unit's seal begins with.
+    /// Hasher that has consumed the common prefix of all seals.
     sealing: SipHasher24,
     /// Bytes of the journal before the first unit's entry.
     start: u64,
@@ -108,10 +109,10 @@ fn names(path: &Path) -> [PathBuf; 2] {
 }
 
 impl Partial {
-    /// Opens the unfinished file of a place, or begins one of `bytes` bytes. The file consists of a
-    /// header, which is written last, then `payload`, then `units`. `source` identifies the inputs
-    /// that units are made from, and `secret` makes the seals. A killed run loses about `batch`
-    /// bytes of units at most.
+    /// Opens the unfinished file of an output path, or creates one of `bytes` bytes. The file
+    /// consists of a header, which is written last, then `payload`, then `units`. `source`
+    /// identifies the inputs that units are made from, and `secret` makes the seals. A killed run
+    /// loses about `batch` bytes of units at most.
     pub(super) fn open(
         place: Place,
         secret: &Secret,
@@ -238,7 +239,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Writes the bytes after the units, then the header, and moves the file to its place.
+    /// Writes the bytes after the units, then the header, and renames the file to the output path.
     pub(super) fn seal(mut self, header: &[u8; HEADER_BYTES], tail: &[u8]) -> Result<(), FileError> {
         let sealed = (|| {
             self.note()?;
@@ -288,8 +289,8 @@ impl Partial {
     }
 }
 
-/// Returns the user's secret, or a new one. The next run does not know a new secret, and then
-/// begins again.
+/// Returns the user's secret, or a new random one. A new secret is not stored, so the next run
+/// starts the file again.
 pub(super) fn secret_or_new() -> io::Result<Secret> {
     let anew = "if this run is killed, the next one begins anew";
     match secret() {
@@ -313,7 +314,7 @@ fn lock(path: &Path) -> io::Result<File> {
             // Some file systems have no locks.
             Err(TryLockError::Error(error)) => tracing::debug!(path = %path.display(), %error, "not locked"),
         }
-        // The process that held the lock may have renamed the file into its place since it was
+        // The process that held the lock may have renamed the file to the output path since it was
         // opened here.
         let held = Identity::of(&file.metadata()?);
         if fs::symlink_metadata(path).is_ok_and(|named| Identity::of(&named) == held) {

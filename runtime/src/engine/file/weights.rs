@@ -11,10 +11,10 @@
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
-//! Experts of the plan's groups are written as blocks ([`crate::blocks`]), the blocks of a group
-//! one after the other. Weights in no group, and weights of groups that no block describes, are
-//! written whole. If a run is killed, the next one continues it ([`super::partial`]); its units are
-//! weights and blocks.
+//! Experts of the plan's groups are written as blocks ([`crate::blocks`]). The blocks of a group
+//! are contiguous. Other weights are written whole: those in no group, and those of groups that no
+//! block describes. If a run is killed, the next one continues it ([`super::partial`]); its units
+//! are weights and blocks.
 //!
 //! Writing takes memory for [`CHUNK`] bytes of packed weights or one block. The model's size does
 //! not matter.
@@ -64,12 +64,12 @@ pub struct OwnWeights {
 }
 
 impl OwnWeights {
-    /// Returns the file's path, and the offset of the weights in it.
+    /// Returns the file's path, and the offset of the weights in the file.
     pub fn place(&self) -> (PathBuf, u64) {
         (self.path.clone(), self.offset)
     }
 
-    /// Maps the weights.
+    /// Maps the weights into memory.
     pub(crate) fn map(&self) -> Result<Mapped, LoadError> {
         let mapped = Mapped::part_of(&self.file, &self.path, self.offset, self.bytes);
         mapped.map_err(|source| LoadError::ModelFile { path: self.path.clone(), source })
@@ -136,7 +136,7 @@ enum Work {
 
 /// The layout of the weights after a plan.
 struct Layout {
-    /// The plan, with these places of its weights.
+    /// The plan, with the new offsets of its weights.
     plan: Plan<Kernel>,
     /// Blocks of each group.
     groups: Vec<Option<BlockPlace>>,
@@ -299,7 +299,7 @@ pub fn write_to(
                 let group = &plan.expert_groups[block.group as usize];
                 let shape = groups.get(block.group as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
                 let shape = shape.ok_or_else(|| file_error(LoadError::NoWeights))?;
-                // The count is at least one and at most the number of remaining experts.
+                // The batch has at least one expert and at most all remaining ones.
                 let max = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
                 let source = Source { weights: weights.collect(), experts: group.experts, files: &sources };
@@ -330,9 +330,9 @@ fn file_error(error: LoadError) -> FileError {
     FileError::Source(Box::new(error))
 }
 
-/// Returns bytes that identify the model files of a run: the times of last change when they were
-/// mapped, their lengths, and the checksums of their headers. These are taken from the given plan,
-/// because a plan that holds all weights lists no files.
+/// Returns bytes that identify the model files of a run: the modification times when they were
+/// mapped, their lengths, and the checksums of their headers. Lengths and checksums come from
+/// `plan`, because a written plan with all weights lists no files.
 fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
     let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modified());
     let changed = files.iter().flat_map(changed).flat_map(i64::to_le_bytes);
@@ -372,7 +372,7 @@ impl ModelFiles<'_> {
         }
     }
 
-    /// Gives the pages back to the system that [`ModelFiles::of`] was read from.
+    /// Returns to the system the mapped pages that [`ModelFiles::of`] made readable.
     fn release(&self, weight: &PlanWeight, stored: &WeightSource, offset: u64, bytes: u64) {
         stored.release(self.files);
         if let WeightFile::Source(file) = weight.file
@@ -383,9 +383,9 @@ impl ModelFiles<'_> {
     }
 }
 
-/// Makes the blocks of `count` experts from `first` on in `memory`, which is replaced if it is too
-/// small. Returns their region and one checksum for each block, which includes the padding up to
-/// the next.
+/// Packs the blocks of `count` experts, beginning with expert `first`, into `memory`, which is
+/// replaced if it is too small. Returns their region and one checksum for each block, which
+/// includes the padding up to the next.
 fn pack_blocks(
     shape: &BlockShape,
     first: BlockId,
@@ -402,8 +402,8 @@ fn pack_blocks(
         None => memory.insert(Memory::zeroed("packed experts", bytes, true).map_err(|error| file_error(error.into()))?),
     };
     let packed = memory.region().part(0, bytes).ok_or_else(wrong)?;
-    // Bytes between parts are 0, so old content is cleared.
-    // SAFETY: the region lies in `memory`, which nothing else uses.
+    // Padding between the matrices of a block must be 0, so old content is cleared. SAFETY: the
+    // region lies in `memory`, which nothing else uses.
     unsafe { packed.base().write_bytes(0, packed.bytes() as usize) };
     let checksums = |regions: &[Region], pool: &mut Pool| {
         pack::checksums(regions, pool, &|_| ()).map_err(|source| file_error(LoadError::Pack { source }))
@@ -489,7 +489,8 @@ fn chunks(
     Ok(())
 }
 
-/// Passes the bytes of a weight to `give` that kernels read in the layout of its file.
+/// Passes the bytes of a weight to `give` unchanged, for weights that kernels read in the layout of
+/// the model file.
 fn copies(
     weight: &PlanWeight,
     files: &ModelFiles<'_>,

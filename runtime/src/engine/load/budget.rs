@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! process now + weights of every token + arena + states + rotary tables + scratch + spare = fixed
-//! budget - fixed = slots for experts, and the recorder where there is one
+//! budget - fixed = slots for experts, and the trace recorder if there is one
 //! ```
 //!
 //! Memory of the process is measured, and differs by some MiB from run to run and between commands.
@@ -21,11 +21,11 @@ use crate::program_pages;
 use crate::states::States;
 use crate::trace::Recorder;
 
-/// Bytes of a budget that are left for the stacks, code and tables of a run.
+/// Bytes of a budget that are reserved for stacks, code and tables.
 pub const SPARE_BYTES: u64 = 32 << 20;
-/// Bytes that a budget may be short of.
+/// Max difference, in bytes, between the needed memory and a smaller budget that is still accepted.
 pub const TOLERANCE_BYTES: u64 = SPARE_BYTES / 4;
-/// Bytes of a recorder in a budget that has no room for one.
+/// Bytes of a trace recorder if the budget has no room for one.
 const MIN_RECORDER_BYTES: u64 = SPARE_BYTES / 8;
 
 /// Returns the resident memory of this process, in bytes, as the system counts it; 0 if the system
@@ -37,8 +37,8 @@ pub(crate) fn resident_bytes() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Returns the memory of this process after it gave back what it does not need: a budget has to
-/// hold that besides a plan.
+/// Releases unneeded memory, then returns the resident bytes of this process. A budget must hold
+/// these in addition to the plan.
 pub(crate) fn needed_process_bytes() -> u64 {
     program_pages::release_unused();
     resident_bytes()
@@ -47,7 +47,7 @@ pub(crate) fn needed_process_bytes() -> u64 {
 /// The properties of a run that determine its memory, apart from the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunSize {
-    /// Positions that states have room for, in whole attention blocks.
+    /// Number of positions allocated in states; a multiple of the attention block.
     pub capacity: u32,
     pub threads: usize,
     /// Max sequences at once, at least 1.
@@ -62,7 +62,7 @@ impl RunSize {
         self.sequences.saturating_add(self.more_additions)
     }
 
-    /// Returns the run of a plan that is loaded with these options. Options that loading will
+    /// Returns the run size of a plan that is loaded with these options. Options that loading will
     /// refuse are clamped to the nearest valid value.
     pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> RunSize {
         let max = plan.context_length.min(MAX_CONTEXT);
@@ -73,8 +73,8 @@ impl RunSize {
     }
 }
 
-/// Returns the number of bytes that a run takes, apart from the memory of the process before,
-/// experts' blocks, mapped files and a recorder.
+/// Returns the number of bytes that a run allocates. Experts' blocks, mapped files, a trace
+/// recorder and the earlier memory of the process do not count.
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &RunSize) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
@@ -111,10 +111,11 @@ pub(super) fn budget(
 }
 
 /// Returns the number of bytes that a budget leaves for experts' blocks. Everything else takes
-/// `fixed` bytes, and blocks need `min`. All commands accept or refuse a budget by this function.
+/// `fixed` bytes, and blocks need `min`. All commands use this function to accept or refuse a
+/// budget.
 ///
 /// # Errors
-/// [`LoadError::Budget`] where it is too small.
+/// [`LoadError::Budget`] if the budget is too small.
 pub(crate) fn for_experts(budget: u64, fixed: u64, min: u64) -> Result<u64, LoadError> {
     let needed = fixed.saturating_add(min);
     if budget.saturating_add(TOLERANCE_BYTES) < needed {
@@ -123,8 +124,8 @@ pub(crate) fn for_experts(budget: u64, fixed: u64, min: u64) -> Result<u64, Load
     Ok(budget.saturating_sub(fixed).max(min))
 }
 
-/// Returns how many of the bytes `left` for blocks a recorder may take: all that it needs, or half
-/// of those beyond `min`. A smaller recorder is full sooner.
+/// Returns the bytes that a trace recorder may take of the `left` bytes for blocks: all that it
+/// needs, but at most half of the bytes beyond `min`. A smaller recorder fills up sooner.
 pub(crate) fn for_recorder(left: u64, min: u64, threads: usize) -> u64 {
     (left.saturating_sub(min) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
 }

@@ -1,8 +1,8 @@
 //! DRY's sequence breakers: token sequences that end a repetition. Each is a head token and the
 //! tail of tokens after it.
 
-/// Sequence breakers, sorted and without duplicates, so that those of one head are found by binary
-/// search.
+/// Sequence breakers, sorted and without duplicates, so that the breakers of a head are found by
+/// binary search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breakers {
     all: Vec<(u32, Vec<u32>)>,

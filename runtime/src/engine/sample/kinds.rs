@@ -5,7 +5,7 @@
 pub enum Kind {
     /// Repeat, presence and frequency penalties.
     Penalties,
-    /// Makes tokens less likely that would continue a repetition.
+    /// DRY: penalises tokens that would continue a repetition.
     Dry,
     /// Keeps logits near the largest.
     TopNSigma,

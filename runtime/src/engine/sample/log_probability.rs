@@ -1,5 +1,5 @@
 //! Log-probabilities of tokens as the model gives them, before any sampler.
-//! [`Sampler::drawn`](super::Sampler::drawn) returns those after the samplers.
+//! [`Sampler::drawn`](super::Sampler::drawn) returns the log-probabilities after the samplers.
 
 use super::largest;
 

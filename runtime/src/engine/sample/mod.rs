@@ -5,7 +5,7 @@
 //! llama.cpp's order: penalties, DRY, top-n-sigma, top-k, locally typical, top-p, min-p, XTC,
 //! temperature. Temperature 0 is greedy: it takes the largest logit, and of equal ones the lowest
 //! id. Exponentials come from the plan's own softmax kernel over the whole vocabulary. The
-//! probabilities of a subset are these, divided by their sum.
+//! probabilities of a subset of tokens are renormalised to sum 1.
 //!
 //! ```text
 //! logits 2.0 1.0 0.5 -1.0   top-k 3 2.0 1.0 0.5   top-p 0.8 2.0 1.0   temperature 0.5 0.88 0.12
@@ -88,19 +88,19 @@ impl SampleError {
     }
 }
 
-/// Orders tokens by logit, largest first, and equal ones by id, lowest first.
+/// Orders tokens by descending logit; tokens with equal logits by ascending id.
 fn compare_descending(logits: &[f32], a: u32, b: u32) -> Ordering {
     logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
 }
 
 /// Collects the first `count` tokens in order; `count` is at least 1 and at most their number. One
-/// pass compares most logits only with the last of the best so far. It takes 0.1 ms for a
-/// vocabulary of a hundred thousand tokens.
+/// pass compares most logits only with the smallest of the best `count` so far. It takes 0.1 ms for
+/// a vocabulary of a hundred thousand tokens.
 fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
     let room = 2 * count + 64;
     let mut min = f32::NEG_INFINITY;
     for (token, &logit) in (0..).zip(logits) {
-        // Equal logits have a higher id than the last of the best, so they come after it.
+        // A token with an equal logit has a higher id, so it orders after the last of the best.
         if logit <= min {
             continue;
         }
@@ -131,7 +131,7 @@ pub struct Sampler {
     all: bool,
     /// Whether candidates are sorted by logit.
     sorted: bool,
-    /// Factor that still has to be applied to the logits.
+    /// Pending factor of the logits, the inverse temperature; see `scale`.
     inverse: f32,
     /// Whether the last token was drawn from the candidates. False if it was the only possible
     /// token.
@@ -265,14 +265,14 @@ impl Sampler {
         if self.candidates.is_empty() { Err(SampleError::NothingAllowed) } else { Ok(()) }
     }
 
-    /// Runs the samplers, and returns the only token that is left or draws one.
+    /// Runs the samplers. Returns the only remaining token, or draws one of several.
     fn draw_token(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         let Settings { temperature, dynatemp_range, .. } = self.settings;
         let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
         let greedy = cold && self.settings.samplers.contains(&Kind::Temperature);
         let rows = self.settings.samplers.iter().map(|kind| kind.row());
         let rows: Vec<&Row> = rows.filter(|row| (row.is_on)(&self.settings)).collect();
-        // For greedy sampling, samplers that keep the best token need not run, unless a later one
+        // In greedy sampling, samplers that keep the best token are skipped, unless a later sampler
         // may remove it.
         let needed = match greedy {
             true => rows.iter().rposition(|row| !row.keeps_best).map_or(0, |last| last + 1),
@@ -310,7 +310,8 @@ impl Sampler {
                 return Ok(token);
             }
         }
-        // Only rounding leads here; the last candidate with any probability is drawn.
+        // Only rounding of the sum leads here; the last candidate with nonzero probability is
+        // drawn.
         let is_possible = |token: &&u32| self.probabilities[**token as usize] > 0.0;
         Ok(self.candidates.iter().rev().find(is_possible).copied().unwrap_or_else(|| self.best_token()))
     }
@@ -353,8 +354,8 @@ impl Sampler {
         tokens.into_iter().for_each(|token| self.logits[token as usize] = LOWEST_LOGIT);
     }
 
-    /// Gives all tokens but the candidates probability 0. Otherwise candidates that become less
-    /// likely could all round to 0 next to the removed ones.
+    /// Gives all tokens but the candidates probability 0. Otherwise the probabilities of all
+    /// candidates could round to 0 next to a much likelier removed token.
     fn isolate(&mut self) {
         if !self.all {
             let kept: Vec<f32> = self.candidates.iter().map(|&token| self.logits[token as usize]).collect();
@@ -385,7 +386,7 @@ impl Sampler {
         self.candidates.iter().map(|&token| f64::from(self.probabilities[token as usize])).sum()
     }
 
-    /// Returns the probability of each listed candidate, relative to the sum of all candidates.
+    /// Returns the probability of each candidate, normalised over all candidates.
     fn shares(&mut self, softmax: &dyn Softmax) -> Result<Vec<f64>, SampleError> {
         self.softmax(softmax)?;
         let total = self.total();

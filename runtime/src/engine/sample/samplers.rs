@@ -69,7 +69,8 @@ pub static SAMPLERS: [Row; 9] = [
     },
     Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', |s| s.top_p < 1.0, top_p) },
     Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', |s| s.min_p > 0.0, min_p) },
-    // At most one token has more than a half, and one likely token always stays.
+    // At most one token has a probability above 0.5, and XTC keeps one of the tokens above the
+    // threshold.
     Row { keeps_best: false, ..row(Kind::Xtc, "xtc", 'x', |s| s.xtc_probability > 0.0 && s.xtc_threshold <= 0.5, xtc) },
     Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', |_| true, temperature) },
 ];
@@ -115,8 +116,9 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
     Ok(())
 }
 
-/// Returns, for each token, the length of the longest repetition that it would continue. Such a
-/// repetition ends the history, and also stands earlier in it, followed by the token.
+/// Returns, for each token, the length of the longest repetition that it would continue. A
+/// repetition is a suffix of the history that also occurs earlier in the history, followed by the
+/// token.
 pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, usize> {
     let count = history.len();
     // This is Gusfield's Z algorithm from the end: `common[i]` is the length of the longest common
@@ -216,7 +218,7 @@ fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleE
     let entropy = entropy(&shares);
     let mut order: Vec<(f64, usize)> =
         shares.iter().enumerate().map(|(i, share)| ((-share.ln() - entropy).abs(), i)).collect();
-    // Of equal distances, the likelier token comes first.
+    // Of tokens with equal distances, the likelier one comes first.
     order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut sum = 0.0;
     let enough = order.iter().position(|(_, i)| {

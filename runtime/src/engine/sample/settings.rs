@@ -17,7 +17,7 @@ const MAX_TOP_K: f64 = (1 << 24) as f64;
 pub struct Settings {
     /// Divisor of the logits; 0 and less is greedy.
     pub temperature: f32,
-    /// Max change of the temperature: down where the model is certain, up where it is not; 0 is
+    /// Max change of the temperature: down if the model is certain, up if it is uncertain; 0 is
     /// off.
     pub dynatemp_range: f32,
     /// Exponent of the normalised entropy in the dynamic temperature.
@@ -36,22 +36,25 @@ pub struct Settings {
     pub top_n_sigma: f32,
     /// XTC: probability that the likeliest tokens are removed; 0 is off.
     pub xtc_probability: f32,
-    /// XTC removes all tokens with at least this probability but the least likely of them.
+    /// XTC threshold: of the tokens with at least this probability, XTC keeps only the least likely
+    /// one.
     pub xtc_threshold: f32,
-    /// Divisor of positive logits of recent tokens, and factor of negative ones; 1 is off.
+    /// Repeat penalty: divisor of positive logits of recent tokens, and factor of negative logits;
+    /// 1 is off.
     pub repeat_penalty: f32,
     /// Number of recent tokens that the penalties apply to.
     pub repeat_window: u32,
-    /// Subtracted from the logits of recent tokens; 0 is off.
+    /// Presence penalty: subtracted once from the logits of recent tokens; 0 is off.
     pub presence_penalty: f32,
-    /// Subtracted from the logits of recent tokens, once for each occurrence; 0 is off.
+    /// Frequency penalty: subtracted from the logits of recent tokens, once for each occurrence; 0
+    /// is off.
     pub frequency_penalty: f32,
-    /// DRY: subtracted from the logits of tokens that would continue a repetition, times a power
-    /// with its length; 0 is off.
+    /// DRY multiplier: `multiplier * base^(length - allowed length)` is subtracted from the logit
+    /// of a token that would continue a repetition; 0 is off.
     pub dry_multiplier: f32,
-    /// DRY: base of that power.
+    /// DRY base: base of the power in the penalty.
     pub dry_base: f32,
-    /// DRY: longest repetition without a penalty.
+    /// DRY allowed length: longest repetition without a penalty, in tokens.
     pub dry_allowed_length: u32,
     /// DRY: number of recent tokens in which repetitions are searched.
     pub dry_window: u32,
@@ -70,7 +73,8 @@ pub struct Settings {
     pub bias: Vec<(u32, f32)>,
     /// Tokens that are never drawn, unless no other token is left.
     pub banned: Vec<u32>,
-    /// Tokens that are not drawn before `min_tokens` others were, unless no other token is left.
+    /// Tokens that are not drawn until `min_tokens` tokens were drawn, unless no other token is
+    /// left.
     pub late_tokens: Vec<u32>,
     /// Number of tokens before one of `late_tokens` may be drawn.
     pub min_tokens: usize,
@@ -127,7 +131,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), SettingsError> {
         for number in NUMBERS {
             let found = (number.get)(self);
-            // A value at an end of its range was rounded to f32 since.
+            // Settings are stored as f32, so the bounds are rounded to f32, too.
             if !(number.min as f32..=number.max as f32).contains(&(found as f32)) {
                 let Number { name: setting, min: least, max: most, .. } = *number;
                 return Err(SettingsError { setting, found, min: least, max: most });
@@ -209,7 +213,7 @@ macro_rules! whole {
     };
 }
 
-/// Makes a window; -1 means the max window.
+/// Makes the row of a window setting; -1 means the max window.
 macro_rules! window {
     ($name:literal, $field:ident) => {
         Number {
@@ -232,7 +236,7 @@ pub const NUMBERS: &[Number] = &[
     },
     real!(dynatemp_range, 0.0, 1000.0),
     real!(dynatemp_exponent, 0.0, 100.0),
-    // -1 is off.
+    // A value of -1 is off.
     Number {
         min: -1.0,
         set: |settings, value| settings.top_k = value.max(0.0) as u32,

@@ -40,7 +40,7 @@ fn late_tokens_are_excluded_before_the_minimum_length() {
     let mut sampler = Sampler::new(settings).unwrap();
     let drawn: Vec<u32> = (0..4).map(|_| sampler.sample(&logits, &Exact).unwrap()).collect();
     assert_eq!(drawn, [0, 0, 1, 1]);
-    // A mask that leaves no other token takes precedence.
+    // If the mask allows only a late token, that token is drawn.
     let mut sampler = Sampler::new(Settings { late_tokens: vec![1], min_tokens: 2, ..plain_settings() }).unwrap();
     assert_eq!(sampler.sample_allowed(&logits, Some(&[0b010]), &Exact).unwrap(), 1);
 }
@@ -52,7 +52,7 @@ fn excluded_tokens_are_never_sampled() {
     assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
     let drawn = counts(never(&[0]), &logits, 500);
     assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
-    // If no token is left, one is drawn all the same.
+    // If all tokens are banned, one is drawn nevertheless.
     assert_eq!(counts(never(&[0, 1, 2]), &logits, 5).iter().sum::<usize>(), 5);
 }
 

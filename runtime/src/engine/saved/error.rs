@@ -25,7 +25,7 @@ pub enum SavedError {
         /// The bytes expected.
         expected: [u8; 8],
     },
-    /// The file is not a saved state. Its content is not reported.
+    /// The input is not a saved state. The error does not include its bytes.
     #[error("is not a saved state")]
     NoState,
     /// The state has another version.
@@ -72,7 +72,8 @@ pub enum SavedError {
         /// Digest of these weights.
         expected: String,
     },
-    /// The state has a part of a sequence where a whole one is needed, or the reverse.
+    /// The state begins at another position than the caller needs: a page instead of a whole
+    /// sequence, or the reverse.
     #[error("has positions from {found} on; expected positions from {expected} on")]
     From {
         /// The state's first position.
@@ -108,7 +109,7 @@ pub enum SavedError {
         /// Size of the vocabulary.
         vocabulary: u32,
     },
-    /// The states cannot be restored at this position.
+    /// The sequence does not hold the states at this position.
     #[error("cannot be continued at position {position}: the last positions of {state} before it are missing")]
     NotHeld {
         /// The position.
@@ -125,11 +126,11 @@ pub enum SavedError {
     /// The number of tokens does not match the states.
     #[error("found {found} tokens for a sequence that holds {held}; expected {held} to {max} tokens")]
     Tokens {
-        /// Number of tokens given.
+        /// Number of tokens passed by the caller.
         found: usize,
         /// Number of tokens in the sequence.
         held: u32,
-        /// Max number of tokens that can be given.
+        /// Max number of tokens.
         max: u32,
     },
 }

@@ -1,8 +1,8 @@
-//! Digests of plans and weights. A saved state continues only with a plan that computes the same
-//! and the same weights.
+//! Digests of plans and weights. A saved state can be loaded only with the same weights and a plan
+//! of the same computation.
 //!
 //! The digest of a plan covers its computation: target, states, rotary tables, kernels and steps,
-//! but not the places of its files. The digest of weights covers some bytes from the middle of each
+//! but not the paths of its files. The digest of weights covers some bytes from the middle of each
 //! weight. Two models of one architecture differ in nearly all of them.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::weight_source::WeightSource;
 /// Bytes of a weight that are read for the digest.
 const SAMPLE_BYTES: u64 = 1024;
 
-/// Sixteen bytes that identify a longer value.
+/// A 128-bit hash that identifies a plan, weights or tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 16]);
 
@@ -52,8 +52,7 @@ impl Digest {
     }
 }
 
-/// The bytes of a weight that its digest covers: the file's position among the mapped ones, and a
-/// range in it.
+/// The bytes of a weight that its digest covers: an index into the mapped files, and a byte range.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     file: usize,
@@ -61,14 +60,14 @@ pub(crate) struct Sample {
     bytes: u64,
 }
 
-/// Adds a part to the hash: its length, then its bytes.
+/// Adds a field to the hash: its length, then its bytes.
 fn add(hasher: &mut SipHasher13, bytes: Result<Vec<u8>, postcard::Error>) {
     let bytes = bytes.unwrap_or_default();
     hasher.write(&(bytes.len() as u64).to_le_bytes());
     hasher.write(&bytes);
 }
 
-/// Returns the digest of a plan's computation with a context of `context` positions. Parts that
+/// Returns the digest of a plan's computation with a context of `context` positions. Fields that
 /// cannot be encoded count as empty.
 pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     let mut hasher = SipHasher13::new();
@@ -103,7 +102,7 @@ pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
     Digest::of(&hasher)
 }
 
-/// Returns the places at which a plan's weights are sampled.
+/// Returns the byte ranges at which a plan's weights are sampled.
 pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
     let sample = |file: usize, offset: u64, bytes: u64| {
         let some = bytes.min(SAMPLE_BYTES);
@@ -123,7 +122,7 @@ pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
     plan.weights.iter().filter_map(of_weight).collect()
 }
 
-/// Returns the digest of the bytes at those places of the files.
+/// Returns the digest of the sampled bytes.
 pub(crate) fn of_weights(samples: &[Sample], files: &[Mapped]) -> Digest {
     let mut hasher = SipHasher13::new();
     let mut bytes = [0; SAMPLE_BYTES as usize];

@@ -5,26 +5,26 @@
 //! | 0..8 | `IXSTATE` and a newline |
 //! | 8..12 | version, little-endian as all numbers are |
 //! | 12..16 | CRC-32 of bytes 16..112 |
-//! | 16..32 | the plan ([`Identity`]) |
-//! | 32..48 | its weights |
-//! | 48..64 | the [`Digest`] of all tokens before, 0 where there are none |
-//! | 64..72 | its positions: the first, and the end |
-//! | 72..76 | number of tokens that follow, from the first position on: at least one for each |
-//! | 76..80 | number of states whose places follow, 0 without places |
+//! | 16..32 | hash of the plan ([`Identity`]) |
+//! | 32..48 | hash of its weights |
+//! | 48..64 | the [`Digest`] of all tokens before these positions, 0 without such tokens |
+//! | 64..72 | positions of the sequence: the first, and the end |
+//! | 72..76 | number of tokens that follow, from the first position on: at least one each |
+//! | 76..80 | number of states whose cache slots follow, 0 without slots |
 //! | 80..84 | number of copies that follow, of states without positions |
 //! | 84..88 | number of the sampler's last tokens that follow, 2^32 - 1 without a sampler |
-//! | 88..92 | CRC-32 of the bytes between the header and the places |
+//! | 88..92 | CRC-32 of the bytes between the header and the cache slots |
 //! | 92..112 | 0 |
-//! | 112.. | tokens; the first stored place of each state; positions of the copies |
+//! | 112.. | tokens; the first stored cache slot of each state; positions of the copies |
 //! | | of the sampler: its generator, mirostat's surprise, its last tokens |
-//! | | of each state its places, by column ([`parts`](crate::states::parts)), and their CRC-32 |
+//! | | cache slots of each state, by column ([`parts`](crate::states::parts)), and a CRC-32 |
 //! | | each copy, and its CRC-32 |
 //!
 //! The length depends on the number of positions, in whole blocks of 32. The bytes are the same for
 //! any context and any number of threads. A *whole* state begins at position 0. If the model has
-//! states without positions, it has a copy of them at its end. A *page* has the places of some
-//! positions of a sequence. A *point* has a copy at one position, and no places. A sequence can be
-//! put together again from pages and a point ([`Engine::load_pages`]).
+//! states without positions, it has a copy of them at its end. A *page* has the cache slots of some
+//! positions of a sequence. A *point* has a copy at one position, and no cache slots. A sequence
+//! can be put together again from pages and a point ([`Engine::load_pages`]).
 //!
 //! Invariant: bytes are hostile until they are checked. Each length is compared with the plan's
 //! states and the bytes present before it is used. A part is used only if its checksum is right. If
@@ -61,10 +61,12 @@ pub const HEADER_BYTES: usize = 112;
 const CRC_BYTES: u64 = 4;
 /// The length of the sampler's tokens if no sampler is saved.
 const NO_SAMPLER: u32 = u32::MAX;
-/// Max tokens that may follow those of the states: the last token drawn, or those of a prompt.
+/// Max tokens after the last computed position: the last drawn token, or a prompt that is not
+/// computed yet.
 const MAX_PENDING: u32 = 1 << 20;
 
-/// The facts at the beginning of a saved state.
+/// Metadata at the beginning of a saved state: the sequence's tokens and positions, without the
+/// states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The plan and weights that it belongs to.
@@ -75,7 +77,7 @@ pub struct Facts {
     pub positions: Range<u32>,
     /// Tokens from the first position on.
     pub tokens: Vec<u32>,
-    /// The first stored place of each state; empty if no places are stored.
+    /// The first stored cache slot of each state; empty if no slots are stored.
     firsts: Vec<u32>,
     /// Positions of the copies.
     copies: Vec<u32>,
@@ -83,7 +85,7 @@ pub struct Facts {
     pub sampler: Option<SamplerState>,
 }
 
-/// The numbers in a header.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     identity: Identity,
@@ -150,7 +152,7 @@ impl Header {
         Ok(())
     }
 
-    /// Refuses numbers that no sequence with these states has.
+    /// Refuses header fields that no sequence of this engine can have.
     fn check(&self, of: &EngineIdentity<'_>) -> Result<(), SavedError> {
         let &Header { from, to, tokens, states, copies, recent, .. } = self;
         let number = |what: &str, found: u32, expected: String| {
@@ -178,7 +180,7 @@ impl Header {
         Ok(())
     }
 
-    /// Returns the number of bytes between the header and the places.
+    /// Returns the number of bytes between the header and the cache slots.
     fn facts_bytes(&self) -> u64 {
         let sampler = if self.recent == NO_SAMPLER { 0 } else { 40 + 4 * u64::from(self.recent) };
         4 * (u64::from(self.tokens) + u64::from(self.states) + u64::from(self.copies)) + sampler
@@ -272,7 +274,7 @@ impl Facts {
         Facts { identity, before, positions: from..to, tokens, firsts, copies, sampler }
     }
 
-    /// Refuses facts that no sequence with these states has.
+    /// Refuses metadata that no sequence of this engine can have.
     fn check(&self, of: &EngineIdentity<'_>) -> Result<(), SavedError> {
         let drawn = self.sampler.iter().flat_map(|sampler| &sampler.recent);
         for (index, &id) in self.tokens.iter().chain(drawn).enumerate() {
@@ -282,7 +284,7 @@ impl Facts {
         }
         for (state, &first) in of.states.iter().zip(&self.firsts) {
             let Range { start, end } = places(state, &self.positions);
-            // A state with a window may have dropped its first places.
+            // A state with a window may have dropped its first cache slots.
             let last = if state.window.is_some() { end } else { start };
             if !(start..=last).contains(&first) || !first.is_multiple_of(ATTENTION_BLOCK) {
                 let what = format!("first place of {}", state.name);
@@ -301,7 +303,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Returns the stored places of a state.
+    /// Returns the stored cache slots of a state.
     fn places(&self, number: usize, state: &State) -> Option<Range<u32>> {
         Some(*self.firsts.get(number)?..places(state, &self.positions).end)
     }
@@ -331,7 +333,7 @@ impl Facts {
     }
 }
 
-/// Writes the parts of a sequence that the facts list.
+/// Writes the states of a sequence that the metadata lists.
 fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), SavedError> {
     let encoded = facts.encode();
     out.write_all(&facts.header(crc32fast::hash(&encoded)).encode())?;
@@ -361,8 +363,8 @@ fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), 
     Ok(())
 }
 
-/// Reads the places of a saved state into a sequence whose states stand at them. The facts are read
-/// already.
+/// Reads the cache slots of a saved state into a sequence whose states end at the same position.
+/// The facts are read already.
 fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> Result<(), SavedError> {
     let declared = sequence.states.declared().to_vec();
     for (number, state) in declared.iter().enumerate() {
@@ -380,7 +382,7 @@ fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> 
     Ok(())
 }
 
-/// Reads the copies of a saved state. The places are read already.
+/// Reads the copies of a saved state. The cache slots have been read already.
 fn read_copies(facts: &Facts, states: &[State], input: &mut dyn Read) -> Result<Vec<(u32, Vec<u8>)>, SavedError> {
     let mut copies = Vec::new();
     for &position in &facts.copies {
@@ -421,8 +423,8 @@ impl Engine {
         self.sequence(id).ok_or(SavedError::NoSequence { id })
     }
 
-    /// Writes a whole sequence. `tokens` are those that it holds and those that shall follow, such
-    /// as the last token drawn. Returns the number of bytes written.
+    /// Writes a whole sequence. `tokens` are the tokens of the sequence, then tokens that are not
+    /// computed yet, such as the last drawn one. Returns the number of bytes written.
     ///
     /// # Errors
     /// Fails if the sequence does not exist or is empty, if `tokens` are fewer than it holds, or if
@@ -456,11 +458,11 @@ impl Engine {
         Ok(facts.bytes(states.declared()).unwrap_or(u64::MAX))
     }
 
-    /// Restores a saved sequence from the `bytes` bytes of `input`.
+    /// Restores a saved sequence from `input`, which has `bytes` bytes.
     ///
     /// # Errors
     /// See [`SavedError`]. The sequence is then empty. It is unchanged if the saved state is of
-    /// another model, or damaged before its places.
+    /// another model, or damaged before its cache slots.
     pub fn load_state(
         &mut self,
         id: SequenceId,
@@ -476,7 +478,11 @@ impl Engine {
             && (!has_copies(self.of().states) || facts.copies.last() == Some(&end));
         if !complete {
             let (what, found) = ("a copy at".to_owned(), facts.copies.last().copied().unwrap_or(0).into());
-            return Err(SavedError::Number { what, found, expected: format!("{end}, after the places of all states") });
+            return Err(SavedError::Number {
+                what,
+                found,
+                expected: format!("{end}, after the cache slots of all states"),
+            });
         }
         self.forget_logits();
         let stand = self.stand(&[&facts], end, id)?;
@@ -506,7 +512,7 @@ impl Engine {
         });
     }
 
-    /// Returns where the states of a sequence stand when these pages are loaded and positions up to
+    /// Returns the positions of the states after these pages are loaded, if positions up to
     /// `position` are used.
     fn stand(&self, pages: &[&Facts], position: u32, id: SequenceId) -> Result<Stand, SavedError> {
         let sequence = self.saved_sequence(id)?;
@@ -528,7 +534,7 @@ impl Engine {
     }
 }
 
-/// Returns the first place of a state after which the pages have all places.
+/// Returns the first cache slot of a state from which on the pages have all slots.
 fn first_held(pages: &[&Facts], state: usize) -> u32 {
     let mut first = u32::MAX;
     for page in pages.iter().rev() {

@@ -1,5 +1,5 @@
-//! Pages and points: saved parts of a sequence. Sequences with the same beginning are put together
-//! from them.
+//! Pages and points: saved parts of a sequence. A sequence with the same prefix is assembled from
+//! them.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::{Digest, EngineIdentity, Facts, SavedError, has_copies, read_copies, 
 use crate::engine::{Engine, Sequence, SequenceId};
 
 impl Engine {
-    /// Saves a page: the places of some positions of a sequence. `first` is a multiple of 32.
+    /// Saves a page: the cache slots of some positions of a sequence. `first` is a multiple of 32.
     /// `before` is the digest of the tokens before; `tokens` are those of the positions.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// Returns the positions of a sequence at which a point can be saved: those of its copies, and
-    /// its end. Empty if all states can be cut, or if a state cannot be restored at all.
+    /// its end. Empty if all states can be truncated, or if a state cannot be restored at all.
     pub fn points(&self, id: SequenceId) -> Vec<u32> {
         let (states, _) = self.states();
         let Some(sequence) = self.sequence(id).filter(|sequence| sequence.position() > 0) else { return Vec::new() };
@@ -101,7 +101,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`SavedError`]. Fails if the bytes are of another model, cut short, or damaged before
-    /// the places.
+    /// the cache slots.
     pub fn saved_facts(&self, input: &mut dyn std::io::Read, bytes: u64) -> Result<Facts, SavedError> {
         Facts::read(input, bytes, &self.identity(), &self.of())
     }
@@ -121,9 +121,9 @@ impl Engine {
     }
 
     /// Puts a sequence together from pages that follow each other from position 0, and cuts it to a
-    /// position in the last page. States that cannot be cut there are restored from the point that
-    /// was saved there. `read` returns the bytes of each page, in order; the bytes of a page are
-    /// dropped before the next is read.
+    /// position in the last page. States that cannot be truncated to this position are restored
+    /// from the point that was saved there. `read` returns the bytes of each page, in order; the
+    /// bytes of a page are dropped before the next is read.
     ///
     /// # Errors
     /// See [`SavedError`]. The sequence is then empty.
@@ -197,7 +197,7 @@ impl Engine {
     }
 }
 
-/// A reader of facts that fit the sequence. It also returns the offset of their end.
+/// A function that reads and checks the metadata of a page. It also returns the offset of its end.
 type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
 
 /// Returns the copy of a point, which must be at this position.

@@ -19,7 +19,8 @@ pub(crate) enum Backend {
     Native(Module),
     /// Machine code in the emulator: any x86 target on any machine, with any number of threads.
     Emulated(Vec<EmulatedCode>),
-    /// The reference interpreter, one kernel at a time. It is slow, and defines the correct result.
+    /// The reference interpreter, one kernel at a time. It is slow; its results are correct by
+    /// definition.
     Interpreter {
         /// The kernels.
         kernels: Vec<Kernel>,

@@ -1,6 +1,6 @@
 //! The loop of a thread over all stages, and the work of the last thread to arrive at a barrier.
 //! That thread sorts routings, requests and predicts experts, and runs stages that take less time
-//! than another barrier.
+//! than a barrier.
 //!
 //! ```text
 //! 4 threads, 1 token      attention | quantise by the last thread | linear     one barrier
@@ -75,7 +75,7 @@ impl Pass<'_> {
         self.late.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Stores the time, if there are clocks.
+    /// Stores the current time, if statistics are collected.
     fn mark(&self, at: &AtomicU64) {
         if !self.clocks.is_empty() {
             at.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -109,7 +109,8 @@ impl Pass<'_> {
 
     /// Returns whether the last thread to arrive at the barrier before a stage runs it alone.
     fn is_alone(&self, stage: &Stage) -> bool {
-        // Stages that run again for late experts wait for these, and all threads share that work.
+        // Stages that repeat for experts that arrive late wait for these experts. All threads share
+        // that work.
         let repeats = stage.window.is_some() && self.store.experts.is_some();
         let rows = stage.tasks.iter().map(|task| match task.rows {
             RowAxis::Tokens | RowAxis::Routed(_) => self.counts.tokens,
@@ -126,7 +127,7 @@ impl Pass<'_> {
             let begin = self.now(false);
             let repeated = self.run_action(*then);
             match (then, &repeated) {
-                // The loop ends here.
+                // The loop over streamed experts is finished.
                 (BarrierAction::Repeat { .. }, Ok(None)) => continue,
                 _ => self.trace(begin, action_work(*then)),
             }
@@ -174,7 +175,7 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// Returns the first `count` ids of each token.
+    /// Returns the first `count` expert ids of each token.
     fn ids(&self, ids: Ids, count: u32) -> Vec<u32> {
         let from = self.arena(ids.buffer.0 as usize);
         let words = from.bytes() / INDEX_BYTES;
@@ -188,7 +189,7 @@ impl Pass<'_> {
         (0..u64::from(self.counts.tokens)).flat_map(row).map(word).collect()
     }
 
-    /// Sorts a routing. Only one thread runs this.
+    /// Sorts the rows of a routing by expert. Only one thread runs this.
     fn sort(&self, id: BucketId) -> Result<(), ExecuteError> {
         let number = id.0 as usize;
         let routing = &self.program.routings[number];
@@ -201,8 +202,8 @@ impl Pass<'_> {
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
             // Some ids may name no expert. There are then fewer routed rows than a kernel may be
-            // given. Words of an earlier, longer step must not stay there, because kernels trust
-            // them to be below this step's tokens.
+            // given. Words of an earlier, longer step must be cleared, because kernels assume
+            // values below this step's number of tokens.
             let (bytes, rest) = (size_of_val(words), (ids.len() - words.len()) * INDEX_BYTES as usize);
             // SAFETY: the inputs have room for `max_tokens` times `top_k` words, and there are at
             // most as many ids. All other threads wait at the barrier.

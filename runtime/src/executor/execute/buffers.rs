@@ -2,7 +2,7 @@
 //! of its call.
 //!
 //! A buffer is a slice of the argument's source: the arena, a weight, a state, inputs or scratch
-//! memory. It can also be the parts that an item leaves for `combine`, or places of a state that an
+//! memory. It can also be the partial results of an item (`parts.rs`), or the cache slots that an
 //! index chose (`gather.rs`).
 //!
 //! Invariant: each region returned here lies inside the memory of its source. The values of an
@@ -24,7 +24,8 @@ use crate::memory::{INDEX_BYTES, Region};
 use crate::program::{Access, MAX_DIMS, Parameter, PartPlace, Signature};
 use crate::states::States;
 
-/// The argument for the scratch memory of `combine`, in addition to parts and result.
+/// The argument for the scratch memory of `combine`; its other arguments are partial results and
+/// output.
 pub(super) const SCRATCH: Arg =
     Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 };
 
@@ -46,7 +47,8 @@ pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
 }
 
 impl Pass<'_> {
-    /// Returns the memory of `count` parts, from `first` on, of an item's row and column.
+    /// Returns the memory of `count` partial results, from number `first` on, of an item's row and
+    /// column.
     pub(super) fn parts(
         &self,
         place: &PartPlace,
@@ -65,7 +67,8 @@ impl Pass<'_> {
     /// Evaluates the dims of a kernel for an item.
     pub(super) fn dims(&self, dims: &[DimExpr], kernel: &Signature, item: &Item) -> Result<[i64; MAX_DIMS], Problem> {
         let mut values = [0; MAX_DIMS];
-        // Most kernels need no positions, and some need them several times.
+        // Positions are computed on first use: most kernels need none, some need them several
+        // times.
         let mut positions = None;
         for ((value, dim), own) in values.iter_mut().zip(dims).zip(&kernel.dims) {
             *value = in_range(dim.evaluate(|input| self.input(input, item, &mut positions))?, own)?;
@@ -94,7 +97,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the number of blocks in an item's part, whose places have `every` positions each.
+    /// Returns the number of attention blocks in an item's part of the positions. Each cache slot
+    /// covers `every` positions.
     pub(super) fn part_blocks(&self, every: u32, item: &Item) -> u32 {
         let end = blocks_of(self.last_position(item), every).min(item.span.end());
         u32::try_from(end.saturating_sub(item.span.first())).unwrap_or(u32::MAX)
@@ -116,14 +120,14 @@ impl Pass<'_> {
     /// Returns the positions of an item's rows, which are tokens (the program's check).
     fn row_positions(&self, item: &Item) -> RowPositions {
         if let Some(choice) = item.listed {
-            // Several rows form an item only if they see all positions. Each row's place is then
-            // its position in the list, too.
+            // Several rows form an item only if they see all positions. The index of a row in the
+            // list of chosen slots then equals its position.
             let last = u64::from(choice.count(self.last_position(item)).saturating_sub(1));
             let first = last.saturating_sub(item.rows.saturating_sub(1));
             return RowPositions { first, last, ..RowPositions::default() };
         }
         if let Some(reach) = item.whole {
-            // Rows see up to `reach` positions ahead, but not beyond the last one of their text.
+            // Rows see up to `reach` positions ahead, but not beyond the end of their text.
             let (Piece { position, row, .. }, end, reach) = (self.piece(item.piece), self.text_end(item), reach.into());
             let own = u64::from(position) + item.row.saturating_sub(row.into());
             let after = own + item.rows.saturating_sub(1);
@@ -140,7 +144,7 @@ impl Pass<'_> {
         RowPositions { first, last: first + before_last, seen, dropped: u64::from(base / ATTENTION_BLOCK) }
     }
 
-    /// Returns the key of an item among its task's parts.
+    /// Returns the key of an item's partial results in its task.
     pub(super) fn part_key(&self, item: &Item) -> PartKey {
         let row = item.row.saturating_sub(self.piece(item.piece).row.into());
         PartKey { piece: item.piece, row, column: item.column }
@@ -182,7 +186,7 @@ impl Pass<'_> {
         };
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        // A saturated sum lies outside of every region.
+        // A saturated sum is outside of every region, so it is refused.
         let offset = arg
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
@@ -199,7 +203,7 @@ impl Pass<'_> {
             }
         }
         if let Source::Weight(weight) = arg.source {
-            // SAFETY: this is the thread, and its last kernel has returned.
+            // SAFETY: `thread` is the calling thread, and its last kernel has returned.
             if let Some(tile) = unsafe { self.store.weights.tile(thread, buffer, weight, offset, bytes) } {
                 return Ok(tile);
             }
@@ -207,8 +211,8 @@ impl Pass<'_> {
         part(region, offset, bytes, parameter, item)
     }
 
-    /// Returns the item whose column selects the data to read from a source: column 0 if all
-    /// columns share one column of a state, else `item`.
+    /// Returns the item whose column selects the data in a source. It is column 0 if all columns
+    /// read the same column of a state, else `item`.
     fn reading(&self, parameter: &Parameter, source: Source, item: &Item) -> Item {
         let shares = match (source, &parameter.access) {
             (Source::State { state, field }, Access::Read) => {
@@ -239,14 +243,14 @@ impl Pass<'_> {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
             Source::Weight(weight) => (store.weights.region(weight).unwrap_or_else(empty), 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
-            // A column that does not exist has no memory.
+            // A column that does not exist has an empty region.
             Source::State { state, field } => {
-                // A state next to the one with the window is read from its first block.
+                // Other states than the one with the window are read from their first block.
                 let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)
             }
-            // Chosen places are copied for each item (`gather.rs`).
+            // Chosen cache slots are copied for each item (`gather.rs`).
             Source::Chosen { .. } => (empty(), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
@@ -274,7 +278,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the rows of an arena buffer that this step has.
+    /// Returns the region of an arena buffer that holds this step's rows.
     pub(super) fn arena(&self, buffer: usize) -> Region {
         let arena = self.store.arena.region();
         let buffer = &self.program.buffers[buffer];
@@ -283,13 +287,13 @@ impl Pass<'_> {
     }
 }
 
-/// Returns the number of blocks of the complete places at a position, with `every` positions for
-/// each place.
+/// Returns the number of attention blocks that complete cache slots fill at a position. Each slot
+/// covers `every` positions.
 pub(super) fn blocks_of(position: u32, every: u32) -> u64 {
     (u64::from(position) + 1).div_euclid(u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
 }
 
-/// Returns the slice of a region that a kernel accesses, if it lies inside.
+/// Returns the slice of a region that a kernel accesses, or a problem if it exceeds the region.
 pub(super) fn part(
     region: Region,
     offset: u64,

@@ -1,19 +1,20 @@
-//! Chosen places: the places of a state that an index chose for a row, copied one after the other.
-//! Kernels then read only these, as if no others existed.
+//! Chosen cache slots: the slots of a state that an index (sparse attention) chose for a row,
+//! copied to contiguous memory. A *slot* holds the cache row of one position, or of several
+//! positions that share it. Kernels then read only the copies.
 //!
-//! Addresses in kernels do not depend on data, so the bits of the choice are read here. The places
-//! of an item are copied into its thread's memory, in their order and in the layout of the state.
-//! That copies some KiB for each position, while products use it for all heads that share its key.
-//! If a row sees all places ([`Choice::is_all`]), the item reads the state directly.
+//! Addresses in kernels do not depend on data, so the bit mask of chosen slots is read here. The
+//! slots are copied into the thread's memory, in ascending order and in the layout of the state.
+//! This copies some KiB for each position; all heads that share a key use the copy. If a row sees
+//! all slots ([`Choice::is_all`]), the item reads the state directly.
 //!
 //! ```text
-//! chosen   ..1. .11. 1...          bits of 12 places; 4 of them are chosen
-//! keys     2, 5, 6, 8              as places 0 to 3 of a state with 4 places
+//! chosen   ..1. .11. 1...          bits of 12 slots; 4 of them are chosen
+//! keys     2, 5, 6, 8              copied as slots 0 to 3 of a state with 4 slots
 //! ```
 //!
-//! Invariant: copies go from inside the state to the thread's own memory, whatever the bits are. No
-//! task of the same step writes the state. After the last chosen place, a block is filled with
-//! zeros: its weight is 0, but old content could be NaN.
+//! Invariant: for any bit mask, copies go from inside the state to the thread's own memory. No task
+//! of the same step writes the state. The rest of the last block is filled with zeros: its weight
+//! is 0, but old content could be NaN.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,13 +25,13 @@ use super::{Item, Pass, Problem};
 use crate::memory::Region;
 use crate::program::LINE_BYTES;
 
-/// Bytes of an element of a chosen place: f16 (the program's check).
+/// Bytes of an element of a chosen slot: f16 (checked by `program`).
 const ELEMENT: usize = 2;
-/// Number of places that lie side by side, in states with that layout.
+/// Number of slots whose elements are interleaved, in states with that layout.
 const LANES: usize = KEY_LANES as usize;
 
 impl Pass<'_> {
-    /// Returns the memory of a kernel's buffer of chosen places. `taken` bytes of the thread's
+    /// Returns the memory of a kernel's buffer of chosen slots. `taken` bytes of the thread's
     /// memory belong to earlier arguments.
     pub(super) fn gather_chosen(
         &self,
@@ -46,7 +47,7 @@ impl Pass<'_> {
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
         let states = self.states(item.piece).ok_or_else(size_error)?;
         let position = self.last_position(item);
-        // Entries are not divided into parts; only positions are.
+        // Only positions are divided among items; each item takes all chosen entries.
         let first = if choice.of == Chosen::Entries { 0 } else { item.span.first() };
         let from = |block: u64| states.region(state, field, item.column, block).ok_or_else(size_error);
         if choice.is_all(position) {
@@ -54,13 +55,13 @@ impl Pass<'_> {
         }
         let (row_bytes, lanes) = states.place(state, field).ok_or_else(size_error)?;
         let block = row_bytes.saturating_mul(ATTENTION_BLOCK.into());
-        // A copy is for one row, because each row has other places.
+        // A copy serves one row, because each row has its own chosen slots.
         if block == 0 || item.rows != 1 || !bytes.is_multiple_of(block) {
             return Err(size_error());
         }
         let to = part(self.store.chosen[thread].region(), *taken, bytes, parameter, item)?;
         *taken = taken.saturating_add(bytes).next_multiple_of(LINE_BYTES);
-        // The state has all places that the row could see.
+        // Checks that the state holds all slots that the row could see.
         let seen = choice.seen(position);
         let held = u64::from(seen).next_multiple_of(ATTENTION_BLOCK.into()).saturating_mul(row_bytes);
         let from = part(from(0)?, 0, held, parameter, item)?;
@@ -79,9 +80,9 @@ impl Pass<'_> {
             let mut of_block = [0u32; ATTENTION_BLOCK as usize];
             let count = places.fill(&mut of_block);
             let chosen = &of_block[..count];
-            // SAFETY: a block begins there, inside `to`, in memory of this thread alone. Each place
-            // is below `seen`, whose blocks lie in `from`. The program's check found that no task
-            // of this step writes it.
+            // SAFETY: a block begins there, inside `to`, in memory of this thread alone. Each slot
+            // number is below `seen`, and these slots lie in `from`. The program's check found that
+            // no task of this step writes it.
             unsafe {
                 let to = to.base().add(at as usize);
                 to.write_bytes(0, block as usize * usize::from(count < of_block.len()));
@@ -95,21 +96,21 @@ impl Pass<'_> {
     }
 }
 
-/// The chosen places of a row, in order.
+/// Iterator over the chosen slots of a row, in ascending order.
 struct ChosenPlaces<'w> {
     words: &'w [AtomicU32],
     /// Number of the next word to read.
     next: usize,
-    /// Remaining bits of the word before it.
+    /// Unread bits of the current word.
     bits: u32,
-    /// Number of places that the row sees.
+    /// Number of slots that the row sees.
     seen: u32,
-    /// Number of chosen places that are left.
+    /// Number of chosen slots still to be returned.
     left: u64,
 }
 
 impl<'w> ChosenPlaces<'w> {
-    /// Begins after the first `skipped` chosen places.
+    /// Creates an iterator that begins after the first `skipped` chosen slots.
     fn new(words: &'w [AtomicU32], choice: Choice, position: u32, mut skipped: u64) -> ChosenPlaces<'w> {
         let left = u64::from(choice.count(position)).saturating_sub(skipped);
         let mut places = ChosenPlaces { words, next: 0, bits: 0, seen: choice.seen(position), left };
@@ -137,7 +138,8 @@ impl<'w> ChosenPlaces<'w> {
         true
     }
 
-    /// Writes the next places to `places`, as many as are left and fit. Returns their number.
+    /// Writes the numbers of the next slots to `places`, until it is full or none remain. Returns
+    /// how many were written.
     fn fill(&mut self, places: &mut [u32]) -> usize {
         let mut count = 0;
         while count < places.len() && self.left > 0 {
@@ -155,10 +157,10 @@ impl<'w> ChosenPlaces<'w> {
     }
 }
 
-/// Copies places that are rows of `width` elements.
+/// Copies slots that are contiguous rows of `width` elements.
 ///
 /// # Safety
-/// Each place must lie in `from`. `to` must have room for all of them, and must not overlap `from`.
+/// Each slot must lie in `from`. `to` must have room for all of them, and must not overlap `from`.
 unsafe fn one_by_one(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
     let row = width * ELEMENT;
     for (i, &place) in places.iter().enumerate() {
@@ -167,10 +169,10 @@ unsafe fn one_by_one(from: *const u8, to: *mut u8, width: usize, places: &[u32])
     }
 }
 
-/// Copies places that lie side by side.
+/// Copies slots whose elements are interleaved in strips of [`LANES`].
 ///
 /// # Safety
-/// See [`one_by_one`]; `to` must have room for whole strips of places.
+/// See [`one_by_one`]; `to` must have room for whole strips of slots.
 unsafe fn side_by_side(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
     let strip = width * LANES * ELEMENT;
     for (i, places) in places.chunks(LANES).enumerate() {
@@ -178,16 +180,17 @@ unsafe fn side_by_side(from: *const u8, to: *mut u8, width: usize, places: &[u32
         let to = unsafe { to.add(i * strip) }.cast::<[u16; LANES]>();
         let mut lanes = [from.cast::<u16>(); LANES];
         for (lane, &place) in lanes.iter_mut().zip(places) {
-            // SAFETY: this is the strip of a place, and the place in it.
+            // SAFETY: the address is the lane of a slot in its strip, inside `from`.
             *lane = unsafe { from.add(place as usize / LANES * strip).cast::<u16>().add(place as usize % LANES) };
         }
         for e in 0..width {
             let mut elements = [0; LANES];
             for (element, lane) in elements.iter_mut().zip(&lanes[..places.len()]) {
-                // SAFETY: this is an element of a place of `from`. The read needs no alignment.
+                // SAFETY: the address is an element of a slot in `from`. The read needs no
+                // alignment.
                 *element = unsafe { lane.add(e * LANES).read_unaligned() };
             }
-            // SAFETY: these are the elements of a strip of `to`.
+            // SAFETY: the address is inside a strip of `to`.
             unsafe { to.add(e).write_unaligned(elements) };
         }
     }
@@ -223,7 +226,7 @@ mod tests {
                 "{skipped}"
             );
         }
-        // Bits that do not match the count, more or fewer, give no places that do not exist.
+        // If the mask has more or fewer bits than the count, no slot outside the state is returned.
         assert_eq!(all(ChosenPlaces::new(&words, choice, 30, 0), 32), [0]);
         assert_eq!(all(ChosenPlaces::new(&words[..2], choice, 100, 0), 32), [0, 31]);
         assert_eq!(all(ChosenPlaces::new(&words, Choice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
@@ -241,7 +244,7 @@ mod tests {
             strips[(place / LANES * width + e) * LANES + place % LANES] = element(place, e);
         }
         let (mut of_rows, mut of_strips) = (vec![0u16; 32 * width], vec![0u16; 32 * width]);
-        // SAFETY: all places are below `held`, and there is room for 32.
+        // SAFETY: all slots are below `held`, and there is room for 32.
         unsafe {
             one_by_one(rows.as_ptr().cast(), of_rows.as_mut_ptr().cast(), width, &chosen);
             side_by_side(strips.as_ptr().cast(), of_strips.as_mut_ptr().cast(), width, &chosen);

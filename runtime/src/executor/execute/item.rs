@@ -14,15 +14,15 @@ pub(super) struct Item {
     /// Number of the band in the column.
     pub(super) band: u32,
     pub(super) expert: u32,
-    /// The piece of the step with these rows; 0 if the rows are of all pieces.
+    /// Number of the piece (rows of one sequence) with these rows; 0 if the item spans all pieces.
     pub(super) piece: u32,
     /// The expert's block, if it is streamed.
     pub(super) block: Option<Region>,
     pub(super) span: Span,
-    /// The state with a window in whose memory positions are counted.
+    /// The sliding-window state from whose first position in memory positions are counted.
     pub(super) sliding: Option<u32>,
-    /// The index's choice of positions, if positions are counted among chosen ones.
+    /// The index's choice of positions, if kernels read only chosen positions.
     pub(super) listed: Option<Choice>,
-    /// Number of positions ahead that rows see, if attention is not causal.
+    /// Number of later positions that rows attend to, if attention is not causal.
     pub(super) whole: Option<u32>,
 }

@@ -40,16 +40,16 @@ pub(super) struct Group {
     by_rows: bool,
     /// Whether items are bands of columns.
     banded: bool,
-    /// Division of the positions before an item.
+    /// Division of the positions among the parts of an item.
     span: Span,
 }
 
 /// The task of some items, its kernel, and the kernel's arguments.
 struct Call<'p> {
     task: &'p Task,
-    /// Place of the parts that items leave.
+    /// Memory layout of the items' partial results.
     parts: &'p PartPlace,
-    /// Division of an item's positions into parts, if the kernel leaves parts.
+    /// Division of an item's positions, if the kernel writes partial results.
     split: Option<&'p Split>,
     kernel: KernelId,
     dims: &'p [DimExpr],
@@ -57,11 +57,11 @@ struct Call<'p> {
     bands: u32,
     /// Distance between bands, for each argument; empty without bands.
     strides: &'p [u64],
-    /// The dims of the last item.
+    /// Cached dims of the last item.
     last: Cell<Option<LastDims>>,
 }
 
-/// The dims of an item, and all its fields that they depend on within a group.
+/// The dims of an item, with the item's fields that determine them within a group.
 #[derive(Clone, Copy)]
 struct LastDims {
     row: u64,
@@ -72,20 +72,20 @@ struct LastDims {
 }
 
 impl LastDims {
-    /// Returns whether the dims are also those of this item.
+    /// Returns whether the cached dims are valid for this item.
     fn are_of(&self, item: &Item) -> bool {
         (self.row, self.rows, self.band, self.span) == (item.row, item.rows, item.band, item.span)
     }
 }
 
-/// Items for each thread that a stage should have. A thread with one item more than others then
-/// works an eighth longer. With few threads, more items would be slower, because memory is not read
-/// ahead where a kernel begins. On their own, 72 KiB take one thread an eighth longer than as a
-/// part of 576 (Zen 5).
+/// Items for each thread that a stage should have. A thread with one item more than the others then
+/// works an eighth longer. With few threads, more items would be slower, because hardware prefetch
+/// starts anew with each kernel call. Reading 72 KiB in a separate call takes one thread an eighth
+/// longer than as a part of 576 KiB (Zen 5).
 const ITEMS_OF_A_THREAD: u64 = 8;
 
 impl Pass<'_> {
-    /// Works on items of a stage until none are left. The stage is the `round`-th of the pass.
+    /// Runs items of a stage until none remain. The stage is the `round`-th of the pass.
     pub(super) fn work(
         &self,
         thread: usize,
@@ -107,7 +107,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Works on all items of a stage, while other threads wait.
+    /// Runs all items of a stage on this thread, while other threads wait.
     pub(super) fn work_alone(
         &self,
         thread: usize,
@@ -119,7 +119,7 @@ impl Pass<'_> {
         self.stretch(thread, stage, groups, 0..total, clock)
     }
 
-    /// Works on a range of items of a stage.
+    /// Runs a range of items of a stage.
     fn stretch(
         &self,
         thread: usize,
@@ -143,7 +143,7 @@ impl Pass<'_> {
             let kernel = bands.map_or(variant.kernel, |bands| bands.kernel).0;
             self.trace(begin, Work::Task { task, kernel, expert, items: stop - at, rows, bytes });
             if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
-                // Time in which items packed weights is not time of their kernels.
+                // The time that items spent packing weights is subtracted from their kernel time.
                 let packing = self.store.weights.take_packing(thread);
                 let time = begin.elapsed().saturating_sub(packing);
                 clock.work(stage.first_task + group.task, stats::Work { time, ..work });
@@ -180,15 +180,15 @@ impl Pass<'_> {
                 let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
                 let chosen = &task.variants[variant];
                 let listed = stage.listed.get(number).copied().flatten();
-                // Rows that see chosen positions are items of their own, because each has other
-                // places.
+                // Each row that sees chosen positions is a separate item, because each has its own
+                // slots.
                 let together = listed.map_or(rows.rows, |choice| {
                     let Piece { position, row, .. } = self.piece(piece);
                     let first = position.saturating_add(rows.first.saturating_sub(row));
                     rows.rows.min(choice.beyond().saturating_sub(first))
                 });
-                // Rows that are divided are items of their own (the program's check), because each
-                // has its own parts.
+                // Each row whose positions are divided is a separate item, because it has its own
+                // partial results.
                 let each = |rows: u32| if chosen.split.is_some() { 1 } else { rows.max(1) };
                 let (before, after) = ((0..together), (together..rows.rows));
                 let stretches = before.step_by(each(together) as usize).map(|first| (first, each(together), u64::MAX));
@@ -260,7 +260,7 @@ impl Pass<'_> {
         end
     }
 
-    /// Calls `add` with the rows of each numbered piece, among some rows of an axis.
+    /// Calls `add` with each piece's number and the rows of the range that belong to it.
     fn each_piece(
         &self,
         axis: RowAxis,
@@ -291,15 +291,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns whether no weight among these arguments is packed by the items that read it. A
-    /// weight that such an item packs serves the next items with other rows, so these must follow
-    /// each other.
+    /// Returns whether no weight among these arguments is packed by the items that read it. Items
+    /// that read a strip packed by an earlier item must directly follow that item.
     fn are_ready(&self, args: &[Arg]) -> bool {
         let ready = |arg: &Arg| !matches!(arg.source, Source::Weight(weight) if !self.store.weights.is_ready(weight));
         args.iter().all(ready)
     }
 
-    /// Runs some items of a group, and adds their work, but not their time.
+    /// Runs a range of items of a group. Adds their work to the statistics, but not their time.
     fn items(
         &self,
         thread: usize,
@@ -397,7 +396,7 @@ impl Pass<'_> {
         call.last.set(Some(LastDims { row: item.row, rows: item.rows, band: item.band, span: item.span, dims }));
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
-        // Bytes taken of the thread's memory for chosen places.
+        // Bytes used of the thread's memory for chosen cache slots.
         let mut taken = 0;
         for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
             let parameter = &kernel.buffers[i];
@@ -435,7 +434,7 @@ impl Pass<'_> {
         }))
     }
 
-    /// Combines an item's parts, which are all finished.
+    /// Combines the partial results of a row's column, which are all finished.
     fn combine(
         &self,
         thread: usize,
@@ -463,9 +462,9 @@ impl Pass<'_> {
         }
         let count = kernel.buffers.len();
         // SAFETY: the same reasons as for an item's kernel hold. The program's check found that the
-        // kernel reads its first buffer and writes its second. The first has the parts, which no
-        // thread writes any more; the second is a slice of the task's output. Scratch memory
-        // belongs to this thread.
+        // kernel reads its first buffer and writes its second. The first has the partial results,
+        // which no thread writes any more; the second is a slice of the task's output. Scratch
+        // memory belongs to this thread.
         unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
     }
 }
@@ -490,8 +489,8 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     };
     let is_arena = |arg: &Arg| matches!(arg.source, Source::Arena(_));
     let writes = |buffer: &Parameter| matches!(buffer.access, Access::Write);
-    // If an index selects rows, the buffer of the table has all rows; only the other buffers show
-    // the bytes moved.
+    // If an index selects rows, the table's buffer covers all rows, so only the other buffers
+    // count.
     let picks = kernel.buffers.iter().any(|buffer| matches!(buffer.access, Access::Index(_)));
     let (first, else_all) = match picks {
         true => (sum(&|buffer, arg| is_arena(arg) && writes(buffer)), sum(&|_, arg| is_arena(arg))),

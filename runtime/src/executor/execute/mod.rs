@@ -72,13 +72,13 @@ pub(crate) struct EngineMemory {
     pub sequences: Sequences,
     /// Number of positions that states have room for.
     pub capacity: u32,
-    /// Results of items that are parts.
+    /// Partial results of items with divided positions.
     pub parts: PartResults,
     /// Inputs of a step.
     pub inputs: Inputs,
-    /// Scratch of each thread.
+    /// Scratch memory of each thread.
     pub scratch: Vec<Memory>,
-    /// Memory for chosen places, of each thread.
+    /// Memory for copies of chosen cache slots, for each thread.
     pub chosen: Vec<Memory>,
     /// Sorted rows of each routing.
     pub buckets: Vec<RwLock<Bucket>>,
@@ -86,7 +86,7 @@ pub(crate) struct EngineMemory {
     pub sorting: Mutex<Vec<u32>>,
 }
 
-/// The numbers of rows of a step.
+/// The number of rows of a step on each axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     /// Number of tokens.
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// One pass.
+/// A pass over stages of a plan.
 struct Pass<'a> {
     program: &'a Program,
     backend: &'a Backend,
@@ -121,7 +121,8 @@ struct Pass<'a> {
     stages: Range<usize>,
     /// The pieces that the rows belong to, in order.
     pieces: &'a [Piece],
-    /// Whether each piece must have the bits that it has alone, at the expense of speed.
+    /// Whether the results of each piece must be bit-identical to a step with only that piece, at
+    /// the expense of speed.
     exact: bool,
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
@@ -132,7 +133,7 @@ struct Pass<'a> {
     /// Number of strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,
     /// Time when the last thread arrived at this barrier, in nanoseconds since `begun`. Only set if
-    /// there are clocks.
+    /// statistics are collected.
     last_came: AtomicU64,
     /// Time when the last thread released the others, in the same unit.
     let_go: AtomicU64,
@@ -149,7 +150,8 @@ struct Pass<'a> {
 pub(crate) struct PassParams<'a> {
     /// The pieces that the rows belong to, in order.
     pub pieces: &'a [Piece],
-    /// Whether each piece must have the bits that it has alone, at the expense of speed.
+    /// Whether the results of each piece must be bit-identical to a step with only that piece, at
+    /// the expense of speed.
     pub exact: bool,
     /// The stages to run: all of them, or a layer's (see [`Program::layers`]).
     pub stages: Range<usize>,
@@ -162,10 +164,11 @@ pub(crate) struct PassParams<'a> {
 /// Runs a range of stages with the first threads of the pool. Returns the sum of the threads' waits
 /// for others beyond spinning.
 ///
-/// The inputs of `store` must be those of `pieces`. The pieces follow each other as in
-/// [`crate::executor::sequences`], their sequences exist, and `store` has memory for the parts of
-/// as many. Every token must be below the vocabulary, every output row below the tokens, and every
-/// position inside the cache. `store` is borrowed exclusively, so that no other pass uses it.
+/// The inputs of `store` must be those of `pieces`. The pieces are ordered as in
+/// [`crate::executor::sequences`], their sequences exist, and `store` has memory for the partial
+/// results of that many pieces. Every token must be below the vocabulary, every output row below
+/// the tokens, and every position inside the cache. `store` is borrowed exclusively, so that no
+/// other pass uses it.
 ///
 /// # Errors
 /// See [`ExecuteError`].
@@ -184,7 +187,7 @@ pub(crate) fn run(
         experts.begin_step(counts.tokens);
     }
     store.parts.reset();
-    // Many sequences of one token each are not a prompt.
+    // A step of many sequences with one token each is not a prompt.
     let longest = pieces.iter().map(|piece| piece.rows).max().unwrap_or(0);
     let step = store.weights.step(longest, &store.files);
     let pass = Pass {
@@ -228,12 +231,12 @@ pub(crate) fn run(
 }
 
 impl Pass<'_> {
-    /// Returns the time, if it is needed here or by the recorder.
+    /// Returns the current time, if `wanted` or if a trace is recorded.
     fn now(&self, wanted: bool) -> Option<Instant> {
         (wanted || self.store.trace.is_some()).then(Instant::now)
     }
 
-    /// Records the work of this thread since `begin`.
+    /// Records the work of this thread since `begin` in the trace.
     fn trace(&self, begin: Option<Instant>, work: Work) {
         if let (Some(trace), Some(begin)) = (&self.store.trace, begin) {
             trace.work(begin, work);
@@ -256,8 +259,8 @@ impl Pass<'_> {
 
     /// Packs the weights that a stage needs and that are not packed yet, with all threads.
     fn pack(&self, thread: usize, stage: &Stage, clock: Option<&mut Clock>) {
-        // The result is the same on all threads, so that all meet: parts become ready only at
-        // barriers.
+        // All threads compute the same list and therefore meet at the same barriers: matrices
+        // become ready only at barriers.
         let missing = self.missing(stage);
         if missing.is_empty() {
             return;
@@ -266,7 +269,7 @@ impl Pass<'_> {
         self.run_guarded(|| {
             let queue = Queue::new(self.store.weights.jobs(&missing));
             let packed = |job, strip| self.store.weights.release(missing[job], strip, &self.store.files);
-            // SAFETY: the sources lie in mapped files. No kernel reads parts that are not ready.
+            // SAFETY: the sources lie in mapped files. No kernel reads matrices that are not ready.
             // Only the threads of this pass write them, here, and they share one counter.
             unsafe { queue.work(&self.next_strip, &mut Vec::new(), &packed) };
             Ok(())
@@ -286,7 +289,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the parts of weights that a stage needs, that are not packed yet, and that will be
+    /// Returns the matrices that a stage needs, that are not packed yet, and whose packed form is
     /// kept.
     fn missing(&self, stage: &Stage) -> Vec<WeightPart> {
         let (weights, mut missing) = (&self.store.weights, Vec::new());

@@ -1,17 +1,17 @@
-//! Items that are divided by positions, and the memory of their parts.
+//! Items that are divided along positions (split-KV), and the memory of their partial results.
 //!
 //! With one token, attention and index scores have few items, each with many positions of the
 //! cache. So the positions are divided ([`Division`], by the context alone). Each part is an item
-//! that leaves its result in memory here. A counter for each column finds the thread that finishes
-//! last. That thread combines the parts in their order, so the bits do not depend on which thread
-//! it is. No barrier is needed.
+//! that writes a partial result to this memory. A counter for each column finds the thread that
+//! finishes last. That thread combines the partial results in order, so the result does not depend
+//! on the thread. No barrier is needed.
 //!
 //! ```text
 //! context 8192, 8 key heads: 128 items of 512 positions, 8 of which combine 16 parts
 //! ```
 //!
-//! Invariant: one item writes a part's memory. It is read only after all parts of its column are
-//! done, by the thread that saw this.
+//! Invariant: exactly one item writes a partial result. It is read only after all parts of its
+//! column are done, by the thread that saw this.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,18 +20,18 @@ use ixc_ir::plan::Division;
 use crate::memory::{Memory, MemoryError, Region};
 use crate::program::{PartPlace, Program};
 
-/// The memory of the parts of a stage, for each piece of a step, and the number of finished parts
-/// of each column.
+/// The memory for a stage's partial results, for each piece of a step, with a count of finished
+/// parts for each column.
 #[derive(Debug)]
 pub(crate) struct PartResults {
     memory: Memory,
     done: Vec<AtomicU32>,
-    /// Bytes of a piece.
+    /// Bytes of the partial results of a piece.
     bytes: u64,
     lines: usize,
 }
 
-/// The key of a task's parts: a row and a column of a piece.
+/// The key of a set of partial results: a row and a column of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartKey {
     /// Number of the piece.
@@ -53,12 +53,12 @@ impl PartResults {
         Ok(PartResults { memory, done: (0..counters).map(|_| AtomicU32::new(0)).collect(), bytes, lines })
     }
 
-    /// Resets the counters, because an abandoned pass may have left some.
+    /// Resets the counters, which are nonzero after an abandoned pass.
     pub fn reset(&mut self) {
         self.done.iter_mut().for_each(|done| *done.get_mut() = 0);
     }
 
-    /// Returns the memory of `count` parts of a row's column, from part `first` on.
+    /// Returns the memory of `count` partial results of a row's column, from number `first` on.
     pub fn region(&self, place: &PartPlace, at: PartKey, first: u32, count: u32) -> Option<Region> {
         let pieces = self.bytes.checked_mul(at.piece.into())?;
         let before =
@@ -85,10 +85,10 @@ impl PartResults {
 /// The blocks of positions that an item reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Number of the part; then number of parts.
+    /// Number of the part; the next field is the number of parts.
     pub part: u32,
     pub parts: u32,
-    /// Blocks of each part but the last, which may have fewer.
+    /// Number of blocks of each part; the last part may have fewer.
     pub each: u32,
     /// The first block of the first part.
     pub start: u64,
@@ -103,7 +103,7 @@ pub(crate) struct RowPositions {
     pub last: u64,
     /// The first position that the last row sees.
     pub seen: u64,
-    /// Blocks of the sequence before those in memory.
+    /// Number of blocks before the first one in memory.
     pub dropped: u64,
 }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn attention_parts_cover_every_block_once() {
-        // In the second division, each part has two blocks at any position.
+        // In the second division, each part always has two blocks.
         let divisions = [Division::THREADS, Division { parts: 1 << 20, blocks: 2 }];
         for (position, division) in (0..20_000).chain([1 << 24]).flat_map(|p| divisions.map(|division| (p, division))) {
             let divided = Span::divided(position / 32 + 1, division);

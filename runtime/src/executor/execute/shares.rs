@@ -1,10 +1,10 @@
 //! The division of a stage's items among threads.
 //!
-//! Each thread begins with its own stretch of items, the same one at every step. Its counter has a
-//! cache line that no other thread needs yet. The thread takes pieces of its stretch, shorter
-//! towards the end. When none are left, it takes the back half of another thread's rest. So one
-//! thread reads neighbouring items, which are neighbouring weight rows, one after the other. No
-//! counter is shared by all; a shared one costs 16 threads 0.4 µs a call.
+//! Each thread begins with its own range of items (a *stretch*), the same one at every step. Its
+//! counter has a cache line of its own. The thread takes chunks of its stretch, which get shorter
+//! towards the end. When its stretch is empty, it steals the back half of another thread's
+//! remaining items. So a thread reads neighbouring weight rows in sequence. A counter shared by all
+//! would cost 16 threads 0.4 µs a call.
 //!
 //! Items that are best done in order (experts as they arrive from the drive) form one stretch for
 //! all threads.
@@ -14,8 +14,8 @@
 //! thread 0 is done first  and takes 10..12 where thread 2 is at 9
 //! ```
 //!
-//! Invariant: every item of a round is given out once. A stretch is only cut, never joined. So no
-//! counter returns to an earlier value of this round, and a thread with an old value changes
+//! Invariant: every item of a round is given out once. Stretches are only divided, never merged. So
+//! no counter returns to an earlier value of this round, and a thread with an old value changes
 //! nothing.
 
 use std::ops::Range;
@@ -23,23 +23,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::{Line, is_crowded};
 
-/// Divisor of the thread's rest: a call takes the quotient.
+/// Divisor of the remaining items of a thread: a call takes this fraction.
 const PARTS: u64 = 8;
-/// Bits of an item's number in a counter. Stages with more items give out several at a time.
+/// Bits of an item's number in a counter. In stages with more items, the unit is several items.
 const BITS: u32 = 20;
 const MASK: u64 = (1 << BITS) - 1;
 /// Number of distinct round tags. [`Shares::between`] ensures that no counter is older than half of
 /// that.
 const ROUNDS: u64 = 1 << (64 - 2 * BITS);
 
-/// One counter for each thread: tag of the round, first unit left, first unit of other threads.
+/// One counter for each thread. It packs the round's tag, the first unit of the remaining stretch,
+/// and the unit after its end.
 pub(super) struct Shares {
     counters: Box<[Line<AtomicU64>]>,
     /// Whether there are more threads than CPUs, so that some may not run for long.
     is_crowded: bool,
 }
 
-/// The content of a counter.
+/// The decoded content of a counter: a range of units.
 #[derive(Clone, Copy)]
 struct Stretch {
     next: u64,
@@ -82,14 +83,15 @@ impl Shares {
 
     /// Resets old counters. One thread calls this between two rounds, while all others wait.
     pub(super) fn between(&self, round: u64) {
-        // A counter that a round does not need keeps its old tag, which would become valid again.
+        // An unused counter keeps its old tag, which would become valid again after the tags wrap
+        // around.
         if round.is_multiple_of(ROUNDS / 2) {
             let nothing = Stretch { next: 0, end: 0 }.packed(round);
             self.counters.iter().for_each(|counter| counter.0.store(nothing, Ordering::Relaxed));
         }
     }
 
-    /// Begins the turn of a thread in a round. All threads pass the same total and order, and meet
+    /// Begins a thread's work in a round. All threads pass the same total and order, and meet
     /// between two rounds.
     pub(super) fn turn(&self, thread: usize, round: u64, total: u64, in_order: bool) -> ThreadShare<'_> {
         let unit = total.div_ceil(MASK).max(1);
@@ -124,7 +126,7 @@ impl ThreadShare<'_> {
         }
     }
 
-    /// Takes a part of a thread's stretch. `cut` returns the rest and the part taken.
+    /// Takes a part of a thread's stretch. `cut` returns the remaining stretch and the part taken.
     fn take(&self, of: u64, cut: impl Fn(Stretch) -> (Stretch, Stretch)) -> Option<Stretch> {
         let counter = &self.shares.counters[of as usize].0;
         let mut word = counter.load(Ordering::Relaxed);
@@ -162,7 +164,7 @@ impl ThreadShare<'_> {
         taken.map(|taken| taken.next * self.unit..taken.end.saturating_mul(self.unit).min(self.total))
     }
 
-    /// Takes the back half of another thread's rest.
+    /// Steals the back half of another thread's remaining stretch.
     fn steal(&self) -> Option<Stretch> {
         // With one unit for each thread, stealing gains little, because all units are waited for.
         // With more threads than CPUs, it helps.

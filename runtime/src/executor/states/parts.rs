@@ -1,5 +1,5 @@
-//! States as bytes, for saving and restoring: the places of some positions, and copies of the
-//! fields without positions.
+//! States as bytes, for saving and restoring: the slots of some positions, and copies of the fields
+//! without positions.
 //!
 //! ```text
 //! places(@kv.0, 64..100)                64..128     whole blocks: a block's keys lie side by side
@@ -7,11 +7,10 @@
 //! places(@entries.1, 64..100)           0..32       of 128 positions each
 //! ```
 //!
-//! Columns follow each other, those of a state's first field first. Rows after the last position
-//! have any content.
+//! Columns are contiguous, in order of fields. Rows after the last position have undefined content.
 //!
-//! Restored bytes are not trusted: a place of attention may hold any number. So all restored places
-//! are cleared when a sequence begins again, in every format.
+//! Restored bytes are not trusted: a slot may hold any number, also NaN. So all restored slots of
+//! every format are cleared when a sequence is reset.
 
 use std::io;
 use std::ops::Range;
@@ -23,8 +22,8 @@ use super::{SNAPSHOTS, Snapshot, States};
 use crate::memory::Region;
 use crate::sliding::Sliding;
 
-/// Returns the places of some positions in a state, rounded to whole blocks. [`States::firsts`] has
-/// the first ones in memory.
+/// Returns the slots of some positions in a state, rounded to whole blocks. Memory may hold only
+/// slots from [`States::firsts`] on.
 pub(crate) fn places(state: &State, positions: &Range<u32>) -> Range<u32> {
     let every = state.every.max(1);
     let first = positions.start / every / ATTENTION_BLOCK * ATTENTION_BLOCK;
@@ -32,15 +31,15 @@ pub(crate) fn places(state: &State, positions: &Range<u32>) -> Range<u32> {
     first..positions.end.div_ceil(every).next_multiple_of(ATTENTION_BLOCK).max(first)
 }
 
-/// Returns the number of bytes of `places` places of a state; 0 without positions, `None` on
+/// Returns the number of bytes of `places` slots of a state; 0 without positions, `None` on
 /// overflow.
 pub(crate) fn place_bytes(state: &State, places: u32) -> Option<u64> {
     let mut fields = state.fields.iter().filter(|field| field.positions);
     fields.try_fold(0u64, |sum, field| sum.checked_add(field.bytes(places)?))
 }
 
-/// Returns the number of bytes of a copy of the fields without positions: of all states, or only of
-/// those that copies can restore. `None` on overflow.
+/// Returns the number of bytes of a copy of the fields without positions: for all states, or only
+/// for states that can be restored from copies. `None` on overflow.
 pub(crate) fn copy_bytes(states: &[State], all: bool) -> Option<u64> {
     let copied = states.iter().filter(|state| all || state.rollback == Rollback::Snapshot);
     let mut fields = copied.flat_map(|state| state.fields.iter().filter(|field| !field.positions));
@@ -57,12 +56,12 @@ pub(crate) fn has_copies(states: &[State]) -> bool {
 pub(crate) struct Stand {
     /// Number of written positions.
     pub(crate) used: u32,
-    /// The first place in memory, of each state.
+    /// The first slot in memory, for each state.
     pub(crate) bases: Vec<u32>,
 }
 
 impl States {
-    /// Returns, of each state, the first place in memory among those of these positions.
+    /// Returns, for each state, the first slot of these positions that is in memory.
     pub(crate) fn firsts(&self, positions: &Range<u32>) -> Vec<u32> {
         let first = |(state, sliding): (&State, &Option<Sliding>)| {
             let places = places(state, positions);
@@ -78,12 +77,12 @@ impl States {
         self.sliding.get(state)?.as_ref().map(|sliding| sliding.first(position))
     }
 
-    /// Returns the number of places that memory has room for.
+    /// Returns the number of slots that memory has room for.
     pub(crate) fn room(&self, state: usize) -> u32 {
         self.sliding.get(state).and_then(Option::as_ref).map_or(u32::MAX, Sliding::place_capacity)
     }
 
-    /// Passes the bytes of these places of a state to `put`, column by column.
+    /// Passes the bytes of a range of slots of a state to `put`, column by column.
     pub(crate) fn read_places(
         &self,
         state: usize,
@@ -98,8 +97,8 @@ impl States {
         Ok(())
     }
 
-    /// Restores places of a state from the bytes of [`States::read_places`]. Places before those in
-    /// memory are skipped.
+    /// Restores slots of a state from the bytes of [`States::read_places`]. Slots before the first
+    /// one in memory are skipped.
     pub(crate) fn write_places(
         &mut self,
         state: usize,
@@ -124,12 +123,12 @@ impl States {
         Ok(())
     }
 
-    /// Returns the first place of a state in memory.
+    /// Returns the first slot of a state in memory.
     fn base(&self, state: usize) -> u32 {
         self.sliding.get(state).and_then(Option::as_ref).map_or(0, Sliding::base)
     }
 
-    /// Returns the regions of these places, one for each column of a state.
+    /// Returns the regions of a range of slots, one for each column of a state.
     fn columns_at(&self, state: usize, places: &Range<u32>) -> Vec<Region> {
         let from = u64::from(places.start.saturating_sub(self.base(state)));
         let count = u64::from(places.end.saturating_sub(places.start));
@@ -139,8 +138,8 @@ impl States {
         fields.flat_map(|columns| columns.columns().filter_map(|column| part(columns, column))).collect()
     }
 
-    /// Makes room for positions that are restored. States with a window then begin at the given
-    /// first places.
+    /// Makes room for positions that are restored. States with a window then begin at the first
+    /// slots in `stand`.
     pub(crate) fn stand_at(&mut self, stand: &Stand) {
         for (sliding, &base) in self.sliding.iter_mut().zip(&stand.bases) {
             sliding.iter_mut().filter(|sliding| sliding.slides()).for_each(|sliding| sliding.stand_at(base));
@@ -148,12 +147,12 @@ impl States {
         self.foreign = true;
     }
 
-    /// Returns the saved copies with their positions. A copy has the states in their order.
+    /// Returns the saved copies with their positions. A copy concatenates the states in order.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.snapshots.iter().map(|snapshot| (snapshot.position, &*snapshot.bytes))
     }
 
-    /// Adds a copy that was made at a position after those of the copies so far.
+    /// Adds a copy. Its position must be after the positions of existing copies.
     pub(crate) fn add_copy(&mut self, position: u32, bytes: Vec<u8>) {
         while self.snapshots.len() >= SNAPSHOTS {
             self.snapshots.pop_front();
@@ -161,7 +160,7 @@ impl States {
         self.snapshots.push_back(Snapshot { position, bytes });
     }
 
-    /// Passes the fields without positions to `put`, as they are now.
+    /// Passes the current bytes of the fields without positions to `put`.
     pub(crate) fn read_whole(&self, put: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         for (_, region) in self.whole() {
             // SAFETY: the region lies in this memory, which was zeroed when it was made. A kernel

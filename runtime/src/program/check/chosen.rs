@@ -1,4 +1,4 @@
-//! Checks of chosen places, which an index selects from a state.
+//! Checks of chosen cache slots, which an index (sparse attention) selects from a state.
 
 use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, Chosen, RowAxis, RowCount, Source, Task, Variant};
 
@@ -23,7 +23,7 @@ pub fn position_choice(task: &Task) -> Result<Option<Choice>, Problem> {
     if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
         return Err(Problem::Shape { expected: "rows of tokens and a single choice, because places are chosen" });
     }
-    // Entries are chosen in addition to positions.
+    // Chosen entries are read in addition to positions.
     if choice.of == Chosen::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
         return if alone {
@@ -39,8 +39,8 @@ pub fn position_choice(task: &Task) -> Result<Option<Choice>, Problem> {
 }
 
 impl Checker<'_> {
-    /// Checks that an argument takes all chosen places, because they cannot be read in another way.
-    /// Also checks that a row of marks has the bits of all columns.
+    /// Checks that an argument takes all chosen slots from the first on, because partial reads are
+    /// not supported. Also checks that a row of the mask has the bits of all columns.
     pub(super) fn check_unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
         let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
         let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
@@ -55,19 +55,20 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the number of bytes of one bit for each place of the context, in whole words.
+    /// Returns the number of bytes of a mask with one bit for each slot of the context, in whole
+    /// words.
     fn bytes_of_bits(&self, choice: Choice) -> u64 {
         u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
     }
 
-    /// Checks that an index chooses among the places of a state, with a bit for each place of the
+    /// Checks that an index chooses among the slots of a state, with a bit for each slot of the
     /// context.
     pub(super) fn check_choice(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
         check(choice)?;
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;
         let every = choice.of_bit();
-        // The places are copied as elements of two bytes.
+        // The slots are copied as elements of two bytes.
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
             return Err(Problem::Shape {
@@ -83,7 +84,7 @@ impl Checker<'_> {
     }
 
     /// Checks that no task writes a state from which another task of the same step takes chosen
-    /// places. The runtime copies those, not a kernel.
+    /// slots. The runtime copies the slots itself, before the kernel runs.
     pub(super) fn chosen_of_others(&self, tasks: &[Task]) -> Result<(), Problem> {
         let chosen = |arg: &Arg| match arg.source {
             Source::Chosen { state, field, .. } => Some((state, field)),
@@ -107,7 +108,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the max bytes of the places that are copied for an item of a task.
+    /// Returns the max bytes of the slots that are copied for an item of a task.
     pub(in crate::program) fn chosen_bytes(&self, task: &Task) -> u64 {
         let bytes = |arg: &Arg| match arg.source {
             Source::Chosen { state, field, choice, .. } => {

@@ -1,4 +1,4 @@
-//! Ranges of memory that became zero, and the rest.
+//! Ranges of memory that became zero when their pages were released.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ pub(crate) enum ZeroedMemory {
     Nothing,
     /// All memory of the sequence.
     All,
-    /// These parts of each column.
+    /// These byte ranges of each column.
     Parts(Vec<Vec<Range<u64>>>),
 }
 

@@ -22,7 +22,8 @@ use super::{NO_PREDICTION, Strategy, StrategyDecision};
 
 /// Tokens measured with a strategy; an odd number, so the median is one of them.
 pub const WINDOW: usize = 15;
-/// Tokens measured without a strategy before and after them; also odd.
+/// Number of tokens measured without a strategy, both before and after the measured strategy; also
+/// odd.
 pub const HALF: usize = 7;
 /// Tokens before the first measurement.
 pub const FIRST: usize = 2 * WINDOW;
@@ -113,7 +114,7 @@ impl Auto {
         }
     }
 
-    /// Handles other work between two tokens: aborts a measurement.
+    /// Aborts a measurement, because other work ran between two tokens.
     pub fn interrupt(&mut self) {
         if let Phase::Before | Phase::With(..) | Phase::After(..) = self.phase {
             (self.phase, self.left) = (self.previous_phase, FIRST);

@@ -24,11 +24,11 @@
 //! | `moe4b`, 30 % | 19 % | 1 % |
 //! | `moe30b`, 20 % | 28 % | 16 % |
 
-/// Size at which the counts of a class are halved, because texts change.
+/// Number of guesses at which the counts of a class are halved, so that recent text counts more.
 const HALVED_AT: u32 = 512;
-/// Weight of all layers' counts of a class, in guesses of the layer.
+/// Weight of the counts over all layers, as a number of equivalent guesses in the layer.
 const PRIOR: f64 = 8.0;
-/// Weight of the predicted odds, in guesses of all layers.
+/// Weight of the predicted odds, as a number of equivalent guesses over all layers.
 const ODDS_PRIOR: f64 = 4.0;
 /// Number of classes: equal intervals of probability.
 const CLASSES: usize = 10;
@@ -189,8 +189,7 @@ mod tests {
     #[test]
     fn confidence_is_learned_per_layer() {
         let mut sure = GuessConfidence::default();
-        // The same rank is right in one layer and wrong in the other, for experts that occur once
-        // each.
+        // The same rank is right in one layer and wrong in the other; each expert occurs only once.
         for token in 0..200 {
             learn(&mut sure, ranked_guess(0, 0, token), false, true);
             learn(&mut sure, ranked_guess(1, 0, token), false, false);
@@ -202,7 +201,7 @@ mod tests {
     #[test]
     fn confidence_learns_only_from_experts_that_are_read() {
         let mut sure = GuessConfidence::default();
-        // Right for experts in memory, wrong for the others.
+        // Guesses are right for experts in memory, and wrong for the others.
         for token in 0..400 {
             learn(&mut sure, ranked_guess(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
         }

@@ -67,7 +67,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Choice of the strategy.
+/// Selection of the prediction strategy by the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// No prediction.
@@ -111,7 +111,7 @@ impl fmt::Display for Choice {
 pub struct Settings {
     /// Choice of the strategy.
     pub choice: Choice,
-    /// Experts of a group to predict in addition to those that a token needs.
+    /// Number of experts of a group to predict in addition to the number that a token needs.
     pub extra: u32,
 }
 
@@ -291,7 +291,7 @@ impl Predictions {
         }
     }
 
-    /// Returns the same for a plan without early routers.
+    /// Returns these predictions for a plan without early routers.
     pub fn without_early_routers(self) -> Predictions {
         Predictions { auto: Auto::new(false), ..self }
     }

@@ -12,8 +12,8 @@ const MAX_BYTES: u64 = 1 << 38;
 /// Max number of blocks: more than any model has.
 const MAX_BLOCKS: usize = 1 << 22;
 
-/// Checks all blocks, and returns their numbers by id. `packs` tells whether there is a packer for
-/// raw blocks.
+/// Checks all blocks, and returns their numbers by id. `packs` is true if there is a packer for raw
+/// blocks.
 pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<BlockId, u32>, StreamError> {
     let mut numbers = HashMap::with_capacity(blocks.len().min(MAX_BLOCKS));
     for (number, block) in blocks.iter().enumerate() {

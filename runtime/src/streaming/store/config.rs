@@ -48,7 +48,7 @@ pub struct KeptBlocks {
 /// Function that makes a backend for a queue.
 pub type MakeBackend = dyn Fn(&Queue) -> Box<dyn Backend> + Send + Sync;
 
-/// Factory of a backend, for example of one that injects faults or reads from another place.
+/// Factory of a backend, for example of one that injects faults or reads from another source.
 #[derive(Clone)]
 pub struct Make(pub Arc<MakeBackend>);
 

@@ -1,11 +1,11 @@
-//! The phase of each block and the transitions between phases. All of it happens under the lock of
-//! the cache.
+//! The phase of each block and the transitions between phases. All transitions happen under the
+//! lock of the cache.
 //!
 //! ```text
 //!         request                    arrives             claim          packed
 //! Empty ───────────▶ Reading ───────────────▶ Arrived ───────▶ Packing ───────▶ Ready    (raw)
 //!   │                 ▲   └──────────────────────────────────────────────────────▲       (packed)
-//!   └───▶ Waiting ────┘  a slot or a staging buffer came free
+//!   └───▶ Waiting ────┘  a slot or a staging buffer became free
 //! ```
 //!
 //! A predicted block goes through the same phases in a shadow slot, until a request confirms it.
@@ -58,7 +58,7 @@ struct Entry {
     expected: bool,
     /// Certain to be requested later, regardless of earlier requests of its group.
     announced: bool,
-    /// Never evicted for another block; no policy knows it.
+    /// Never evicted for another block; not managed by a replacement policy.
     kept: bool,
     /// Cancelled during its read. It becomes `Empty` when the outstanding reads have ended.
     ending: bool,
@@ -80,13 +80,12 @@ pub struct StoreState {
     entries: Vec<Entry>,
     pub slots: Slots,
     free_staging: Vec<u32>,
-    /// By size class, like the next three fields.
+    /// Replacement policy of each size class. The next three fields are also indexed by size class.
     policies: Vec<Box<dyn Policy>>,
     shadows: Vec<BTreeSet<u32>>,
-    /// Slots that are not available to other blocks: those of pinned and of kept blocks, loaded or
-    /// not.
+    /// Number of slots that belong to pinned and kept blocks, whether loaded or not.
     pinned: Vec<u32>,
-    /// Slots of kept blocks among them.
+    /// Number of these slots that belong to kept blocks.
     kept: Vec<u32>,
     /// Requested blocks without a slot, first come first served.
     waiting: VecDeque<u32>,
@@ -151,7 +150,7 @@ impl StoreState {
         &self.entries[number as usize].phase
     }
 
-    /// Returns slot and staging buffer of a block that is being packed.
+    /// Returns the slot and the staging buffer of a block that is being packed.
     pub fn places(&self, number: u32) -> Option<(u32, u32)> {
         let entry = &self.entries[number as usize];
         entry.slot.zip(entry.staging)
@@ -217,8 +216,8 @@ impl StoreState {
                 self.confirm(fixed, number);
             }
             if self.entry(number).ending {
-                // Its read was cancelled and is lost. The block is read again after that read has
-                // ended.
+                // The block's read was cancelled, so its bytes are lost. It is read again after the
+                // cancelled read has ended.
                 let first = self.entry(number).pins == 1;
                 let stats = self.stats(fixed, number);
                 *(if first { &mut stats.misses } else { &mut stats.on_the_way }) += 1;
@@ -316,7 +315,7 @@ impl StoreState {
         }
     }
 
-    /// Ends predictions like [`StoreState::refute`], and announcements too.
+    /// Ends predictions like [`StoreState::refute`], and also announcements.
     pub fn forget(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
@@ -331,7 +330,7 @@ impl StoreState {
     pub fn foresee(&mut self, fixed: &StoreConstants, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
-        // Marks all blocks first, which protects those in memory: no prediction evicts another.
+        // Marks all blocks first, which protects blocks in memory: no prediction evicts another.
         for &number in numbers {
             let (entry, of) = (&mut self.entries[number as usize], &mut self.groups[group as usize]);
             let (flag, list) = match sure {
@@ -408,7 +407,7 @@ impl StoreState {
         }
         let numbers: Vec<u32> = jobs.iter().map(|job| job.tag as u32).collect();
         if let Err(error) = fixed.queue.submit(jobs) {
-            // The drive reads nothing any more: blocks that wait for a slot would wait forever.
+            // The drive has failed: blocks that wait for a slot would wait forever.
             let waiting = std::mem::take(&mut self.waiting);
             numbers.into_iter().chain(waiting).for_each(|number| self.fail(fixed, number, error.clone()));
         }

@@ -26,7 +26,7 @@ pub struct GroupStats {
     pub right_bytes: u64,
     /// Bytes of predicted blocks that were evicted or cancelled before any request.
     pub wasted_bytes: u64,
-    /// Predicted blocks that were cancelled before their whole read.
+    /// Predicted blocks that were cancelled before they were read completely.
     pub cancelled: u64,
     /// Time that threads waited for blocks, summed over all threads, without packing.
     pub stall: Duration,

@@ -1,4 +1,4 @@
-//! Tests of reading: the right bytes in the right order, with both backends.
+//! Tests that both backends read the right bytes in the right order.
 
 use std::sync::{Arc, Mutex};
 
@@ -123,7 +123,7 @@ fn confirmed_predictions_are_promoted_and_refuted_ones_cancelled() {
     // part.
     assert_eq!(rig.queue.take_back(0, true), TakenBack::No);
     assert_eq!(rig.queue.take_back(0, false), TakenBack::Ending { saved: 2 * PAGE });
-    // Already cancelled, unknown, routed.
+    // These tags are already cancelled, unknown or routed, so nothing is cancelled.
     assert!([0, 99, 4, 3].iter().all(|&tag| rig.queue.take_back(tag, false) == TakenBack::No));
     gate.open();
     let results = rig.results(4);

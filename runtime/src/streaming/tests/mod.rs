@@ -38,7 +38,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Returns the byte of test files at this offset. Neighbours differ, and so do pages.
+/// Returns the byte of test files at this offset. Adjacent bytes differ, and so do pages.
 fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -72,7 +72,7 @@ impl Rig {
         Rig { drive, queue, results, _file: file }
     }
 
-    /// Makes a rig with a backend of the test.
+    /// Makes a rig with a backend that the test defines.
     fn planted<B: Backend + 'static>(
         bytes: &[u8],
         depth: usize,

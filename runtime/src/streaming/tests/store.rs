@@ -168,8 +168,8 @@ fn block_stays_cached_until_its_slot_is_needed() {
     // The file ends in the middle of the last block's last page.
     let bytes: u64 = stats.groups.iter().map(|group| group.bytes).sum();
     assert!((bytes - PAGE..=bytes).contains(&stats.drive.routed.bytes), "{bytes} {:?}", stats.drive);
-    // Two new blocks replace two of group 1, which ran last and runs again last. Group 0 keeps its
-    // blocks.
+    // Two new blocks replace two blocks of group 1, which ran last and will run again last. Group 0
+    // keeps its blocks.
     model.use_all(&store, 1, &[1, 2]);
     store.release(1);
     let there = |group| (0..6).filter(|&expert| store.ready(id(group, expert)).is_some()).collect::<Vec<_>>();
@@ -204,7 +204,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
     assert_eq!(store.window(0, &all), 6);
     let refused = store.request(0, &all);
     assert_eq!(refused.map(|_| ()), Err(StreamError::TooMany { group: 0, wanted: 32, possible: 6 }));
-    // Six are pinned, and each release makes room for the next.
+    // Six blocks are pinned, and each release makes room for the next one.
     store.request(0, &all[..6]).unwrap();
     assert_eq!(store.window(0, &all), 6, "those that are pinned already need no room");
     assert_eq!(store.window(0, &all[6..]), 0);

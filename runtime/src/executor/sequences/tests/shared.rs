@@ -21,8 +21,8 @@ fn paged(name: &str, columns: u32, (keys, values): (u32, u32)) -> State {
 }
 
 /// The first `count` of six kinds of states. Some have f16 rows of a sixteenth of a page or of an
-/// odd width, quantised blocks, or places of several positions. The last two, with a window and
-/// without cuts, can seldom be cut, except to the beginning.
+/// odd width, quantised blocks, or one row for several positions. The last two (a sliding window
+/// and a recurrent state) can rarely be truncated, except to the beginning.
 fn kinds(count: usize) -> Vec<State> {
     let mut blocks = paged("blocks", 2, (128, 64));
     for (field, format) in blocks.fields.iter_mut().zip([Format::Q8_0, Format::Q4_0]) {
@@ -169,7 +169,7 @@ impl Text {
     }
 }
 
-/// Equal texts in two worlds: the first with sharing, the second without.
+/// Two sets of sequences with the same texts: the first with sharing, the second without.
 struct Worlds {
     states: Vec<State>,
     texts: [Vec<Text>; 2],
@@ -184,7 +184,7 @@ impl Worlds {
         Worlds { states, texts, pool }
     }
 
-    /// Does one random action to both.
+    /// Applies one random action to both sets.
     fn act(&mut self, random: &mut Random) -> String {
         let (one, other) = (random.index(4), random.index(4));
         let position = self.texts[0][one].sequence.position();
@@ -317,8 +317,8 @@ fn sequences_are_copied_when_mappings_run_out() {
     assert!(matches!(worlds.pool.refusal(), Some(Refusal::Mappings { max: found, .. }) if found == max));
 }
 
-/// Nine sequences with the same prefix store it once. In addition, each takes only the memory of
-/// its own positions.
+/// Nine sequences with the same prefix store it once. Each sequence also takes the memory of its
+/// own later positions.
 #[test]
 fn a_common_prefix_is_in_memory_once() {
     let state = vec![paged("plain", 4, (128, 128)); 3];
@@ -342,7 +342,7 @@ fn a_common_prefix_is_in_memory_once() {
     assert!(sequences.remove(0) && sequences.bytes().shared == prefix);
     assert!((1..8).all(|number| sequences.remove(number)));
     assert_eq!((sequences.bytes().shared, sequences.bytes().unshared), (prefix, prefix));
-    // Pages that no sequence needs are freed as soon as they are cut off: 512 positions stay.
+    // Pages that no sequence needs are freed by the truncation: 512 positions stay.
     assert_eq!(sequences.get_mut(8).unwrap().truncate(512), 512);
     assert_eq!(sequences.bytes().shared, 512 * 256 * 24);
     sequences.get_mut(8).unwrap().truncate(0);

@@ -9,8 +9,8 @@ use super::super::{Evicted, StoreConstants};
 use super::{Entry, Phase, StoreState};
 
 impl StoreState {
-    /// Takes a slot and, for a raw block, a staging buffer. Returns whether the block has all it
-    /// needs; it keeps a partial set.
+    /// Takes a slot and, for a raw block, a staging buffer. Returns whether the block has both. A
+    /// block keeps one of them while it waits for the other.
     pub(super) fn take_places(&mut self, fixed: &StoreConstants, number: u32, role: Role) -> bool {
         let class = fixed.class_of[number as usize];
         if self.entry(number).slot.is_none() {
@@ -113,7 +113,7 @@ impl StoreState {
         gone
     }
 
-    /// Evicts a block in memory that no policy holds any more.
+    /// Evicts a block in memory that was already removed from its policy.
     fn give_up(&mut self, fixed: &StoreConstants, number: u32) {
         if self.entry(number).shadow {
             self.stats(fixed, number).wasted_bytes += fixed.block(number).span();

@@ -40,7 +40,7 @@ fn predicted_block_is_read_once_into_its_final_slot() {
     let shadow = store.stats().classes[0].shadow;
     assert_eq!(shadow, 2);
     let request = store.request(1, &[5, 3]).unwrap();
-    // The first may have arrived by now.
+    // The first block may have arrived by now.
     assert!(matches!(request.states[..], [_, State::Ready(region)] if region.base() == at));
     assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
     let stats = store.stats();
@@ -60,7 +60,7 @@ fn predicted_block_is_read_once_into_its_final_slot() {
 fn requests_confirm_matching_predictions_and_cancel_others() {
     let model = model(2, 8, false, |_| PAGE);
     let (store, gate, reads) = stuck(&model);
-    // The first is being read, the others are queued.
+    // The first block is being read; the others are queued.
     assert_eq!(store.predict(0, &[0, 1, 2, 3]), 4);
     assert_eq!(store.predict(0, &[0, 1, 2, 3]), 0);
     until_begun(&reads);
