@@ -1,16 +1,17 @@
-//! Text of an answer, split into content, reasoning and tool calls. All interfaces split it here.
+//! Text of an answer, split into content, reasoning and tool calls. All interfaces use this module.
 //!
 //! Input: the text of a generation's events, and its end. Without a parser, all text is content.
 //!
-//! # A call that was begun
+//! # Incomplete calls
 //!
-//! The end decides about text that may begin a tool call:
+//! If the answer ends in text that may be the beginning of a tool call, the reason of the end
+//! decides about this text:
 //!
-//! | end | the begun call |
+//! | end | incomplete call |
 //! | --- | --- |
-//! | [`End::Token`], [`End::Grammar`] | is content: the model wrote all that it wanted |
-//! | [`End::StopString`], [`End::Limit`], [`End::Context`] | is cut: its rest is unknown |
-//! | [`End::Stopped`] | is cut, too |
+//! | [`End::Token`], [`End::Grammar`] | becomes content: the model's text is complete |
+//! | [`End::StopString`], [`End::Limit`], [`End::Context`] | is dropped: it is not complete |
+//! | [`End::Stopped`] | is dropped, too |
 //!
 //! Arguments that were returned before the end stay in the answer.
 //!
@@ -46,8 +47,8 @@ impl AnswerText {
         AnswerText { parser }
     }
 
-    /// Whether the text must have the names of control tokens, because markers may be among them:
-    /// see [`Request::show_special`](crate::generator::Request::show_special).
+    /// Returns whether the text must include the names of control tokens, because markers may be
+    /// among them: see [`Request::show_special`](crate::generator::Request::show_special).
     pub fn reads_markers(&self) -> bool {
         self.parser.is_some()
     }
@@ -102,14 +103,15 @@ mod tests {
         let cuts = [End::StopString("\n".into()), End::Limit, End::Context, End::Stopped];
         for end in own.iter().chain(&cuts) {
             let whole = own.contains(end);
-            // The marker has begun, and the call has.
+            // The marker, or the call after it, is incomplete.
             for rest in [" <tool_", " <tool_call>", " <tool_call>{\"na"] {
                 let expected = if whole { format!("Wait.{rest}") } else { "Wait.".to_owned() };
-                // White space before a marker that is cut may stay.
+                // White space before an incomplete marker may remain.
                 let (content, calls) = answer(&["Wait.", rest], end);
                 assert_eq!((content.trim_end(), calls), (&*expected, Vec::new()), "{end:?}, {rest}");
             }
-            // So it is with begun arguments. The end makes no difference to other text.
+            // Arguments that have begun stay in either case. The reason of the end does not affect
+            // other text.
             let call = "<tool_call>{\"name\": \"f\", \"arguments\": {\"at\": \"Ro";
             assert_eq!(answer(&[call], end).0, if whole { call } else { "" }, "{end:?}");
             assert_eq!(answer(&["Yes. ", ""], end), ("Yes. ".into(), Vec::new()), "{end:?}");

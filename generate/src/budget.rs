@@ -1,4 +1,5 @@
-//! Memory budgets: whether a model fits, and how it is compiled if it does not.
+//! Memory budgets: decides whether a model fits, and compiles it for streamed experts if it does
+//! not.
 //!
 //! The size of a run is the runtime's own sum ([`memory_estimate::resident`]), which also decides
 //! whether a plan can be loaded within a budget.
@@ -11,7 +12,7 @@
 //! let model = Model::new(ixc_compile::demo::open()?)?;
 //! let run = engine::Options { memory: Some(1 << 20), ..engine::Options::default() };
 //! let (compiled, memory) = budget::compile_within(&model, &Options::default(), &run)?;
-//! // It takes more, so that the plan says when experts are needed.
+//! // The model exceeds the budget, so the plan has expert groups for streaming.
 //! assert!(memory == Some(1 << 20) && !compiled.plan.expert_groups.is_empty());
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
@@ -94,7 +95,7 @@ pub fn longest_context(plan: &Plan<Kernel>, run: &engine::Options, reserved: u64
     Ok(least)
 }
 
-/// Adds a margin, since the process may grow until a plan is loaded.
+/// Adds a margin, since the process may grow before the plan is loaded.
 fn with_margin(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 64 + SPARE_BYTES)
 }
@@ -108,8 +109,7 @@ fn expert_bytes(plan: &Plan<Kernel>) -> u64 {
     expert_weights(plan).filter_map(|weight| weight.bytes_in(weight.format)).fold(0, u64::saturating_add)
 }
 
-/// Returns the default budget for a plan that states when its experts are needed; `None` if all of
-/// it fits.
+/// Returns the default budget for a plan with expert groups; `None` if all of it fits.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -117,9 +117,9 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Opti
     Ok(if plan.expert_groups.is_empty() { None } else { default_memory(memory_estimate::resident(plan, run)?) })
 }
 
-/// Compiles a model to be run as `run` says. If it exceeds its budget and has experts, its plan
-/// states when these are needed. The default budget is the machine's free memory, and applies only
-/// to models with experts that exceed it. Returns the plan and the budget.
+/// Compiles a model for a run with the options `run`. If it exceeds its budget and has experts, the
+/// plan streams them. The default budget is the machine's free memory, and applies only to models
+/// with experts that exceed it. Returns the plan and the budget.
 ///
 /// # Errors
 /// See [`compile`](ixc_compile::compile::compile).
@@ -148,7 +148,8 @@ impl FirstPlan {
         let start = Start::new(model, options)?;
         let min_expert_bytes = start.prefix.min_expert_bytes();
         Ok(match memory_below(min_expert_bytes, run) {
-            // No plan with all experts in memory is needed to see that they do not fit.
+            // The experts alone exceed the budget, so a plan with all experts in memory need
+            // not be compiled.
             Some(memory) => {
                 let compiled = Box::new(start.streamed(model, options, run, memory)?);
                 FirstPlan::Streamed { compiled, memory, min_expert_bytes }
@@ -163,11 +164,11 @@ pub(crate) fn memory_below(min_expert_bytes: u64, run: &engine::Options) -> Opti
     run.memory.or_else(left).filter(|memory| min_expert_bytes > *memory)
 }
 
-/// Model after the passes that do not depend on its budget.
+/// Intermediate result after the passes that do not depend on the budget.
 struct Start {
     begin: Instant,
     prefix: Prefix,
-    /// Decisions of these passes, if they are requested.
+    /// Decisions of these passes, if they are recorded.
     decisions: Vec<Decision>,
 }
 
@@ -203,14 +204,14 @@ impl Start {
         let ((fused, plan), late) = recorded(options, |options| Ok(prefix.specs(model, options)?))?;
         let specs = plan.kernels.clone();
         let mut generated = GeneratedKernels::new(options.target());
-        // Sizes need kernels: their scratch memory is part of them.
+        // The size of a run includes the scratch memory of kernels, so kernels are generated first.
         let plan = generated.put_into(plan)?;
         Ok(ResidentPlan { begin, prefix: kept, min_expert_bytes, fused, plan, specs, generated, early, late })
     }
 }
 
-/// Calls `compile` with a decision record of its own, if decisions are requested. Returns the
-/// result and the decisions.
+/// Calls `compile` with a new record of decisions, if decisions are requested. Returns the result
+/// and the decisions.
 fn recorded<T>(
     options: &Options,
     compile: impl FnOnce(&Options) -> Result<T, Error>,
@@ -220,12 +221,13 @@ fn recorded<T>(
     Ok((result, own.map(|own| own.take()).unwrap_or_default()))
 }
 
-/// Plan of a model with all of it in memory. The plan for a run takes its kernels, and continues
-/// after the passes that do not depend on the budget. Thus each kernel is generated once.
+/// Plan with all weights in memory. The final plan reuses its kernels and its passes that do not
+/// depend on the budget, so each kernel is generated once.
 #[derive(Debug)]
 pub struct ResidentPlan {
     begin: Instant,
-    /// Start of other plans of the model; `None` if it has no experts.
+    /// Intermediate result from which other plans of the model are compiled; `None` if it has no
+    /// experts.
     prefix: Option<Prefix>,
     min_expert_bytes: u64,
     fused: Module,
@@ -233,13 +235,14 @@ pub struct ResidentPlan {
     /// Specs of the plan's kernels.
     specs: Vec<KernelSpec>,
     generated: GeneratedKernels,
-    /// Decisions before and after the prefix ended, if they are requested.
+    /// Decisions before the end of the prefix; the next field has the later ones. Empty unless they
+    /// are recorded.
     early: Vec<Decision>,
     late: Vec<Decision>,
 }
 
 impl ResidentPlan {
-    /// Compiles the plan. Its decisions are recorded once it is the plan for a run.
+    /// Compiles the plan. Its decisions are recorded only when the plan is used for a run.
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
@@ -326,10 +329,10 @@ impl MemorySplit {
     pub(crate) fn new(plan: &Plan<Kernel>, options: &Options, run: &engine::Options) -> Result<MemorySplit, Error> {
         let size = Size::of(plan, run)?;
         let memory = run.memory.or_else(|| default_memory(size.all).filter(|_| size.experts > 0));
-        // Also if it is close to the budget: the process grows a little until the plan is loaded,
-        // and such a plan also runs with all experts in memory.
+        // With a margin, because the process grows a little before the plan is loaded. A plan for
+        // streaming also runs with all experts in memory.
         let is_over = |memory: u64| with_margin(size.all) > memory;
-        // Less than all experts, so that the plan streams them.
+        // Memory for fewer than all experts, so that the plan streams them.
         let of_experts = |memory: u64| size.left_for_experts(memory).min(size.experts / 2);
         let expert_memory = memory.filter(|memory| is_over(*memory) && size.experts > 0).map(of_experts);
         if let (Some(record), Some(memory)) = (&options.decisions, memory) {
@@ -343,7 +346,7 @@ impl MemorySplit {
 #[derive(Clone, Copy, Debug)]
 struct Size {
     all: u64,
-    /// Share of the experts.
+    /// Bytes of the experts, as a part of the total.
     experts: u64,
 }
 

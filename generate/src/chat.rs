@@ -2,8 +2,8 @@
 //! tokens.
 //!
 //! A *turn* is a user's message and the model's answer. If the next answer would not fit in the
-//! context, the oldest turns are no longer given to the model ([`Chat::fit`]). The system message
-//! stays, and [`Chat::messages`] keeps all turns.
+//! context, the oldest turns are left out of the prompt ([`Chat::fit`]). The system message stays,
+//! and [`Chat::messages`] keeps all turns.
 //!
 //! ```text
 //! system | user, assistant | user, assistant | user              86 tokens, and the context is 64
@@ -62,11 +62,11 @@ const ASSISTANT: &str = "assistant";
 /// Role of the first message, which instructs the model.
 const SYSTEM: &str = "system";
 
-/// Part of the context that is left for an answer: a quarter.
+/// Inverse of the part of the context that is reserved for an answer: a quarter.
 const ANSWER_PART: usize = 4;
 
-/// Returns the number of tokens of a context that are left for an answer. Turns are dropped for
-/// them.
+/// Returns the number of tokens of a context that are reserved for an answer. Turns are dropped to
+/// make room for them.
 pub fn answer_room(context: usize) -> usize {
     context / ANSWER_PART
 }
@@ -76,11 +76,10 @@ pub fn answer_room(context: usize) -> usize {
 pub struct ChatOptions {
     /// The template that replaces the model's template.
     pub template: Option<ChatTemplate>,
-    /// Program that renders templates in a process of its own, with bounds on memory and time. Its
-    /// `main` must begin with
-    /// [`serve_render_request`](ixc_text::template::serve_render_request), as that of `ixc` does.
-    /// Without it, templates are rendered in this process. A hostile template can then use all of
-    /// its memory.
+    /// Program that renders templates in a separate process, with bounds on memory and time. Its
+    /// `main` must begin with [`serve_render_request`](ixc_text::template::serve_render_request),
+    /// as that of `ixc` does. Without it, templates are rendered in this process. A hostile
+    /// template can then use all of its memory.
     pub renderer: Option<PathBuf>,
 }
 
@@ -208,19 +207,19 @@ impl Chat {
     }
 
     /// Returns the prompt of the conversation, up to the beginning of the model's answer. Drops the
-    /// oldest turns until `room` tokens of an answer fit in the context. If the last turn alone
-    /// leaves less room, it only has to fit itself.
+    /// oldest turns until `room` tokens of an answer fit in the context. If even the last turn
+    /// leaves less room, only the turn itself has to fit.
     ///
     /// # Errors
-    /// [`CompileError::Context`] where what the user said last does not fit by itself; and when the
-    /// template fails. Nothing is dropped then.
+    /// [`CompileError::Context`] if the user's last message does not fit even without earlier
+    /// turns; also if the template fails. Nothing is dropped then.
     pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<FittedPrompt, Error> {
         let turns = self.turns();
         let context = model.context();
         let from = |turn: Option<&usize>| {
             let first = turn.copied().unwrap_or(self.messages.len());
             match self.encode(model, self.messages[first..].iter()) {
-                // Too long to tokenize; fewer turns may be short enough.
+                // The text is too long to tokenize; with fewer turns it may be short enough.
                 Err(error @ Error::Prompt { .. }) => Ok(Err(error)),
                 other => other.map(Ok),
             }
@@ -282,7 +281,7 @@ fn render<'t>(
     let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
     let conversation = Conversation { bos_token, eos_token, ..conversation };
     let mut texts = vec![template.source().to_owned()];
-    // Roles are this program's own words, which templates compare.
+    // Roles are not protected: they are constants, which templates compare.
     let said = conversation.map_texts(|text| {
         texts.push(text.to_owned());
         text.to_owned()

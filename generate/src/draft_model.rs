@@ -1,13 +1,13 @@
 //! Small model that drafts tokens for a larger one: a [`Drafter`].
 //!
 //! ```text
-//! text             the cat sat on the          what the small model has not read of it, it reads
+//! text             the cat sat on the          the small model reads its unread tokens
 //! its likeliest    mat (0.9) | and (0.7) | is (0.2)
 //! guess            mat | and                    up to the first token that it is not sure of
 //! ```
 //!
 //! The small model has a sequence for each slot, with the same context. Rejected draft tokens are
-//! cut off, so that its keys and values are always those of the text. It reads a long prompt in
+//! truncated, so that the small model's KV cache always matches the text. It reads a long prompt in
 //! parts ([`MAX_READ`]) between the larger model's steps, and drafts nothing meanwhile.
 
 use std::time::{Duration, Instant};
@@ -61,8 +61,8 @@ impl DraftModel {
     /// Creates a drafter for as many texts as the small model has sequences.
     ///
     /// # Errors
-    /// [`Error::Draft`] if the vocabularies differ, or the small model's states cannot be cut. Also
-    /// if there is not enough memory.
+    /// [`Error::Draft`] if the vocabularies differ, or the small model's states cannot be
+    /// truncated. Also if there is not enough memory.
     pub fn new(small: LoadedModel, large: &LoadedModel, options: DraftModelOptions) -> Result<DraftModel, Error> {
         check(small.tokenizer()?, large.tokenizer()?)?;
         let vocabulary = small.vocabulary().min(large.vocabulary()) as u32;
@@ -78,7 +78,7 @@ impl DraftModel {
         Ok(DraftModel { engine, lanes, options, vocabulary })
     }
 
-    /// Cuts a lane to its common prefix with a text, without the text's last token.
+    /// Truncates a sequence to its common prefix with a text, without the text's last token.
     fn cut(&mut self, slot: usize, tokens: &[u32]) -> Result<(), StepError> {
         let lane = &mut self.lanes[slot];
         let wanted = &tokens[..tokens.len() - 1];
@@ -88,14 +88,14 @@ impl DraftModel {
         Ok(())
     }
 
-    /// Reads tokens of some lanes, and returns the likeliest next token of each.
+    /// Computes tokens of some sequences, and returns the likeliest next token of each.
     fn read(&mut self, parts: &[(usize, Vec<u32>)]) -> Result<Vec<(u32, f32)>, StepError> {
         let most = self.engine.max_tokens() as usize;
         let mut found = Vec::with_capacity(parts.len());
         let mut rest = parts;
         while let Some((slot, tokens)) = rest.first() {
             if tokens.len() > most {
-                // Tokens that exceed a step take several steps of their own.
+                // If a sequence has more tokens than a step allows, they take several steps.
                 let sequence = self.lanes[*slot].sequence;
                 let (all, last) = (tokens.chunks(most), tokens.len().div_ceil(most) - 1);
                 for (number, part) in all.enumerate() {
@@ -222,7 +222,7 @@ mod tests {
     fn draft_model_returns_likeliest_token_and_probability() {
         let logits = [1.0f32, 3.0, 3.0, 9.0];
         let (token, probability) = most_likely_token(&logits, 3);
-        // Next to a token that the larger model does not have, it is not likely.
+        // Its probability is low, because a token that the larger model lacks has a higher logit.
         assert_eq!(token, 1);
         assert!((probability - 1.0 / (2.0 + (-2.0f32).exp() + 6.0f32.exp())).abs() < 1e-6);
         assert_eq!(most_likely_token(&[0.0], 1), (0, 1.0));

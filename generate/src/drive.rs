@@ -23,14 +23,15 @@ use ixc_compile::cache_file;
 
 use crate::Error;
 
-/// Min size of a file: a smaller one is in the drive's own memory after a few reads.
+/// Min size of a measured file: a smaller file would be in the drive's internal cache after a few
+/// reads.
 const MIN_FILE_BYTES: u64 = 64 << 20;
 /// Version of the stored results.
 const VERSION: u32 = 1;
 /// Max plausible rate, in bytes per second.
 const MAX_RATE: f64 = 1e12;
 
-/// A drive, measured.
+/// Result of measuring a drive.
 #[derive(Debug)]
 pub struct DriveMeasurement {
     /// File that was read.
@@ -44,7 +45,7 @@ pub struct DriveMeasurement {
 }
 
 impl DriveMeasurement {
-    /// Returns the problems of the measurement, and the place of the stored result.
+    /// Returns notes about problems of the measurement and about the file of the stored result.
     pub fn notes(&self) -> Vec<String> {
         let stored = match &self.stored {
             Ok(path) => format!("remembered in {}", path.display()),
@@ -130,7 +131,7 @@ impl QueueDepth {
         self.rate_of(1, time)
     }
 
-    /// Returns the same drive with another number of reads in flight.
+    /// Returns a copy for the same drive with another number of reads in flight.
     pub fn with_depth(&self, depth: usize) -> QueueDepth {
         QueueDepth { depth, ..self.clone() }
     }
@@ -144,8 +145,8 @@ impl QueueDepth {
     }
 }
 
-/// Chooses the number of reads in flight for a file's drive: the given one, the stored one, or the
-/// result of a measurement of a quarter of a second.
+/// Chooses the number of reads in flight for a file's drive: the requested one, the stored one, or
+/// the result of a measurement that takes a quarter of a second.
 pub fn choose(file: &Path, requested: Option<usize>) -> QueueDepth {
     choose_with_entry(read_entry(file), file, requested)
 }
@@ -168,7 +169,7 @@ fn choose_with_entry(stored: Result<Option<Entry>, String>, file: &Path, request
         return choice(default_depth, DepthOrigin::Default, None, notes);
     }
     match probe::file(file, &ProbeOptions::quick()) {
-        // Reads through the page cache did not measure the drive.
+        // Only direct reads count: reads through the page cache do not measure the drive.
         Ok(probe) if probe.direct => {
             // If nothing was read in this short time, the rate is unknown: a rate of 0 would cause
             // a division by zero.
@@ -242,7 +243,8 @@ impl Entry {
         if !entry.rates.iter().all(is_rate) {
             return Err("its rates are too low or too high for a drive".into());
         }
-        // An entry of another drive, for reads of another size, or an old one: not an error.
+        // An entry of another drive, for another read size, or an expired one is ignored without an
+        // error.
         let good = entry.drive == name(place) && entry.chunk == CHUNK && cache_file::is_recent(entry.measured, now);
         Ok(good.then_some(entry))
     }

@@ -1,12 +1,12 @@
 //! Embeddings: vectors of texts, from the hidden states after a model's last norm.
 //!
 //! ```text
-//! tokens ─▶ hidden states of each ─▶ one vector: their mean, the first or the last ─▶ of length 1
+//! tokens ─▶ hidden states of each ─▶ mean, first or last of them ─▶ vector of length 1
 //! ```
 //!
 //! Texts are computed together, each in a sequence of the engine. A step has rows of all texts in
-//! progress, so weights are read once for them. A text's vector does not depend on the others, and
-//! neither do a sequence's bits.
+//! progress, so weights are read once for them. A text's vector does not depend on the other texts,
+//! bit for bit.
 //!
 //! Long texts take several steps. Encoders are the exception: their attention is not causal, so
 //! every token sees all others, and a step has a whole text.
@@ -33,7 +33,8 @@ use crate::Error;
 use crate::generator::SlotStatus;
 use crate::loaded_model::{self, LoadedModel};
 
-/// Size of a text's parts in tokens, except the last: chunk-wise states then round alike.
+/// Number of tokens in each part of a text except the last. With equal parts, states that are
+/// computed in chunks round the same way.
 const PART: usize = 64;
 /// Default pooling, unless the model declares one: only the last token of a decoder has seen the
 /// whole text.
@@ -53,7 +54,7 @@ struct ActiveText {
     sum: Vec<f64>,
 }
 
-/// Model that gives hidden states, with its queue of texts.
+/// Model that returns hidden states, with its queue of texts.
 #[derive(Debug)]
 pub struct Embedder {
     model: LoadedModel,
@@ -62,7 +63,7 @@ pub struct Embedder {
     unit: bool,
     slots: Vec<(SequenceId, Option<ActiveText>)>,
     waiting: VecDeque<(TextId, Vec<u32>)>,
-    /// Texts so far.
+    /// Number of texts submitted so far.
     count: u64,
     /// Rows of the last step.
     rows: usize,
@@ -73,7 +74,7 @@ impl Embedder {
     /// model's.
     ///
     /// # Errors
-    /// When the model gives logits, or there is not enough memory for a sequence.
+    /// When the model returns logits, or there is not enough memory for a sequence.
     pub fn new(mut model: LoadedModel, pooling: Option<Pooling>) -> Result<Embedder, Error> {
         let Output::Hidden { pooling: own, unit, .. } = model.engine.output() else {
             return Err(Error::OtherOutput { embeddings: true });
@@ -194,7 +195,8 @@ impl Embedder {
         let (mut parts, mut outputs) = (Vec::new(), Vec::new());
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         if whole {
-            // A long text waits for a step with enough room; the oldest text has a whole step.
+            // A long text waits for a step with enough room. The oldest text comes first, so it
+            // gets a whole step.
             order.sort_by_key(|&number| self.slots.get(number).and_then(|(_, active)| Some(active.as_ref()?.id)));
         }
         for number in order {
@@ -205,7 +207,7 @@ impl Embedder {
                 false if output_room > 0 => rows,
                 false => 0,
             };
-            // The first text continues even in a short step.
+            // The first text gets all of a short step, even if it is less than a part.
             let cut = if room >= PART || !parts.is_empty() { room / PART * PART } else { room };
             let part = match room >= left {
                 true => left,

@@ -62,7 +62,7 @@ pub enum Error {
         /// The missing features.
         source: Box<CodegenError>,
     },
-    /// The option applies to compiling, but the model is already a plan.
+    /// An option of compilation is set, but the model is already a plan.
     #[error("a plan already fixes {what}; choose it when the model is compiled")]
     PlanSays {
         /// The option.
@@ -93,8 +93,7 @@ pub enum Error {
         "the plan has no early routers to predict which experts to read ahead: compile it with them, or choose another prediction"
     )]
     NoEarlyRouters,
-    /// Experts are requested to stay in mapped files, but the plan does not state when it needs
-    /// them.
+    /// The options keep experts in mapped files, but the plan has no expert groups.
     #[error(
         "this plan does not say when experts are needed, which mapped experts require; compile the model for a smaller memory budget"
     )]
@@ -140,7 +139,8 @@ pub enum Error {
     /// The model has no chat template, but a conversation is requested.
     #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
-    /// The chat template does not present tools, and its format has no description in words.
+    /// The chat template does not print tools, and for its format, tools cannot be described as
+    /// text.
     #[error(
         "the chat template prints no tools, and a prompt cannot describe its format of calls; expected a template that prints tools"
     )]
@@ -154,10 +154,10 @@ pub enum Error {
     /// A grammar is malformed, costs too much, or cannot be followed.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
-    /// Too many tokens contain or begin a text that ends repetitions.
+    /// Too many tokens contain or begin one of DRY's sequence breakers.
     #[error("the sequence breakers up to {text:?} match more than {most} tokens; give fewer or longer breakers")]
     Breakers {
-        /// The text at which the limit was exceeded.
+        /// The sequence breaker at which the limit was exceeded.
         text: String,
         /// Max number of tokens.
         most: usize,
@@ -178,7 +178,7 @@ pub enum Error {
         /// Number of slots.
         slots: usize,
     },
-    /// The model does not support drafts, because its states cannot be cut.
+    /// The model does not support drafts, because its states cannot be truncated.
     #[error("this model does not support speculation: its recurrent states cannot be restored after a rejected draft")]
     NoSpeculation,
     /// The draft model does not match the model.
@@ -187,7 +187,7 @@ pub enum Error {
     /// The draft layer does not match the model.
     #[error("the draft layer does not fit the model: {0}")]
     OwnLayer(#[from] OwnLayerError),
-    /// An invalid file of expert counts.
+    /// A file of expert counts is invalid.
     #[error(transparent)]
     ExpertUse(#[from] ExpertUseError),
     /// Invalid rows for experts, or experts that cannot be read.
@@ -249,7 +249,7 @@ impl Error {
             Error::Layer(error) => error.class(),
             Error::NeedsCpu { source, .. } => source.class(),
             Error::Saved { source, .. } => source.class(),
-            // Reading the drive was the request.
+            // The class is `Io`, because the user asked to measure the drive.
             Error::Drive { .. } => Class::Io,
             Error::PlanSays { .. } | Error::NotPlan { .. } => Class::Usage,
             Error::NoMoe | Error::StepPanicked => Class::Failed,
@@ -297,7 +297,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output went away.
+    /// Returns whether the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, Error::Compile(error) if error.is_closed_standard_output())
     }

@@ -5,8 +5,8 @@
 //! {"schema":"ixc.experts.v1","tokens":2,"chosen":[[2,0,1,1],[1,1,2,0]],"weights":["blk.0.ffn_gate_exps.weight",…],"streamed":[…]}
 //! ```
 //!
-//! The last field of a file, `crc32`, is the checksum of its text. A file that is made by hand
-//! leaves it out.
+//! The last field of a file, `crc32`, is the checksum of its text. A file that is written by hand
+//! may omit it.
 //!
 //! `chosen` has a list for each layer with experts, in order: the number of tokens that chose each
 //! expert. `weights` names a weight of each layer, which shows the layer's number in the model.
@@ -84,7 +84,7 @@ pub enum ExpertUseError {
         /// The failed check.
         source: ChecksumError,
     },
-    /// The file is not such JSON.
+    /// The file is not JSON of the expected form.
     #[error("{path}: is not a record of expert use: {source}")]
     Json {
         /// The file.
@@ -155,7 +155,7 @@ impl ExpertUse {
         }
     }
 
-    /// Adds earlier counts of the same layers and experts.
+    /// Returns these counts plus earlier counts of the same layers and experts.
     #[must_use]
     pub fn behind(mut self, before: &ExpertUse) -> ExpertUse {
         self.tokens = self.tokens.saturating_add(before.tokens);
@@ -165,7 +165,7 @@ impl ExpertUse {
         self
     }
 
-    /// Returns one line of JSON, for people and programs.
+    /// Returns one line of JSON.
     pub fn to_json(&self) -> String {
         // Serialisation fails only for maps with keys that are not texts.
         serde_json::to_string(self).unwrap_or_default() + "\n"
@@ -202,7 +202,7 @@ mod tests {
         let text = used.to_json();
         assert!((KIND.is)(text.as_bytes()) && !(KIND.is)(b"{\"schema\":\"ixc.inspect.v1\""));
         assert_eq!(parsed(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
-        // Numbers in a file with a checksum must not change.
+        // A changed number in a file with a checksum is an error.
         let file = sealed(&[], text.trim_end());
         assert_eq!(parsed(&file).unwrap(), parsed(&text).unwrap());
         assert!(

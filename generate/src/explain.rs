@@ -1,5 +1,5 @@
-//! Decisions in the compilation of a model, with their reasons: each decision that rejected an
-//! alternative.
+//! Decisions in the compilation of a model, with their reasons. Only decisions that rejected an
+//! alternative are listed.
 //!
 //! Passes record their decisions when they make them ([`ixc_passes::decision`]); nothing is decided
 //! again here. Placement on a grid and the choice of an expert predictor at the start of a run also
@@ -14,7 +14,7 @@
 //! let decisions = explain::decisions(&model, &Options::default(), &engine::Options::default())?;
 //! assert!(decisions.iter().any(|decision| decision.pass == "tile"));
 //! assert!(decisions.iter().all(|decision| !decision.rejected.is_empty()));
-//! // All layers of the demo model are alike.
+//! // All layers of the demo model have the same decisions, so grouping at least halves the number.
 //! assert!(explain::grouped(&decisions).len() * 2 < decisions.len());
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
@@ -41,7 +41,7 @@ use ixc_compile::select::{Item, in_any_layer, layer_of, ranges};
 /// Name of a run in decisions, in place of a pass.
 pub const RUN: &str = "run";
 
-/// Returns the names of the deciders, in the order of their decisions.
+/// Returns the names of the sources of decisions (passes and others), in order.
 pub fn sources() -> Vec<&'static str> {
     let passes = ixc_passes::manager::names();
     [&[compile::DECIDES][..], &passes, &[ixc_dataflow::place::DECIDES, RUN]].concat()
@@ -62,7 +62,7 @@ pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Res
         }
         None => {
             let (_, plan) = specs(model, &options)?;
-            // Other plans predict nothing.
+            // Only plans with streamed experts predict experts.
             let streams = !plan.expert_groups.is_empty();
             streams.then(|| with_kernels(plan, options.target())).transpose()?
         }

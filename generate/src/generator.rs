@@ -41,7 +41,7 @@
 //! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was
 //! cached. That holds on targets without tiles, or with
 //! [`exact_batch`](ixc_runtime::engine::Options::exact_batch). Kernels for few rows sum in another
-//! order than kernels for many. So no part of a prompt is shorter than
+//! order than kernels for many. Therefore no part of a prompt is shorter than
 //! [`min_rows`](ixc_runtime::engine::Engine::min_rows). docs/serving.md lists the exceptions.
 //!
 //! A [`Session`](crate::session::Session) has a generator with one slot and one caller, which waits
@@ -77,23 +77,26 @@ pub use slot::{SlotSize, SlotStatus};
 /// Default limit of prompt tokens in a step that also generates tokens. A larger limit computes
 /// prompts sooner, since a step reads weights once, but delays the generated tokens.
 pub const PROMPT_ROWS: usize = 256;
-/// Unit of the parts of prompts, except the last part. States that are computed in chunks then
-/// round alike.
+/// Parts of a prompt, except the last, are multiples of this number of tokens. States that are
+/// computed in chunks then round the same way.
 const PROMPT_PART: usize = 64;
-/// Multiple for shorter steps: the length of a chunk of recurrent states.
+/// Unit of parts in shorter steps: the length of a chunk of recurrent states, in tokens.
 const CHUNK: usize = 16;
-/// Divisor of a step's time: other requests wait this long for masks.
+/// If other requests are active, a step waits for masks for the time of the last step divided by
+/// this number.
 const MASK_WAIT_SHARE: u32 = 8;
-/// Least time to wait for masks. A usual mask takes less.
+/// Min time to wait for masks. Usual masks take less.
 const MIN_MASK_WAIT: Duration = Duration::from_millis(1);
-/// Max time to wait for masks when there is nothing to compute. Messages are read after it.
+/// Max time to wait for masks if there is nothing to compute. After it, the thread handles new
+/// messages.
 const MAX_MASK_WAIT: Duration = Duration::from_millis(20);
 
-/// Shift of a full context. The first tokens stay, because attention needs them (StreamingLLM, Xiao
-/// et al., 2023), and so does the later half of the others. The rest is dropped.
+/// Shift of a full context. It keeps the first tokens, because attention needs them (StreamingLLM,
+/// Xiao et al., 2023), and the later half of the other tokens. The rest is dropped.
 ///
 /// The remaining tokens are computed again, so that their states are those of a text without the
-/// forgotten tokens. Rotated keys, recurrent states and later layers would show them otherwise.
+/// dropped tokens. Otherwise rotated keys, recurrent states and later layers would still depend on
+/// the dropped tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextShift {
     /// Number of first tokens that stay.
@@ -113,11 +116,12 @@ impl ContextShift {
 /// Callers of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Callers {
-    /// One caller, which waits for one request. Parts of its prompt are as long as steps, and all
-    /// but the last token is reused. A step computes logits while their mask is made.
+    /// One caller, which waits for one request. Parts of its prompt are as long as steps. All
+    /// cached tokens except the last one are reused. A step computes logits while their mask is
+    /// computed.
     One,
-    /// Many callers. Parts of prompts keep the module's invariant, and no request waits for the
-    /// masks of others.
+    /// Many callers. Prompts are divided into parts so that the module's invariant holds. No
+    /// request waits for the masks of others.
     Many,
 }
 
@@ -131,7 +135,7 @@ struct ActiveRequest {
     output: OutputText,
     /// Masks of the request's grammar.
     masks: Option<Masks>,
-    /// Reason of the end with the last token, unless the grammar ends there, too.
+    /// Reason why the text ends after the last token; [`End::Grammar`] takes precedence.
     pending_end: Option<End>,
     /// Number of generated tokens.
     generated_tokens: usize,
@@ -160,9 +164,9 @@ pub struct Generator {
     /// Drafter of tokens.
     speculation: Option<Speculation>,
     end_tokens: Vec<u32>,
-    /// Requests so far.
+    /// Number of requests so far.
     request_count: u64,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
     last_rows: StepRows,
     /// Max number of prompt tokens in a step that also decodes.
@@ -171,7 +175,7 @@ pub struct Generator {
     min_rows: usize,
     /// CPU time for the masks of a request.
     budget: Budget,
-    /// Rings when a mask is there.
+    /// Bell that rings when a mask is ready.
     bell: Arc<Bell>,
     /// Duration of the last step.
     last_step_time: Duration,
@@ -233,7 +237,7 @@ impl Generator {
     /// beginning.
     ///
     /// # Errors
-    /// When the folder cannot be had.
+    /// When the folder cannot be created or used.
     pub fn enable_prompt_cache(&mut self, options: prompt_cache::PromptCacheOptions) -> Result<(), Error> {
         self.cache = Some(PromptCache::new(options, &self.model.engine)?);
         Ok(())
@@ -256,7 +260,7 @@ impl Generator {
     /// [`engine::Options::more_additions`]: ixc_runtime::engine::Options::more_additions
     ///
     /// # Errors
-    /// [`Error::NoSpeculation`] if states cannot be cut.
+    /// [`Error::NoSpeculation`] if states cannot be truncated.
     pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
         self.model.check_speculation()?;
         self.speculation = Some(speculation);
@@ -278,7 +282,8 @@ impl Generator {
         self.cache.as_ref().map(PromptCache::tally).unwrap_or_default()
     }
 
-    /// Stores the states of all sequences in the prompt cache, and waits until its folder has them.
+    /// Stores the states of all sequences in the prompt cache, and waits until they are written to
+    /// its folder.
     pub fn finish(&mut self) {
         for number in 0..self.slots.len() {
             self.store_prompt(number);
@@ -305,7 +310,7 @@ impl Generator {
         self.erase_slot(number)?;
         let sequence = self.slots[number].sequence;
         let logits = self.model.logits_in(sequence, tokens);
-        // A sequence is cut to its beginning in any case.
+        // Truncation to 0 tokens always succeeds.
         let _ = self.model.engine.truncate_sequence(sequence, 0);
         logits
     }
@@ -345,7 +350,7 @@ impl Generator {
         self.forget_private();
     }
 
-    /// Drops all requests and empties all sequences, after a step that was not finished.
+    /// Drops all requests and empties all sequences, after a step that was interrupted by a panic.
     pub fn abandon(&mut self) {
         self.waiting.clear();
         for slot in &mut self.slots {

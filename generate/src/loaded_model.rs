@@ -67,18 +67,19 @@ pub struct LoadOptions {
     /// the machine and the control group get most of that memory.
     pub run: engine::Options,
     /// Whether the model is for embeddings. It is then compiled without its output matrix, and
-    /// steps give hidden states. A plan must be compiled that way.
+    /// steps return hidden states. A plan must be compiled that way.
     pub embeddings: bool,
-    /// Use of the model's own layers as drafter ([`crate::own_layer`]). The model then gives hidden
-    /// states of all tokens, or is such a layer alone. A plan has neither.
+    /// Use of the model's own layers as drafter ([`crate::own_layer`]). The loaded model then
+    /// returns hidden states of all tokens ([`Nextn::Fed`]), or consists of only the draft layer
+    /// ([`Nextn::Alone`]). Plans support neither.
     pub nextn: Nextn,
     /// Outstanding reads of streamed experts. The default comes from measurements of the drive.
     pub queue_depth: Option<usize>,
     /// Makes the context as long as memory allows, up to the model's, if
     /// [`engine::Options::context`] is `None`.
     pub longest_context: Option<LongestContext>,
-    /// Model file of a plan, for [`LoadedModel::open`]. By default it is where the plan says, or
-    /// next to the plan.
+    /// Model file of a plan, for [`LoadedModel::open`]. By default, the file at the path in the
+    /// plan, or next to the plan.
     pub model_file: Option<PathBuf>,
     /// Cache of compiled plans. Without one, each start compiles the model.
     pub plan_cache: Option<PlanCache>,
@@ -94,7 +95,7 @@ pub struct LongestContext {
 impl LoadOptions {
     /// Returns the parts of the model to compile.
     pub fn parts(&self) -> Parts {
-        // An embedding model drafts nothing.
+        // An embedding model generates no tokens, so it needs no draft layers.
         let nextn = if self.embeddings { Nextn::Absent } else { self.nextn };
         Parts { head: !self.embeddings, nextn, ..Parts::ALL }
     }
@@ -109,7 +110,7 @@ pub struct Facts {
     pub context: usize,
     /// Bytes of the stored weights.
     pub bytes: u64,
-    /// Format of most of these bytes.
+    /// Format of the largest part of these bytes.
     pub format: Option<Format>,
 }
 
@@ -149,7 +150,7 @@ pub struct LoadedModel {
     files: Vec<PathBuf>,
     /// Names of replaced kernels.
     replaced: Vec<String>,
-    /// Number of weights with measured cuts, and the file with the measurements.
+    /// Number of weights with measured tilings, and the file with the measurements.
     tuned: Option<(usize, PathBuf)>,
 }
 
@@ -226,7 +227,7 @@ impl LoadedModel {
         &self.replaced
     }
 
-    /// Returns the number of weights with measured cuts, and the file with the measurements.
+    /// Returns the number of weights with measured tilings, and the file with the measurements.
     pub fn tuned(&self) -> Option<(usize, &Path)> {
         self.tuned.as_ref().map(|(weights, path)| (*weights, path.as_path()))
     }
@@ -236,8 +237,8 @@ impl LoadedModel {
         &self.files
     }
 
-    /// Whether experts are deferred. Cache misses then say little about the model's routing,
-    /// since a prompt reads some experts twice.
+    /// Whether experts are deferred. Cache misses are then no measure of the model's routing, since
+    /// a prompt reads some experts twice.
     pub fn defers(&self) -> bool {
         self.defers
     }
@@ -444,7 +445,7 @@ impl LoadedModel {
     /// Checks that tokens are in the vocabulary and fit into the context.
     ///
     /// # Errors
-    /// When they are not, or do not.
+    /// When a token is not in the vocabulary, or the tokens do not fit.
     pub fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         check_tokens(tokens, self.engine.vocabulary().into())?;
         match self.context() {

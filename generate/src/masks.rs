@@ -24,7 +24,7 @@ const STACK_BYTES: usize = 64 << 20;
 /// Period of checks whether a late mask has exceeded its budget.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// CPU time that masks may take.
+/// Max CPU time for masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
     /// Time for all masks of a text.
@@ -218,7 +218,7 @@ impl Masks {
 
     /// Sends a token of the mask to the thread.
     pub fn accept(&mut self, token: u32) {
-        // If the thread has ended, a later call reports it.
+        // If the thread has ended, a later call of `progress` reports the error.
         let _ = self.tokens.send(token);
         (self.sent, self.progress) = (self.sent.saturating_add(1), Progress::Accepting);
         self.last_check = Instant::now();
@@ -230,7 +230,7 @@ impl Masks {
     }
 }
 
-/// Guard that rings the bell when the thread ends, even by a panic.
+/// Guard that rings the bell when the thread ends, also after a panic.
 struct RingOnDrop(Arc<Bell>);
 
 impl Drop for RingOnDrop {
@@ -251,7 +251,8 @@ fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, messages: &Sender<Message
                 if is_ended {
                     return Ok(());
                 }
-                // A caller may wait only for whether the text is complete.
+                // Ring before the mask is computed, because a caller may wait only to learn whether
+                // the text is complete.
                 bell.ring();
                 match matcher.allowed() {
                     Ok(mask) => messages.send(Message::Mask(mask.to_vec())),

@@ -1,10 +1,10 @@
 //! A model's routed experts as an operator: it takes hidden rows, expert ids and weights, and
 //! returns rows.
 //!
-//! For engines that run a model's other parts, on a GPU or elsewhere, and leave its experts to the
-//! CPU. They route, submit a layer's rows, do something else, and take the sums. Experts are
-//! compiled as in a whole model: for every target, in every format, in memory or streamed within a
-//! budget.
+//! This module serves engines that run the rest of a model, for example on a GPU, and compute its
+//! experts on the CPU. They route, submit a layer's rows, continue with other work, and take the
+//! sums. Experts are compiled as in a whole model: for every target, in every format, in memory or
+//! streamed within a budget.
 //!
 //! ```
 //! use ixc_generate::moe::{Moe, MoeOptions, Rows};
@@ -25,8 +25,8 @@
 //! [`engine::Options::threads`]. Inputs are copied, so that their buffers are free at once. A
 //! dropped handle discards its result.
 //!
-//! Invariant: results are those of the model's own layers with the same kernels. A row's bits
-//! depend on its experts and weights alone, within the limits that [`ixc_runtime::expert_layers`]
+//! Invariant: results equal those of the model's own layers with the same kernels. A row's bits
+//! depend only on its experts and weights, within the limits that [`ixc_runtime::expert_layers`]
 //! states.
 
 use std::path::Path;
@@ -137,7 +137,7 @@ impl<T> Signal<T> {
 /// Cell of a future result.
 type ResultCell = Signal<Option<Result<Vec<f32>, LayerError>>>;
 
-/// Rows in computation.
+/// Handle of rows that are being computed.
 #[derive(Debug)]
 #[must_use = "what is computed is taken by `wait`"]
 pub struct Handle {
@@ -145,15 +145,15 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Whether the result is there.
+    /// Returns whether the result is ready.
     pub fn is_done(&self) -> bool {
         self.cell.lock().is_some()
     }
 
-    /// Returns the result if it is there, or else the handle again.
+    /// Returns the result if it is ready, otherwise the handle.
     ///
     /// # Errors
-    /// The handle.
+    /// The handle, if the result is not ready.
     pub fn poll(self) -> Result<Result<Vec<f32>, Error>, Handle> {
         let result = self.cell.lock().take();
         result.map(|result| result.map_err(Error::from)).ok_or(self)
@@ -165,7 +165,7 @@ impl Handle {
     /// When experts cannot be read, or the plan is wrong.
     pub fn wait(self) -> Result<Vec<f32>, Error> {
         let result = self.cell.wait(Option::is_some).take();
-        // The result was there.
+        // `wait` returned because a result exists, so this default is not used.
         result.unwrap_or_else(|| Ok(Vec::new())).map_err(Error::from)
     }
 }
@@ -281,8 +281,8 @@ impl Moe {
         drop(self.pending.wait(|pending| *pending == 0));
     }
 
-    /// Keeps the ids of the `count` experts from `first` on, and replaces the others by [`NOBODY`].
-    /// For a machine that has only these experts.
+    /// Keeps the ids of the `count` experts from `first` on, and replaces all other ids by
+    /// [`NOBODY`]. A machine that has only these experts uses this.
     pub fn own_ids(ids: &[i32], first: i32, count: i32) -> Vec<i32> {
         let own = |id: i32| id >= first && id < first.saturating_add(count);
         ids.iter().map(|&id| if own(id) { id } else { NOBODY }).collect()
@@ -290,7 +290,7 @@ impl Moe {
 }
 
 impl Drop for Moe {
-    /// Computes everything that was submitted first.
+    /// Waits until all submitted work is computed.
     fn drop(&mut self) {
         self.queue = None;
         if let Some(thread) = self.thread.take() {

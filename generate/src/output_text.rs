@@ -18,7 +18,8 @@ use ixc_text::tokenizer::{DecodeOptions, Stream, Tokenizer, TokenizerError};
 
 /// Assembler of text from tokens: the generator has one for each request.
 ///
-/// Invariant: the text that it returns is final. No later token changes it or stops before its end.
+/// Invariant: returned text is final. No later token changes it, and no later stop string begins in
+/// it.
 #[derive(Debug)]
 pub struct OutputText {
     /// Decoder of tokens. Without a tokenizer, tokens have no text.
@@ -26,7 +27,7 @@ pub struct OutputText {
     stop: StopStrings,
 }
 
-/// Rest of a text after its last token.
+/// End of a text, after its last token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestOfText {
     /// Text that was withheld.
@@ -65,7 +66,7 @@ impl OutputText {
 }
 
 /// Removes the space that begins the text of generated tokens if the tokenizer (SPM) puts one
-/// before each text. A message of the text then has the same tokens again.
+/// before each text. If the text is tokenized again as a message, it then has the same tokens.
 ///
 /// # Errors
 /// [`TokenizerError::UnknownId`].
@@ -74,7 +75,7 @@ pub fn without_added_space<'t>(
     tokens: &[u32],
     text: &'t str,
 ) -> Result<&'t str, TokenizerError> {
-    // Control tokens have no text here.
+    // Control tokens are skipped, because they have no text.
     let Some(first) = tokens.iter().copied().find(|&token| tokenizer.is_text(token)) else { return Ok(text) };
     let decode = |at_start| tokenizer.decode_with(&[first], DecodeOptions { show_special: false, at_start });
     let has_space = decode(true)? != decode(false)?;

@@ -7,18 +7,19 @@
 //! guess            mat, from the last entry | and, from (the layer's own h there, mat)
 //! ```
 //!
-//! The layer is shown every step of the model ([`HiddenStates`]). Hidden states wait for the token
-//! after theirs, and become entries with the next draft, or when there are many.
+//! After every step, the layer receives the model's hidden states ([`HiddenStates`]). A hidden
+//! state is queued until the next token is known. Queued states become entries at the next draft,
+//! or when the queue is long.
 //!
-//! Entries of draft tokens are cut off again, because they have the layer's hidden states and not
-//! the model's. If the model goes back, later entries are cut off. If its states come from
-//! elsewhere (a copy, a file, the prompt cache), tokens that it did not compute have no entries,
-//! and the layer drafts from the others.
+//! Entries of draft tokens are removed again, because they contain the layer's hidden states
+//! instead of the model's. If the model's sequence is truncated, later entries are removed. If its
+//! states come from elsewhere (a copy, a file, the prompt cache), tokens that it did not compute
+//! have no entries, and the layer drafts without them.
 //!
-//! The first such layer makes all tokens of a draft, each from its own output for the token before.
+//! The first draft layer drafts all tokens, each from its own output for the previous token.
 //!
 //! Invariant: each entry belongs to a token of the text, and follows the entries of earlier tokens.
-//! Missing entries change drafts and never tokens.
+//! Missing entries change drafts, but never the generated tokens.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,8 @@ use crate::error::draft::OwnLayerError;
 use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, HiddenStates, MAX_ROWS, Text};
 
-/// Max number of hidden states that wait for a draft; more of them become entries first. A step
-/// with drafts has at most this many rows, and follows a draft. So no draft token becomes an entry
+/// Max number of queued hidden states; if there are more, they become entries. A step with drafts
+/// has at most this many rows, and the queue is empty before it. So no draft token becomes an entry
 /// before it is accepted.
 const MAX_WAITING: usize = MAX_ROWS;
 
@@ -47,7 +48,7 @@ struct LayerSequence {
     hidden: Vec<f32>,
 }
 
-/// Tokens that become entries of a lane, each with the hidden state of the one before it.
+/// Tokens that become entries of a sequence, each with the hidden state of the previous token.
 #[derive(Debug)]
 struct EntryBatch {
     slot: usize,
@@ -106,7 +107,8 @@ impl OwnLayer {
         Ok(OwnLayer { engine, lanes, options, width: input_width as usize })
     }
 
-    /// Prepares a lane for a text: the model has read the tokens `read`, and `next` follows.
+    /// Prepares a sequence for a text: the model has computed the tokens `read`, and `next`
+    /// follows.
     fn prepare_sequence(&mut self, slot: usize, read: &[u32], next: Option<u32>) -> Result<(), StepError> {
         let (lane, width) = (&mut self.lanes[slot], self.width);
         let common = lane.text.iter().zip(read).take_while(|(a, b)| a == b).count();
@@ -114,7 +116,8 @@ impl OwnLayer {
         lane.text.truncate(common);
         lane.hidden.truncate(common.saturating_sub(first) * width);
         if common < read.len() {
-            // The state was computed elsewhere.
+            // The model's state was not computed here (a copy, a file or the prompt cache), so
+            // hidden states are missing.
             lane.hidden.clear();
             lane.text.extend_from_slice(&read[common..]);
         }
@@ -128,8 +131,8 @@ impl OwnLayer {
         Ok(())
     }
 
-    /// Takes the waiting hidden states of a lane whose next tokens are known; `next` follows the
-    /// tokens that were read.
+    /// Takes the queued hidden states of a sequence whose next tokens are known; `next` is the
+    /// token after the computed ones.
     fn take_waiting(&mut self, slot: usize, next: Option<u32>) -> EntryBatch {
         let (lane, width) = (&mut self.lanes[slot], self.width);
         let first = lane.text.len() - lane.hidden.len() / width;
@@ -206,8 +209,8 @@ impl Drafter for OwnLayer {
             self.prepare_sequence(slot, before, added().next())?;
             let (lane, width) = (&mut self.lanes[slot], self.width);
             lane.text.extend(added());
-            // If a text was read in several steps at once, only the hidden states of the last one
-            // are shown.
+            // If a text was computed in several steps, only the hidden states of the last step are
+            // available.
             match (tokens.len() + draft.len()) * width == hidden.len() {
                 true => lane.hidden.extend_from_slice(hidden),
                 false => lane.hidden.clear(),
@@ -230,7 +233,7 @@ impl Drafter for OwnLayer {
             };
             self.prepare_sequence(text.slot, read, Some(last))?;
             let part = self.take_waiting(text.slot, Some(last));
-            // The last token of a draft does not become an entry.
+            // The last token of a draft needs no entry.
             let room = context.saturating_sub(self.lanes[text.slot].entries.len()) + 1;
             text.max_draft = text.max_draft.min(room);
             if !part.tokens.is_empty() {
@@ -255,7 +258,8 @@ impl Drafter for OwnLayer {
             }
             open = left;
         }
-        // Entries of drafts have the layer's hidden states, which the model did not compute.
+        // Remove the entries of drafts, because they contain the layer's hidden states instead of
+        // the model's.
         for text in texts.iter() {
             let Some(lane) = self.lanes.get_mut(text.slot) else { continue };
             let left = self.engine.truncate_sequence(lane.sequence, lane.entries.len() as u32)?;

@@ -20,7 +20,7 @@ pub fn built_in() -> BuiltIn {
 /// otherwise at the path in the plan, or next to the plan.
 ///
 /// # Errors
-/// When the plan cannot be read, or `model_file` is no model, or one of another number of files.
+/// When the plan cannot be read, or `model_file` is not a model or has another number of files.
 pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
     locate(ixc_runtime::file::open(path)?, path, model_file)
 }

@@ -55,7 +55,8 @@ mod tree;
 
 /// Positions of a page, a multiple of attention's blocks.
 pub const PAGE: usize = 256;
-/// Min gain in tokens over the best slot: loading a sequence has its cost, too.
+/// Min number of tokens that a cached prefix must have in addition to the best slot's prefix,
+/// because loading it also takes time.
 pub const MIN_GAIN: usize = 32;
 /// Max bytes queued for the folder, in addition to the memory limit; at least one page can be
 /// queued.
@@ -66,7 +67,7 @@ const LOCK: &str = "lock";
 /// Location and size of the cache.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCacheOptions {
-    /// Folder that outlasts a run.
+    /// Folder for entries that later runs reuse.
     pub folder: Option<PathBuf>,
     /// Max bytes in the folder.
     pub folder_bytes: u64,
@@ -83,7 +84,7 @@ pub struct Tally {
     pub folder: u64,
 }
 
-/// File of another model, or one without the pages before it.
+/// File of another model, or a page whose earlier pages are missing.
 #[derive(Debug)]
 struct ForeignFile {
     path: PathBuf,
@@ -151,7 +152,7 @@ impl PromptCache {
 
     /// Reads the headers of the folder's files, and builds the tree from them.
     fn find(&mut self, folder: &Path, engine: &Engine) -> Result<(), Error> {
-        // The pages by the digest of the pages before them.
+        // Pages, indexed by the digest of the pages before them.
         let mut found: HashMap<Digest, Vec<(SystemTime, u64, Facts)>> = HashMap::new();
         for file in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
             let path = file.map_err(Error::io(folder, "read"))?.path();
@@ -211,7 +212,7 @@ impl PromptCache {
     pub fn find_prefix(&self, engine: &Engine, id: SequenceId, wanted: &[u32]) -> Option<Match> {
         let (mut level, mut rest) = (&self.root, wanted);
         let (mut path, mut pages): (Vec<usize>, Vec<&Facts>) = (Vec::new(), Vec::new());
-        // Candidates: on each level the end of the common tokens, and the points.
+        // Candidate positions: on each level, the end of the common tokens and the points.
         let mut ends: Vec<Match> = Vec::new();
         loop {
             let start = (wanted.len() - rest.len()) as u32;
@@ -260,7 +261,8 @@ impl PromptCache {
             mark(&mut page.entry);
             facts.push(page.facts.clone());
         }
-        // The path stays valid: with a folder, freeing memory removes nothing from the tree.
+        // The path stays valid: if there is a folder, freeing memory removes no entries from the
+        // tree.
         if folder.is_some() {
             self.free_memory(missing);
         }
@@ -355,13 +357,13 @@ impl PromptCache {
                     let (facts, bytes) = engine.save_page(id, before, first, page)?;
                     let Some(entry) = self.make_entry(&facts, bytes, left, &mut entry_path) else { return Ok(()) };
                     let Some(level) = self.root.at_mut(&entry_path.path) else { return Ok(()) };
-                    // An older page that is a beginning of this one, which replaces it.
+                    // An older page that is a prefix of the new page is replaced.
                     let within = |old: &Page| page.starts_with(&old.facts.tokens);
                     let next_level = match level.pages.iter().position(within) {
                         Some(at) => {
                             let Page { entry: old, next_level, .. } = level.pages.swap_remove(at);
                             if old.name == entry.name && entry.is_in_folder() {
-                                // Both have the same file, which the new page keeps.
+                                // Both pages have the same file, which now belongs to the new page.
                                 old.forget_file();
                             } else {
                                 old.remove_file(folder.as_deref());
@@ -383,8 +385,8 @@ impl PromptCache {
         Ok(())
     }
 
-    /// Makes room for a page or point, and for `left` similar ones; `None` if there is not enough.
-    /// Entries on the way to it stay.
+    /// Creates the entry of a page or point, and makes room for it and for `left` similar ones;
+    /// `None` if there is not enough room. Its ancestors in the tree are not evicted.
     fn make_entry(&mut self, facts: &Facts, bytes: Vec<u8>, left: usize, entry_path: &mut EntryPath) -> Option<Entry> {
         let length = bytes.len() as u64;
         let is_room = |cache: &PromptCache| cache.tally().memory.saturating_add(length) <= cache.options.memory;
@@ -430,7 +432,7 @@ impl PromptCache {
         self.free_older(must, u64::MAX);
     }
 
-    /// Frees this many bytes of entries that were last used before a time.
+    /// Frees `over` bytes of entries that were last used before `before`.
     fn free_older(&mut self, mut over: u64, before: u64) {
         if over == 0 {
             return;
@@ -445,8 +447,8 @@ impl PromptCache {
             }
         });
         oldest.sort_by_key(|(last_use, depth, _)| (*last_use, *depth));
-        // First entries in the folder or queued for it, which can be read again; then entries that
-        // are lost.
+        // First free entries that are in the folder or queued for it, which can be read again; then
+        // entries that are lost by this.
         for is_lost in [false, true] {
             for (.., entry) in &mut oldest {
                 if over == 0 {
@@ -460,7 +462,7 @@ impl PromptCache {
         }
     }
 
-    /// Frees this many bytes in the folder.
+    /// Frees `over` bytes in the folder.
     fn free_folder(&mut self, mut over: u64) {
         self.foreign_files.sort_by_key(|foreign_file| std::cmp::Reverse(foreign_file.age));
         while over > 0
@@ -491,11 +493,11 @@ impl PromptCache {
         }
     }
 
-    /// Writes all that is not in the folder yet, and waits until it is there.
+    /// Writes all entries that are not in the folder yet, and waits until they are written.
     pub fn finish(&mut self) {
         let PromptCache { root, writer, .. } = self;
         if let Some(writer) = writer {
-            // The entries are in memory already, so all of them may be queued.
+            // The entries are in memory anyway, so all of them may be queued at once.
             root.visit_mut(&mut |entry, _| {
                 writer.write(entry, u64::MAX);
             });
@@ -504,8 +506,8 @@ impl PromptCache {
         if let Some(writer) = self.writer.take() {
             writer.end();
         }
-        // Another process may have the folder now. Closing the file is not enough, because a child
-        // process that is just being started has it open, too.
+        // Release the folder for other processes. Closing the file is not enough, because a child
+        // process that is just being started may have it open, too.
         if let Some(Err(error)) = self.lock.take().map(|lock| lock.unlock()) {
             tracing::debug!(%error, "the folder of prompts stays locked");
         }

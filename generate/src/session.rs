@@ -85,7 +85,7 @@ pub struct OpTimes {
 pub struct Session {
     /// Generator with one slot.
     generator: Generator,
-    /// Tokens of the last text, with its prompt.
+    /// Tokens of the last text, including its prompt.
     text: Vec<u32>,
     /// State of the sampler after the last text.
     sampler: Option<SamplerState>,
@@ -93,7 +93,7 @@ pub struct Session {
     next_sampler: Option<SamplerState>,
     /// Options of streams.
     options: TextOptions,
-    /// Result of the last stream, until it is taken.
+    /// Result of the last stream, until the caller takes it.
     completion: Option<Result<Completion, Error>>,
     /// Request of the text, until it ends. A leaked stream leaves it here.
     open: Option<RequestId>,
@@ -126,8 +126,8 @@ impl Session {
         self.generator.model()
     }
 
-    /// Returns the engine, to add and run further sequences. The first one has the session's text
-    /// and must stay as it is.
+    /// Returns the engine, to add and run further sequences. The first sequence has the session's
+    /// text and must not be changed.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.generator.model_mut().engine
     }
@@ -259,7 +259,8 @@ impl Session {
     /// The room for drafts is [`more_additions`](ixc_runtime::engine::Options::more_additions).
     ///
     /// # Errors
-    /// [`Error::NoSpeculation`] if states cannot be cut, so that rejected drafts would stay.
+    /// [`Error::NoSpeculation`] if states cannot be truncated, so that rejected drafts could not be
+    /// removed.
     pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
         self.generator.speculate(speculation)
     }

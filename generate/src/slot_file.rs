@@ -1,4 +1,4 @@
-//! Files that clients name in the folder of saved sequences.
+//! Files of saved sequences, whose names come from clients.
 //!
 //! Invariant: an error names a file to the client, but reveals neither its folder nor its content.
 //! Links are not followed.
@@ -13,7 +13,7 @@ use ixc_runtime::saved::SavedError;
 
 use crate::Error;
 
-/// Opens a file and checks that its header is that of a state of this engine. Also returns its
+/// Opens a file and checks by its header that it has a state of this engine. Also returns its
 /// length.
 ///
 /// # Errors

@@ -12,7 +12,7 @@
 //! | file | what it owns |
 //! | --- | --- |
 //! | `ngram` | guesses from the text itself |
-//! | `payoff` | whether and how far to guess, by what steps and guesses were measured to do |
+//! | `payoff` | the number of tokens to draft, by measured step times and acceptance rates |
 //!
 //! Drafters with a model are [`DraftModel`](crate::draft_model::DraftModel), for a small model, and
 //! [`OwnLayer`](crate::own_layer::OwnLayer), for the model's own draft layer. To add a drafter, add
@@ -20,8 +20,9 @@
 //!
 //! Invariant: a text has the same tokens as without speculation. Each token is sampled from the
 //! logits of its own row, in order. No token is sampled after a rejected draft token, so samplers
-//! and grammars have their usual states. Rows have the same bits as in steps of their own, as
-//! [`Addition`](ixc_runtime::engine::Addition)s.
+//! and grammars have their usual states. Each row is a separate
+//! [`Addition`](ixc_runtime::engine::Addition), so its results are bit-identical to a step of one
+//! token.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ mod payoff;
 pub use ngram::{Ngram, NgramOptions};
 use payoff::{DraftLimit, Payoff};
 
-/// Max number of rows in a step with drafts. From about there on, the time of a step is
-/// proportional to its rows.
+/// Max number of rows in a step with drafts. For more rows, the time of a step is about
+/// proportional to their number.
 pub const MAX_ROWS: usize = 32;
 /// Max number of draft tokens for a text in one step: all rows except that of its last token.
 pub const MAX_DRAFT: usize = MAX_ROWS - 1;
@@ -71,7 +72,7 @@ pub struct HiddenStates<'t> {
 
 /// Source of draft tokens.
 pub trait Drafter: Debug + Send {
-    /// Returns the name, for people.
+    /// Returns the drafter's name for messages.
     fn name(&self) -> &'static str;
 
     /// Drafts tokens for each of these texts, which have different slots. Returns the time for
@@ -175,7 +176,7 @@ impl Speculation {
         self.tally
     }
 
-    /// Begins another text in a slot: results of the last text say little about it.
+    /// Begins another text in a slot. Resets its acceptance rate, which depends on the text.
     pub fn begin(&mut self, slot: usize) {
         self.payoff.begin(slot);
     }
@@ -227,7 +228,7 @@ impl Speculation {
         texts.into_iter().map(|text| text.draft).collect()
     }
 
-    /// Turns the failed drafter off. Texts do not need it.
+    /// Turns the failed drafter off. Generation continues without drafts.
     fn fail(&mut self, error: &Error) {
         tracing::warn!(%error, "speculation with {} failed, and is now off", self.drafter.name());
         self.failed = true;
@@ -297,7 +298,7 @@ mod tests {
         let mut speculation = Speculation::new(Box::new(Counting(false)), options);
         assert_eq!(speculation.draft(vec![text(0, &[7], 9)], 100), [vec![8, 9, 10, 11]]);
         assert_eq!(speculation.draft(vec![text(0, &[7], 2), text(1, &[1], 9)], 100), [vec![8, 9], vec![2, 3, 4, 5]]);
-        // Room goes round.
+        // The room for drafts is given to texts in turn.
         assert_eq!(speculation.draft(vec![text(0, &[7], 9), text(1, &[1], 9)], 3), [vec![8, 9], vec![2]]);
         assert_eq!(speculation.draft(vec![text(0, &[7], 0)], 100), [Vec::<u32>::new()]);
         assert_eq!(speculation.draft(vec![text(0, &[7], 9)], 0), [Vec::<u32>::new()]);

@@ -1,5 +1,5 @@
-//! Prompt of a conversation: its text, its tokens, and the parser of the answer. All interfaces
-//! make prompts here.
+//! Prompt of a conversation: its text, its tokens, and the parser of the answer. All interfaces use
+//! this module to make prompts.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -81,7 +81,8 @@ impl PromptMaker<'_> {
                     Part::Content => &*last.content,
                     Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
                 };
-                // Names of control tokens in it are text to the model, and therefore also here.
+                // Names of control tokens in the message are ordinary text to the model, and
+                // therefore also to the parser.
                 let (parser, message) = parser.continuing(part, &values.protect(text));
                 let prefix = AnswerPrefix { part: parser.part(), content: values.restore(&message.content) };
                 (parser, Some(prefix))
@@ -93,8 +94,8 @@ impl PromptMaker<'_> {
 }
 
 impl ChatPrompt {
-    /// Sets the messages whose calls have ids already: no call of the answer gets one of them. Call
-    /// it after messages were dropped from the conversation.
+    /// Reserves the ids of calls in `messages`, so that no call of the answer gets one of them.
+    /// Pass all messages, including those that were dropped from the conversation.
     #[must_use]
     pub fn with_ids_after(self, messages: &[Message]) -> ChatPrompt {
         let calls = || messages.iter().flat_map(|message| &message.tool_calls);

@@ -1,5 +1,5 @@
 //! Prompts of conversations with tools. If the template ignores tools, or its calls cannot be
-//! enforced, the prompt describes them in words.
+//! enforced, the prompt describes them as text.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub(super) fn render_with_tools<'t>(
         Ok((text, values)) => conversation.presents_tools(template.source(), &values.restore(text), |short| {
             render(short).ok().map(|(text, values)| values.restore(&text))
         }),
-        // The tools may be the reason.
+        // The tools may be the reason of the failure.
         Err(_) => false,
     };
     if presents && wanted.name == own.name {

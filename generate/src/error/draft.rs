@@ -38,7 +38,7 @@ pub enum DraftError {
         /// First token of the model's texts, if any.
         model: Option<u32>,
     },
-    /// States cannot be cut back after a wrong guess.
+    /// The draft model's states cannot be truncated after a rejected draft.
     #[error("its recurrent states cannot be restored after a rejected draft")]
     Uncut,
 }
@@ -76,7 +76,7 @@ pub enum OwnLayerError {
         /// Size of the model's vocabulary.
         model: u32,
     },
-    /// States cannot be cut back after a wrong guess.
+    /// The draft layer's states cannot be truncated after a rejected draft.
     #[error("its states cannot be restored after a rejected draft")]
     Uncut,
 }

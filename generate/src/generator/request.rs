@@ -17,7 +17,7 @@ pub struct Request {
     pub limit: Option<usize>,
     /// Settings of the sampler.
     pub sampling: Arc<Settings>,
-    /// Number added to the seed.
+    /// Number added to the seed, so that several answers to one prompt differ.
     pub seed_offset: u32,
     /// State at which the sampler resumes.
     pub sampler_state: Option<SamplerState>,
@@ -34,7 +34,7 @@ pub struct Request {
     /// Number of likeliest tokens to return with each token. `None` also omits the probability of
     /// the token itself.
     pub top_logprobs: Option<usize>,
-    /// Whether probabilities are those after sampling, not those of the model.
+    /// Whether probabilities are those after the samplers, instead of the model's.
     pub after_sampling: bool,
     /// Whether the request reads and writes cached prompts.
     pub cache_prompt: bool,
@@ -113,14 +113,14 @@ pub enum Event {
     Begun {
         /// Tokens of the prompt.
         prompt: usize,
-        /// Tokens of the prompt that the sequence held already.
+        /// Number of tokens of the prompt that were already cached in the sequence.
         reused: usize,
     },
     /// A step computed tokens of the request.
     Computed {
         /// Number of tokens, without drafts.
         tokens: usize,
-        /// Number of tokens that the sequence holds, without drafts.
+        /// Number of tokens in the sequence, without drafts.
         position: usize,
     },
     /// A token was sampled.
@@ -133,7 +133,7 @@ pub enum Event {
         /// Probabilities, if [requested](Request::top_logprobs).
         log_probs: Option<LogProbs>,
     },
-    /// The context was full, and tokens after the first ones were forgotten.
+    /// The context was full, and was shifted: some tokens were dropped.
     Shifted,
     /// A step computed a draft. The event follows its accepted tokens.
     Drafted(DraftCounts),
@@ -180,7 +180,7 @@ pub enum End {
 /// Final state of a text. A later request can continue from it.
 #[derive(Clone, Debug)]
 pub struct FinalState {
-    /// Tokens of the prompt and the generated tokens, without forgotten ones.
+    /// Tokens of the prompt and generated tokens, without tokens that a context shift dropped.
     pub tokens: Vec<u32>,
     /// State of the sampler.
     pub sampler: SamplerState,

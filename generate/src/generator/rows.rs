@@ -1,4 +1,4 @@
-//! Rows of a step: the slots that have some, their numbers, and the drafts that follow them.
+//! Rows of a step: which slots have rows, how many, and the drafts that follow them.
 
 use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_runtime::engine::{Addition, StepError};
@@ -12,7 +12,7 @@ use crate::speculate::{HiddenStates, Text};
 pub(super) struct Rows {
     /// Number of the slot.
     pub(super) number: usize,
-    /// Number of the request's tokens.
+    /// Number of the request's tokens in the step.
     pub(super) count: usize,
     /// Drafted tokens that follow the rows.
     pub(super) draft: Vec<u32>,
@@ -53,7 +53,7 @@ impl Generator {
         }
     }
 
-    /// Shows the hidden states of a step to a drafter that reads them.
+    /// Passes the hidden states of a step to a drafter that uses them.
     pub(super) fn show_hidden_states(&mut self, rows: &[Rows]) {
         let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.needs_hidden_states())
         else {
@@ -98,13 +98,13 @@ impl Generator {
         if !rows.is_empty() {
             room = room.min(self.prompt_rows);
         }
-        // The rest of a step, or the whole step, may be shorter than a part.
+        // The remaining rows of a step may be fewer than a part of a prompt.
         let unit = if room < PROMPT_PART { CHUNK } else { PROMPT_PART };
         prompts.sort_by_key(|(.., active)| active.id);
         for (number, slot, active) in prompts {
             let left = left(slot, active);
             let count = self.part(left, room, unit);
-            // The last rows give logits.
+            // The last row of a prompt returns logits. It waits until the mask is ready.
             if count > 0 && !(count == left && waits(active)) {
                 rows.push(Rows::new(number, count));
                 room -= count;
@@ -113,16 +113,18 @@ impl Generator {
         rows
     }
 
-    /// Returns how many of a prompt's `left` tokens fit into the next step: all, or a multiple of
-    /// `unit`. Neither part is shorter than [`Generator::min_rows`].
+    /// Returns how many of a prompt's `left` remaining tokens are computed in the next step: all,
+    /// or a multiple of `unit`. Neither these nor the tokens after them are fewer than
+    /// [`Generator::min_rows`].
     fn part(&self, left: usize, room: usize, unit: usize) -> usize {
         if left <= room || self.callers == Callers::One {
             return left.min(room);
         }
-        // Room that is left after one token of each other slot.
+        // Number of prompt rows that is always available, even if all other slots have a token in
+        // the step.
         let always = self.prompt_rows.min((self.model.max_tokens() + 1).saturating_sub(self.slots.len()));
         if always < 2 * (self.min_rows + CHUNK) {
-            // The steps are too short for that.
+            // Steps are too short to guarantee the min number of rows.
             return if room < unit { room } else { room - room % unit };
         }
         let whole = room - room % unit;
@@ -131,8 +133,8 @@ impl Generator {
         if count < self.min_rows { 0 } else { count }
     }
 
-    /// Computes the rows of a step. Each drafted token is an addition of its own, so that it has
-    /// the bits of a step of its own.
+    /// Computes the rows of a step. Each drafted token is a separate addition, so that its results
+    /// are bit-identical to a step of one token.
     pub(super) fn compute(&mut self, rows: &[Rows]) -> Result<(), StepError> {
         let mut parts = Vec::with_capacity(rows.len());
         for Rows { number, count, draft } in rows {

@@ -17,9 +17,9 @@ pub(super) struct Slot {
     /// Tokens that its states hold.
     pub(super) cached_tokens: Vec<u32>,
     pub(super) active_request: Option<ActiveRequest>,
-    /// Number of tokens of the last request's prompt. Later tokens were computed one by one.
+    /// Number of tokens of the last request's prompt. Tokens after it were computed one by one.
     pub(super) prompt_len: usize,
-    /// Whether only its request may read the cached tokens.
+    /// Whether no other request may reuse the cached tokens.
     pub(super) is_private: bool,
     /// Step of its last use. The least recently used slot is the first to be reused.
     pub(super) last_use: u64,
@@ -43,7 +43,7 @@ pub struct SlotStatus {
 pub struct SlotSize {
     /// Tokens that were saved, restored or erased.
     pub tokens: usize,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub bytes: u64,
 }
 
@@ -84,8 +84,8 @@ impl Generator {
     /// Restores an idle sequence from a file of [`Generator::save_slot`]. Links are not followed.
     ///
     /// # Errors
-    /// When there is no such sequence, or the file is not a state of this model. The sequence stays
-    /// as it was.
+    /// When there is no such sequence, or the file is not a state of this model. The sequence is
+    /// then unchanged.
     pub fn restore_slot(&mut self, number: usize, path: &Path) -> Result<SlotSize, Error> {
         let slots = self.slots.len();
         self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
@@ -95,10 +95,11 @@ impl Generator {
         Ok(SlotSize { tokens: self.slots[number].cached_tokens.len(), bytes })
     }
 
-    /// Replaces the states of an idle slot by saved ones. The slot stays as it was on an error.
+    /// Replaces the states of an idle slot by saved states. On an error, the slot is unchanged.
     pub(crate) fn load_slot(&mut self, number: usize, file: File, bytes: u64) -> Result<LoadedSequence, SavedError> {
         let (engine, slot) = (&mut self.model.engine, &mut self.slots[number]);
-        // Damage after the header is found only while the sequence is being overwritten.
+        // Damage after the header is found only while the sequence is overwritten, so a copy of the
+        // old states is kept.
         let mut before = Vec::new();
         let saved = engine.save_state(slot.sequence, &slot.cached_tokens, None, &mut before);
         let mut input = std::io::BufReader::with_capacity(1 << 20, file);
@@ -113,7 +114,7 @@ impl Generator {
         let position = engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position()) as usize;
         slot.cached_tokens.clear();
         slot.cached_tokens.extend_from_slice(&loaded.tokens[..position]);
-        // A restored slot is not the next to be reused.
+        // A restored slot counts as just used, so that it is not the next to be reused.
         (slot.prompt_len, slot.last_use) = (0, self.steps);
         Ok(loaded)
     }
@@ -152,12 +153,12 @@ impl Generator {
         for slot in self.slots.iter_mut().filter(|slot| slot.is_private && slot.active_request.is_none()) {
             slot.is_private = false;
             slot.cached_tokens.clear();
-            // A sequence is cut to its beginning in any case.
+            // Every sequence can be truncated to length 0.
             let _ = self.model.engine.truncate_sequence(slot.sequence, 0);
         }
     }
 
-    /// Cuts a sequence to its first `len` tokens.
+    /// Truncates a sequence to its first `len` tokens.
     pub(super) fn truncate_slot(&mut self, number: usize, len: usize) {
         let slot = &mut self.slots[number];
         let left = self.model.engine.truncate_sequence(slot.sequence, len as u32);

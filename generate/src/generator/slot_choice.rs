@@ -7,10 +7,11 @@
 //! agent c  copies the system prompt to 2, the least recently used slot
 //! ```
 //!
-//! A request continues in the free slot with the longest common prefix, if the slot loses little
-//! else by that. Otherwise that slot stays unchanged. A copy of the common prefix then goes into
+//! A request continues in the free slot with the longest common prefix, if few other tokens of the
+//! slot are lost. Otherwise that slot stays unchanged. A copy of the common prefix then goes into
 //! the free slot that was used least recently; both share the copied pages. So alternating texts
-//! keep their tokens while there are enough slots, and the least recently used ones are lost.
+//! keep their tokens while there are enough slots. If there are not, the least recently used texts
+//! are lost.
 //!
 //! Invariant: a busy slot can be copied and never changes.
 
@@ -24,9 +25,9 @@ use crate::prompt_cache::{MIN_GAIN, Match};
 /// Max number of lookups of a prompt in the prompt cache, if entries turn out to be damaged or
 /// missing. Reading an entry takes time.
 const MAX_LOOKUPS: usize = 3;
-/// Max number of tokens that a slot may lose to a request that continues in it, while there are
-/// other slots. A repeated text differs at its end: in the template's words before an answer, and
-/// in tokens of words that were split differently.
+/// Max number of tokens that a slot may lose if a request continues in it, while there are other
+/// slots. A repeated text often differs only at its end: in the template's text before an answer,
+/// or in words that are tokenized differently.
 const MAX_LOST_TOKENS: usize = MIN_GAIN;
 
 /// Slot in which a prompt continues.
@@ -34,9 +35,9 @@ const MAX_LOST_TOKENS: usize = MIN_GAIN;
 struct SlotChoice {
     /// The free slot for the request.
     target: usize,
-    /// Number of the slot's tokens that stay.
+    /// Number of the slot's tokens that are kept.
     common_tokens: usize,
-    /// Copy of another slot with more of the prompt, which comes first.
+    /// Copy of a longer prefix from another slot, which is made before the prompt continues.
     copy: Option<SlotCopy>,
     /// The free slot that was used least recently.
     oldest: usize,
@@ -75,7 +76,8 @@ impl Generator {
         if !reuses {
             return self.prepare_empty_slot();
         }
-        // The last tokens are always computed, with enough rows to give the bits of a new prompt.
+        // The last tokens are always computed again, in enough rows for results that are
+        // bit-identical to those of an uncached prompt.
         let computed = match self.callers {
             Callers::One => 1,
             Callers::Many => self.min_rows.max(1),
@@ -107,9 +109,10 @@ impl Generator {
         Some(number)
     }
 
-    /// Whether kernels group the rows of a part. Bits then depend on where parts of a prompt begin.
+    /// Returns whether kernels process the rows of a part in groups. Results then depend on where
+    /// parts of a prompt begin.
     fn in_chunks(&self) -> bool {
-        // Attention alone needs two rows.
+        // Models with only attention need a minimum of two rows.
         self.callers == Callers::Many && (self.min_rows > 2 || !self.model.engine.cuts_steps())
     }
 
@@ -119,7 +122,7 @@ impl Generator {
         self.store_prompt(number);
         let slot = &mut self.slots[number];
         slot.cached_tokens.clear();
-        // A sequence is cut to its beginning in any case.
+        // Every sequence can be truncated to length 0.
         let _ = self.model.engine.truncate_sequence(slot.sequence, 0);
         Some(number)
     }
@@ -135,8 +138,8 @@ impl Generator {
             let Some(sequence) = self.model.engine.sequence(slot.sequence) else { return 0 };
             loop {
                 let reach = sequence.reach(equal as u32) as usize;
-                // Rounding of recurrent states depends on where chunks begin. Generated tokens were
-                // not in chunks.
+                // The rounding of recurrent states depends on where chunks begin, so a multiple of
+                // a chunk is reused. Generated tokens were not computed in chunks.
                 let excess = if in_chunks && reach <= slot.prompt_len { reach % CHUNK } else { 0 };
                 match excess {
                     0 => return reach,
@@ -175,7 +178,7 @@ impl Generator {
             return Some(PrefixLookup::Absent);
         }
         self.store_prompt(oldest);
-        // Storing the old state may have evicted the entry, so look it up again.
+        // Storing the slot's old state may have evicted the entry, so look it up again.
         let Some(found) = self.find_cached_prefix(id, prefix).filter(is_more) else {
             return Some(PrefixLookup::Absent);
         };

@@ -1,7 +1,7 @@
 //! A step of a generator: admits requests, computes rows, and samples tokens.
 //!
 //! ```text
-//! admit ─▶ settle (masks) ─▶ rows ─▶ draft ─▶ compute ─▶ draw ─▶ cut rejected drafts
+//! admit ─▶ settle (masks) ─▶ rows ─▶ draft ─▶ compute ─▶ draw ─▶ truncate rejected drafts
 //! ```
 
 use std::ops::ControlFlow;
@@ -67,7 +67,8 @@ impl Generator {
             }
             return;
         }
-        // A step with prompts has enough rows, and its time does not show whether drafts pay.
+        // A step with prompts has enough rows already, and its time cannot be used to measure the
+        // gain of drafts.
         let has_drafts = rows.iter().all(|rows| rows.count == 1) && prompts == 0;
         if has_drafts {
             self.draft(&mut rows);
@@ -104,8 +105,8 @@ impl Generator {
                 self.end(rows.number, end, listener);
             }
         }
-        // Cutting a sequence drops the logits of all. The rest of a shifted text is a prompt again,
-        // and its first tokens are cached.
+        // Truncation comes last, because truncating one sequence drops the logits of all. After a
+        // context shift, the remaining text is a new prompt whose first tokens are cached.
         for (number, text_len) in cuts {
             self.truncate_slot(number, text_len);
         }
@@ -143,7 +144,7 @@ impl Generator {
         let sampler = request.sampler(&self.end_tokens)?;
         let follow =
             |grammar| Masks::follow(grammar, self.budget, &self.bell).map_err(Error::io("masks".as_ref(), "start"));
-        // A request for no tokens needs no masks.
+        // A request with a limit of 0 tokens needs no masks.
         let grammar = request.grammar.take().filter(|_| request.limit != Some(0));
         let masks = grammar.map(follow).transpose()?;
         let tokenizer = self.model.shared_tokenizer().ok().cloned();
@@ -151,9 +152,9 @@ impl Generator {
         Ok(ActiveRequest { id, request, sampler, output, masks, pending_end: None, generated_tokens: 0 })
     }
 
-    /// Waits a little for masks, and ends the requests whose grammars have ended or failed. A text
-    /// that is complete before its first token ends after its prompt is computed. Returns whether
-    /// there were events; `admitted` is whether there were any before.
+    /// Waits a little for masks, and ends the requests whose grammars have ended or failed. If the
+    /// grammar is complete before the first token, the request ends after its prompt is computed.
+    /// Returns whether there were events; `admitted` tells whether there were events before.
     fn settle(&mut self, admitted: bool, listener: &mut Listener<'_>) -> bool {
         if self.callers == Callers::One {
             return false;
@@ -179,7 +180,7 @@ impl Generator {
                     None => others = true,
                 }
             }
-            // Other requests wait for a small part of a step only.
+            // If there are other requests, wait only for a fraction of a step's time.
             let most = if others { (self.last_step_time / MASK_WAIT_SHARE).max(MIN_MASK_WAIT) } else { MAX_MASK_WAIT };
             match most.checked_sub(begin.elapsed()) {
                 Some(left) if pending && (!(admitted || ended) || others) => self.bell.wait(left),
@@ -276,7 +277,7 @@ impl Generator {
             let is_stop_token = active.request.stop_tokens.contains(&token);
             let text = if is_stop_token { String::new() } else { active.output.push(token) };
             let is_cancelled = listener(&self.model, id, Event::Token { token, text, log_probs }).is_break();
-            // The text ends before a stop string: see `end`.
+            // The text of a stop string is removed later, in `end`.
             if is_stop_token || active.output.stopped() {
                 break Some(Ok(End::Token(token)));
             }
@@ -291,7 +292,8 @@ impl Generator {
             };
             if let Some(masks) = &mut active.masks {
                 masks.accept(token);
-                // The grammar is asked first whether the text is complete.
+                // A single caller waits for the grammar here, because a complete text ends the
+                // request.
                 match self.callers {
                     Callers::One => match masks.is_ended() {
                         Err(error) => break Some(Err(error.into())),
@@ -330,8 +332,8 @@ impl Generator {
     }
 }
 
-/// Prepares the mask of a request's next token. Returns whether the text is complete: the text that
-/// an answer continues may be complete already.
+/// Prepares the mask of a request's next token. Returns whether the text is already complete, which
+/// is possible if the answer continues a given text.
 fn prepare_mask(callers: Callers, masks: &mut Masks) -> Result<bool, GrammarError> {
     if callers == Callers::One {
         masks.wait_for_mask()?;

@@ -58,7 +58,7 @@ fn run(generator: &mut Generator, requests: Vec<Request>) -> Vec<(Vec<(u32, u32)
 
 #[test]
 fn a_slow_grammar_ends_its_request_and_delays_no_other() {
-    // Tiles round the rows of a step together.
+    // With tiles, rounding depends on the other rows of a step.
     let tiles = Target::native().features().has(Feature::AmxTile);
     let mut generator = generator(2, tiles.then_some(Target::AVX512));
     generator.budget = Budget { text: Duration::from_millis(300), token: Duration::ZERO };
@@ -75,7 +75,8 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let both = run(&mut generator, vec![digits(), request(&tokens, 60)]);
     assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));
     assert_eq!(run(&mut generator, vec![digits()])[0], both[0]);
-    // A grammar that ends with the last allowed token has ended by itself.
+    // If the grammar ends with the last allowed token, the reason of the end is the grammar, not
+    // the limit.
     let generated = both[0].0.len() / 4;
     assert_eq!(run(&mut generator, vec![Request { limit: Some(generated), ..digits() }])[0].1, "Grammar");
     assert_eq!(run(&mut generator, vec![Request { limit: Some(generated - 1), ..digits() }])[0].1, "Limit");
@@ -198,8 +199,9 @@ fn session_and_generator_give_equal_answers() {
     let digits = vocabulary.matcher(&Source::Regex("[0-9]{12}".into())).unwrap();
     for grammar in [None, Some(digits)] {
         let drawn = Settings { seed: 5, ..Settings::default() };
-        // A session computes a single token of a prompt that it has seen, and attention of one row
-        // has other last bits on some processors. So both compute the whole prompt.
+        // For a repeated prompt, a session would compute only its last token, and attention of one
+        // row rounds differently on some processors. So caching is off, and both compute the whole
+        // prompt.
         let asked = Request { grammar, sampling: Arc::new(drawn), cache_prompt: false, ..request(&tokens, 40) };
         let expected = run(&mut many, vec![asked.clone()]);
         assert!(!expected[0].0.is_empty());

@@ -16,8 +16,8 @@ use crate::drive;
 use ixc_compile::compile::{self, Compiled};
 use ixc_compile::model::Model;
 
-/// Compiles a model to be run as `run` says; returns the memory budget as well. `resident` is its
-/// plan with all weights in memory, if that was compiled.
+/// Compiles a model for a run with the options `run`, and returns the plan and the memory budget.
+/// `resident` is its plan with all weights in memory, if that was compiled.
 ///
 /// # Errors
 /// See [`compile::compile`].
@@ -33,8 +33,8 @@ pub(crate) fn compile_for(
             None => budget::compile_within(model, wanted, run),
         },
         ExpertStore::Map => {
-            // Kernels read experts from the mapped file at times that the plan states. Nothing is
-            // prefetched.
+            // With mapped experts, kernels read weights directly from the file, so they are not
+            // packed; a budget of 0 creates expert groups for hints.
             let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
             let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
             let compiled = match resident {
@@ -57,7 +57,7 @@ pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::Options) -> Result<(),
     }
 }
 
-/// Converts an error of loading a plan; a missing CPU feature has an error of its own.
+/// Converts an error of loading a plan; a missing CPU feature becomes a separate error.
 pub(crate) fn not_loaded(error: LoadError) -> Error {
     match error {
         LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
@@ -93,8 +93,8 @@ pub(crate) fn engine_options(
     Ok((options, drive))
 }
 
-/// Returns the file with most of a plan's experts, if the plan states when they are needed and they
-/// are in a file.
+/// Returns the file with most of a plan's experts, if the plan has expert groups that are in a
+/// file.
 fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
     let plan = &file.plan;
     let own = || file.weights.as_ref().map(|own| own.place().0);

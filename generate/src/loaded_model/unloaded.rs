@@ -171,7 +171,8 @@ impl UnloadedModel {
                 let resident = resident.map(|resident| *resident);
                 let compiled = CompiledModel::of(&model, resident, cache.as_ref(), options)?;
                 let vocabulary = std::mem::take(&mut model.vocabulary);
-                // The model is freed before its plan is loaded, which measures the memory in use.
+                // The model is dropped before its plan is loaded, because loading measures the
+                // memory in use.
                 drop(model);
                 compiled.load(vocabulary, options)
             }

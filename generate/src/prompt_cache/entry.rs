@@ -14,7 +14,7 @@ use ixc_runtime::saved::{Digest, Facts, KIND};
 
 /// Extension of files in the folder.
 const EXTENSION: &str = "ixs";
-/// State of a file. A file that could not be written is not written.
+/// Values of the state of a file. A file whose write failed counts as not written.
 const NOT_WRITTEN: u8 = 0;
 const BEING_WRITTEN: u8 = 1;
 const WRITTEN: u8 = 2;
@@ -34,7 +34,7 @@ pub(super) struct Counts {
 pub(super) struct Entry {
     /// Bytes in memory, which the counts include.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
-    /// The bytes that the writing thread holds.
+    /// The bytes while the writing thread holds them.
     pub(super) queued: Weak<Vec<u8>>,
     pub(super) length: u64,
     /// Digest of all tokens up to the entry's end, and of its kind.
@@ -90,7 +90,7 @@ impl Entry {
     pub(super) fn take(&self, folder: Option<&Path>) -> io::Result<Arc<Vec<u8>>> {
         let path = folder.map(|folder| path_of(folder, &self.name));
         if let Some(path) = path.as_ref().filter(|_| self.file.load(Ordering::Acquire) == WRITTEN) {
-            // The time of change tells the next run when the entry was last used.
+            // The modification time records the last use for the next run.
             let _ = open_unlinked(path).and_then(|file| file.set_modified(SystemTime::now()));
         }
         if let Some(bytes) = &self.bytes {
@@ -104,7 +104,7 @@ impl Entry {
         read.map(Arc::new).map_err(io::Error::other)
     }
 
-    /// Removes the entry's file. If the file is still to be written, cancels that.
+    /// Removes the entry's file, or cancels its pending write.
     pub(super) fn remove_file(&self, folder: Option<&Path>) {
         if let Some(folder) = folder
             && self.forget_file() == WRITTEN
@@ -147,8 +147,8 @@ pub(super) fn path_of(folder: &Path, name: &Digest) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }
 
-/// Whether a file's name has the form of ours. Other files in the folder are neither read nor
-/// removed.
+/// Returns whether a file's name has the form of a cache entry. Other files in the folder are
+/// neither read nor removed.
 pub(super) fn has_our_name(path: &Path) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

@@ -38,7 +38,7 @@ fn prompt_cache_memory_stays_within_its_limit() {
     let options = PromptCacheOptions { memory: 3 * page + page / 2, ..PromptCacheOptions::default() };
     let mut cache = PromptCache::new(options, &model.engine).unwrap();
     cache.store(&model.engine, FIRST, &long);
-    // The cache has its beginning, not its end.
+    // The cache contains the beginning of the text, not its end.
     assert_eq!((cache.tally().memory, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
     let short = text(&mut model, 7, 2);
     cache.store(&model.engine, FIRST, &short);
@@ -78,7 +78,7 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     let mut cache = PromptCache::new(PromptCacheOptions { folder_bytes: 3 * page, ..options }, &model.engine).unwrap();
     assert_eq!((cache.tally().folder, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
     assert!(saved.exists());
-    // Nothing can be written any more.
+    // The folder was removed, so nothing can be written.
     fs::remove_dir_all(&folder).unwrap();
     cache.root = Level::default();
     cache.counts.folder.store(0, Ordering::Relaxed);

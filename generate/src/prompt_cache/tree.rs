@@ -60,8 +60,8 @@ impl Level {
     }
 
     pub(super) fn levels<'l>(&'l self, depth: usize, see: &mut impl FnMut(&'l Level, usize)) {
-        // Without recursion: the depth is the number of a context's pages, which a prompt
-        // determines.
+        // Not recursive, because the depth is the number of pages of a context, which prompts
+        // determine.
         let mut open = vec![(self, depth)];
         while let Some((level, depth)) = open.pop() {
             see(level, depth);
@@ -99,7 +99,7 @@ impl Level {
                 nodes.push(node(&page.entry));
             }
         }
-        // A parent counts as used at least as recently as its children, which come later in the
+        // A parent counts as used at least as recently as its children. Children come later in the
         // list.
         for i in (0..nodes.len()).rev() {
             let Node { last_use, parent, .. } = nodes[i];
@@ -120,7 +120,7 @@ impl Level {
     }
 }
 
-/// A long context has a page on each of many levels: drop the tree level by level, not recursively.
+/// Drops the tree level by level instead of recursively, because a long context has many levels.
 impl Drop for Level {
     fn drop(&mut self) {
         let mut open = std::mem::take(&mut self.pages);

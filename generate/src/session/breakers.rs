@@ -1,4 +1,4 @@
-//! Tokens that end a repetition, from texts.
+//! DRY's sequence breakers: converts texts to the tokens that end a repetition.
 
 use ixc_runtime::sample::Breakers;
 use ixc_text::tokenizer::Tokenizer;
@@ -12,11 +12,12 @@ const MAX_BREAKER_TOKENS: usize = 20;
 /// Max number of token sequences: a text may be contained in many tokens, or begin in them.
 const MAX_BREAKERS: usize = 1 << 16;
 
-/// Returns the tokens that end a repetition: those that contain one of these texts, and those that
-/// begin one, with the tokens of its rest.
+/// Returns the token sequences that end a repetition. These are tokens that contain one of the
+/// texts, and tokens that end with the first part of a text, each followed by the tokens of the
+/// remaining text.
 ///
 /// # Errors
-/// When the tokenizer has no tokens for a rest, or they are too many.
+/// When the tokenizer has no tokens for a remaining text, or there are too many sequences.
 pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
     breakers_within(MAX_BREAKERS, tokenizer, texts)
 }
@@ -25,15 +26,15 @@ pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Brea
 fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
     let mut all = Vec::new();
     for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {
-        // The rest of the text after each place where a token may end, encoded once for all such
-        // tokens.
+        // The tokens of the rest of the text, for each position at which a token may end inside the
+        // text. They are cached for all such tokens.
         let mut rests: Vec<Option<Vec<u32>>> = vec![None; text.len()];
         for token in 0..tokenizer.token_count() as u32 {
             let word = String::from_utf8_lossy(tokenizer.token_bytes(token)?);
             if word.contains(text) {
                 all.push((token, Vec::new()));
             } else {
-                // Beginnings of the text that the token may end with, by length.
+                // Lengths of prefixes of the text that the token may end with.
                 let ends = (1..text.len().min(word.len() + 1)).filter(|end| text.is_char_boundary(*end));
                 for end in ends.filter(|end| word.ends_with(&text[..*end])) {
                     let rest = match &mut rests[end] {

@@ -195,7 +195,7 @@ impl TextStream<'_> {
         Ok(self.completion.clone())
     }
 
-    /// Runs a step of the engine, and adds its text.
+    /// Runs a step of the engine, and adds its text to the stream.
     fn step(&mut self) {
         let mut text = String::new();
         let end = self.session.step(&mut self.run, &mut |event| {
@@ -213,7 +213,7 @@ impl TextStream<'_> {
         }
     }
 
-    /// Adds text.
+    /// Splits text into deltas, and adds them.
     fn push(&mut self, text: &str) {
         let deltas = self.answer.push(text);
         self.extend(deltas);
@@ -294,7 +294,7 @@ mod tests {
         session.generate(&request, |_| Ok::<_, Error>(ControlFlow::Continue(()))).unwrap().tokens
     }
 
-    /// Fills the context that the stream's next step needs.
+    /// Fills the context, so that the stream's next step fails.
     fn break_engine(stream: &mut TextStream<'_>) {
         let engine = &mut stream.session.generator.model_mut().engine;
         let room = (engine.context() - engine.position()) as usize;
@@ -317,7 +317,7 @@ mod tests {
         let options = DecodeOptions { show_special: false, at_start: false };
         let text = session.model().tokenizer().unwrap().decode_with(&completion.tokens, options).unwrap();
         assert_eq!((pieces.concat(), &completion.answer.content), (text.clone(), &text));
-        // The session has the text, whose state can be saved.
+        // The session keeps the text, so that its state can be saved.
         assert!(session.has_text() && session.text.ends_with(&completion.tokens) && session.sampler.is_some());
         assert_eq!(session.take_completion().unwrap(), Some(completion));
         assert_eq!(session.take_completion().unwrap(), None);
@@ -403,7 +403,7 @@ mod tests {
         };
         drop_after_failure(&mut session);
         assert!(is_step_error(&session.take_completion().unwrap_err()));
-        // The next stream returns an error that was not taken, once.
+        // If an error was not taken, the next stream returns it once.
         drop_after_failure(&mut session);
         assert!(is_step_error(&session.complete(PROMPT).map(drop).unwrap_err()));
         assert_eq!(session.complete(PROMPT).unwrap().finish().unwrap().tokens, greedy_tokens());

@@ -5,9 +5,9 @@
 //! a b c d e a b c       the last three stood at the beginning: d e a b c may follow
 //! ```
 //!
-//! The longest match counts, and among equally long ones the last, because texts continue as they
-//! did recently. Each draft scans the text once from its end. That takes some 100 µs for 100,000
-//! tokens, which is little compared with a step that reads gigabytes.
+//! The longest match is used; of equally long matches the last one, because recent text predicts
+//! better. Each draft scans the text once from its end. That takes some 100 µs for 100,000 tokens,
+//! which is little compared with a step that reads gigabytes.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn ngram_draft_repeats_the_earlier_continuation() {
         assert_eq!(guess(2, 4, &[1, 2, 3, 4, 5, 1, 2, 3], 2), [4, 5]);
-        // The guess goes to the end of the text, and repeats from there.
+        // The guess is the text up to its end, and then continues by repeating itself.
         assert_eq!(guess(2, 4, &[1, 2, 3, 4, 1, 2, 3], 6), [4, 1, 2, 3, 4, 1]);
         assert_eq!(guess(1, 4, &[7, 7], 3), [7, 7, 7]);
         assert!(guess(2, 4, &[1, 2, 3], 4).is_empty());

@@ -10,22 +10,22 @@
 //! ```
 //!
 //! With `m = 0` nothing is drafted. On a dense model `time` hardly grows with a few rows, because
-//! weights are read once. In a mixture of experts each row may need experts of its own, and `time`
-//! grows as fast as the rows.
+//! weights are read once. In a mixture of experts each row may need other experts, and `time` grows
+//! as fast as the rows.
 //!
-//! Unknown times are assumed to be as good as the nearest known ones, so that they get tried. Old
-//! measurements may be wrong: they are forgotten after a while ([`MEMORY`]). A step without drafts
-//! is taken now and then ([`REFRESH`]), and a text without drafts gets a short one now and then
-//! ([`FIRST_PATIENCE`]).
+//! Unknown times are estimated from the nearest known ones, so that these numbers of rows are
+//! tried. Measurements expire ([`MEMORY`]). A step without drafts is taken now and then
+//! ([`REFRESH`]), and a text without drafts gets a short one now and then ([`FIRST_PATIENCE`]).
 //!
-//! If other processes use the CPU, some steps take many times as long. So a step counts at most as
-//! twice the previous time, and a number of rows as at most that many single steps.
+//! If other processes use the CPU, some steps take many times as long. So a time counts as at most
+//! twice the previous average, and the time of `n` rows as at most `n` times that of one row.
 //!
 //! The number of draft tokens changes no token of the text.
 
 use super::MAX_ROWS;
 
-/// Weight of a new time in the average, and of a new time that is shorter.
+/// Weight of a new time in the moving average; the next constant applies if the new time is
+/// shorter.
 const TIME_SHARE: f64 = 1.0 / 8.0;
 const SHORT_TIME_SHARE: f64 = 1.0 / 4.0;
 /// A step that took longer than this multiple of the average was delayed by other processes.
@@ -42,7 +42,7 @@ const REFRESH: u32 = 64;
 /// draft, up to [`LAST_PATIENCE`].
 const FIRST_PATIENCE: u32 = 16;
 const LAST_PATIENCE: u32 = 256;
-/// Length of such a draft in tokens.
+/// Length of a trial draft, in tokens.
 const TRIAL: usize = 3;
 
 /// Acceptance of the drafts for a text.
@@ -251,7 +251,7 @@ mod tests {
         let (_, counts) = guessed(|_| 1.0, 0.95, 400);
         let last = &counts[200..];
         assert!(last.iter().filter(|count| **count == 8).count() > 150, "{last:?}");
-        // And one without now and then.
+        // Now and then, a step has no draft.
         assert!((2..=4).contains(&last.iter().filter(|count| **count == 0).count()), "{last:?}");
     }
 
