@@ -80,13 +80,13 @@ const ENDPOINTS: [&Endpoint; 5] = [
 /// Defaults for fields that a request leaves out.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
-    /// Fields.
+    /// Default values by field name.
     pub fields: Map<String, Value>,
     /// Texts to stop at.
     pub stop: Vec<String>,
     /// Max number of tokens.
     pub limit: Option<usize>,
-    /// Max number of tokens for a prompt that is continued without a chat.
+    /// Max number of tokens for a prompt that is completed without a chat template.
     pub text_limit: Option<usize>,
     /// Whether a prompt is a user's chat message.
     pub chats: bool,
@@ -120,8 +120,8 @@ impl<R: BufRead> Lines<R> {
         Lines { path, input, number: 0 }
     }
 
-    /// Returns the next line. Of a line that is too long, memory holds only the max bytes of a
-    /// line.
+    /// Returns the next line. If a line is too long, at most the max bytes of a line are kept in
+    /// memory.
     fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             let (mut bytes, mut crc, max) = (Vec::new(), crc32fast::Hasher::new(), max_line_bytes());
@@ -286,7 +286,7 @@ struct AnswerHead {
     request: String,
 }
 
-/// File of answers, which grows.
+/// File of answers, to which lines are appended.
 #[derive(Debug)]
 pub struct Answers {
     path: PathBuf,
@@ -296,8 +296,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Opens the answers at a place, or creates them. Cuts off an incomplete last line; `anew`
-    /// removes all answers.
+    /// Opens or creates the file of answers. Removes an incomplete last line; with `anew`, removes
+    /// all answers.
     ///
     /// # Errors
     /// When another batch writes to the file, the file is of another kind, or the system fails.
@@ -325,8 +325,7 @@ impl Answers {
             number += 1;
             let malformed = |problem: String| BatchError::Malformed { path: path.clone(), line: number, problem };
             if !line.ends_with(b"\n") {
-                // Cut off an answer that was interrupted; leave text alone that no batch has
-                // written.
+                // Remove an answer that was interrupted, but refuse text that no batch has written.
                 let common = line.len().min(BEGIN.len());
                 if line[..common] != BEGIN[..common] {
                     return Err(malformed("it does not begin with the number of a line".to_owned()).into());
@@ -378,7 +377,8 @@ pub struct Progress {
 }
 
 /// Answers all requests of an input that have no answer yet, several at a time, until the end or
-/// `stop`. Calls `tell` after each answer. Ends the host, and returns its expert use.
+/// `stop`. Calls `tell` with the progress after each answer. Ends the model's thread, and returns
+/// its expert use.
 ///
 /// # Errors
 /// When the input cannot be read, the output cannot be written, or the output has answers to other
@@ -393,14 +393,14 @@ pub fn run<R: BufRead>(
 ) -> Result<(Progress, Option<ExpertUse>), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(Error::io(std::path::Path::new("a thread"), "start"))?;
-    // As many requests again wait, so that the engine always has work.
+    // Twice as many as run at once, so that waiting requests keep the engine busy.
     let at_once = 2 * host.parallel();
     let host = Arc::new(host);
     let local = Local::new(Arc::new(Registry::one(Arc::clone(&host))));
     let result = runtime.block_on(async {
         let (mut progress, mut running, mut ended) = (Progress::default(), JoinSet::new(), false);
         let mut stop = std::pin::pin!(async {
-            // If the sender is dropped, the batch can no longer be stopped: continue.
+            // If the sender is dropped, the batch can no longer be stopped, so it continues.
             if stop.await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -442,8 +442,8 @@ pub fn run<R: BufRead>(
             let Some(done) = done else { break };
             let answer = done.map_err(|error| BatchError::Ended { problem: error.to_string() })?;
             if answer.response["status_code"] == 503 {
-                // The queue has room for all of them, so this status means that the engine has
-                // ended.
+                // The queue has room for all running requests, so this status means that the engine
+                // has ended.
                 let problem = answer.response["body"]["error"]["message"].to_string();
                 return Err(BatchError::Ended { problem }.into());
             }

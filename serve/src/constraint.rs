@@ -18,13 +18,13 @@ use ixc_text::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// White space between the parts of an answer.
+/// Rule for optional white space between the parts of an answer.
 const SPACE: &str = "(/[ \\n]{1,4}/)?";
 
-/// The number of a call.
+/// Regular expression of the number of a call.
 const NUMBER: &str = "/[0-9]{1,4}/";
 
-/// Grammar of a whole answer, and its given beginning.
+/// Grammar of a whole answer, and the beginning of the answer in the prompt.
 pub struct AnswerGrammar {
     /// Grammar.
     pub source: Source,
@@ -35,7 +35,7 @@ pub struct AnswerGrammar {
 /// Returns the grammar of a whole answer; `prompt` is the prompt, if it is known.
 ///
 /// # Errors
-/// In words, if the chat format does not support such answers.
+/// A text, if the chat format does not support such answers.
 pub fn answer_grammar(
     constraint: &Constraint,
     format: &Format,
@@ -44,7 +44,7 @@ pub fn answer_grammar(
 ) -> Result<AnswerGrammar, String> {
     let format_name = format.name;
     if format.has_headers() && !matches!(constraint, Constraint::Text(_)) {
-        return Err(format!("an answer of a given form is not supported in the chat format {format_name}"));
+        return Err(format!("a constrained answer is not supported in the chat format {format_name}"));
     }
     let mut lark = String::new();
     let mut rule = |name: &str, body: &str| {
@@ -77,7 +77,7 @@ pub fn answer_grammar(
         }
     };
     match constraint {
-        // This constrains the text after the begun part only.
+        // Such a constraint applies only to the text after the given beginning.
         Constraint::Text(source) => return Ok(AnswerGrammar { source: source.clone(), prefix: String::new() }),
         Constraint::Json(_) | Constraint::Regex(_) => {
             rule("answer", &content(constraint, &mut schemas));
@@ -87,9 +87,8 @@ pub fn answer_grammar(
             let mut frames = Vec::new();
             for (i, (name, schema)) in tools.iter().enumerate() {
                 let frame = format.call_frame(name);
-                let frame = frame.ok_or_else(|| {
-                    format!("calls that must be made are not supported in the chat format {format_name}")
-                })?;
+                let frame = frame
+                    .ok_or_else(|| format!("required calls are not supported in the chat format {format_name}"))?;
                 let Frame { before, after, .. } = &frame;
                 let before = before.iter().map(|part| match part {
                     Word::Text(text) => word(tokenizer, text),
@@ -131,7 +130,7 @@ fn content(constraint: &Constraint, schemas: &mut Vec<Value>) -> String {
             format!("schema{}", schemas.len() - 1)
         }
         Constraint::Regex(regex) => regex_literal(regex),
-        // These two have a rule of their own.
+        // These two constraints are handled elsewhere.
         Constraint::Text(_) | Constraint::Calls { .. } => "/(?s:.*)/".to_owned(),
     }
 }

@@ -25,7 +25,7 @@ pub enum Error {
     /// The service manager's socket cannot be used, or its messages cannot be sent.
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
-    /// One folder is given for both shared prompt prefixes and saved sequences.
+    /// The prompt cache and saved sequences have the same folder.
     #[error("{}: one folder cannot hold both the prompt cache and saved sequences; give another folder for one of them", path.display())]
     SameFolder {
         /// The folder.

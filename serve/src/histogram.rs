@@ -1,16 +1,17 @@
 //! Histograms: the number of values up to each of some bounds.
 
-/// Bounds of times, in seconds.
+/// Upper bounds of durations, in seconds.
 pub const SECONDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0];
-/// Bounds of rows of a step.
+/// Upper bounds of the number of rows in a step.
 pub const ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
 
 /// A histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// Values above the bound before and up to each bound; last, the values above all bounds.
+    /// Number of values in each bucket: above the previous bound and up to this bound. The last
+    /// bucket has values above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }

@@ -41,7 +41,7 @@
 //!
 //! Invariant: if there are keys, every path except `/health` and the page at `/` needs one.
 //! Invariant: a field that would change an answer and is not supported is refused by name.
-//! Invariant: the body of a request, its fields, its time to arrive and its place in the queue are
+//! Invariant: the body of a request, its fields, its arrival time and the length of the queue are
 //! bounded.
 
 mod admission;
@@ -99,8 +99,8 @@ pub use origins::AllowedOrigin;
 pub use request_log::{LogFormat, RequestLog};
 pub use sampling::check_defaults;
 
-/// Serves models on a listener until `end` comes; then takes no more, lets answers that are being
-/// made end, as long as [`Options::drain`] lets them, and returns.
+/// Serves models on a listener until `end` completes. Then accepts no more requests, waits for
+/// answers in progress for at most [`Options::drain`], and returns.
 pub async fn serve(
     listener: TcpListener,
     models: Arc<Registry>,
@@ -111,7 +111,7 @@ pub async fn serve(
     tokio::spawn(async move {
         end.await;
         let _ = send.send(true);
-        // The receivers see the end only as long as there is a sender.
+        // Keeps the sender alive, because receivers notice the end only while the sender exists.
         std::future::pending::<()>().await;
     });
     let router = router(models, options.clone(), ending.clone());
@@ -146,7 +146,7 @@ fn router(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>
         .route("/metrics", get(metrics::metrics))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)
-        // Bodies are read in `check_origin`, which bounds them.
+        // Axum's limit is off, because `check_origin` reads and limits bodies.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(app.clone(), admission::check_origin))
         .layer(from_fn_with_state(app.clone(), admission::track_request))

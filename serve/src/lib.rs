@@ -8,7 +8,7 @@
 //! | [`serving`] | loaded model behind a server, and several models in one memory budget |
 //! | [`service`] | server that runs until it is stopped |
 //! | [`batch`] | concurrent requests from a file |
-//! | `constraint` | grammar of a whole answer when a request constrains a part of it |
+//! | `constraint` | grammar of a whole answer if a request constrains a part of it |
 //! | [`supervisor`] | the service manager: inherited sockets, messages about readiness |
 //! | [`error`] | errors of this crate |
 //!

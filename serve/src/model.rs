@@ -1,5 +1,5 @@
-//! Requests to a model besides those for text, refusals, and the model's status. Requests for text
-//! and their events are those of [`ixc_generate::generator`].
+//! Requests to a model for other results than text, refusals, and the model's status. Requests for
+//! text and their events are those of [`ixc_generate::generator`].
 
 use ixc_failure::Remedy;
 use ixc_generate::generator::SlotStatus;
@@ -12,7 +12,7 @@ use crate::histogram::{self, Histogram};
 /// A request for embeddings of texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingRequest {
-    /// The texts.
+    /// Texts or tokens to embed.
     pub inputs: Vec<EmbeddingInput>,
     /// Numbers of a vector to return, from 1 to [`ModelFacts::dimensions`]; `None` returns all.
     pub dimensions: Option<usize>,
@@ -39,7 +39,7 @@ pub struct Embeddings {
 /// An action on experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertsAction {
-    /// Report how often each expert was chosen, by layer.
+    /// Return how often each expert was chosen, by layer.
     Look,
     /// Evict experts that were read and are not in use.
     Evict {
@@ -90,7 +90,7 @@ pub struct ModelFacts {
     pub build: String,
 }
 
-/// Required form of an answer.
+/// Required output format of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
     /// Grammar of the whole answer.
@@ -105,7 +105,8 @@ pub enum Constraint {
         tools: Vec<(String, Value)>,
         /// Whether several calls are allowed.
         several: bool,
-        /// Form of content that may replace calls: [`Constraint::Json`] or [`Constraint::Regex`].
+        /// Output format of content that may replace calls: [`Constraint::Json`] or
+        /// [`Constraint::Regex`].
         otherwise: Option<Box<Constraint>>,
     },
 }
@@ -123,13 +124,13 @@ pub enum Refusal {
     /// The request is invalid.
     #[error("{message}")]
     Invalid {
-        /// Reason, for people.
+        /// Text that describes the reason.
         message: String,
     },
     /// The server's options do not allow the request.
     #[error("{message}")]
     Unsupported {
-        /// The message for people.
+        /// Text that describes the reason.
         message: String,
         /// The change of the server that would allow it.
         remedy: Option<Remedy>,
@@ -137,7 +138,7 @@ pub enum Refusal {
     /// The model generates only embeddings, or only text.
     #[error("{message}")]
     OtherKind {
-        /// The message for people.
+        /// Text that describes the reason.
         message: String,
         /// The change of the server that would allow it.
         remedy: Option<Remedy>,
@@ -149,7 +150,7 @@ pub enum Refusal {
         tokens: usize,
         /// Positions of a sequence.
         context: usize,
-        /// Message for people.
+        /// Text that describes the reason.
         message: String,
     },
     /// The queue is full.
@@ -161,7 +162,7 @@ pub enum Refusal {
     /// Other requests use a resource that this one needs.
     #[error("{message}")]
     Later {
-        /// The resource, for people.
+        /// Text that names the resource.
         message: String,
     },
     /// No model has this name.
@@ -169,7 +170,7 @@ pub enum Refusal {
     NoModel {
         /// Requested name.
         name: String,
-        /// Existing models, for people.
+        /// Names of existing models, as text.
         known: String,
     },
     /// There is no memory for the model while other models are used.
@@ -177,7 +178,7 @@ pub enum Refusal {
     NoRoom {
         /// Requested name.
         name: String,
-        /// Models that take the memory, for people.
+        /// Names of the models that take the memory, as text.
         others: String,
     },
     /// The model cannot be loaded.
@@ -185,19 +186,19 @@ pub enum Refusal {
     NotLoaded {
         /// Requested name.
         name: String,
-        /// Reason, for people.
+        /// Text that describes the reason.
         message: String,
     },
     /// There is no space left on the drive.
     #[error("{message}")]
     NoSpace {
-        /// A message for people.
+        /// Text that describes the reason.
         message: String,
     },
     /// The request started, and failed.
     #[error("{message}")]
     Failed {
-        /// Reason, for people.
+        /// Text that describes the reason.
         message: String,
     },
     /// The client has closed the connection.
@@ -264,8 +265,8 @@ pub struct Status {
     pub reused_tokens: u64,
     /// Generated tokens.
     pub generated_tokens: u64,
-    /// Guessed tokens that were computed. The next two fields count the accepted guesses, and how
-    /// often tokens were guessed for a request.
+    /// Draft tokens that were computed. The next two fields count the accepted draft tokens, and
+    /// how often tokens were drafted for a request.
     pub drafted_tokens: u64,
     /// See [`Status::drafted_tokens`].
     pub accepted_tokens: u64,
@@ -285,7 +286,7 @@ pub struct Status {
     pub truncated: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Requests whose client left.
+    /// Requests whose client disconnected.
     pub cancelled: u64,
     /// Status of each sequence.
     pub slots: Vec<SlotStatus>,
@@ -340,9 +341,9 @@ impl Default for Distributions {
 pub struct ExpertCounts {
     /// Needed experts that were in memory.
     pub hits: u64,
-    /// Hits that had been prefetched.
+    /// Hits whose expert was prefetched.
     pub foreseen: u64,
-    /// Needed experts that were being read.
+    /// Needed experts whose read was in progress.
     pub on_the_way: u64,
     /// Needed experts that had to be read.
     pub misses: u64,

@@ -11,7 +11,7 @@ use crate::http;
 use crate::serving::Registry;
 use crate::supervisor::Notifier;
 
-/// Time that threads with abandoned work have to end.
+/// Time limit for threads with abandoned work to end.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Listens on the first of these addresses that the system accepts.

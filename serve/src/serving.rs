@@ -57,7 +57,7 @@ pub use registry::{ModelEntry, ModelQuery, Registry, Source};
 /// Error for a request for text to an embedding model.
 const NO_TEXT_MESSAGE: &str = "this model gives embeddings and no text";
 
-/// Time without a sign of life after which the thread counts as stuck. A prefill step on a slow
+/// Time without a status update after which the thread counts as stuck. A prefill step on a slow
 /// machine takes seconds.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
@@ -99,7 +99,7 @@ pub struct Host {
     options: Options,
     /// The tokens in the form that grammars need; created for the first grammar.
     vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
-    /// Default breakers of repetitions.
+    /// Default DRY sequence breakers.
     breakers: OnceLock<Arc<sample::Breakers>>,
     submissions: Sender<Message>,
     shared: Arc<Shared>,
@@ -107,11 +107,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts the thread, with speculation if it is given.
+    /// Starts the model's thread. `speculation` turns speculative decoding on.
     ///
     /// # Errors
     /// When the template is malformed, or the system refuses memory or a thread;
-    /// [`GenerationError::NoSpeculation`] where tokens cannot be guessed.
+    /// [`GenerationError::NoSpeculation`] if the model does not support speculation.
     pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
         let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
@@ -134,7 +134,8 @@ impl Host {
             template: template.as_ref().map(|template| template.source().to_owned()),
             build: format!("ixc {}", build::version()),
         };
-        // Files of one would count as files of the other, and be removed to make room.
+        // If both folders were one, prompt cache files and saved sequences would be mixed, and
+        // files of one kind removed to make room for the other.
         let canonical = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let cache_folder = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
         let is_cache_folder = |path: &&PathBuf| cache_folder.is_some_and(|folder| canonical(folder) == canonical(path));
@@ -160,7 +161,7 @@ impl Host {
         })
     }
 
-    /// Creates a host whose messages go to a thread with this work.
+    /// Creates a host whose messages go to a thread that runs `work`.
     ///
     /// # Errors
     /// When the system refuses a thread.
@@ -205,7 +206,7 @@ impl Host {
         if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
     }
 
-    /// Makes the prompt of a conversation. The prompt describes tools in words if the template
+    /// Makes the prompt of a conversation. The prompt describes tools as text if the template
     /// ignores them, or if its format of calls cannot be enforced.
     fn whole_prompt(
         &self,
@@ -310,8 +311,8 @@ impl Host {
         prompt.map(|prompt| prompt.with_ids_after(&conversation.messages))
     }
 
-    /// Compiles the form of an answer, with the prompt for conversations. May take seconds. Ends
-    /// soon after `is_wanted` returns false.
+    /// Compiles the grammar of an answer under a constraint. Conversations also need their prompt.
+    /// May take seconds. Ends soon after `is_wanted` returns false.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if there is no tokenizer, the grammar is invalid, or the model's format
@@ -334,17 +335,17 @@ impl Host {
         let format = prompt.and_then(|prompt| prompt.parser.as_ref());
         let format = format.map_or_else(|| self.format(Some(constraint)), Parser::format);
         let answer = crate::constraint::answer_grammar(constraint, format, prompt, tokenizer).map_err(invalid)?;
-        // The beginning is a part of the text that the grammar describes.
+        // The grammar also describes the answer's prefix, which is in the prompt already.
         let prefix = tokenizer.encode(&answer.prefix, false).map_err(invalid)?;
         Ok(vocabulary.matcher_after(&answer.source, &prefix, is_wanted)?)
     }
 
-    /// Returns the tokens at which a repetition ends. They contain one of these texts, or begin it;
-    /// the latter come with the tokens that may complete the text. Without texts, llama.cpp's are
-    /// used. May take tenths of a second.
+    /// Returns the DRY sequence breakers for these texts: tokens that contain a text, and tokens
+    /// that begin one, with the tokens that may complete it. Without texts, llama.cpp's default
+    /// breakers are used. May take tenths of a second.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] if there is no tokenizer, or there are too many.
+    /// [`Refusal::Invalid`] if there is no tokenizer, or the texts have too many tokens.
     pub fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
         let tokenizer = self.tokenizer()?;
         match texts {
@@ -478,7 +479,7 @@ impl Host {
     /// Ends the thread after the current requests, and waits until the prompt cache is written.
     /// Returns the expert use on the first call.
     pub fn end(&self) -> Option<ExpertUse> {
-        // Other senders may still exist, but they send nothing any more.
+        // Clones of the sender may still exist, but no further message is sent.
         let _ = self.submissions.send(Message::End);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let ended = thread?.join();

@@ -6,7 +6,8 @@
 //! NOTIFY_SOCKET=/run/systemd/notify  datagrams "READY=1", "STOPPING=1" go there
 //! ```
 //!
-//! Invariant: a variable for another process has no effect. Child processes inherit the variables.
+//! Invariant: variables whose `LISTEN_PID` is another process have no effect, since child processes
+//! inherit them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -31,7 +32,7 @@ pub enum SupervisorError {
         name: &'static str,
         /// The malformed value.
         value: String,
-        /// The form of a value.
+        /// Expected form of the value.
         expected: &'static str,
     },
     /// The service manager passes several sockets.
@@ -86,7 +87,8 @@ pub fn inherited_listener() -> Result<Option<TcpListener>, SupervisorError> {
     }
     let not_listening = |error| SupervisorError::NotListening { source: Some(error) };
     // SAFETY: the service manager opened the descriptor for this process, as LISTEN_PID says. No
-    // other code of this process knows or closes it. An absent one is refused by `try_clone`.
+    // other code of this process knows or closes it. If the descriptor is not open,
+    // `try_clone_to_owned` returns an error.
     let passed = unsafe { BorrowedFd::borrow_raw(FIRST) };
     // Child processes do not inherit the copy. The original is closed only if it exists.
     let socket = passed.try_clone_to_owned().map_err(not_listening)?;
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(passed("7", "1"), Ok(true));
         assert_eq!(passed("7", "0"), Ok(false));
         assert_eq!(passed("8", "1"), Ok(false));
-        // Variables for another process are not read further.
+        // If `LISTEN_PID` is another process, `LISTEN_FDS` is not parsed.
         assert_eq!(passed("8", "two"), Ok(false));
         assert!(!is_passed(None, Some("1".as_ref()), 7).unwrap());
         assert!(!is_passed(Some("7".as_ref()), None, 7).unwrap());
@@ -243,7 +245,7 @@ mod tests {
         let address = own.local_addr().unwrap();
         let passed = listener_of(own.into()).unwrap();
         assert_eq!(passed.local_addr().unwrap(), address);
-        // The socket does not wait for a client.
+        // The socket is non-blocking.
         assert_eq!(passed.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 
         let folder = tempfile::tempdir().unwrap();

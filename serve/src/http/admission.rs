@@ -1,8 +1,8 @@
-//! The checks around every request: clients, bodies, the form of errors, and the line of the
-//! request log.
+//! Middleware of every request: checks of host, origin, key and body, the form of errors, and the
+//! line of the request log.
 //!
 //! ```text
-//! track_request: log line, place in use ─▶ check_origin: Host, Origin, preflights, form of errors
+//! track_request: log line, connection state ─▶ check_origin: Host, Origin, preflights, error body
 //!               ─▶ check_key: key, type, body ─▶ handler
 //! ```
 //!
@@ -28,7 +28,7 @@ use crate::http::error::HttpError;
 use crate::http::request_log::Line;
 use crate::http::{client, host_names, origins};
 
-/// Paths that need no key and have no body.
+/// Paths that need no key; their requests have no body.
 const OPEN_PATHS: [&str; 3] = ["/", "/health", "/v1/health"];
 
 /// Connection of a request; requests made in this process have none.
@@ -39,9 +39,10 @@ pub(crate) struct Connection {
     pub(crate) state: Arc<ConnectionState>,
 }
 
-/// Body of an answer. Until its end it keeps its log line open and its connection's place in use.
+/// Body of an answer. Until it ends, its log line stays open and its connection counts as busy.
 struct TrackedBody {
-    // Fields are dropped in this order: the line prints tokens that the dropped body counted.
+    // The body must be dropped before the log line, because the line prints tokens that the body
+    // counts when it is dropped.
     body: Body,
     line: Option<Line>,
     _request_guard: Option<RequestGuard>,
@@ -91,7 +92,8 @@ pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request,
         Some(line) => line.scope(next.run(request)).await,
         None => next.run(request).await,
     };
-    // Refusals and pages are answers, too, which may come before the body has.
+    // Responses without a handler, such as refusals and pages, also count as answers, even if the
+    // request's body has not arrived.
     state.iter().for_each(|state| state.enter(Phase::Answering));
     if let Some(line) = &mut line {
         line.begin(response.status(), response.extensions().get().map(HttpError::message));
@@ -129,7 +131,7 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
     }
     let (parts, body) = request.into_parts();
     if is_open {
-        // Requests that need no key have no body, and none is read.
+        // Requests to open paths have no body, so no body is read.
         return next.run(Request::from_parts(parts, Body::empty())).await;
     }
     let only_reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method);

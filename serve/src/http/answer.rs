@@ -37,10 +37,10 @@ pub(crate) struct AnswerTimes {
     pub(crate) generation: Duration,
 }
 
-/// Options of the answers to a conversation.
+/// Options for the answers to a conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerOptions {
-    /// Request without tokens and grammar.
+    /// Request whose tokens and grammar are still missing.
     pub(crate) request: Request,
     /// Whether the stop text is returned with the answer.
     pub(crate) includes_stop: bool,
@@ -53,8 +53,8 @@ pub(crate) struct AnswerOptions {
 }
 
 impl AnswerOptions {
-    /// Creates the options of one answer of any form. An interface states only the options that its
-    /// requests have, so that a new one changes no other interface.
+    /// Creates the options of one answer of any form. Each interface then sets only the options
+    /// that its requests have.
     pub(crate) fn new(request: Request) -> AnswerOptions {
         AnswerOptions { request, includes_stop: false, single_call: false, constraint: None, count: 1 }
     }
@@ -107,7 +107,8 @@ impl Answer {
         let AnswerOptions { mut request, includes_stop, single_call, constraint, count } = options;
         check_answer_count(&app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
-        // Markers are special tokens in some vocabularies.
+        // The parser's markers are special tokens in some vocabularies, so their text must be
+        // shown.
         request.show_special |= prompt.parser.is_some();
         (request.tokens, request.grammar) = (prompt.tokens, grammar);
         let mut answers = Answer::several(app, &[request], prompt.parser.as_ref(), count)?;
@@ -117,8 +118,8 @@ impl Answer {
         Ok(answers.including_stop(includes_stop))
     }
 
-    /// Begins `count` answers, at least one, to each request; those of one request follow each
-    /// other.
+    /// Begins `count` answers, at least one, to each request. The answers to one request are
+    /// consecutive.
     pub(crate) fn several(
         app: &RequestState,
         requests: &[Request],
@@ -182,7 +183,7 @@ impl Answer {
         }
     }
 
-    /// Records the end, and returns the withheld text.
+    /// Records the end, and returns the text that was withheld.
     fn finish(&mut self, end: End) -> Vec<Delta> {
         self.end_time = Some(Instant::now());
         self.events.close();
@@ -195,8 +196,8 @@ impl Answer {
         deltas
     }
 
-    /// Removes a call beyond the limit, and what follows it. Such a call ends the answer and stops
-    /// the engine.
+    /// Removes a call beyond the limit, and everything after it. Such a call ends the answer and
+    /// stops its generation.
     fn limit_calls(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
         let mut allowed = Vec::with_capacity(deltas.len());
         for delta in deltas {
@@ -215,8 +216,8 @@ impl Answer {
     }
 }
 
-/// Refuses more answers than the server has places. Call it before anything is copied for each of
-/// them.
+/// Refuses more answers than the server can compute and queue. Call it before anything is copied
+/// for each of them.
 ///
 /// # Errors
 /// Names the field that has too many.
@@ -265,7 +266,8 @@ impl Answers {
         if open.is_empty() {
             return None;
         }
-        // The other answers lose nothing: each waits at a single point, before it takes an event.
+        // Dropping the other futures is safe: each waits at a single point, before it takes an
+        // event.
         let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
         let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
         let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));

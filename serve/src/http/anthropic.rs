@@ -10,8 +10,8 @@
 //! event: message_stop         data: {}
 //! ```
 //!
-//! A conversation takes the form of OpenAI's interface: tool results are messages of their own, and
-//! thoughts are reasoning.
+//! Conversations are converted to the form of OpenAI's interface: tool results become separate
+//! messages, and thinking blocks become reasoning.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Re
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
-/// Purpose of a conversation.
+/// Purpose for which a conversation is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Goal {
     Answer,
@@ -132,14 +132,14 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
 /// Variables of a template.
 type Variables = Vec<(String, JsonText)>;
 
-/// Returns whether the model has to think, if the request says it, and the template's variables.
+/// Returns whether the request turns thinking on or off, if it does, and the variables of the
+/// template.
 fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
     let object = |name: &'static str| match fields.get(name) {
         Some(value) if !value.is_object() => Err(HttpError::invalid(Some(name), format!("{name} must be an object"))),
         value => Ok(value),
     };
-    // Templates turn thinking on and off, but do not limit it. Only `max_tokens` does, not
-    // `budget_tokens`.
+    // Templates turn thinking on and off, but cannot limit it, so `budget_tokens` has no effect.
     let enables_thinking = match object("thinking")?.map(|thinking| &thinking["type"]) {
         Some(kind) if kind == "disabled" || kind == "enabled" => Some(kind == "enabled"),
         _ => None,
@@ -193,7 +193,7 @@ fn user_messages(
             _ => return Err(format!(".content[{i}] is neither text nor tool_result; others are not supported")),
         }
     }
-    // Tool results alone are not a message of the user.
+    // A message with only tool results adds no user message.
     if !text.is_empty() || !blocks.iter().any(|block| block["type"] == "tool_result") {
         messages.push(Message::new("user", text));
     }
@@ -208,13 +208,13 @@ fn assistant_message(blocks: &[Value], tool_names: &mut HashMap<String, String>)
         match block["type"].as_str() {
             Some("text") => message.content.push_str(member("text")?),
             Some("thinking") => reasoning.push_str(member("thinking")?),
-            // Only Anthropic can read its text.
+            // The text of this block is encrypted, so it is ignored.
             Some("redacted_thinking") => {}
             Some("tool_use") => {
                 let (id, name) = (member("id")?.to_owned(), member("name")?.to_owned());
                 let arguments = match &block["input"] {
                     Value::Object(_) => block["input"].to_string(),
-                    // Clients expect this for a call without arguments.
+                    // A call without arguments gets an empty object, as clients expect.
                     Value::Null => "{}".to_owned(),
                     Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
                     _ => return Err(format!(".content[{i}].input must be an object")),
@@ -278,7 +278,7 @@ async fn whole_response(id: &str, model: &str, mut answers: Answers) -> Result<V
         content.push(json!({"type": "text", "text": answer.content}));
     }
     for call in &answer.calls {
-        // A call that was cut gets the arguments that are complete.
+        // A truncated call keeps only its complete arguments.
         let whole = whole_arguments(&call.arguments);
         let input = serde_json::from_str(whole.as_deref().unwrap_or(&call.arguments));
         let input = input.ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
@@ -290,7 +290,7 @@ async fn whole_response(id: &str, model: &str, mut answers: Answers) -> Result<V
     Ok(object)
 }
 
-/// Returns an event with its name inside and in front.
+/// Returns an event whose object also contains the event's name, as `type`.
 fn event(name: &'static str, mut object: Value) -> (&'static str, Value) {
     object["type"] = name.into();
     (name, object)
@@ -304,7 +304,7 @@ enum Block {
     Call,
 }
 
-/// A streamed answer: blocks, one after the other.
+/// State of a streamed answer, which is a sequence of blocks.
 struct Blocks {
     /// The open block.
     open: Option<Block>,

@@ -24,7 +24,7 @@ use crate::http::request_log::{self, RequestLog};
 use crate::model::{Constraint, Refusal};
 use crate::serving::{Host, ModelQuery, Registry};
 
-/// Max conversations that become prompts at once: each takes a process and its memory.
+/// Max conversations that are rendered at once: each takes a helper process and its memory.
 const PROMPTS_AT_ONCE: usize = 4;
 
 /// Max grammars that are compiled at once, and max searches for sequence breakers. Each takes up to
@@ -57,7 +57,7 @@ pub struct Options {
     pub body: Duration,
     /// Max bytes of a body.
     pub body_bytes: usize,
-    /// Max bytes of all bodies above 64 KiB together. A body counts until its answer begins.
+    /// Max total bytes of all bodies above 64 KiB. A body counts until its answer begins.
     pub bodies_bytes: usize,
     /// Time limit for a client to read more of an answer.
     pub write_stall: Duration,
@@ -94,12 +94,13 @@ pub(crate) struct App {
     ending: watch::Receiver<bool>,
     /// Bounds of bodies.
     pub(crate) bodies: Bodies,
-    /// Free places for prompts and for grammars to compile.
+    /// Permits for rendering prompts; the next field has those for compiling grammars.
     prompts: Arc<Semaphore>,
     compiled: Arc<Semaphore>,
-    /// Lock that makes models load one after the other.
+    /// Lock that ensures that only one model is loaded at a time.
     loading: Arc<Mutex<()>>,
-    /// Number of answers so far, and a number that distinguishes the answers of different servers.
+    /// Number of answers so far; the next field is a random number that distinguishes the answers
+    /// of different servers.
     count: AtomicU64,
     start_nanos: u64,
 }
@@ -156,7 +157,8 @@ impl App {
             None => {
                 let (permit, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
                 let loaded = tokio::task::spawn_blocking(move || {
-                    // Loading goes on even if the client has left.
+                    // The permit moves into the task, because loading continues even if the client
+                    // has left.
                     let _permit = permit;
                     models.load(ModelQuery { name: name.as_deref(), embeddings })
                 });
@@ -220,8 +222,8 @@ impl RequestState {
         Ok(self.with_permit(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }
 
-    /// Runs long work while few others run. The permit is held to the end of the work, even if the
-    /// client leaves.
+    /// Runs long work under a limit of concurrent work. The permit is held until the work ends,
+    /// even if the client leaves.
     async fn with_permit<T: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
@@ -304,7 +306,8 @@ mod tests {
         Arc::new(App::new(models, Options::default(), watch::channel(false).1)).select_named_model(None).await.unwrap()
     }
 
-    /// Checks the limits of prompts and grammars. Work whose client left continues, and counts.
+    /// Checks the limits of prompts and grammars. Work continues and counts even if its client has
+    /// left.
     #[tokio::test]
     async fn concurrent_long_work_is_limited() {
         let app = Arc::new(request_state().await);

@@ -1,7 +1,7 @@
 //! Bodies of requests, read within a time limit and within a memory budget of all bodies.
 //!
-//! Invariant: received bytes count against the budget, not announced ones. So a slow body does not
-//! delay others.
+//! Invariant: only received bytes count against the budget, not the announced length. So a slow
+//! body does not delay others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http::error::HttpError;
 
-/// Bodies up to this many bytes never wait: one for each connection fits into memory.
+/// Bodies up to this many bytes need no budget, because one such body for each connection fits into
+/// memory.
 pub(crate) const SMALL_BODY: usize = 64 << 10;
 
 /// The bounds of bodies.
@@ -28,7 +29,7 @@ pub(crate) struct Bodies {
     left: Arc<Semaphore>,
 }
 
-/// A received body with its part of the budget, which is free again when this is dropped.
+/// A received body with its share of the budget, which is released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     bytes: Bytes,
@@ -36,7 +37,7 @@ pub(crate) struct ReadBody {
 }
 
 impl ReadBody {
-    /// Splits the body from its part of the budget.
+    /// Separates the body from its share of the budget.
     pub(crate) fn into_parts(self) -> (Bytes, Option<OwnedSemaphorePermit>) {
         (self.bytes, self.room)
     }

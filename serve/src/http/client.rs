@@ -2,9 +2,9 @@
 //! body takes.
 //!
 //! A connection drops the future of a request when its client leaves, but threads that work for the
-//! request do not notice. So the request runs inside [`serve`], and work on other threads carries
-//! [`Client::current`]. That work checks it now and then, and keeps the body's budget until it
-//! ends.
+//! request do not notice. So the request runs inside [`serve`], and work on other threads gets
+//! [`Client::current`]. The work periodically checks whether the client is connected, and keeps the
+//! body's budget until the work ends.
 //!
 //! Invariant: the bytes of a body count against
 //! [`Options::bodies_bytes`](crate::http::Options::bodies_bytes) until no thread works on it.
@@ -38,12 +38,12 @@ impl Client {
         CLIENT.try_with(Clone::clone).unwrap_or_default()
     }
 
-    /// Whether the client still waits.
+    /// Returns whether the client is still connected.
     pub(crate) fn is_there(&self) -> bool {
         !self.gone.load(Ordering::Relaxed)
     }
 
-    /// Ends work for a client that has gone.
+    /// Ends work for a client that has disconnected.
     ///
     /// # Errors
     /// [`Refusal::Gone`].
@@ -52,7 +52,7 @@ impl Client {
     }
 }
 
-/// Guard that marks the client as gone when it is dropped.
+/// Guard that marks the client as disconnected when it is dropped.
 struct Presence(Arc<AtomicBool>);
 
 impl Drop for Presence {
@@ -62,7 +62,7 @@ impl Drop for Presence {
 }
 
 /// Serves a request whose body takes this budget. Returns `None` after a panic. The panic is
-/// logged, and the connection goes on.
+/// logged, and the connection stays open.
 pub(crate) async fn serve<T>(room: impl Send + Sync + 'static, request: impl Future<Output = T>) -> Option<T> {
     let client = Client { gone: Arc::default(), _room: Some(Arc::new(room)) };
     let _presence = Presence(Arc::clone(&client.gone));

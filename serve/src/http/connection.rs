@@ -1,5 +1,5 @@
-//! Connections: an own accept loop, because the heads of requests have a time limit and clients
-//! must read their answers.
+//! Connections. The accept loop is implemented here, because request heads have a time limit, and
+//! so do clients that do not read their answers.
 //!
 //! Invariant: a connection whose client neither sends nor reads is closed, and there are never more
 //! than [`Options::connections`]. Invariant: work for a client ends soon after the client has left,
@@ -34,10 +34,10 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval of checks whether the client has closed the connection, and the time that an answer may
 /// go on after that.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// The reason why a connection has no place.
+/// Message for a client that has too many connections.
 const CLIENT_LIMIT_MESSAGE: &str = "all connections that one client may have are in use; try again later";
 
-/// Serves connections until `ending` is set. Then lets open connections end, for at most
+/// Serves connections until `ending` is set. Then waits for open connections to end, for at most
 /// [`Options::drain`].
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
     let limit = Arc::new(ConnectionLimit::new(options.connections));
@@ -54,7 +54,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
                 continue;
             }
         };
-        // The server may also be stopped while all places are taken.
+        // Also watch for the end of the server while all connections are in use.
         let permit = tokio::select! {
             permit = limit.take(client.ip()) => permit,
             () = wait_for_end(&mut ending) => break,
@@ -124,7 +124,7 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
     }
 }
 
-/// Refuses a connection that has no place.
+/// Refuses a connection beyond the client's limit.
 fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
     let body = serde_json::json!({"error": {"message": CLIENT_LIMIT_MESSAGE, "type": "unavailable_error", "param": null, "code": null}});
     let body = body.to_string();
@@ -141,11 +141,11 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
 
 /// Waits until the server ends.
 async fn wait_for_end(ending: &mut watch::Receiver<bool>) {
-    // The borrowed value must not cross threads.
+    // The result is dropped at once, because its borrow must not cross threads.
     let _ = ending.wait_for(|ending| *ending).await;
 }
 
-/// A connection that one task serves and checks.
+/// A connection that is shared by its reader, its writer and the check for disconnects.
 #[derive(Clone)]
 struct SharedStream(Arc<Mutex<TcpStream>>);
 
@@ -171,13 +171,13 @@ impl SharedStream {
     }
 }
 
-/// A connection that fails where nothing can be written for a time, and tells its place when all is
-/// written.
+/// A stream whose writes fail if nothing can be written for some time. It notifies the connection
+/// state when all bytes are written.
 struct TimedStream {
     stream: SharedStream,
     limit: Duration,
     state: Arc<ConnectionState>,
-    /// Runs while a write waits.
+    /// Timer that runs while a write is blocked.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -214,7 +214,8 @@ impl AsyncWrite for TimedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes when it has written its buffer, and has dropped the body before that.
+        // hyper drops an answer's body before it writes and flushes its buffer, so a flush means
+        // that the answer is complete.
         let result = Pin::new(&mut *self.stream.lock()).poll_flush(context);
         if matches!(result, Poll::Ready(Ok(()))) {
             self.state.flushed();
@@ -235,8 +236,8 @@ mod tests {
     use axum::Extension;
     use axum::routing::get;
 
-    /// Checks that the server ends although an endless answer has the only place, after the time
-    /// for answers in progress.
+    /// Checks that the server ends after the time limit for answers in progress, even if an endless
+    /// answer uses the only connection.
     #[tokio::test]
     async fn server_stops_while_an_endless_answer_runs() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -258,15 +259,15 @@ mod tests {
         server.await.unwrap();
     }
 
-    /// Checks that another connection waits for the only place while a client reads an answer
-    /// slowly.
+    /// Checks that another connection waits while a slow client reads its answer on the only
+    /// allowed connection.
     #[tokio::test]
     async fn a_slow_reader_gets_its_whole_answer() {
         // More than the system's buffers hold.
         const BYTES: usize = 64 << 20;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // As in `track_request`, the request ends when hyper has taken the body.
+        // As in `track_request`, the request guard is dropped when hyper drops the body.
         let answer = |Extension(of): Extension<Connection>| async move {
             let _request_guard = RequestGuard::new(of.state);
             vec![b'x'; BYTES]
@@ -294,7 +295,7 @@ mod tests {
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
         }
-        // Then the connection is idle, and the waiting connection gets its place.
+        // The connection is now idle, so the waiting connection replaces it.
         other.await.unwrap();
         served.await.unwrap();
     }

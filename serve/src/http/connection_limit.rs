@@ -1,4 +1,4 @@
-//! Limits of connections: for all clients together, and for each client. If no place is free, a
+//! Limits of connections: in total and for each client. If all permits (*places*) are in use, a
 //! connection is closed for the new one.
 //!
 //! ```text
@@ -9,11 +9,12 @@
 //!                        └── all answer: wait; refuse a client whose own places all answer
 //! ```
 //!
-//! A connection answers until the system has the last byte of the answer: a client may read slowly.
-//! A request that has come while its connection was being closed takes the place back.
+//! A connection counts as answering until the system has accepted the last byte of the answer,
+//! because a client may read slowly. If a request arrives while its connection is being closed, the
+//! connection keeps its place.
 //!
-//! A client is an IPv4 address or an IPv6 network of 64 bits. A client has at most three quarters
-//! of all places, so that the others find some.
+//! A client is an IPv4 address or an IPv6 network of 64 bits. A client gets at most three quarters
+//! of all places, so that some remain for others.
 //!
 //! Invariant: there are never more connections than places.
 //! Invariant: a connection that answers keeps its place.
@@ -34,18 +35,18 @@ pub(crate) enum Phase {
     Receiving,
     /// Answering a request.
     Answering,
-    /// Sending the rest of an answer that is made.
+    /// Sending the rest of a complete answer.
     Sending,
 }
 
 impl Phase {
-    /// Whether a part of an answer would be lost with the connection.
+    /// Returns whether closing the connection would lose a part of an answer.
     fn answers(self) -> bool {
         matches!(self, Phase::Answering | Phase::Sending)
     }
 }
 
-/// Activity of a connection, and its beginning.
+/// Activity of a connection, with its start time.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
     phase: Phase,
@@ -70,8 +71,8 @@ impl ConnectionState {
         ConnectionState { client, activity: Mutex::new(activity), close: Notify::new(), freed }
     }
 
-    /// Notes what the connection does from now on. An answer keeps the place, also where another
-    /// connection was to have it: that looks for one again.
+    /// Records the new phase of the connection. If it begins to answer, it keeps its place, even if
+    /// the place was promised to another connection, which then searches again.
     pub(crate) fn enter(&self, phase: Phase) {
         let mut activity = self.lock();
         (activity.phase, activity.since) = (phase, Instant::now());
@@ -80,7 +81,7 @@ impl ConnectionState {
         }
     }
 
-    /// Notes that the system has all bytes that were written.
+    /// Records that the system has accepted all written bytes.
     pub(crate) fn flushed(&self) {
         let mut activity = self.lock();
         if activity.phase == Phase::Sending {
@@ -105,12 +106,13 @@ impl ConnectionState {
     }
 }
 
-/// A request on a connection. When this is dropped, the rest of its answer is sent.
+/// Guard of a request on a connection. When it is dropped, the answer is complete, and only its
+/// last bytes are still being sent.
 #[derive(Debug)]
 pub(crate) struct RequestGuard(Arc<ConnectionState>);
 
 impl RequestGuard {
-    /// Begins a request; its body comes first.
+    /// Begins a request, whose body is received first.
     pub(crate) fn new(state: Arc<ConnectionState>) -> RequestGuard {
         state.enter(Phase::Receiving);
         RequestGuard(state)
@@ -168,7 +170,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// Waits until no connection is left.
+    /// Waits until all connections are closed.
     pub(crate) async fn wait_until_empty(&self) {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -194,20 +196,20 @@ impl ConnectionLimit {
             return Search::Found(state);
         }
         let others = open.iter().filter(|state| !is_limit_reached || state.client == client);
-        // Clients with many connections lose theirs first.
+        // Connections of clients with many connections are closed first.
         let order = |(state, activity): &(&Arc<ConnectionState>, Activity)| {
             (activity.phase, Reverse(count_of(state.client)), activity.since)
         };
         let mut others: Vec<_> = others.map(|state| (state, *state.lock())).collect();
         others.sort_by_key(order);
-        // A connection may begin an answer meanwhile: the next one is closed then.
+        // A chosen connection may begin an answer meanwhile; then the next one is closed.
         let is_found = others.iter().any(|(_, activity)| activity.is_closing)
             || others.iter().any(|(state, _)| state.begin_closing());
         if is_limit_reached && !is_found { Search::ClientLimitReached } else { Search::Wait }
     }
 }
 
-/// Permit for a connection. Its place is free again when this is dropped.
+/// Permit for a connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
@@ -224,7 +226,7 @@ impl ConnectionPermit {
     pub(crate) async fn revoked(&self) {
         loop {
             self.state.close.notified().await;
-            // A request may have come since.
+            // A request may have arrived since the notification.
             if self.state.lock().is_closing {
                 return;
             }
@@ -258,7 +260,7 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
-    /// Whether looking for a place comes to an end by itself.
+    /// Takes a place if that is possible without waiting.
     async fn at_once(
         limit: &Arc<ConnectionLimit>,
         client: IpAddr,
@@ -279,18 +281,19 @@ mod tests {
             permits.push(limit.take(address(last)).await.unwrap());
         }
         permits[0].state().enter(Phase::Answering);
-        // Idle again, and so later than the others.
+        // This connection became idle again later than the others.
         drop(RequestGuard::new(Arc::clone(permits[1].state())));
         permits[1].state().flushed();
         permits[2].state().enter(Phase::Receiving);
         assert!(at_once(&limit, address(9)).await.is_none());
-        // No other is closed.
+        // No other connection is closed.
         permits[3].revoked().await;
         assert!(permits[..3].iter().all(|permit| !permit.state().lock().is_closing));
         permits.pop();
         let fifth = limit.take(address(9)).await.unwrap();
         fifth.state().enter(Phase::Answering);
-        // Idle ones go before bodies; those that answer stay.
+        // Idle connections are closed before connections that receive bodies. Connections that
+        // answer are not closed.
         for expected in [1, 1] {
             assert!(at_once(&limit, address(9)).await.is_none());
             permits[expected].revoked().await;
@@ -310,7 +313,7 @@ mod tests {
         let permit = limit.take(address(1)).await.unwrap();
         let request = RequestGuard::new(Arc::clone(permit.state()));
         permit.state().enter(Phase::Answering);
-        // Parts of the answer are sent while more of it is made.
+        // Flushed parts of an unfinished answer do not end the answering phase.
         permit.state().flushed();
         assert!(at_once(&limit, address(2)).await.is_none());
         drop(request);
@@ -331,7 +334,7 @@ mod tests {
             assert!(first.state().lock().is_closing, "the request is not whole");
             first.state().enter(Phase::Answering);
             tokio::task::yield_now().await;
-            // The other place is looked for instead.
+            // The waiting connection takes the other place instead.
             second.revoked().await;
             drop(second);
         });
@@ -351,7 +354,7 @@ mod tests {
         for _ in 0..6 {
             permits.push(limit.take(address(1)).await.unwrap());
         }
-        // The seventh takes the place of the first of its own.
+        // The client's seventh connection replaces its first one.
         assert!(at_once(&limit, address(1)).await.is_none());
         permits[0].revoked().await;
         permits.remove(0);

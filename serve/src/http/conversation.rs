@@ -30,7 +30,7 @@ pub(crate) fn conversation(
     let messages = messages.collect::<Result<Vec<Message>, HttpError>>()?;
     let variables = variables(fields)?;
     let (add_generation_prompt, continued) = going_on(fields, &messages)?;
-    // The model may produce the texts of special tokens.
+    // BOS and EOS are set later, by the model's side.
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
 }
 
@@ -108,8 +108,8 @@ const ROLES: [&str; 4] = ["system", "user", ASSISTANT, "tool"];
 /// Role of the model.
 const ASSISTANT: &str = "assistant";
 
-/// Returns a role in the form of a template. A template silently drops messages whose role it does
-/// not name, unless it names no role and writes any. Returns `None` if the message would be
+/// Returns a role that the template accepts. Many templates silently drop messages whose role they
+/// do not name; templates that name no role accept any. Returns `None` if the message would be
 /// dropped.
 fn role_for(role: String, template: &str) -> Option<String> {
     let names = |role: &str| ["'", "\""].iter().any(|quote| template.contains(&[quote, role, quote].concat()));
@@ -178,7 +178,7 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
 /// Returns the text of a part of a message's content.
 fn part(part: &Value) -> Option<&str> {
     match part["type"].as_str() {
-        // Clients also send the names of the newer interface here.
+        // Clients also send the type names of the newer interface here.
         Some("text" | "input_text" | "output_text") => part["text"].as_str(),
         Some("refusal") => part["refusal"].as_str(),
         None => part.as_str(),

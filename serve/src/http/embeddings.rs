@@ -82,7 +82,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let request = EmbeddingRequest { inputs: inputs(fields.take("input"))?, dimensions };
     drop(fields);
     let (send, done) = oneshot::channel();
-    // Tokenise texts first, which may take long.
+    // Tokenisation may take long, so it runs on a separate thread.
     app.spawn_on_thread(move |model| model.embed(request, send)).await??;
     let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
     let prompts = request_log::Usage { prompt: tokens, ..request_log::Usage::default() };

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::model::Refusal;
 
-/// Seconds after which a request that found no place may be retried.
+/// Seconds after which a client should retry a request that was refused for lack of room.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HttpError {
     status: StatusCode,
@@ -75,8 +75,8 @@ impl HttpError {
             .with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
-    /// Creates the error of a server failure. The log gets the whole message; the client gets it
-    /// without folders.
+    /// Creates the error of a server failure. The whole message is logged; the client gets it
+    /// without folder names.
     pub(crate) fn failed(message: impl Into<String>) -> HttpError {
         let message = message.into();
         let shown = without_folders(&message);
@@ -91,7 +91,7 @@ impl HttpError {
         HttpError::failed("the server failed at this request; see its log")
     }
 
-    /// Returns the message for people.
+    /// Returns the error's text.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -209,7 +209,7 @@ fn without_folders(message: &str) -> String {
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let mut response = self.response(self.body());
-        // The middleware, which knows the path, may change the form.
+        // The middleware may change the body to the form of the path's interface.
         response.extensions_mut().insert(self);
         response
     }

@@ -1,9 +1,9 @@
-//! Use of experts, and eviction of those that were read.
+//! `/experts`: counts of chosen experts, and eviction of streamed experts.
 //!
 //! ```text
 //! GET  /experts                                    {"tokens": 2, "chosen": [[2, 0, 1, 1], …], ...}
 //! POST /experts/evict   {"layer": 1}               {"evicted": 3, "bytes": 49152}
-//! POST /experts/evict   {"pinned": true}           all of them, also those that were to stay
+//! POST /experts/evict   {"pinned": true}           all experts, also pinned ones
 //! ```
 
 use std::sync::Arc;

@@ -33,13 +33,13 @@ const NUMBERS: &[Number] = &[
     integer("n_cmpl", 1.0, 128.0),
     integer("best_of", 1.0, 128.0),
     integer("top_logprobs", 0.0, MAX_LOGPROBS),
-    // For completions; for chats the field is true or false.
+    // This field is a number for completions, and true or false for chats.
     integer("logprobs", 0.0, MAX_LOGPROBS),
     integer("n_probs", 0.0, MAX_LOGPROBS),
     integer("min_keep", 0.0, 0.0),
-    // For embeddings; the model knows its own number.
+    // For embeddings; the model checks the upper bound.
     integer("dimensions", 1.0, MAX_DIMENSIONS),
-    // For experts; the model knows its own layers.
+    // For experts; the model checks the number of the layer.
     integer("layer", 0.0, MAX_LAYERS),
     integer("min_tokens", 0.0, MAX_TOKENS),
 ];
@@ -134,14 +134,13 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// Removes a field and returns it, unless it is absent or null. So its texts need not be
-    /// copied.
+    /// Removes a field and returns it, unless it is absent or null. This avoids copying its texts.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// Returns the max tokens of an answer, from the first of the interfaces' names for it. Returns
-    /// `None` if no field is set, and `Some(None)` for all free positions.
+    /// Returns the max tokens of an answer. The interfaces have several names for this field; the
+    /// first one that is set counts. Returns `None` if none is set, and `Some(None)` for no limit.
     pub(crate) fn limit(&self) -> Result<Option<Option<usize>>, HttpError> {
         let mut limit = None;
         for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
@@ -156,7 +155,7 @@ impl Fields {
         self.number_as(name, name)
     }
 
-    /// Returns a number with another name than in the table.
+    /// Returns the number in field `name`, with the range of field `of` in the table.
     pub(crate) fn number_as(&self, name: &'static str, of: &'static str) -> Result<Option<f64>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let settings = sample::NUMBERS
@@ -261,8 +260,8 @@ impl Fields {
             Some(Value::Array(pairs)) if pairs.len() <= MAX_BIASES => pairs.iter().map(pair).collect(),
             Some(_) => None,
         };
-        // A number above all floats becomes infinite, which a bias must not be; one below all
-        // floats may become minus infinity.
+        // A bias above the range of f32 becomes infinite and is refused. A bias below the range
+        // becomes minus infinity, which is allowed.
         pairs.filter(|pairs| pairs.iter().all(|(_, bias)| *bias < f32::INFINITY)).ok_or_else(wrong)
     }
 }

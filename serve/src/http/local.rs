@@ -32,7 +32,7 @@ impl Local {
     /// Creates the server for models.
     pub fn new(models: Arc<Registry>) -> Local {
         let (end, ending) = watch::channel(false);
-        // The caller knows the sizes, and waits for room without a limit.
+        // Limits for foreign clients are off, because the caller is this process.
         let options = Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() };
         Local { router: crate::http::router(models, options, ending), _end: Arc::new(end) }
     }
@@ -46,7 +46,7 @@ impl Local {
     pub async fn post(&self, path: &'static str, body: &Map<String, Value>) -> (u16, Value) {
         match serde_json::to_vec(body) {
             Ok(body) => read_response(self.send(path, body).await).await,
-            // A map of values is always JSON.
+            // This cannot happen: a map of JSON values can always be serialised.
             Err(error) => (400, error.to_string().into()),
         }
     }
@@ -78,7 +78,7 @@ impl Local {
 /// Returns the status and the whole body of an answer.
 async fn read_response(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
-    // Its length is bounded by what this process made.
+    // No limit is needed, because this process made the body.
     let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
     let text = || String::from_utf8_lossy(&bytes).into_owned().into();
     (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
@@ -114,7 +114,7 @@ impl Events {
 /// Reads the fields of a request within the same bounds as those of a body.
 ///
 /// # Errors
-/// A message for people.
+/// A text.
 pub fn fields_of(body: &[u8]) -> Result<Map<String, Value>, String> {
     Fields::of(body).map(Fields::into_map).map_err(|error| error.message().to_owned())
 }

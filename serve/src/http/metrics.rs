@@ -1,7 +1,7 @@
-//! `/metrics`: figures for Prometheus, for each loaded model.
+//! `/metrics`: metrics for Prometheus, for each loaded model.
 //!
-//! A figure has llama-server's name if llama-server has it, else vLLM's name if vLLM has it, else
-//! our own. All names begin with `ixc:`.
+//! A metric has llama-server's name if llama-server has it, otherwise vLLM's name if vLLM has it,
+//! otherwise a new name. All names begin with `ixc:`.
 //!
 //! ```text
 //! # HELP ixc:tokens_predicted_total Tokens that were made.
@@ -24,7 +24,7 @@ use crate::serving::Host;
 /// The format that Prometheus reads.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A figure.
+/// A metric.
 struct Metric {
     name: &'static str,
     help: &'static str,
@@ -41,7 +41,7 @@ struct ModelState<'a> {
 /// Function that returns a number of a model; `None` if the model does not have it.
 type Number = fn(ModelState<'_>) -> Option<f64>;
 
-/// Kind and source of a figure.
+/// Kind and source of a metric.
 enum Of {
     /// A number that only grows.
     Counter(Number),
@@ -71,7 +71,7 @@ fn per(dividend: f64, divisor: f64) -> Option<f64> {
     Some(if divisor > 0.0 { dividend / divisor } else { 0.0 })
 }
 
-/// Returns a number of streamed experts, if the model has them.
+/// Returns a counter of streamed experts, if the model streams experts.
 fn experts(state: ModelState<'_>, of: fn(&ExpertCounts) -> f64) -> Option<f64> {
     state.status.experts.as_ref().map(of)
 }
@@ -275,7 +275,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, TEXT)], text(&models)).into_response()
 }
 
-/// Returns all figures of these models.
+/// Returns all metrics of these models as text.
 fn text(models: &[(&ModelFacts, Status)]) -> String {
     let mut text = String::new();
     for Metric { name, help, of } in METRICS {

@@ -43,7 +43,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
 pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     let app = app.select_named_model(query(&uri, "model")).await?;
     let facts = app.model.facts();
-    // Settings of a request without fields.
+    // These are the settings of a request without any fields.
     let fields = app.fields(b"{}")?;
     let mut params = settings_object(&sampling::sampling(&app, &fields).await?);
     if fields.get("seed").is_none() {
@@ -91,7 +91,7 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
     request.grammar = app.constrain(output_format::of_text(&fields)?).await?;
-    // Tokens come with their probabilities.
+    // Tokens are returned together with their probabilities, so these are requested, too.
     request.top_logprobs = top_logprobs.or(returns_tokens.then_some(0));
     request.after_sampling = after_sampling;
     let streamed = fields.flag("stream")?.unwrap_or(false);
@@ -230,7 +230,7 @@ fn settings_object(settings: &Settings) -> Map<String, Value> {
         let value = (number.get)(settings);
         match number.whole {
             true => Value::from(value as i64),
-            // As short as the given number: 0.8 instead of the nearest float's 0.800000011920929.
+            // Print the shortest decimal number: 0.8 instead of 0.800000011920929.
             false => (value as f32).to_string().parse::<f64>().unwrap_or(value).into(),
         }
     };

@@ -87,7 +87,7 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     respond(&app, format, answers.including_stop(includes_stop)).await
 }
 
-/// Interface of an answer.
+/// Endpoint whose form an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Chat,
@@ -160,7 +160,7 @@ fn call_object(call: &ToolCall) -> Map<String, Value> {
         .collect()
 }
 
-/// Members of every object of an answer.
+/// Members that every object of an answer has.
 struct Frame {
     kind: Kind,
     id: String,
@@ -182,7 +182,7 @@ impl Frame {
         self.object(true, json!([{"index": index, name: content, "logprobs": logprobs, "finish_reason": finish}]))
     }
 
-    /// Returns the probabilities of tokens; `offset` is the place of their text in the answer's
+    /// Returns the probabilities of tokens; `offset` is the position of their text in the answer's
     /// text.
     fn logprobs(&self, model: &Host, log_probs: &[LogProbs], offset: usize) -> Value {
         if log_probs.is_empty() {

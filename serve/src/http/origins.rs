@@ -29,10 +29,12 @@ const EXPOSED: HeaderValue = HeaderValue::from_static("retry-after");
 /// Seconds for which a browser may cache the answer to a preflight. It is short, since a restarted
 /// server may allow other origins.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
-/// A request of a public page to this network, and the consent (Private Network Access).
+/// Header that asks to access a private network from a public page; the next header allows it
+/// (Private Network Access).
 const REQUEST_PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE: HeaderName = HeaderName::from_static("access-control-allow-private-network");
-/// The header in which browsers name the relation of a page to the server; scripts cannot set it.
+/// Header in which browsers state whether a page is of the same origin or site as the server;
+/// scripts cannot set it.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// An origin that was allowed by name.
@@ -93,7 +95,7 @@ impl Origin {
         own_port(&self.scheme).is_some()
     }
 
-    /// Whether the origin is a page of this machine.
+    /// Returns whether the origin is a page of this machine.
     fn is_local(&self) -> bool {
         let host = self.host.trim_end_matches('.');
         let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -150,7 +152,7 @@ fn is_admitted(allowed: &[AllowedOrigin], hosts: &[String], value: &HeaderValue,
     is_named || origin.is_of_web() && (origin.is_local() || has_name || origin.is_called(request))
 }
 
-/// Whether a page in a browser makes a request, by the headers that browsers add.
+/// Returns whether a request comes from a page in a browser, by the headers that browsers add.
 pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || headers.contains_key(FETCH_SITE)
 }
@@ -176,7 +178,7 @@ pub(crate) fn preflight(request: &Request) -> Option<Response> {
     *response.status_mut() = StatusCode::NO_CONTENT;
     let answer = response.headers_mut();
     answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-    // Header names were checked, so this is a valid value.
+    // Header names were checked, so the list is a valid header value.
     let known = HeaderValue::try_from(allowed_headers(asked.unwrap_or_default()));
     known.into_iter().for_each(|known| drop(answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, known)));
     answer.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
@@ -189,7 +191,7 @@ pub(crate) fn preflight(request: &Request) -> Option<Response> {
     Some(response)
 }
 
-/// Lists the headers that pages may send, and those of a preflight's list.
+/// Lists the headers that pages may send, followed by the headers that a preflight asks for.
 fn allowed_headers(asked: &str) -> String {
     let is_known = |name: &str| HEADERS.split(", ").any(|known| known.eq_ignore_ascii_case(name));
     let names = asked.split(',').map(str::trim);

@@ -1,5 +1,5 @@
-//! Forms of answers in requests: schemas, regular expressions, choices and grammars, with the
-//! fields of OpenAI, Anthropic, llama-server and vLLM.
+//! Output formats in requests: schemas, regular expressions, choices and grammars, in the fields of
+//! OpenAI, Anthropic, llama-server and vLLM.
 
 use std::fmt::Write;
 
@@ -15,14 +15,14 @@ const MAX_CHOICES: usize = 1024;
 /// Members of `structured_outputs` that control compilation in vLLM and do not change answers here.
 const IGNORED_MEMBERS: [&str; 2] = ["disable_fallback", "_backend"];
 
-/// A field with a form.
+/// A field that sets the output format.
 struct FormatField {
     name: &'static str,
     /// Parser of the field's value; its first parameter is the field's name.
     read: fn(&'static str, &Value) -> Result<Option<Constraint>, HttpError>,
 }
 
-/// Fields of chats and completions.
+/// Fields of chats and completions that set the output format.
 const FORMATS: &[FormatField] = &[
     FormatField { name: "response_format", read: response_format },
     FormatField { name: "json_schema", read: schema },
@@ -34,11 +34,11 @@ const FORMATS: &[FormatField] = &[
     FormatField { name: "structured_outputs", read: structured_outputs },
 ];
 
-/// Reads the form of a chat's answer. It applies to the content, or for [`Constraint::Text`] to the
-/// whole answer.
+/// Reads the output format of a chat's answer. It applies to the content, or for
+/// [`Constraint::Text`] to the whole answer.
 ///
 /// # Errors
-/// When there are two forms, or one is malformed.
+/// When two formats are set, or one is malformed.
 pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     let mut constraint: Option<(&str, Constraint)> = None;
     for FormatField { name, read } in FORMATS {
@@ -52,7 +52,7 @@ pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> 
     Ok(constraint.map(|(_, constraint)| constraint))
 }
 
-/// Reads the form of a completion.
+/// Reads the output format of a completion.
 pub(crate) fn of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     Ok(of_chat(fields)?.map(|constraint| match constraint {
         Constraint::Json(schema) => Constraint::Text(Source::Schema(schema)),
@@ -61,7 +61,8 @@ pub(crate) fn of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> 
     }))
 }
 
-/// Reads the form of Anthropic's `output_config`, or of `output_format` from older clients.
+/// Reads the output format of Anthropic's `output_config`, or of `output_format` from older
+/// clients.
 pub(crate) fn of_messages(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     let config = fields.get("output_config").and_then(|config| config.get("format")).filter(|format| !format.is_null());
     let format = config.map(|format| ("output_config", format));
@@ -129,14 +130,14 @@ fn choice(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpE
     for (i, text) in texts.into_iter().enumerate() {
         any.push_str(if i > 0 { "|" } else { "" });
         for c in text.chars() {
-            // A text takes whatever is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(any, "\\x{{{:x}}}", u32::from(c));
         }
     }
     Ok(Some(Constraint::Regex(any)))
 }
 
-/// vLLM's object, which has one of several forms.
+/// Reads vLLM's object, which sets one of several output formats.
 fn structured_outputs(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
     let wrong = |what: String| HttpError::invalid(Some(name), format!("{name}{what}"));
     let members = value.as_object().ok_or_else(|| wrong(" must be an object".to_owned()))?;

@@ -2,20 +2,20 @@
 //! only to this server.
 //!
 //! Invariant: the page runs only its own script and loads only its own style (the nonce of each
-//! answer). It sends nothing elsewhere. It never treats a model's text as markup: it builds nodes,
-//! and puts texts in them.
+//! answer). It sends requests only to this server. It never interprets a model's text as HTML: it
+//! creates DOM nodes, and sets their text.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::http::error::HttpError;
 
-/// The page, with `NONCE` in place of random text.
+/// The page; `NONCE` is replaced by random text in each answer.
 const PAGE: &str = include_str!("page.html");
 /// Min bytes of a nonce, as CSP requires.
 const NONCE_BYTES: usize = 16;
 
-/// Returns the page. It has no secrets and needs no key; its own requests do.
+/// Returns the page. It contains no secrets, so it needs no key. The page's own requests need one.
 pub(crate) async fn page() -> Result<Response, HttpError> {
     let mut random = [0; NONCE_BYTES];
     getrandom::fill(&mut random).map_err(|error| HttpError::failed(error.to_string()))?;

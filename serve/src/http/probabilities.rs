@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::serving::Host;
 
-/// Returns the text of a token; parts of characters are replaced.
+/// Returns the text of a token. Incomplete UTF-8 characters are replaced.
 pub(crate) fn text_of(model: &Host, token: u32) -> String {
     String::from_utf8_lossy(model.token_bytes(token)).into_owned()
 }

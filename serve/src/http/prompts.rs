@@ -1,6 +1,6 @@
 //! Prompts of completions: counted, checked, and tokenised on a blocking thread.
 //!
-//! Invariant: nothing is copied or encoded for a prompt before all of them have a place.
+//! Invariant: no prompt is copied or encoded before the number of all prompts was checked.
 
 use ixc_generate::generator::Request;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use crate::serving::Host;
 /// - The model is an encoder.
 /// - The field is missing or malformed.
 /// - A prompt is empty or longer than the context.
-/// - The prompts need more answers than the server has places.
+/// - The prompts need more answers than the server can compute and queue.
 pub(crate) async fn prompts(app: &RequestState, fields: &mut Fields, answers: u32) -> Result<Vec<Vec<u32>>, HttpError> {
     let facts = app.model.facts();
     if facts.dimensions.is_some() {
@@ -52,8 +52,8 @@ pub(crate) fn requests_for(request: &Request, prompts: Vec<Vec<u32>>) -> Vec<Req
     prompts.into_iter().map(|tokens| Request { tokens, ..request.clone() }).collect()
 }
 
-/// Whether a value is one prompt: a text, an object with a text as in llama-server, or a list of
-/// tokens and texts.
+/// Returns whether a value is one prompt: a text, an object with a text as in llama-server, or a
+/// list of tokens and texts.
 fn is_prompt(value: &Value) -> bool {
     match value {
         Value::String(_) => true,
@@ -67,7 +67,7 @@ fn token(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// Tokenises one prompt. Stops when there are too many tokens, or the client has left.
+/// Tokenises one prompt. Stops when there are too many tokens, or the client has disconnected.
 fn encode_prompt(model: &Host, client: &Client, prompt: Value) -> Result<Vec<u32>, Refusal> {
     let context = model.facts().context;
     let list = match prompt {

@@ -35,10 +35,10 @@ pub enum Interface {
 use Interface::{Chat, Completions, Embeddings, Messages, Native, Responses};
 
 impl Interface {
-    /// All of them.
+    /// All interfaces.
     pub const ALL: [Interface; 6] = [Chat, Completions, Responses, Messages, Native, Embeddings];
 
-    /// Returns its path.
+    /// Returns the path of the endpoint.
     pub fn path(self) -> &'static str {
         match self {
             Chat => "/v1/chat/completions",
@@ -54,7 +54,7 @@ impl Interface {
 /// Treatment of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Treatment {
-    /// The field does what its interface says.
+    /// The field works as its interface documents.
     Honoured,
     /// The field is not read, since it changes no answer.
     Ignored,
@@ -85,7 +85,7 @@ pub struct Field {
 const TEXT: &[Interface] = &[Chat, Completions, Responses, Messages, Native];
 const CHATS: &[Interface] = &[Chat, Responses, Messages];
 const ALL: &[Interface] = &Interface::ALL;
-/// Interfaces that also have vLLM's fields.
+/// Interfaces that also accept vLLM's fields.
 const PLAIN: &[Interface] = &[Chat, Completions, Native];
 const OPENAI: &[Interface] = &[Chat, Completions, Responses];
 
@@ -308,7 +308,7 @@ pub fn markdown() -> String {
          A field that is `null` counts as absent.\n",
     );
     for interface in Interface::ALL {
-        // A text takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = write!(page, "\n## `{}`\n\n| field | treatment | details |\n| --- | --- | --- |\n", interface.path());
         for Field { name, treatment, note, .. } in fields_of(interface) {
             let (word, note) = match treatment {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each request has one [`Record`]. The task that answers the request gets the record from
-//! [`current`] and adds facts. [`Line`] writes the record when the answer ends for any reason.
+//! [`current`] and adds properties. [`Line`] writes the record when the answer ends for any reason.
 //!
 //! Invariant: no byte of a request controls a terminal or begins a line.
 //! Invariant: a stalled reader of the log does not delay answers. Lines are dropped and counted
@@ -34,19 +34,19 @@ const MAX_CHARACTERS: usize = 200;
 /// Status of a request whose client left before its answer began, as in nginx.
 const CLIENT_LEFT: u16 = 499;
 
-/// Header of the page's frequent requests for figures. Such a request is logged only if it fails.
+/// Header of the page's frequent requests for metrics. Such a request is logged only if it fails.
 const WATCH: &str = "x-ixc-watch";
 
 /// Format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
+    /// One line of text for each request.
     Text,
-    /// One JSON object a line.
+    /// One JSON object for each request.
     Json,
 }
 
-/// The request log: lines go to a writer on a thread of its own.
+/// The request log. A separate thread writes the lines.
 #[derive(Debug)]
 pub struct RequestLog {
     format: LogFormat,
@@ -54,7 +54,7 @@ pub struct RequestLog {
     lines: Option<SyncSender<String>>,
     /// Number of dropped lines.
     lost: AtomicU64,
-    /// Closed when the writer has ended.
+    /// Channel that closes when the writer thread has ended.
     thread_end: Mutex<Receiver<()>>,
 }
 
@@ -69,7 +69,7 @@ impl RequestLog {
         let write = move || {
             // The channel closes when this thread ends.
             let _end = end;
-            // The server goes on if its log cannot be written.
+            // Write errors are ignored: the server continues without its log.
             incoming.iter().for_each(|line| drop(out.write_all(line.as_bytes()).and_then(|()| out.flush())));
         };
         std::thread::Builder::new().name("request log".into()).spawn(write)?;
@@ -144,7 +144,7 @@ impl TimedUsage {
     }
 }
 
-/// The facts that handlers add.
+/// Properties of a request that handlers add.
 #[derive(Debug, Default)]
 struct HandlerFacts {
     model: Option<String>,
@@ -152,7 +152,7 @@ struct HandlerFacts {
     error: Option<String>,
 }
 
-/// The facts of a request for the log.
+/// Properties of a request for the log.
 #[derive(Debug)]
 pub(crate) struct Record {
     begin: Instant,
@@ -252,12 +252,12 @@ impl Record {
     }
 }
 
-/// Log line, which is written when this is dropped, with the facts that are known then.
+/// Log line. It is written when it is dropped, with the properties known at that time.
 #[derive(Debug)]
 pub(crate) struct Line {
     log: Arc<RequestLog>,
     record: Arc<Record>,
-    /// The status, once there is an answer.
+    /// HTTP status; `None` before the answer begins.
     status: Option<StatusCode>,
     /// Whether the client received the whole answer.
     is_whole: bool,
@@ -266,7 +266,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Begins the line of a request.
+    /// Creates the log line of a request.
     pub(crate) fn of(log: &Arc<RequestLog>, request: &Request, client: Option<SocketAddr>) -> Line {
         let record = Record { client, ..Record::new(request.method().as_str(), request.uri().path()) };
         let (is_head, is_silent) = (request.method() == Method::HEAD, request.headers().contains_key(WATCH));

@@ -90,7 +90,7 @@ impl ResponseTools {
         Ok(())
     }
 
-    /// Whether a tool takes a text in place of arguments.
+    /// Returns whether a tool takes a text instead of JSON arguments.
     pub(crate) fn is_custom(&self, name: &str) -> bool {
         self.custom_tools.contains(name)
     }

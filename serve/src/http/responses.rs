@@ -1,5 +1,5 @@
-//! OpenAI's newer interface: `/v1/responses`, without features that need earlier responses: nothing
-//! is stored.
+//! OpenAI's newer interface, `/v1/responses`. Responses are not stored, so features that need
+//! earlier responses are missing.
 //!
 //! ```text
 //! POST /v1/responses {"model": "m", "input": "Hi", "stream": true}
@@ -11,7 +11,7 @@
 //! event: response.completed           data: {"response": {"status": "completed", …}}
 //! ```
 //!
-//! A request takes the form of `/v1/chat/completions`; an answer is a list of items.
+//! A request is converted to a request of `/v1/chat/completions`. An answer is a list of items.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -165,7 +165,8 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
             let function = json!({"name": member("name")?, "arguments": arguments});
             let call = json!({"id": member("call_id")?, "type": "function", "function": function});
             assistant(messages, |_| true);
-            // Added in place, because one message may have all items.
+            // The call is appended to the last message without copying it: all items of the input
+            // may form one message.
             match messages.last_mut().and_then(|last| last.get_mut("tool_calls")?.as_array_mut()) {
                 Some(calls) => calls.push(call),
                 None => last(messages, "tool_calls", json!([call])),
@@ -227,7 +228,7 @@ impl Kind {
     }
 }
 
-/// An answer as its items, one after the other, with their events.
+/// State of an answer: its sequence of items, and their events.
 #[derive(Default)]
 struct Items {
     id: String,
@@ -453,7 +454,7 @@ mod tests {
 
     #[test]
     fn item_count_is_limited_before_items_are_checked() {
-        // None of them is a valid item, but the error does not mention it.
+        // None of the items is valid, but the limit on their number is checked first.
         let error = chat(vec![json!(1); MAX_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
         assert!(error.contains("at most"), "{error}");
     }

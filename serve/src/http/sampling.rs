@@ -8,7 +8,7 @@ use crate::http::app::RequestState;
 use crate::http::error::HttpError;
 use crate::http::fields::Fields;
 
-/// Max texts that end repetitions, and max bytes of each.
+/// Max number of DRY sequence breakers, and max bytes of each.
 const MAX_BREAKERS: usize = 64;
 const MAX_BREAKER_BYTES: usize = 64;
 
@@ -23,7 +23,7 @@ pub(crate) async fn request(app: &RequestState, fields: &Fields, stop: &'static 
         stop_tokens: fields.stop_tokens()?,
         ignore_end: flag("ignore_eos", false)?,
         show_special: !flag("skip_special_tokens", true)?,
-        // llama-server's field.
+        // `cache_prompt` is a field of llama-server.
         cache_prompt: flag("cache_prompt", true)?,
         ..Request::new(Vec::new(), sampling)
     })
@@ -48,7 +48,7 @@ pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<Sett
             (number.set)(&mut settings, found);
         }
     }
-    // Another name of the setting.
+    // `typ_p` is another name of `typical_p`.
     if let Some(found) = fields.number_as("typ_p", "typical_p")? {
         settings.typical_p = found as f32;
     }
@@ -93,11 +93,11 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     }
 }
 
-/// Checks that these can be [`Options::defaults`](crate::http::Options::defaults). Wrong texts and
-/// lengths would make every request fail.
+/// Checks default field values ([`Options::defaults`](crate::http::Options::defaults)), because
+/// invalid ones would make every request fail.
 ///
 /// # Errors
-/// A message for people.
+/// A text that describes the fault.
 pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
     let fields = Fields::new(defaults.clone());
     let checked = || -> Result<(), HttpError> {

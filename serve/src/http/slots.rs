@@ -55,7 +55,7 @@ pub(crate) async fn act(
 ) -> Result<Json<Value>, HttpError> {
     let app = app.select_named_model(query(&uri, "model")).await?;
     let slots = app.model.facts().parallel;
-    // A name that is not UTF-8 is not the name of a slot.
+    // An id that is not UTF-8 becomes an id that names no slot.
     let id = id.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(id)| id);
     let number = id.parse::<usize>().ok().filter(|number| *number < slots);
     let number = number.ok_or_else(|| {
@@ -91,7 +91,8 @@ pub(crate) async fn act(
     }))
 }
 
-/// Returns the name of a file in the folder for slots: only a name, which cannot lead elsewhere.
+/// Returns the name of a file in the folder for slots. A path is refused, so that requests reach no
+/// other folder.
 fn file_name(fields: &Fields) -> Result<String, HttpError> {
     let name = fields.text("filename")?.unwrap_or_default();
     let is_name = !name.is_empty()

@@ -1,4 +1,4 @@
-//! Interfaces of a model that writes the text of a test.
+//! Tests of the interfaces with a scripted model that writes a given text.
 
 mod calls;
 mod clients;

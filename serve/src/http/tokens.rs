@@ -1,7 +1,7 @@
 //! llama-server's endpoints `/tokenize` and `/detokenize`.
 //!
-//! Invariant: an answer takes memory in proportion to its request body, since texts of tokens are
-//! written while they are sent.
+//! Invariant: an answer takes memory in proportion to its request body, since the text of tokens is
+//! produced while it is sent.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::http::fields::Fields;
 use crate::model::Refusal;
 use crate::serving::Host;
 
-/// Number of tokens that are written at once.
+/// Number of tokens in a chunk of the answer.
 const TOKENS_AT_ONCE: usize = 256;
 /// Max bytes of text for each byte of a `/detokenize` body, and max bytes for any short body.
 const TEXT_PER_BYTE: usize = 8;
@@ -57,7 +57,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result
     }
 }
 
-/// Tokens with their texts, in parts.
+/// Returns tokens with their texts, as a chunked answer.
 fn pieces(app: RequestState, tokens: Vec<u32>) -> Response {
     let count = tokens.len().div_ceil(TOKENS_AT_ONCE).max(1);
     let part = move |number: usize| {

@@ -2,12 +2,12 @@
 //! Anthropic's form.
 //!
 //! ```text
-//! tool_choice          the model is told of    the answer
+//! tool_choice          tools in the prompt     the answer
 //! auto                 all tools               may call
-//! none                 no tool                 is text, also where it looks like a call
-//! required, any        all tools               is calls
-//! a function           all tools               is one call of it
-//! allowed_tools        those                   may call, or is calls
+//! none                 no tool                 is text, even if it looks like a call
+//! required, any        all tools               has one or more calls
+//! a function           all tools               is one call of this function
+//! allowed_tools        the allowed tools       may call, or has calls
 //! ```
 
 use std::collections::HashSet;
@@ -46,9 +46,9 @@ enum ToolChoice {
     Auto,
     None,
     Required,
-    /// This tool.
+    /// A call of the tool with this name.
     One(String),
-    /// Some of the tools.
+    /// Only some of the tools may be called.
     Allowed {
         names: Vec<String>,
         is_required: bool,
@@ -115,7 +115,7 @@ impl Tools {
         Ok(Tools { prompt_tools, callable_tools, is_required, allows_parallel })
     }
 
-    /// Returns the constraint of an answer: calls of tools, or content of this form.
+    /// Returns the constraint of an answer: calls of tools, or content in the output format `form`.
     pub(crate) fn constraint(&self, form: Option<Constraint>) -> Result<Option<Constraint>, HttpError> {
         let calls = |otherwise| {
             let (tools, several) = (self.callable_tools.clone(), self.allows_parallel);
@@ -281,7 +281,8 @@ mod tests {
         json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}})
     }
 
-    /// Returns the number of tools in the prompt, the callable ones, and both flags.
+    /// Returns the number of tools in the prompt, the names of callable tools, and the flags
+    /// `is_required` and `allows_parallel`.
     fn of(choice: Value) -> Result<(usize, Vec<String>, bool, bool), String> {
         let tools = json!([named("a"), named("b")]);
         let tools = Tools::of_chat(&fields(json!({"tools": tools, "tool_choice": choice})));

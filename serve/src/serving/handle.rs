@@ -1,4 +1,4 @@
-//! Request in computation by a [`Host`]: it can be polled, waited for, or read as a stream.
+//! Handle of a request that a [`Host`] computes: it can be polled, waited for, or read as a stream.
 //!
 //! ```
 //! use ixc_generate::generator::Request;
@@ -16,7 +16,7 @@
 //! };
 //! let prompts = [request("The borrow checker")?, request("A trait is")?];
 //! let [mut one, two] = host.submit_all(prompts)?.try_into().unwrap();
-//! // Both are computed meanwhile; one is not wanted any more.
+//! // Both are computed concurrently; the second one is cancelled.
 //! two.cancel();
 //! let mut text = String::new();
 //! while let Some(event) = one.wait() {
@@ -99,10 +99,10 @@ impl Handle {
         event.map(|event| self.note_end(event))
     }
 
-    /// Ends the request; its computed prefix stays for reuse.
+    /// Cancels the request; its computed prefix remains for reuse.
     pub fn cancel(self) {}
 
-    /// Whether its last event has been given.
+    /// Returns whether the request's last event has been returned.
     pub fn is_over(&self) -> bool {
         self.is_over
     }

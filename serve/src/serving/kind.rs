@@ -8,8 +8,8 @@ use ixc_ir::plan::Output;
 use ixc_compile::model::Input;
 use ixc_generate::Error;
 
-/// Whether a model is an embedding model without `--embeddings`: an encoder or a plan for
-/// embeddings. Without a path it is the demo model, which is not.
+/// Returns whether a model is an embedding model without `--embeddings`: an encoder or a plan for
+/// embeddings. Returns false without a path, for the demo model.
 ///
 /// # Errors
 /// When the model is missing, malformed or not supported.

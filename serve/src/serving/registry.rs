@@ -29,7 +29,7 @@ use ixc_generate::budget;
 use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::loaded_model::{LoadOptions, LongestContext, UnloadedModel};
 
-/// Time that a model without room waits for others to finish, and time between checks.
+/// Max time that a load waits for other models to become idle, and time between checks.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -58,7 +58,7 @@ pub struct ModelEntry {
     pub name: String,
     /// The model, if it is loaded.
     pub model: Option<Arc<Host>>,
-    /// Bytes of memory counted for it, if it is loaded and the number is known.
+    /// Bytes of memory counted for the model, if it is loaded and the number is known.
     pub memory: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ pub struct ModelEntry {
 struct LoadSettings {
     load: LoadOptions,
     host: Options,
-    /// Bytes for all models.
+    /// Budget for all models, in bytes.
     total: u64,
 }
 
@@ -75,9 +75,9 @@ struct LoadSettings {
 #[derive(Debug)]
 struct LoadedHost {
     host: Arc<Host>,
-    /// Bytes that count against the budget.
+    /// Bytes of this model that count against the budget.
     bytes: Option<u64>,
-    /// Time of the last request.
+    /// Logical time of the last request.
     last_use: u64,
 }
 
@@ -93,7 +93,7 @@ struct State {
 #[derive(Debug)]
 pub struct Registry {
     sources: Vec<Source>,
-    /// Whether each model is an embedding model, once that is known.
+    /// Whether each model is an embedding model; unset until known.
     kinds: Vec<OnceLock<bool>>,
     /// `None` if there is one model, which stays loaded.
     loading: Option<LoadSettings>,
@@ -163,7 +163,7 @@ impl Registry {
     pub fn load(&self, query: ModelQuery<'_>) -> Result<Arc<Host>, Refusal> {
         let number = self.index_of(query, true)?.unwrap_or(0);
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another request may have loaded it meanwhile.
+        // Another request may have loaded the model meanwhile.
         match self.loaded_host(number) {
             Some(host) => Ok(host),
             None => self.open(number),
@@ -182,8 +182,8 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the index of a query's model. Returns `None` if files would have to be opened, and
-    /// may not be.
+    /// Returns the index of a query's model. Returns `None` if a file would have to be opened, but
+    /// `may_open` is false.
     fn index_of(&self, query: ModelQuery<'_>, may_open: bool) -> Result<Option<usize>, Refusal> {
         if self.sources.len() == 1 {
             return Ok(Some(0));
@@ -207,8 +207,8 @@ impl Registry {
         })
     }
 
-    /// Whether a model is an embedding model. A file that cannot be opened gives an error when it
-    /// is loaded.
+    /// Returns whether a model is an embedding model. If the file cannot be opened, loading it
+    /// reports the error.
     fn gives_embeddings(&self, number: usize) -> bool {
         let is_requested = self.loading.as_ref().is_some_and(|loading| loading.load.embeddings);
         let of = |path| is_requested || gives_embeddings(path).unwrap_or(false);
@@ -254,7 +254,8 @@ impl Registry {
         let begin = Instant::now();
         let free = loop {
             let (free, unloaded, answering) = self.make_room(needed_bytes, *total);
-            // Outside of the lock: this may take as long as a step, and writes the prompt cache.
+            // The models are dropped without holding the lock: that may take as long as a step, and
+            // writes the prompt cache.
             let has_unloaded = !unloaded.is_empty();
             unloaded.iter().for_each(|host| drop(host.end()));
             if free >= needed_bytes {
@@ -294,7 +295,7 @@ impl Registry {
         loop {
             let loaded_bytes = state.loaded.iter().flatten().filter_map(|loaded| loaded.bytes);
             let free = total.saturating_sub(loaded_bytes.fold(0, u64::saturating_add));
-            // A new request has to lock this state first.
+            // A new request has to lock this state before it can use a model.
             let idle = state
                 .loaded
                 .iter_mut()

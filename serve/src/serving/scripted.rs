@@ -1,4 +1,4 @@
-//! Thread that writes the text of a test in place of a model.
+//! Thread that writes a test's text in place of a model.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ impl Script {
         let tokens = request.tokens.clone();
         *self.request.lock().unwrap() = Some(request);
         let (text, end) = self.text.lock().unwrap().clone();
-        // The client may be gone.
+        // The client may have disconnected.
         let send = |event| drop(events.send(event));
         send(Event::Begun { prompt: tokens.len(), reused: 0 });
         for c in text.chars() {

@@ -1,12 +1,12 @@
 //! The engine's thread: it takes messages and computes steps in turn, for any kind of work.
 //!
 //! ```text
-//! publish ─▶ take what came ─▶ forget who went away ─▶ step ─┐
-//!    ▲                                                       │
-//!    └───────────────────────────────────────────────────────┘
+//! publish status ─▶ receive messages ─▶ cancel requests of disconnected clients ─▶ step ─┐
+//!     ▲                                                                                  │
+//!     └──────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Invariant: a request whose client went away is forgotten before the next step.
+//! Invariant: a request whose client has disconnected is cancelled before the next step.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -35,7 +35,7 @@ pub(super) enum Message {
     Logits(LogitsRequest),
     Experts(ExpertsAction, Reply<Value>),
     Embed(EmbeddingTexts),
-    /// The last message.
+    /// Ends the thread after the current requests; no message follows.
     End,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct SlotRequest {
     pub(super) done: Reply<SlotSize>,
 }
 
-/// Tokens whose logits a client wants.
+/// Request for the logits at every position of these tokens.
 pub(super) struct LogitsRequest {
     pub(super) tokens: Vec<u32>,
     pub(super) done: Reply<Vec<f32>>,
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// Texts to embed, on their way to the thread.
+/// Request for embeddings of texts.
 pub(super) struct EmbeddingTexts {
     pub(super) tokens: Vec<Vec<u32>>,
     pub(super) dimensions: Option<usize>,
@@ -101,19 +101,19 @@ pub(super) trait Work {
     /// Begins a request for vectors.
     fn embed(&mut self, texts: EmbeddingTexts);
 
-    /// Returns requests whose clients have gone.
+    /// Returns requests whose clients have disconnected.
     fn disconnected(&self) -> Vec<Self::Id>;
 
-    /// Forgets a request that has not ended.
+    /// Cancels a request that has not ended.
     fn cancel(&mut self, id: Self::Id);
 
-    /// Whether there are no requests.
+    /// Returns whether there are no requests.
     fn is_idle(&self) -> bool;
 
     /// Computes a step for the current requests.
     fn step(&mut self);
 
-    /// Ends all requests with an error, after a step that was not finished.
+    /// Ends all requests with an error, after a step that panicked.
     fn fail_all(&mut self);
 
     /// Publishes the status.
@@ -127,11 +127,12 @@ pub(super) trait Work {
     /// See [`Engine`]; between steps no expert is in use.
     fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError>;
 
-    /// Called after the last message.
+    /// Finishes the work after the last message.
     fn finish(&mut self);
 }
 
-/// Works until no request can come any more and all requests have ended. Returns the expert use.
+/// Handles messages and computes steps until all senders are dropped and all requests have ended.
+/// Returns the expert use.
 pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUse {
     let mut open = true;
     while open || !work.is_idle() {
@@ -160,7 +161,7 @@ pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUs
     ExpertUse::of(work.engine())
 }
 
-/// Handles a message; returns whether there may be more.
+/// Handles a message. Returns whether further messages may follow.
 fn handle_message(work: &mut impl Work, message: Message) -> bool {
     match message {
         Message::End => return false,

@@ -31,7 +31,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sends an event, unless the client has gone.
+    /// Sends an event, unless the client has disconnected.
     fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
@@ -97,7 +97,7 @@ impl<'s> Worker<'s> {
     fn act(&mut self, number: usize, action: &SlotAction, folder: &Path) -> Result<SlotSize, Error> {
         match action {
             SlotAction::Save(name) => {
-                // Existing files of other kinds stay.
+                // Existing files of other kinds are not replaced.
                 let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
                 self.generator.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)
             }
@@ -165,7 +165,8 @@ impl Work for Worker<'_> {
     }
 
     fn embed(&mut self, texts: EmbeddingTexts) {
-        // Such a request has been refused earlier.
+        // [`Host::embed`](crate::serving::Host::embed) refuses such requests, so this is not
+        // reached.
         let _ = texts.done.send(Err(Refusal::Ending));
     }
 

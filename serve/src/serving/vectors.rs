@@ -30,7 +30,7 @@ pub(super) struct Worker<'s> {
     clients: HashMap<u64, Client>,
     /// Request of each text, and the text's index in it.
     request_of_text: HashMap<TextId, (u64, usize)>,
-    /// Requests so far.
+    /// Number of requests so far.
     count: u64,
     status: Status,
     shared: &'s Shared,

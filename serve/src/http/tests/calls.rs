@@ -15,7 +15,8 @@ const QWEN: &str = "{# <tool_call> <think> #}{% for t in tools or [] %}{{ t | to
 /// A template of Qwen 3 Coder's format.
 const CODER: &str = "{# <tool_call><function= #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
                      {% for m in messages %}{{ m.content }}{% endfor %}";
-/// A template of Llama 3's format. Only their text distinguishes its calls from answers.
+/// A template of Llama 3's format. Its calls have no marker, only their JSON text distinguishes
+/// them from answers.
 const LLAMA: &str = "{# {\"name\": function name, \"parameters\":  #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
                      {% for m in messages %}{{ m.content }}{% endfor %}";
 
@@ -42,7 +43,8 @@ fn request(path: &str, choice: &str, more: Value) -> Value {
     body
 }
 
-/// Returns an answer, which is the same streamed, and the number of pieces of its arguments.
+/// Returns an answer, and the number of pieces in which its arguments are streamed. Checks that the
+/// streamed answer is the same.
 fn said(model: &Scripted, path: &'static str, body: &Value, text: &str, end: &End) -> (Said, usize) {
     let (status, whole) = model.post(path, body, text, end.clone());
     assert_eq!(status, 200, "{path}: {whole}");
@@ -53,7 +55,7 @@ fn said(model: &Scripted, path: &'static str, body: &Value, text: &str, end: &En
     let whole = Said::of_whole(path, &whole);
     let (in_parts, pieces) = Said::of_stream(path, &stream);
     let same = match path {
-        // An object, which is whole: what was cut off is left out of it.
+        // The arguments are a complete object. Members that were cut off are omitted.
         "/v1/messages" => {
             let names = |said: &Said| said.calls.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
             (names(&whole), &whole.content, &whole.end) == (names(&in_parts), &in_parts.content, &in_parts.end)
@@ -67,7 +69,8 @@ fn said(model: &Scripted, path: &'static str, body: &Value, text: &str, end: &En
 const CALL: &str =
     "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"a </tool_call> \\\"b\\\"\", \"n\": 12}}\n</tool_call>";
 
-/// A call is one where tools may be called; else it is the text that it is, as it was written.
+/// The text of a call is a call if tools may be called. Otherwise it is returned as content,
+/// unchanged.
 #[test]
 fn text_is_a_call_only_with_tools_enabled() {
     let model = Scripted::new(QWEN);
@@ -93,7 +96,8 @@ fn text_is_a_call_only_with_tools_enabled() {
         let arguments = r#"{"at": "a </tool_call> \"b\"", "n": 12}"#;
         assert_eq!(called.calls, [("look".to_owned(), arguments.to_owned())], "{path}");
         assert_eq!((&*called.content, &*called.end), ("", end(true)), "{path}");
-        // Each character comes by itself, but for those that may begin the end of a call.
+        // Each character is sent in a separate piece, except those that may begin the closing
+        // marker.
         assert_eq!(pieces + "</tool_call>".len() - 1, arguments.len(), "{path}");
         let mut without = request(path, "auto", json!({}));
         for name in ["tools", "tool_choice"] {
@@ -107,7 +111,7 @@ fn text_is_a_call_only_with_tools_enabled() {
             }
         }
     }
-    // The same of the other kinds of formats.
+    // The other kinds of call formats behave in the same way.
     for (template, text) in [
         (LLAMA, "{\"name\": \"look\", \"parameters\": {}}"),
         (CODER, "<tool_call>\n<function=look>\n</function>\n</tool_call>"),
@@ -117,8 +121,8 @@ fn text_is_a_call_only_with_tools_enabled() {
     }
 }
 
-/// Wherever an answer is cut: no text of a call is content, and arguments are a beginning of those
-/// of the whole call.
+/// If an answer is truncated at any character, no text of a call becomes content, and its arguments
+/// are a prefix of the whole call's.
 #[test]
 fn truncated_calls_are_never_content() {
     let coder = "<tool_call>\n<function=look>\n<parameter=at>\nx\"y\n</parameter>\n<parameter=n>\n12\n</parameter>\n</function>\n</tool_call>";

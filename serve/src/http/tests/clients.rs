@@ -1,18 +1,18 @@
-//! Requests as clients write them: each is answered, and its prompt has all that it says. The
-//! bodies are ours, in the shapes of the clients' own.
+//! Requests in the form in which known clients send them. Each is answered, and its prompt has
+//! every text of the request. The bodies were written for these tests.
 
 use ixc_generate::generator::End;
 use serde_json::{Value, json};
 
 use super::scripted::{Scripted, events};
 
-/// Writes all that a conversation has.
+/// A template that writes every part of a conversation: roles, content, reasoning, tools, calls.
 const TEMPLATE: &str = "{# <tool_call> <think> #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
     {% for m in messages %}<{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}>{{ m.reasoning_content or '' }}{{ m.content }}\
     {% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}\
     {% if enable_thinking is defined %}(thinking {{ enable_thinking }}){% endif %}{% if reasoning_effort %}({{ reasoning_effort }}){% endif %}";
 
-/// A client's name, the path that it asks, its request, and what its prompt has.
+/// Client, path, request body, and texts that the prompt must contain.
 type Client = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -65,7 +65,7 @@ fn recorded_client_requests_are_answered() {
     }
 }
 
-/// Codex's patches are text, in the item that it knows.
+/// Codex gets its patches as text, in an item of type `custom_tool_call`.
 #[test]
 fn custom_tools_are_called_with_text() {
     let model = Scripted::new(TEMPLATE);
@@ -109,7 +109,7 @@ fn request_fields_reach_the_engine() {
     }
 }
 
-/// With a form and tools, the answer is a call, or content of the form.
+/// With an output format and tools, the answer is a call, or content in that format.
 #[test]
 fn output_formats_combine_with_tools() {
     const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";

@@ -1,5 +1,5 @@
-//! Host whose thread writes a text, whatever the request. Tests see how interfaces split the text,
-//! and the request that reached the thread.
+//! Host whose thread writes a given text in answer to any request. Tests check how interfaces split
+//! the text, and which request reached the thread.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ impl Scripted {
         Scripted { host: Arc::new(host(template, Arc::clone(&script))), script }
     }
 
-    /// Posts a request; the answer is this text with this end. Returns the status and the answer; a
-    /// stream as its text.
+    /// Posts a request; the model's answer is `text`, with the reason `end` for its end. Returns
+    /// the status and the answer. A stream is returned as a JSON string.
     pub fn post(&self, path: &'static str, body: &Value, text: &str, end: End) -> (u16, Value) {
         self.script.set(text, end);
         let local = Local::new(Arc::new(Registry::one(Arc::clone(&self.host))));
