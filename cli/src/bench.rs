@@ -131,15 +131,15 @@ struct Row {
     deferral: Option<deferral::Deferral>,
     /// Bytes of streamed experts that were read for each token; 0 if all are in memory.
     bytes_read_per_token: f64,
-    /// Median share of the drive's own rate that was achieved while experts were missing. The own
-    /// rate is measured before and after each round.
+    /// Median ratio of the rate while experts were missing to the drive's rate without a model,
+    /// which is measured before and after each round.
     drive_share: Option<f64>,
-    /// Counters of expert prediction in this and earlier rows with the same number of threads; set
-    /// if experts are streamed.
+    /// Counters of expert prediction, summed over this and earlier rows with the same number of
+    /// threads; set if experts are streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefetch: Option<serde_json::Value>,
-    /// Comparison of the time per token with computing alone, with reading alone and with the
-    /// forecast.
+    /// Lines that compare the time per token with the time of computing only, the time of reading
+    /// only, and the forecast.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<String>,
 }
@@ -168,7 +168,7 @@ impl Args {
             }
         }
         works.retain(|work| work.tokens > 0);
-        // At least one position: a context without positions is invalid.
+        // At least one position, because a context without positions is invalid.
         let context = works.iter().map(|work| work.depth.saturating_add(work.tokens)).max().unwrap_or(1);
         let (target, caches) = (self.target.target(), self.target.caches());
         let options = LoadOptions {
@@ -182,7 +182,7 @@ impl Args {
         let traffic = content.model().map(|model| traffic(model, &options.compile)).transpose()?;
         let name = self.model.name().display().to_string();
         let mut report = Report::new(format, &name, Setting::of(&self, &options.compile, content)?, out);
-        // Deferral opens the model anew for each measurement.
+        // Measurements of deferral load the model again each time.
         let of_deferral = content.model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
         let mut model = Some(model).filter(|_| of_deferral.is_none());
         for threads in threads {
@@ -194,7 +194,7 @@ impl Args {
             }
             let opened = model.take().map_or_else(|| UnloadedModel::open(path, &options), Ok)?;
             let mut bench = load(opened, &options)?;
-            // All errors of the options come before this point.
+            // From here on, the options are known to be valid.
             report.begin()?;
             for &work in &works {
                 let rounds = self.rounds(&mut bench, work, self.repetitions)?;
@@ -212,7 +212,7 @@ impl Args {
         let Work { depth, test, tokens } = work;
         let mut rounds = Rounds::default();
         // A drive's speed changes, so it is measured before and after each round. Rounds that are
-        // compared with each other go without these pauses.
+        // compared with each other (`--defer`) skip these measurements.
         let drives = self.streaming.defer() == 0;
         let own = |model: &LoadedModel| model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(BASELINE));
         let mut before = own(bench.model());
@@ -246,13 +246,13 @@ impl Args {
 struct Rounds {
     /// Tokens per second of each round.
     rates: Vec<f64>,
-    /// Share of the drive's own rate that each round with reads achieved.
+    /// Ratio of the rate of each round with reads to the drive's rate without a model.
     shares: Vec<f64>,
-    /// Rate of the drive alone, in bytes per second, before and after each round.
+    /// Rate of the drive without a model, in bytes per second, before and after each round.
     owns: Vec<f64>,
     /// Counters of streaming, summed over the rounds.
     streamed: Streamed,
-    /// Seconds, summed over the rounds.
+    /// Duration in seconds, summed over the rounds.
     seconds: f64,
 }
 
@@ -277,7 +277,7 @@ fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
 /// Loads a benchmark with packed weights, so that no measured step packs them.
 fn load(model: UnloadedModel, options: &LoadOptions) -> anyhow::Result<Bench> {
     let gauge = Arc::new(Gauge::default());
-    // Shows the progress until measuring begins.
+    // Shows the progress of loading until the measurement begins.
     let _watch = Watch::new(&gauge);
     let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
     Ok(Bench::new(model.load(&LoadOptions { run, ..options.clone() })?)?)
@@ -320,7 +320,7 @@ impl Row {
         self.bytes_read_per_token = rounds.bytes_per_token(self.tokens);
         self.drive_share = median_of(rounds.shares);
         self.prefetch = streaming::facts(model.engine());
-        // The forecast is for an empty context.
+        // The forecast applies only to an empty context.
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| StoredForecast::of(path, model.threads(), model.target()));
         let observed = PhaseMeasurement {

@@ -211,7 +211,7 @@ impl Stages {
 }
 
 impl Args {
-    /// Opens the part of the model that is compiled.
+    /// Opens the model for a graph of the parts to compile.
     fn open_model(&self) -> anyhow::Result<Model> {
         let model = self.model.open_parts(Parts { head: !self.embeddings, ..Parts::ALL })?;
         Ok(if self.moe { model.into_expert_layers()? } else { model })
@@ -236,7 +236,7 @@ impl Args {
         let grid = grids::find(grid_name).map_err(ixc_error::Error::from)?;
         let default = || self.default_name("json");
         let path = self.output.clone().unwrap_or_else(default);
-        // Open the output before the work, which would otherwise be lost.
+        // Open the output first: if that fails, no work is lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
         let model = self.open_model()?;
@@ -303,8 +303,8 @@ impl Args {
         passes_to(&options, Some(last.name))?;
         let is_final = manager::names().last() == Some(&last.name);
         let result: Result<Option<Compiled>, ixc_error::Error> = match self.memory.bytes() {
-            // From `residency` on, the passes need the memory for experts. It follows from the
-            // budget and the whole plan.
+            // From `residency` on, the passes need the memory for experts, which is computed from
+            // the budget and the complete plan.
             Some(memory) => {
                 let run = engine::Options { memory: Some(memory), ..engine::Options::default() };
                 compile_within(&model, &options, &run).map(|(compiled, _)| Some(compiled)).map_err(Into::into)
@@ -355,7 +355,7 @@ impl Args {
             return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
         }
         let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
-        // Open the output before the work, which would otherwise be lost.
+        // Open the output first: if that fails, no work is lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.changes.files()).collect();
         let folder = self.dump_folder()?;
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;
@@ -427,7 +427,8 @@ impl Args {
         Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
     }
 
-    /// Writes the plan, with the weights that it holds. Returns the plan with their places.
+    /// Writes the plan, with the weights that it holds. Returns the plan with the offsets of its
+    /// weights.
     fn write_plan(
         &self,
         plan: Plan<Kernel>,

@@ -62,8 +62,7 @@ pub fn compare(
     };
     let mut model = open(unchanged)?;
     let row = model.vocabulary().max(1);
-    // Read at most the bytes that the context surely holds: a token seldom has fewer than four
-    // bytes.
+    // Limit the text to four bytes per position, since a token seldom has fewer than four bytes.
     let end = text.floor_char_boundary(text.len().min(4 * positions));
     let mut tokens = model.encode_prompt(&text[..end])?;
     tokens.truncate(positions.min(MAX_BYTES / 4 / row).max(1));

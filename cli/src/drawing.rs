@@ -52,7 +52,7 @@ impl FormatChoice {
 /// Draws IR.
 ///
 /// # Errors
-/// For that of a plan.
+/// If the IR is that of a plan, which cannot be drawn.
 pub fn render(ir: &Ir, language: Language) -> anyhow::Result<String> {
     let none = || Usage("a plan cannot be drawn; graphs can, and tasks after the passes lower and steps".into());
     terminal::set_text(Text::Verbatim);

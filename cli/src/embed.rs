@@ -73,7 +73,7 @@ struct Facts {
     dimensions: usize,
     /// Tokens of each text.
     tokens: Vec<usize>,
-    /// A vector for each text, those of -p first.
+    /// A vector for each text, the texts of -p first.
     embeddings: Vec<Vec<f32>>,
 }
 

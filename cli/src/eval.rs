@@ -148,7 +148,8 @@ impl Args {
             files.extend(model.files().iter().map(PathBuf::as_path));
             // The built-in model is not a file.
             files.retain(|file| *file != Path::new(ixc_compile::demo::NAME));
-            // The path of a model is also one of its own files.
+            // The model's path is usually also in the list of its files, so equal files are listed
+            // once.
             let mut sources: Vec<InputFile> = Vec::new();
             for file in files {
                 let source = InputFile::of(file).map_err(ixc_error::Error::io(file, "read"))?;

@@ -1,5 +1,5 @@
-//! Files of expert use: counts are written to one, and read from one to keep the most used experts
-//! in memory.
+//! Files of expert use: a run writes counts of chosen experts, and a later run reads them to keep
+//! the most used experts in memory.
 //!
 //! ```text
 //! ixc run large.gguf -f questions.txt --memory 12GiB --expert-stats hot.json
@@ -42,7 +42,7 @@ pub struct ExpertFiles {
 pub struct ExpertRecord {
     output: Option<Output>,
     before: Option<ExpertUse>,
-    /// Whether counts are added to those before.
+    /// Whether new counts are added to the counts in the file.
     adds: bool,
     percent: u32,
 }
@@ -62,7 +62,7 @@ impl ExpertFiles {
     /// `inputs`.
     ///
     /// # Errors
-    /// When either cannot be, or they are of another kind.
+    /// When one of the files cannot be opened or has another format.
     pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<ExpertRecord> {
         let (stats, pins) = (self.expert_stats.as_deref(), self.pin_experts.as_deref());
         let adds = stats.zip(pins).is_some_and(|(stats, pins)| is_same(stats, pins));
@@ -75,7 +75,7 @@ impl ExpertFiles {
     }
 }
 
-/// Whether both are one file.
+/// Returns whether both paths name the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     let found = |path: &Path| path.canonicalize().ok();
     one == other || found(one).is_some_and(|one| Some(one) == found(other))
@@ -87,8 +87,8 @@ impl ExpertRecord {
         self.before.as_ref().map(|before| Pins { chosen: before.chosen.clone(), percent: self.percent })
     }
 
-    /// Registers further input files. Prints a note if experts stay in memory anyway, so that
-    /// pinning has no effect.
+    /// Registers further input files. Prints a note if pinning has no effect, because all experts
+    /// stay in memory.
     pub fn add_inputs<'p>(
         &mut self,
         engine: &Engine,

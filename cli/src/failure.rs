@@ -63,7 +63,7 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
             return said(Class::Data);
         }
         if let Some(error) = cause.downcast_ref::<io::Error>() {
-            // Only errors of standard output have no path around them.
+            // An I/O error without a path is an error of standard output.
             return match error.kind() {
                 io::ErrorKind::BrokenPipe => (0, None),
                 _ => (status(Class::Io), Some(format!("error: cannot write standard output: {error}"))),

@@ -36,7 +36,7 @@ impl GrammarChoice {
         self.grammar_file.as_deref().into_iter().chain(self.json_schema_file.as_deref()).chain(schema)
     }
 
-    /// Returns the grammar that was given.
+    /// Returns the grammar that the options give.
     pub fn source(&self) -> anyhow::Result<Option<Source>> {
         if let Some(text) = &self.grammar {
             return Ok(Some(Source::of_text(text)));

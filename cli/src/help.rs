@@ -157,8 +157,8 @@ pub fn grouped(command: Command) -> Command {
     })
 }
 
-/// Replaces the help of commands by the one that `-h` prints: common options in a line or two each,
-/// and a few examples.
+/// Sets the short help of commands, which `-h` prints: common options in a line or two each, and a
+/// few examples.
 pub fn short(command: Command) -> Command {
     let (many, name) = (has_many(&command), command.get_name().to_owned());
     // Options of all commands, except the most common one.

@@ -1,5 +1,5 @@
-//! Options that help against errors. Libraries name remedies, and this table names the option for
-//! each: a program that embeds the library has no options.
+//! Table of command-line options that help against errors. Errors of the libraries name only an
+//! abstract remedy, because programs that embed the libraries have no such options.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::library_error::LibraryError;
 use super::printable::Printable;
 use super::suggestions;
 
-/// Returns advice against an error, where an option or another path helps.
+/// Returns advice on an error, if an option or another path helps.
 pub fn hint(error: &LibraryError<'_>) -> Option<String> {
     let paths = error.missing_file.and_then(near_paths);
     paths.or_else(|| error.remedy.map(of_remedy))

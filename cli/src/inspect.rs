@@ -309,7 +309,8 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
     let mut problems: Vec<String> = problems.iter().map(|problem| problem.reason.clone()).collect();
     for tensor in gguf.tensors() {
         let TensorType { name, .. } = tensor.tensor_type();
-        // A model that was built has a place for all of its tensors, including tables of integers.
+        // If the model's graph was built, all of its tensors are supported, including tables of
+        // integers.
         let supported = tensor.tensor_type().format().is_some() || hyper.is_some();
         let entry = FormatFacts { format: name, tensors: 0, parameters: 0, bytes: 0, supported };
         let entry = formats.entry(name).or_insert(entry);

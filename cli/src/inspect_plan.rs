@@ -111,7 +111,7 @@ impl PlanFacts {
         let states = states.fold((0u64, 0u64), |sum, of| (sum.0.saturating_add(of.0), sum.1.saturating_add(of.1)));
         let mut problems: Vec<String> = refused.map(ToString::to_string).into_iter().collect();
         match Target::from_name(&plan.target).map(Target::missing).as_deref() {
-            // Loading refuses an unknown target, so `refused` has it.
+            // An unknown target is already reported by `refused`.
             None | Some([]) => {}
             Some(missing) => {
                 problems.push(format!("this machine lacks {}, which the plan needs", ixc_targets::cpu::list(missing)))

@@ -5,10 +5,10 @@
 //! waiting for the user) it ends the program with status 130. Nothing is lost: files get their
 //! names when they are complete, and `compile` keeps its partial output, as after a kill.
 //!
-//! A second Ctrl-C ends the program too, and so does a first one that no token answers. A step may
-//! take for ever, since nothing bounds the time of a plan's kernels. The program waits for a token
-//! three times as long as the slowest token of this text took, prompt included, and at least a
-//! second.
+//! A second Ctrl-C also ends the program, and so does a first one if no further token arrives. A
+//! step may run forever, since the running time of a plan's kernels is unbounded. The program waits
+//! for a token three times as long as the slowest token of this text took, prompt included, and at
+//! least a second.
 //!
 //! Each token is flushed when it is printed, so that ending the program loses no text.
 
@@ -31,7 +31,7 @@ struct Text {
     is_seen: bool,
     /// Time of the last token.
     last: Instant,
-    /// Max time of a token so far.
+    /// Longest time of a token so far.
     longest: Duration,
 }
 
@@ -49,7 +49,7 @@ fn text() -> MutexGuard<'static, Option<Text>> {
 pub fn install() {
     // Without a thread for the handler, Ctrl-C has its default effect.
     if let Err(error) = ctrlc::set_handler(handle_signal) {
-        tracing::warn!(%error, "Ctrl-C is left to the system");
+        tracing::warn!(%error, "no handler for Ctrl-C, which ends the program at once");
     }
 }
 

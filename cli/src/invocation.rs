@@ -16,7 +16,7 @@ struct Invocation {
     helper: Option<PathBuf>,
 }
 
-/// `None` in a process of its own.
+/// Invocation by a library or an extension module; `None` if the program runs in its own process.
 static EMBEDDED: RwLock<Option<Invocation>> = RwLock::new(None);
 
 /// Sets the invocation in a process of another program.

@@ -243,7 +243,7 @@ fn advised(mut error: clap::Error) -> clap::Error {
         let typed = typed.split('=').next().unwrap_or_default();
         if !suggestions::is_near(typed, &known) {
             error.remove(ContextKind::SuggestedArg);
-            // The usage names the suggested option.
+            // Without this, the usage line would name the suggested option.
             error.remove(ContextKind::Usage);
         }
     }
@@ -271,7 +271,7 @@ fn advised(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Returns arguments as this program spells them.
+/// Replaces llama.cpp's spellings in the arguments by those of this program.
 fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
     let arguments = spelling::of_llama(arguments).map_err(unknown)?;

@@ -1,4 +1,4 @@
-//! Errors of the libraries in a chain of causes, whichever crate they are of.
+//! Uniform access to the errors of all library crates in a chain of causes.
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -10,7 +10,7 @@ use ixc_measure::Error as MeasureError;
 use ixc_serve::Error as ServeError;
 use ixc_workbench::Error as WorkbenchError;
 
-/// Answers of a library's error.
+/// The properties of a library's error.
 pub struct LibraryError<'e> {
     /// The kind of failure.
     pub class: Class,
@@ -18,12 +18,12 @@ pub struct LibraryError<'e> {
     pub remedy: Option<Remedy>,
     /// The path of a file that does not exist.
     pub missing_file: Option<&'e Path>,
-    /// Whether the reader of standard output went away.
+    /// Whether the reader of standard output has closed it.
     pub is_closed_standard_output: bool,
 }
 
 impl<'e> LibraryError<'e> {
-    /// Asks a cause, where it is the error of a library.
+    /// Returns the properties of a cause, if it is the error of a library.
     pub fn of(cause: &'e (dyn StdError + 'static)) -> Option<LibraryError<'e>> {
         macro_rules! ask {
             ($($error:ty),+) => {

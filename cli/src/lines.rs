@@ -1,8 +1,7 @@
 //! Input of a conversation: lines, edited if the terminal can do that, and the messages made of
 //! them.
 //!
-//! A message is one line, one paste, lines that end with `\` with the line after them, or
-//! everything between `"""` and `"""`.
+//! A message is one line, one paste, lines joined by a final `\`, or all text between two `"""`.
 //!
 //! Lines are remembered across conversations in a file that only its user may read (see
 //! [`history_path`]). Lines that begin with a space are not saved.
@@ -58,8 +57,8 @@ enum Line {
     End,
 }
 
-/// Helper of the line editor. Tab completes commands, and colours distinguish questions from
-/// answers.
+/// Callbacks of the line editor: Tab completes commands, and the user's input has another style
+/// than answers.
 #[derive(Debug)]
 struct LineHelper {
     commands: Vec<&'static str>,
@@ -275,7 +274,7 @@ impl Message {
         let first = !std::mem::replace(&mut self.several, true);
         let (part, ends) = match self.is_quoted {
             true => line.trim_end().strip_suffix(QUOTES).map_or((line, false), |part| (part, true)),
-            // A backslash after another one is text.
+            // An escaped backslash does not continue the line.
             false => match line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 {
                 1 => (&line[..line.len() - 1], false),
                 _ => (line, true),

@@ -1,7 +1,7 @@
 //! Log options: `--verbose`, `--quiet`, `--log-file` and `IXC_LOG`.
 //!
 //! ```text
-//! ixc run -p Hello -v                                what is done (info); -vv and -vvv say more
+//! ixc run -p Hello -v                                what is done (info); -vv and -vvv print more
 //! IXC_LOG=ixc_runtime=debug,warn ixc run -p Hello    filters, as those of the crate env_logger
 //! ```
 

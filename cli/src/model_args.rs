@@ -98,7 +98,7 @@ impl ModelChoice {
         self.model.as_ref().or(self.model_file.as_ref())?.path()
     }
 
-    /// Whether one is named.
+    /// Returns whether a model is named.
     pub fn is_given(&self) -> bool {
         self.model.is_some() || self.model_file.is_some()
     }
@@ -148,7 +148,7 @@ pub struct TargetChoice {
 }
 
 impl TargetChoice {
-    /// Returns the target, if one is named.
+    /// Returns the target, if the user named one.
     pub fn target(&self) -> Option<Target> {
         self.target.map(|target| target.target)
     }
@@ -159,7 +159,7 @@ impl TargetChoice {
     }
 }
 
-/// Whether threads are bound to processors, of a command that runs a model.
+/// Option for binding threads to processors, for commands that run a model.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PinChoice {
     /// Pin each thread to its own core. `auto` pins if there is one thread per core and the machine
@@ -178,7 +178,7 @@ struct ExpertsChoice {
     queue: QueueChoice,
 }
 
-/// Depth of the drive's queue.
+/// Option for the queue depth of the drive.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct QueueChoice {
     /// Reads of streamed experts in flight at once [default: as `ixc doctor --drive` measured, or a
@@ -208,7 +208,7 @@ impl ExpertsChoice {
     /// Returns the runtime's form of the choice.
     ///
     /// # Errors
-    /// If there is also a memory budget: mapped files cannot keep one.
+    /// If there is also a memory budget: with mapped files, no budget can be guaranteed.
     fn store(self, memory: &MemoryChoice) -> anyhow::Result<ExpertStore> {
         match self.experts {
             Experts::Stream => Ok(ExpertStore::Stream),
@@ -238,7 +238,7 @@ impl MemoryChoice {
     }
 }
 
-/// Deferral, of a command that compiles.
+/// Option for deferral of experts, for commands that compile.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct DeferChoice {
     /// Defer each token's N lowest-weighted experts by one layer, which gives time to read them; 0

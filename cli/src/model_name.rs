@@ -237,7 +237,7 @@ const TEXT_OPTIONS: [&str; 5] = ["-p", "--prompt", "--system", "--system-prompt"
 /// of its files) by MODEL.
 ///
 /// # Errors
-/// In words, if an option has no value.
+/// A text, if an option has no value.
 pub fn without_hub_options(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (mut kept, mut repository, mut file) = (Vec::new(), None, None);
     let mut rest = arguments.into_iter();

@@ -13,8 +13,8 @@ use super::stats_line::{Label, stat};
 /// on a busy machine may do little but wait.
 const MIN_SHARE: f64 = 0.01;
 
-/// Prints where the time of a phase went, in rows that add up to all of it. Rates are scaled to all
-/// threads, for the time in which threads worked on the op.
+/// Prints the time of a phase by op, in rows that add up to the total. Rates are computed as if all
+/// threads worked on the op during its time.
 pub fn note(part: Label, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
     lines(phase, stats, limits).iter().for_each(|line| part.print(line));
     if stats.reduced > 0 {
@@ -67,7 +67,8 @@ fn row(op: &Op) -> String {
     }
 }
 
-/// Columns of the rows: part of the time, op or other time, and rates with parts of their limits.
+/// Column heads: share of the time, op or other activity, and rates with their share of the
+/// machine's limit.
 const HEAD: &str = "   time op                     GB/s   of limit      GOP/s   of limit";
 
 /// Returns a head, and the rows of the longest ops and of the time outside of ops, the longest
@@ -180,8 +181,8 @@ mod tests {
         };
         assert!(faster(2.0).ends_with(" 40.0   50 % L3"), "{}", faster(2.0));
         assert!(faster(8.0).ends_with(" 160.0        L1"), "{}", faster(8.0));
-        // With other work on the machine each op is short; the longest still has a row. All rows
-        // add up to the whole time.
+        // With other work on the machine, each op has a small share of the time; the longest op
+        // still has a row. All rows add up to the total time.
         let crowded = Stats { wall: Duration::from_secs(1000), ..stats.clone() };
         let short = lines(&phase, &crowded, None);
         assert!(short.iter().any(|row| row.starts_with("  0.0 % linear ")), "{short:?}");

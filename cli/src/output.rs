@@ -1,4 +1,4 @@
-//! Output on the terminal: numbers for people, names without control characters, JSON, and errors.
+//! Output on the terminal: formatted numbers, names without control characters, JSON, and errors.
 
 use std::env;
 use std::fmt;
@@ -19,11 +19,11 @@ use super::wrap::{Text, wrapped};
 pub use super::printable::{Printable, is_terminal_control};
 pub use ixc_ir::units::{Bytes, Count, counted};
 
-/// Amount of messages in addition to a command's output: 0 with `--quiet`, else 1 plus the number
-/// of `--verbose`.
+/// Verbosity of messages other than a command's output: 0 with `--quiet`, else 1 plus the number of
+/// `--verbose`.
 static LOUDNESS: AtomicU8 = AtomicU8::new(1);
 
-/// Sets the amount of messages, once, when the command line is read.
+/// Sets the verbosity of messages, once, when the command line is read.
 pub fn set_loudness(quiet: bool, verbose: u8) {
     LOUDNESS.store(if quiet { 0 } else { verbose.saturating_add(1) }, Ordering::Relaxed);
 }
@@ -99,7 +99,7 @@ fn write_error(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// When text on standard error has colours.
+/// Condition for colours in text on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Colours {
     /// On a terminal, unless `NO_COLOR` is set.
@@ -124,7 +124,7 @@ impl Colours {
 
 static COLOURS: AtomicU8 = AtomicU8::new(0);
 
-/// Sets when text has colours.
+/// Sets the condition for colours.
 pub fn set_colours(colours: Colours) {
     COLOURS.store(colours as u8, Ordering::Relaxed);
 }
@@ -183,7 +183,7 @@ impl Line {
         let _ = write!(io::stderr(), "\r\x1b[K{shown}");
     }
 
-    /// Leaves an empty line.
+    /// Clears the progress line.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -385,7 +385,7 @@ mod tests {
         let (mut rate, begin) = (Rate::default(), Instant::now());
         let mut at =
             |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20, Unit::Bytes);
-        // Progress of an earlier run took no time in this one.
+        // Progress that was made before the first call does not count for the rate.
         assert_eq!(at(0, 4000), "");
         assert_eq!(at(1, 4000), "");
         assert_eq!(at(2, 4200), ", 100 MiB/s, 0:58 left");

@@ -75,7 +75,7 @@ fn read_cache(text: &str) -> Result<cache::Options, String> {
 }
 
 fn read_option(text: &str) -> Result<String, String> {
-    // Checked here, where clap can report the argument.
+    // Checked while parsing, so that clap can report the wrong argument.
     let checked = manager::set(&mut OptionSet::default(), text);
     checked.map(|()| text.to_owned()).map_err(|error| error.to_string())
 }

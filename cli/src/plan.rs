@@ -79,7 +79,7 @@ pub struct Args {
 }
 
 fn part(text: &str) -> Result<f64, String> {
-    let right = || format!("{text:?} is not a part; expected 0 to 1, such as 0.8");
+    let right = || format!("{text:?} is not a fraction; expected 0 to 1, such as 0.8");
     text.parse::<f64>().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(right)
 }
 

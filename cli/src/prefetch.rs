@@ -96,7 +96,7 @@ impl EarlyRouterChoice {
     }
 }
 
-/// Keeping.
+/// Option for the eviction policy of the expert cache.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CacheChoice {
     /// Eviction policy of the expert cache: lru, slru or s3-fifo.

@@ -23,13 +23,13 @@ pub fn run_with(arguments: Vec<OsString>, helper: Option<PathBuf>) -> ExitCode {
 
 /// Runs the command of this process's arguments. Returns its exit status.
 pub fn run() -> ExitCode {
-    // Before anything is set up: a helper does one piece of work and nothing else.
+    // Helper processes are handled before any setup: they do one task and exit.
     match invocation::arguments().get(1) {
         Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
         Some(argument) if argument == COMPILE_ARGUMENT => return serve_compile_request(),
         _ => {}
     }
-    // Help, versions and wrong usage end here.
+    // Help, version texts and usage errors end the program here.
     let Cli { command, log } = match parse(invocation::arguments()) {
         Ok(cli) => cli,
         Err(ParseError::CommandLine(error)) => exit(&error),
@@ -45,7 +45,8 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to tell of a standard output that is closed.
+            // An error is ignored, because it was already reported or the reader has closed
+            // standard output.
             let _ = out.flush();
             print_failure(&error)
         }

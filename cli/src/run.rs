@@ -145,7 +145,7 @@ struct SessionFiles {
     record: ExpertRecord,
 }
 
-/// Format of the texts: the template of the prompt, and the grammar of the answer.
+/// Chat template of the prompt, and grammar of the answer.
 struct PromptFormat {
     template: Option<ChatTemplate>,
     grammar: Option<Matcher>,
@@ -164,7 +164,7 @@ impl Args {
         self.sampling.check()?;
         let begin = Instant::now();
         let inputs = self.inputs();
-        // Open the output before the run, which would otherwise be lost.
+        // Open the output first: if that fails, no run is lost.
         let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
         let mut output = output.transpose()?;
         let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
@@ -182,7 +182,7 @@ impl Args {
                 pins: record.pins(),
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
-                // With speculation, rows must have the bits of a step of their own.
+                // With speculation, results must be bit-identical to steps of one token.
                 exact_batch: true,
                 ..self.speculation.options(options.run)
             },
@@ -248,7 +248,8 @@ impl Args {
         session.set_context_shift(self.shift.shift());
         let before = self.load_state.as_ref().map(|path| session.load_state(path)).transpose()?;
         let before = before.map(|saved::LoadedSequence { tokens, sampler }| {
-            // A user who gives a seed wants random draws.
+            // With a seed on the command line, the sampler starts anew; otherwise it continues with
+            // its saved state.
             sampler
                 .filter(|_| !self.sampling.has_seed())
                 .into_iter()
@@ -364,13 +365,13 @@ impl Args {
 }
 
 impl Args {
-    /// Whether the options demand a chat.
+    /// Returns whether the options request a chat.
     fn is_chat(&self) -> bool {
         self.chat || self.system.is_some() || self.template.is_given()
     }
 
-    /// Whether the model answers the prompt as a message, in place of continuing it as text. A
-    /// saved text is continued.
+    /// Returns whether the prompt is a message to answer, rather than text to continue. A saved
+    /// state is always continued.
     fn answers(&self, model: &LoadedModel, continues_state: bool) -> bool {
         self.is_chat() || (!self.raw && !continues_state && model.chat_template().is_some())
     }
@@ -385,8 +386,8 @@ impl Args {
     }
 }
 
-/// Returns the formats of keys and values, as a part of a sentence; an empty text if there are no
-/// such states.
+/// Returns the formats of keys and values as a phrase for a message; an empty text without a KV
+/// cache.
 fn cache_text(states: &[State]) -> String {
     let names = Vec::from_iter(cache_formats(states));
     if names.is_empty() { String::new() } else { format!(", KV cache in {}", names.join(" and ")) }
@@ -408,8 +409,8 @@ fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a prompt from a file without its final newline, which editors and `echo` add. With it, a
-/// model would continue on the next line.
+/// Reads a prompt from a file without its final newline, which editors and `echo` add. With the
+/// newline, a model would continue on the next line.
 fn read_prompt(path: &Path) -> anyhow::Result<String> {
     let mut prompt = tokenize::read(path)?;
     if prompt.ends_with('\n') {

@@ -146,7 +146,7 @@ impl SamplingArgs {
         u64::try_from(self.seed).unwrap_or_else(|_| clock() >> 8 & 0xffff_ffff)
     }
 
-    /// Whether a seed was named.
+    /// Returns whether the user gave a seed.
     pub fn has_seed(&self) -> bool {
         self.seed >= 0
     }
@@ -160,7 +160,8 @@ impl SamplingArgs {
     /// Changes one setting, by the name of its option without hyphens.
     ///
     /// # Errors
-    /// In words, if there is no such setting, or it cannot have this value. Nothing changes then.
+    /// A text, if there is no such setting, or the value is invalid. The settings are then
+    /// unchanged.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         let command = clap::Command::new("set").no_binary_name(true).disable_help_flag(true);
         // Settings that are not named keep their values instead of getting defaults.
@@ -186,7 +187,7 @@ impl SamplingArgs {
     /// Returns the sampler's settings for a model; `ends` are the tokens that end an answer.
     ///
     /// # Errors
-    /// When the tokenizer has no tokens for the breakers of repetitions.
+    /// When the tokenizer cannot encode DRY's sequence breakers.
     pub fn settings_for(&self, seed: u64, ends: &[u32], tokenizer: &Tokenizer) -> Result<Settings, ixc_error::Error> {
         let mut settings = self.settings(seed, ends);
         if settings.dry_multiplier > 0.0 {
@@ -218,7 +219,7 @@ impl SamplingArgs {
         fields
     }
 
-    /// Returns the sampler's settings, without the breakers of repetitions.
+    /// Returns the sampler's settings, without DRY's sequence breakers.
     fn settings(&self, seed: u64, ends: &[u32]) -> Settings {
         let samplers = self.samplers.as_ref().or(self.sampling_seq.as_ref());
         Settings {

@@ -35,7 +35,7 @@ use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, hints, interrupt, log};
 
-/// Default size of the prompt cache's folder, and of its memory if there is a folder.
+/// Default max size of the prompt cache's folder; the next constant is that of its memory.
 const FOLDER_BYTES: u64 = 16 << 30;
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Max number of waiting requests for each request that is computed.
@@ -369,7 +369,7 @@ impl Args {
         }
     }
 
-    /// Prints the address of the page.
+    /// Prints the address of the web page for browsers.
     fn point_browsers(&self, local: SocketAddr) {
         match local.ip().is_unspecified() {
             true => note!("ixc: open http://localhost:{} in a browser to chat", local.port()),
@@ -397,7 +397,7 @@ impl Args {
             fields.insert("n_predict".to_owned(), tokens.into());
         }
         if !self.sampling.stop.is_empty() {
-            // Each name belongs to another API.
+            // OpenAI's and Anthropic's APIs have different names for stop strings.
             for name in ["stop", "stop_sequences"] {
                 fields.insert(name.to_owned(), self.sampling.stop.clone().into());
             }
@@ -449,8 +449,8 @@ impl Args {
         Ok(sources)
     }
 
-    /// Returns the addresses to listen on. IPv4 comes first: clients that get a host name try both,
-    /// and clients that get an address mostly try this one.
+    /// Returns the addresses to listen on. IPv4 comes first: clients that resolve a host name try
+    /// both kinds, and clients with a fixed address mostly use IPv4.
     fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
         let found = (name, self.port).to_socket_addrs();

@@ -2,7 +2,7 @@
 
 use ixc_generate::generator::ContextShift;
 
-/// Default number of first tokens that stay. Attention needs them, whatever they say
+/// Default number of first tokens that stay. Attention needs them as sinks, whatever their text
 /// (StreamingLLM).
 const SINKS: usize = 4;
 

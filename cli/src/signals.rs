@@ -1,4 +1,4 @@
-//! Signals of files, which would end the process without a message.
+//! Signals that are caused by files and would end the process without a message.
 //!
 //! - SIGBUS: a mapped model file was cut short, or its drive failed. One line and an exit status
 //!   report it. The thread was reading a page that is not there, so nothing that it computed can be
@@ -38,9 +38,9 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
             libc::_exit(crate::failure::status(ixc_failure::Class::Io).into());
         }
     }
-    // Other causes are not ours: broken memory, a wrong address, a signal from another process. The
-    // signal comes again, and ends the process.
-    // SAFETY: both are async-signal-safe; the default action takes no handler.
+    // Other causes are not mapped files: broken memory, a wrong address, a signal from another
+    // process. The signal comes again, and ends the process. SAFETY: both are async-signal-safe;
+    // the default action takes no handler.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);

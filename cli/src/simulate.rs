@@ -267,7 +267,8 @@ impl Args {
             cycles += step.report.cycles;
             let logits = step.logits.first().map_or(&[][..], Vec::as_slice);
             if let Some(engine) = &mut engine {
-                // The engine's steps may be shorter; the result of a row does not depend on that.
+                // The engine may divide the tokens into shorter steps, which does not change the
+                // results of rows.
                 let right = engine.prefill(&next).map_err(ixc_error::Error::from)?;
                 compare(logits, right, simulator.position())?;
                 compared += logits.len();

@@ -22,14 +22,14 @@ use super::Usage;
 use super::model_name::ModelName;
 use super::output::note;
 
-/// Words for the sources of draft tokens, with llama.cpp's equivalents.
+/// Names of the sources of draft tokens, with llama.cpp's names.
 static WORDS: [(SpeculationMethod, &[&str]); 4] = [
     (SpeculationMethod::Off, &["off", "none"]),
     (SpeculationMethod::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
     (SpeculationMethod::OwnLayer, &["nextn", "mtp", "draft-mtp"]),
     (SpeculationMethod::Model(None), &["draft", "draft-simple"]),
 ];
-/// Words for draft models that use another model's activations.
+/// Names of draft models that use the target model's activations, which are not supported.
 const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
 
 /// Source of draft tokens.
@@ -97,7 +97,7 @@ pub struct SpeculationChoice {
     spec_always: bool,
 }
 
-/// More of the last tokens would not improve a match.
+/// Max length of an n-gram: longer n-grams would not improve a match.
 const MAX_NGRAM: usize = 1024;
 
 /// Returns clap's parser of a number in a range.
@@ -160,7 +160,7 @@ impl SpeculationChoice {
 
     /// Opens the source of draft tokens; `None` without speculation. A small model, or the model's
     /// own layer, is loaded before the large model, whose memory budget is then the rest. `like`
-    /// gives the options of the large model and `model` its path (`None` for the demo model).
+    /// has the options of the large model, and `model` is its path (`None` for the demo model).
     ///
     /// # Errors
     /// When the options contradict each other, or the small model or the layer cannot be loaded.
@@ -212,7 +212,7 @@ impl SpeculationChoice {
             plan_cache: like.plan_cache.clone(),
             ..LoadOptions::default()
         };
-        // The context of the large model, or the small model's own if that is shorter.
+        // Use the context of the large model, or the small model's max context if that is shorter.
         let session = match LoadedModel::open(path, &options(like.run.context)) {
             Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { max, .. })) => {
                 LoadedModel::open(path, &options(Some(max)))?

@@ -67,8 +67,8 @@ impl Stage {
         Kind { name, is, streams: true, private: false }
     }
 
-    /// Returns the stage as text. `kernel` selects kernels. A selection of parts gives text for
-    /// people, which cannot be parsed.
+    /// Returns the stage as text. `kernel` selects kernels. With a selection of ops or layers, the
+    /// text cannot be parsed again.
     pub fn text(
         self,
         model: &Model,

@@ -1,4 +1,4 @@
-//! Lines of `--stats`: a label in the first columns, then figures.
+//! Lines of `--stats`: a label in the first columns, then measurements.
 //!
 //! ```text
 //! load      0.31 s, 2 threads, target avx2

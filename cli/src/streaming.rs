@@ -1,4 +1,8 @@
-//! Report on streamed experts, for `--stats` ([`ixc_measure::streaming`]).
+//! Report on streamed experts, for `--stats`.
+//!
+//! The rate of reading experts is given as a share of the drive's own rate. This is the rate of
+//! reads of the same size and queue depth, at random offsets of the same file, past the page cache,
+//! while no model runs. It is measured before and after the run, since a drive's speed changes.
 
 use std::time::Duration;
 
@@ -164,8 +168,7 @@ fn tally_facts(tally: &Tally) -> Json {
     })
 }
 
-/// Returns recall, precision, the bytes that would be read in vain, and the max reduction of
-/// waiting.
+/// Returns recall, precision, the bytes of useless reads, and the max reduction of waiting time.
 fn cell(tally: &Tally) -> String {
     if tally.predicted == 0 {
         return format!("{:>34}", "-");

@@ -58,7 +58,7 @@ fn file_distance(typed: &str, found: &str) -> Option<usize> {
     let split =
         |name: &str| name.rsplit_once('.').map_or((name.to_owned(), String::new()), |(a, b)| (a.into(), b.into()));
     let ((stem, end), (found_stem, found_end)) = (split(typed), split(found));
-    // `own` for `own.gguf`.
+    // The user typed the name without its extension: `own` for `own.gguf`.
     if typed == found_stem {
         return Some(0);
     }

@@ -1,4 +1,4 @@
-//! Chat template of a command: a known one, or a file.
+//! Chat template of a command: a built-in format, or a file.
 
 use std::path::Path;
 

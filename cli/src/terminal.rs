@@ -9,9 +9,10 @@
 //! look different. The filter is for text of models and of `detokenize`, and for names that were
 //! not escaped.
 //!
-//! If standard output has the file that a command makes, the command prints to [`standard_error`],
-//! through the same filter. Notes on standard error come from `note!`, which always escapes, as
-//! error messages do. The progress line writes its own escape sequences directly.
+//! If a command writes its output file to standard output, it prints messages to
+//! [`standard_error`], through the same filter. Notes on standard error come from `note!`, which
+//! always escapes, as error messages do. The progress line writes its own escape sequences
+//! directly.
 //!
 //! Lines that are wider than the terminal are wrapped at words ([`wrap`](super::wrap)). `COLUMNS`
 //! sets the width, if it is set.
@@ -81,7 +82,7 @@ fn kind() -> Text {
     }
 }
 
-/// Returns standard output in the form for commands.
+/// Returns filtered standard output, for commands.
 pub fn standard_output() -> Box<dyn Write> {
     let out = io::stdout().lock();
     match out.is_terminal() {
@@ -103,7 +104,7 @@ pub fn standard_error() -> Box<dyn Write> {
 /// U+FFFD.
 struct Filter<W> {
     to: W,
-    /// First bytes of an incomplete character: at most three.
+    /// Bytes of an incomplete UTF-8 character, at most three.
     begun: Vec<u8>,
     /// Wraps lines, if the width is known.
     wrapper: Option<Wrapper>,

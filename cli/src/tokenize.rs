@@ -117,7 +117,8 @@ impl DecodeArgs {
             return Ok(output::json(out, "ixc.detokenize.v1", &json!({ "text": text }))?);
         }
         terminal::set_text(Text::Verbatim);
-        // The exact bytes of the tokens; only a terminal gets them without control characters.
+        // Writes the exact bytes of the tokens. On a terminal, the filter removes control
+        // characters.
         out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc_error::Error::from)?)?;
         Ok(writeln!(out)?)
     }

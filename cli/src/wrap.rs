@@ -5,10 +5,10 @@
 //!            alone, 1.1 MiB
 //! ```
 //!
-//! The continuation of a report's line is indented to its text, which follows the last gap of two
-//! spaces in the first third of the line. The continuation of a model's line keeps the line's
-//! indentation, and lines of code blocks are not wrapped. Lines to pipes and files are not wrapped:
-//! only [`terminal`](super::terminal) wraps.
+//! The continuation of a report's line is indented to the column at which the line's text begins.
+//! That column follows the last gap of two spaces in the first third of the line. The continuation
+//! of a model's line keeps the line's indentation, and lines of code blocks are not wrapped. Lines
+//! to pipes and files are not wrapped: only [`terminal`](super::terminal) wraps.
 
 use unicode_width::UnicodeWidthChar;
 

@@ -36,11 +36,11 @@ use super::stats_line::{Label, stat};
 use super::wrap::Text;
 use super::{op_times, streaming, terminal};
 
-/// Assumed max time of a prefill step with this many tokens, in a conversation. After Ctrl-C the
-/// program waits three times as long for the step, because Ctrl-C should end the answer and not the
-/// conversation.
+/// Number of tokens of a prefill step, and its assumed max time, in a conversation. After Ctrl-C
+/// the program waits up to three times as long for the step to end, so that Ctrl-C ends the answer
+/// and not the conversation.
 const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
-/// Packing time that is worth a message: seconds, and share of the phase's time.
+/// Packing time from which a message is printed: seconds, and share of the phase's time.
 const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 
 /// Options of a text generation.
@@ -78,7 +78,7 @@ pub struct Writer<'a> {
     pub params: TextParams<'a>,
     pub out: &'a mut dyn Write,
     pub seed: u64,
-    /// Rate of the drive of streamed experts alone, measured before, in bytes per second.
+    /// Rate of the drive with streamed experts, measured before the run, in bytes per second.
     pub own_rate: Option<f64>,
     /// Progress of the session.
     pub gauge: Arc<Gauge>,
@@ -119,8 +119,8 @@ impl Writer<'_> {
     /// leave the conversation unchanged.
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.params.limit;
-        // The remaining text is computed again after turns are dropped, so that should not happen
-        // for every answer.
+        // Dropping turns means that the remaining text is prefilled again, so room is made for a
+        // whole answer at once.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
         let FittedPrompt { prompt, dropped } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
@@ -129,7 +129,7 @@ impl Writer<'_> {
         }
         let has_markers = prompt.parser.is_some();
         let WrittenText { tokens, interrupted, answer } = self.write(&prompt.tokens, limit, prompt.parser)?;
-        // Nothing is kept of an answer that was interrupted before its first token.
+        // An answer that was interrupted before its first token is discarded.
         if interrupted && tokens.is_empty() {
             return Err(Interrupted.into());
         }
@@ -244,9 +244,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Prints the same as JSON, on one line, for programs.
+    /// Prints the statistics as JSON, on one line, for programs.
     fn stats_as_json(&self, generation: &Generation) -> anyhow::Result<()> {
-        // The run's own: measuring takes memory, too.
+        // Read the peak memory first, because the measurements below take memory, too.
         let peak = ixc_compile::machine::system::peak_memory();
         let (session, limits) = (&self.session, self.limits());
         let part = |phase, stats| op_times::facts(phase, stats, limits);
@@ -303,7 +303,7 @@ impl Writer<'_> {
     /// Prints the statistics of this text. `before` holds the counters of the expert cache at its
     /// start.
     fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
-        // The peak of the run: measuring below takes memory, too.
+        // Read the peak memory first, because the measurements below take memory, too.
         let peak = ixc_compile::machine::system::peak_memory();
         for (part, phase) in [(Label::Prefill, &generation.prefill), (Label::Decode, &generation.decode)] {
             let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
@@ -320,7 +320,7 @@ impl Writer<'_> {
             let (tokens, steps) = (counted(drafted, "token"), counted(drafts, "step"));
             stat!(Drafts, "{tokens} by {name} in {steps}, {accepted} accepted ({share:.0} %)");
             let (seconds, steps) = (drafting.as_secs_f64(), counted(declined, "step"));
-            stat!(Drafts, "drafting took {seconds:.2} s; {steps} had no draft because it would not pay");
+            stat!(Drafts, "drafting took {seconds:.2} s; {steps} had no draft because drafts would not save time");
         }
         let packing = generation.prefill.packing + generation.decode.packing;
         if packing > 0.0 {
@@ -348,7 +348,8 @@ impl Writer<'_> {
                 let observed = PhaseMeasurement {
                     phase: generation.decode,
                     prompt: None,
-                    // Experts that stay in memory do not depend on routing.
+                    // Pinned experts are hits regardless of routing, so the forecast does not
+                    // apply.
                     defers: self.session.model().defers() || store.blocks_by_group().iter().any(|held| held.kept > 0),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };

@@ -1,7 +1,8 @@
-//! `ixc bench --compare A B`: changes from one measurement to another, beyond noise
-//! ([`ixc_measure::comparison`]).
+//! `ixc bench --compare A B`: changes in speed between two measurements that exceed noise.
 //!
-//! Differences between the models, machines and options come first, then the rows.
+//! Both are documents of `ixc bench --json`. Differences between the models, machines and options
+//! come first. Then come the rows that both documents have, with the speed of the second relative
+//! to the first, its interval, and whether the change exceeds noise ([`ixc_measure::ratio`]).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::{BadInput, Usage};
 const COMPARISON: &str = "ixc.bench-comparison.v1";
 /// Max size of a file: a row has some hundred bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Min rounds of each side for an interval that holds in 95 of 100 cases.
+/// Min rounds of each side for an interval with a confidence of 95 %.
 const ROUNDS: usize = 4;
 
 /// A row is slower beyond noise.

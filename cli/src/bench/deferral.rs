@@ -45,7 +45,7 @@ pub fn measure(
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();
-    // The predictor that pays may differ between sessions, so `auto` is off.
+    // With `auto`, the two sessions could choose different predictors, so it is replaced by `off`.
     let prefetch = match options.run.prefetch.choice {
         Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
         Choice::Off | Choice::Always(_) => options.run.prefetch,

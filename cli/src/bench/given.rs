@@ -17,8 +17,8 @@ use clap::{Arg, ArgMatches};
 
 use crate::output::counted;
 
-/// Options that do not change what runs, or that a measurement records elsewhere: in its rows, its
-/// model or named options.
+/// Options that do not influence the measurement, or that are recorded elsewhere: in rows, in the
+/// model, or under another name.
 pub const EXCLUDED: [&str; 23] = [
     "model",
     "model_file",

@@ -1,5 +1,5 @@
-//! Output of a measurement: a table for people, JSON, JSON lines, CSV or Markdown. Each form
-//! includes the setting of the measurement.
+//! Output of a measurement: a text table, JSON, JSON lines, CSV or Markdown. Each format includes
+//! the setting of the measurement.
 //!
 //! Rows are written as soon as they are measured, so that a stopped run keeps them. JSON is the
 //! exception, because it is one document.
@@ -145,7 +145,7 @@ impl<'w> Report<'w> {
         if self.format == Format::Text { writeln!(self.out, "{text}") } else { Ok(()) }
     }
 
-    /// Ends it.
+    /// Ends the report.
     ///
     /// # Errors
     /// When the output refuses.

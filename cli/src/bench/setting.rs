@@ -47,7 +47,7 @@ struct Model {
     file: String,
     /// Whether the model is a plan.
     plan: bool,
-    /// Sum over all files.
+    /// Total bytes of all files.
     bytes: u64,
     parameters: u64,
     /// Bytes of weights in each block format.
@@ -79,7 +79,7 @@ struct Options {
     passes: String,
     /// Whether threads are bound to processors.
     pin: &'static str,
-    /// Content of the file of tuned choices, if there is one.
+    /// Identity of the content of the file with tuned tilings, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     tuned: Option<String>,
     /// All other given options, by name. Files are identified by their content.
@@ -125,7 +125,7 @@ impl Setting {
         })
     }
 
-    /// Returns the parts as columns of a table, by name.
+    /// Returns the fields as columns of a table, by name.
     pub fn columns(&self) -> Vec<(&'static str, String)> {
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
         let formats = self.model.formats.iter().map(|(format, bytes)| format!("{format}:{bytes}"));

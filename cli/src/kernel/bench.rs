@@ -62,8 +62,8 @@ impl Args {
         let mut rows = Vec::new();
         for &threads in &self.threads {
             let threads = usize::from(threads);
-            // The bandwidth is measured before and after. Otherwise a slow phase of the machine
-            // would make the kernel look better.
+            // The bandwidth is measured before and after. A slow phase of the machine would
+            // otherwise raise the kernel's share of the peak.
             let before = bandwidth::measure(threads, bandwidth::BUFFER_BYTES);
             let mut measured = Vec::new();
             for place in [MemoryLevel::Caches, MemoryLevel::Memory] {
@@ -123,7 +123,8 @@ fn share(measured: &Measurement, row: &Row) -> Option<f64> {
     Some(measured.operations_per_second? / row.peak.as_ref()?.operations_per_second)
 }
 
-/// Writes a table with a row for each number of threads and place of the buffers.
+/// Writes a table with a row for each number of threads and location of the buffers (memory or
+/// cache).
 fn write_table(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
     // A terminal of 80 columns has no room for the extremes.
     let details = terminal::output_width().is_none_or(|width| width >= WIDE);

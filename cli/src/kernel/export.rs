@@ -37,7 +37,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        // Create the folder before the work, which would otherwise be lost.
+        // Create the folder first: if that fails, no work is lost.
         let folder = NewFolder::create(&self.output).map_err(ixc_error::Error::from)?;
         let case = self.inputs.case(self.kernel.choose()?)?;
         let index = write(&case, folder)?;

@@ -1,5 +1,5 @@
-//! `ixc kernel tune`: finds the fastest width, chunk and pace of a product's kernel, in a model or
-//! in a model of its own.
+//! `ixc kernel tune`: finds the fastest tiling of a matrix product's kernel, in a real model or in
+//! a synthetic model of one kernel.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ struct Output<'o> {
     failed: Option<std::io::Error>,
 }
 
-/// Width of the first column.
+/// Width of the first column, in characters.
 const WIDTH: usize = 28;
 
 impl Output<'_> {
@@ -130,7 +130,12 @@ impl Output<'_> {
     }
 
     fn default(&mut self, found: &TunedKernel) {
-        self.line(&format!("by the caches: {}, {:.3} {}", found.own, found.default.cost * self.unit.1, self.unit.0));
+        self.line(&format!(
+            "default by cache sizes: {}, {:.3} {}",
+            found.own,
+            found.default.cost * self.unit.1,
+            self.unit.0
+        ));
     }
 
     fn times(row: &Candidate) -> String {
@@ -147,7 +152,7 @@ impl Output<'_> {
         }
     }
 
-    /// Writes the file of the results.
+    /// Writes a line with the path of the results.
     fn write_place(&mut self, setting: &Setting) {
         match &setting.place {
             Some(Kept { path, .. }) => self.line(&format!("written to {}", Printable(&path.display().to_string()))),
@@ -186,7 +191,7 @@ impl Output<'_> {
     }
 }
 
-/// Target of tuning, and place of the results.
+/// Target of tuning, and the file of the results.
 struct Setting {
     target: Target,
     caches: CoreCaches,
@@ -260,7 +265,7 @@ impl Args {
         let runs = target.missing().is_empty();
         let source = if runs { By::Cpu(cpu_name()) } else { By::Model(target.name().to_owned()) };
         if let Some(place) = &place {
-            // Check the place before tuning, which takes minutes.
+            // Check the file of the results before tuning, which takes minutes.
             place.check(target, &source)?;
         }
         let row = target.row();
@@ -375,7 +380,7 @@ impl Args {
         };
         report.line(&Args::subject(setting));
         let model = tune_model(model, &options, &mut |event| report.event(event))?;
-        // A candidate that the user chose counts, whatever the whole model gains.
+        // A candidate that the user chose is stored, even if the whole model does not get faster.
         let chosen = match (&self.choose, &model.kernels[..]) {
             (Some(what), [(_, found)]) => Some(found.candidate(what)?),
             _ => None,

@@ -49,7 +49,7 @@ pub fn config_argument() -> Arg {
         .value_name("FILE")
         .value_parser(clap::value_parser!(PathBuf))
         .help("Configuration file; `none` reads no file [default: ~/.config/ixc/config.toml]")
-        // Not with the messages, whose heading the options before it have.
+        // Resets the help heading, so that this option is not listed under the previous heading.
         .help_heading(None::<&'static str>)
 }
 
@@ -75,7 +75,7 @@ impl From<clap::Error> for ParseError {
 pub fn add(command: &Command, arguments: Vec<OsString>) -> Result<Settings, ParseError> {
     let found = match command.clone().try_get_matches_from(&arguments) {
         Ok(found) => found,
-        // A variable or the file may have the missing option.
+        // A variable or the file may set the missing option.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
             command.clone().ignore_errors(true).try_get_matches_from(&arguments)?
         }
@@ -120,7 +120,7 @@ fn end_of_names(root: &Command, names: &[&str], arguments: &[OsString]) -> Optio
                 break;
             }
             let Some(option) = word.strip_prefix("--") else { continue };
-            // The value of an option, which may be spelled as a command.
+            // Skip the value of an option, which may look like a command.
             at += usize::from(definition::find(command, option).is_some_and(definition::takes_value));
         }
     }
@@ -180,7 +180,8 @@ mod tests {
 
     use super::*;
 
-    /// Variables that are not of options: of the program, its packages and its tests.
+    /// `IXC_` variables that do not set options: variables of the program, its packages and its
+    /// tests.
     const OTHERS: [&str; 16] = [
         "IXC_ALL",
         "IXC_AS_V2",
@@ -273,7 +274,7 @@ mod tests {
         }
     }
 
-    /// The probe of a value knows clap's requirements.
+    /// Options that clap requires are found, so that probing a single value works.
     #[test]
     fn required_options_are_found() {
         let built = built();

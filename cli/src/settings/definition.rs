@@ -1,5 +1,5 @@
-//! Options as clap defines them: their variables, the shapes of their values, and the arguments
-//! that set them.
+//! Options by clap's definitions: their environment variables, the shapes of their values, and the
+//! arguments that set them.
 
 use std::ffi::{OsStr, OsString};
 
@@ -85,7 +85,7 @@ impl SettingValue {
         }
     }
 
-    /// Returns the value that a command line has.
+    /// Returns the value of an option on the command line.
     pub fn of_matches(arg: &Arg, matches: &ArgMatches) -> SettingValue {
         let id = arg.get_id().as_str();
         match OptionShape::of(arg) {
@@ -112,7 +112,7 @@ impl SettingValue {
         }
     }
 
-    /// Returns the value for a person who reads it. Secrets are hidden.
+    /// Returns the value as text for display. Secrets are hidden.
     pub fn shown(&self, option: &str) -> String {
         let texts = match self {
             SettingValue::Off => return "false".to_owned(),

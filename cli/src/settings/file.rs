@@ -222,7 +222,8 @@ impl Reader<'_> {
                 });
             }
             let entry = self.entry(value, args[0], FileKey(name.to_owned()), line, names)?;
-            // One of the commands must take the type. Each command checks it again.
+            // At least one command with this option must accept the value's type. Each command
+            // checks the type again.
             if let Err(error) = entry.value(args[0])
                 && !args.iter().any(|arg| entry.value(arg).is_ok())
             {
@@ -309,7 +310,7 @@ fn nearest(command: &Command, name: &str) -> Option<String> {
     suggestions::nearest(name, known.filter(|known| *known != CONFIG)).map(str::to_owned)
 }
 
-/// Describes the commands of a table that lacks a key.
+/// Describes, for an error, the commands of a table that do not have a key.
 fn scope(names: &[String], key: &str) -> String {
     match names {
         _ if key == CONFIG => "a configuration file".to_owned(),

@@ -17,15 +17,16 @@ use super::error::ConfigError;
 use super::file::ConfigFile;
 use super::source::{Setting, SettingSource};
 
-/// Option that gives way to an argument of an earlier source, where the program refuses both.
+/// Option that is dropped if an earlier source sets a conflicting argument. The program would
+/// refuse both together.
 struct GivesWay {
     /// Long name of the option.
     option: &'static str,
-    /// Value of the option, if the others are no conflict.
+    /// Value of the option that conflicts; `None` for any value.
     value: Option<&'static str>,
     /// Identifier of the argument.
     argument: &'static str,
-    /// Value of the argument, if the others are no conflict.
+    /// Value of the argument that conflicts; `None` for any value.
     argument_value: Option<&'static str>,
 }
 
@@ -43,8 +44,8 @@ pub fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// Returns the values of variables and of a file that are in force for a command: `leaf`, with its
-/// names and the matches of the command line. Only flags that are on and options with values are
+/// Returns the values of variables and of a file that apply to a command: `leaf`, with its names
+/// and the matches of the command line. Only flags that are on and options with values are
 /// returned.
 ///
 /// # Errors
@@ -81,7 +82,7 @@ pub fn settings(
         let required = probe.required(&setting)?;
         checked.push((arg, setting, required));
     }
-    // A left-out option may be required by another one.
+    // Repeat, because another option may require an option that was left out.
     while let Some(at) = checked.iter().position(|(_, _, required)| !given.has_all(leaf, required)) {
         let (arg, ..) = checked.remove(at);
         given.texts.remove(arg.get_id().as_str());
@@ -156,7 +157,7 @@ impl<'c> Given<'c> {
         self.texts.insert(arg.get_id().as_str(), texts);
     }
 
-    /// Whether an option conflicts with any of these.
+    /// Returns whether an option conflicts with any of the given options.
     fn excludes(&self, leaf: &Command, arg: &Arg, value: &SettingValue) -> bool {
         let conflict = |a: &Arg, b: &str| leaf.get_arg_conflicts_with(a).iter().any(|arg| arg.get_id() == b);
         let others = leaf.get_arguments().filter(|other| self.texts.contains_key(other.get_id().as_str()));
@@ -165,7 +166,7 @@ impl<'c> Given<'c> {
             || self.replaces(arg, value)
     }
 
-    /// Whether an option gives way to one of these.
+    /// Returns whether an option is dropped in favour of a given option.
     fn replaces(&self, arg: &Arg, value: &SettingValue) -> bool {
         let texts: &[OsString] = match value {
             SettingValue::Texts(texts) => texts,
@@ -179,14 +180,14 @@ impl<'c> Given<'c> {
         })
     }
 
-    /// Whether all options of these long names are here.
+    /// Returns whether all options with these long names are given.
     fn has_all(&self, leaf: &Command, names: &[String]) -> bool {
         let arg = |name: &str| options(leaf).find(|arg| arg.get_long() == Some(name));
         names.iter().all(|name| arg(name).is_none_or(|arg| self.texts.contains_key(arg.get_id().as_str())))
     }
 }
 
-/// Command that takes each option on its own.
+/// Copy of a command without required or conflicting options, which parses a single option.
 pub struct Probe {
     command: Command,
 }
@@ -219,7 +220,7 @@ impl Probe {
 /// Returns the error of a value that its option refuses.
 fn refused(setting: &Setting, error: &clap::Error) -> ConfigError {
     let text = error.render().to_string();
-    // The usage and other advice of clap is about a command line.
+    // Clap's usage text and advice apply only to a command line, so they are removed.
     let problem = text.split("\n\n").next().unwrap_or_default();
     let problem = problem.strip_prefix("error: ").unwrap_or(problem);
     let problem = problem.lines().map(str::trim).collect::<Vec<_>>().join(" ");

@@ -16,24 +16,24 @@ use crate::output::Printable;
 /// Max columns of an option and its value, to which shorter ones are padded.
 const MAX_COLUMNS: usize = 40;
 
-/// Values in force in a process, for all commands.
+/// Option values in effect in this process, for all commands.
 pub struct SettingsReport {
     path: ConfigPath,
     is_read: bool,
     rows: Vec<SettingRow>,
 }
 
-/// A value in force.
+/// An option value in effect.
 struct SettingRow {
     /// Command of the file's table; empty for all commands with the option.
     command: String,
     setting: Setting,
-    /// First error of a command that refuses the value.
+    /// Error of the first command that refuses the value.
     problem: Option<String>,
 }
 
 impl SettingsReport {
-    /// Returns the values in force. `root` is the whole command, after `Command::build`.
+    /// Returns the option values in effect. `root` is the whole command, after `Command::build`.
     pub fn new(settings: &Settings, root: &Command) -> SettingsReport {
         let leaves = definition::leaves(root);
         let mut rows = Vec::new();
@@ -120,7 +120,7 @@ impl SettingRow {
             let of_command = |error| format!("`ixc {}` refuses it: {error}", names.join(" "));
             problem = problem.or(checked.err().map(of_command));
         }
-        // No command takes the value.
+        // No command accepts the value, so its raw text is shown.
         let raw = || {
             let variable = definition::variable(option);
             let value = SettingValue::Texts(vec![std::env::var_os(&variable)?]);
