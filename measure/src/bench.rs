@@ -23,7 +23,7 @@ pub struct Bench {
     model: LoadedModel,
     /// Tokens in the KV cache.
     cached: Vec<u32>,
-    /// Tokens that were timed.
+    /// Number of tokens that were timed so far.
     measured: usize,
 }
 
@@ -31,7 +31,7 @@ impl Bench {
     /// Creates a benchmark, and packs all weights, so that no timed step does it.
     ///
     /// # Errors
-    /// When a thread fails.
+    /// When packing fails.
     pub fn new(mut model: LoadedModel) -> Result<Bench, Error> {
         model.engine_mut().pack_weights()?;
         Ok(Bench { model, cached: Vec::new(), measured: 0 })
@@ -74,11 +74,12 @@ impl Bench {
         Ok(meter.phase(tokens.len(), self.model.engine()))
     }
 
-    /// Brings the first `depth` tokens into the KV cache, reusing those already there. Returns the
-    /// `tokens` that come next.
+    /// Computes the first `depth` tokens of the sequence, so that the KV cache has exactly these;
+    /// cached tokens are reused. Returns the next `tokens` tokens.
     fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
         let before = self.some_tokens(0, depth);
-        // Use other tokens each time: the streamed experts of the last ones should not help.
+        // Each measurement uses other tokens, so that experts which the previous measurement
+        // streamed are not already in memory.
         let next = self.some_tokens(depth.saturating_add(self.measured), tokens);
         self.measured = self.measured.saturating_add(tokens);
         self.model.check(&[&before[..], &next].concat())?;
@@ -91,12 +92,12 @@ impl Bench {
         Ok(next)
     }
 
-    /// Computes tokens in one step, with the logits of the last.
+    /// Computes tokens in one step, with the logits of the last token.
     fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
         let step = self.model.step(tokens, &[tokens.len() as u32 - 1]).map(drop);
         match step {
             Ok(()) => self.cached.extend_from_slice(tokens),
-            // A step that fails may cut the sequence.
+            // A failed step may have truncated the sequence.
             Err(_) => self.cached.truncate(self.model.engine().position() as usize),
         }
         Ok(step?)

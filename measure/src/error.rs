@@ -22,7 +22,7 @@ pub enum Error {
     /// The record of an evaluation cannot be continued.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The forecast needs the speed of the drive, and this file cannot be used to measure it.
+    /// The forecast needs the speed of the drive, and reads of this file cannot measure it.
     #[error("{}: cannot measure the speed of the drive with this file; expected a regular file on a block device", path.display())]
     NoDrive {
         /// The file.
@@ -103,7 +103,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output went away.
+    /// Returns whether the error is only that the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, Error::Generate(error) if error.is_closed_standard_output())
     }

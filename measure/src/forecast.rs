@@ -1,24 +1,25 @@
 //! Tokens per second for a memory budget, before anything is run: from the time of computing, the
 //! time of reading, and their overlap.
 //!
-//! **Computing** is measured with the model's own kernels and weights in memory: its first layer
-//! alone, and its first few, with the embedding and the output matrix. The difference gives the
-//! time of a layer, and all other layers are assumed to be equal. The few layers are more than two,
-//! because the CPU's caches may keep the weights of two layers between tokens, unlike those of a
-//! whole model.
+//! **Computing** is measured with the model's own kernels and weights in memory. One measurement
+//! runs the first layer, another the first few layers, both with the embedding and the output
+//! matrix. The difference gives the time of a layer, and all other layers are assumed to be equal.
+//! The few layers are more than two, because the CPU's caches may keep the weights of two layers
+//! between tokens, unlike those of a whole model.
 //!
 //! **Hits**: a token needs `top_k` experts of each layer. In the pessimistic case of uniform
 //! routing, the hit rate is the share of experts that have slots, whatever the eviction policy.
 //! Real routing is skewed: [`Routing`] holds the results of an earlier run, adapted to other
 //! budgets by one exponent.
 //!
-//! A prompt needs nearly all experts of each layer in turn, so no evicted expert returns in time.
-//! It reads all experts that it needs, unless all are in memory, or as many bytes as an earlier
-//! run's prompt.
+//! A prompt needs nearly all experts of each layer in turn, so cached experts are evicted before
+//! they are needed again. The forecast assumes that a prompt reads all experts that it needs,
+//! unless all are in memory. If an earlier run measured the bytes that a prompt reads, these count
+//! instead.
 //!
-//! **Reading**: missed bytes over the drive's rate, measured with as many reads in flight and as
-//! many adjacent reads. In each layer with misses, the first expert takes longer, as if the drive
-//! had nothing else to do. This time is measured with the reads of one expert.
+//! ****Reading**: missed bytes over the drive's rate, which is measured with the same number of
+//! reads in flight and of adjacent reads. In each layer with misses, the first expert takes as long
+//! as a read on an idle drive. This time is measured by reading one expert alone.
 //!
 //! **Overlap**: a layer's experts are known only after its attention, and reads overlap with
 //! computing the layer's experts:
@@ -26,13 +27,13 @@
 //! ```text
 //! token  = dense + layers without misses: experts
 //!                + layers with misses: max(experts + packing, reading) + last
-//! prompt = max(compute + packing, reading): reading goes on through the next layer
+//! prompt = max(compute + packing, reading): reading continues while the next layer is computed
 //! ```
 //!
 //! `dense` is everything but experts. `packing` is the time for blocks whose layout in the model
-//! file differs from the kernels'. `last` is, for each layer with misses, the expert that arrives
-//! last, which overlaps with nothing. Prefetching (`--prefetch`) makes a token faster than this
-//! forecast.
+//! file differs from the kernels'. `last` is the computing of the expert that arrives last in each
+//! layer with misses: it overlaps with no read. Prefetching (`--prefetch`) makes a token faster
+//! than this forecast.
 //!
 //! ```
 //! use ixc_measure::forecast::{Costs, Routing, Shape, forecast};
@@ -65,8 +66,8 @@ use crate::Error;
 
 /// Tokens of the prompt in the forecast.
 pub const PROMPT: usize = 512;
-/// Tokens of decode in a measurement, and number of measurements. The lower quartile counts, since
-/// disturbances only make it slower.
+/// Tokens of decode in a measurement, and number of measurements. The lower quartile of the times
+/// is used, since disturbances only increase a time.
 const TOKENS: usize = 8;
 const ROUNDS: usize = 8;
 /// Max number of measured layers, and max bytes of their experts.
@@ -88,7 +89,8 @@ pub struct Shape {
     pub top_k: u32,
     /// Bytes that are read for an expert.
     pub bytes: f64,
-    /// Share of experts that are packed after reading.
+    /// Share of experts that are packed after reading, because their layout in the file differs
+    /// from the kernels'.
     pub raw: f64,
     /// Max number of tokens in a step.
     pub tokens: u32,
@@ -119,9 +121,9 @@ pub struct Costs {
     pub prompt: f64,
     /// Seconds to pack a byte of a raw expert, with all threads.
     pub packing: f64,
-    /// Bytes per second of the drive.
+    /// Rate of the drive in bytes per second.
     pub drive: f64,
-    /// Seconds to read an expert with nothing else to read.
+    /// Seconds to read one expert on an idle drive.
     pub alone: f64,
 }
 
@@ -129,7 +131,7 @@ pub struct Costs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The cores: experts come fast enough.
+    /// The cores: experts are read faster than they are computed.
     Cores,
     /// The drive.
     Drive,
@@ -146,7 +148,7 @@ pub struct Forecast {
     pub hits: f64,
     /// Bytes read for a token.
     pub bytes: f64,
-    /// Seconds of computing for a token, packing counted.
+    /// Seconds of computing for a token, including packing.
     pub compute: f64,
     /// Seconds of reading for a token.
     pub reading: f64,
@@ -162,8 +164,9 @@ pub struct Forecast {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Routing {
     /// Evenness of routing: with a share `c` of the experts in memory, the hit rate is
-    /// `c^evenness`. 1 is uniform. A power law fits a few experts that are chosen far more often
-    /// than others. For two models, it predicted the hits with a second budget within 1 %.
+    /// `c^evenness`. The value 1 means uniform routing. A power law fits a few experts that are
+    /// chosen far more often than others. For two models, it predicted the hits with a second
+    /// budget within 1 %.
     pub evenness: Option<f64>,
     /// Bytes of experts that a prompt of [`PROMPT`] tokens reads, relative to the bytes of all
     /// experts.
@@ -180,7 +183,8 @@ impl Routing {
     pub fn evenness_from_reads(in_memory: f64, read: f64) -> Option<f64> {
         let inside = |part: f64| part > 0.0 && part < 1.0;
         let hits = (1.0 - read).clamp(1e-6, 1.0);
-        // A run with all experts in memory says nothing about smaller budgets.
+        // The logarithms need shares within (0, 1): a run with all experts in memory gives no
+        // information about smaller budgets.
         inside(in_memory).then(|| hits.ln() / in_memory.ln())
     }
 }
@@ -237,8 +241,8 @@ pub fn measure(model: Model, options: &LoadOptions, drive: &QueueDepth, shape: &
     let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
     let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;
     let few = usize::try_from(free.min(LAYER_BYTES) / layer_bytes).unwrap_or(LAYERS).clamp(2, LAYERS).min(layers);
-    // Several layers first: they bring the file's first layer into memory, so that the measurement
-    // of one layer packs it and reads nothing.
+    // Several layers are measured first: this reads the first layer into memory, so that the
+    // measurement of one layer reads nothing.
     let (several, model) = LayerTimes::measure(model, options, few)?;
     let (one, _) = LayerTimes::measure(model, options, 1)?;
     let more = (layers - 1) as f64;
@@ -331,7 +335,7 @@ pub struct StoredForecast {
     target: String,
     /// The model.
     pub shape: Shape,
-    /// The machine.
+    /// Costs measured on the machine.
     pub costs: Costs,
     /// Routing in earlier runs.
     #[serde(default)]
@@ -342,7 +346,7 @@ impl StoredForecast {
     /// Stores the measurements.
     ///
     /// # Errors
-    /// In words, if that is not possible.
+    /// A text with the reason, if the file cannot be written.
     pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
         let model = name(path).ok_or("the model is not a file")?;
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
@@ -366,7 +370,7 @@ impl StoredForecast {
         found().map(|found| found.routing).unwrap_or_default()
     }
 
-    /// Stores a run's routing for the next `ixc plan`. Errors of writing are ignored.
+    /// Stores a run's routing for the next `ixc plan`. Write errors are ignored.
     pub fn learn(&self, evenness: Option<f64>, prompt: Option<f64>) {
         let routing = Routing {
             evenness: evenness.map(|found| found.min(MAX_EVENNESS)).or(self.routing.evenness),
@@ -450,7 +454,8 @@ mod tests {
         assert!((known.prompt - 3072.0 * 2.6e-3).abs() < 1e-6);
         let slow = forecast(&Shape { raw: 1.0, ..SHAPE }, &Costs { packing: 1e-9, ..COSTS }, SHAPE.all() / 4, &routing);
         assert!(slow.compute > known.compute && slow.token >= known.token);
-        // A single expert takes longer than its share of many: once for each layer with misses.
+        // The read of a single expert takes longer than its share of many reads: once for each
+        // layer with misses.
         let alone = forecast(&SHAPE, &Costs { alone: 3.6e-3, ..COSTS }, SHAPE.all() / 4, &routing);
         let missing = 48.0 * (1.0 - 0.9f64.powi(8));
         assert!((alone.reading - known.reading - missing * 1e-3).abs() < 1e-9);

@@ -13,17 +13,16 @@
 
 use serde::Serialize;
 
-/// Divergence of predictions from the reference, over the positions of a text.
+/// Divergence of a model's predictions from a reference model's, over the positions of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Divergence {
     /// Positions that were compared.
     pub positions: usize,
-    /// Mean Kullback-Leibler divergence of the reference distribution from the other, in nats, over
-    /// all positions.
+    /// Mean over all positions of the Kullback-Leibler divergence KL(reference || other), in nats.
     pub mean: f64,
-    /// Max at a position.
+    /// Max divergence at a position, in nats.
     pub max: f64,
-    /// Share of the positions at which both have the same likeliest word.
+    /// Share of the positions at which both models have the same likeliest token.
     pub agreement: f64,
 }
 
@@ -42,7 +41,7 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
             let (a, b) = (f64::from(a) - all, f64::from(b) - all_other);
             a.exp() * (a - b)
         });
-        // The divergence is never below 0, except by rounding.
+        // The divergence is negative only by rounding.
         let divergence = terms.sum::<f64>().max(0.0);
         found.mean += divergence / positions as f64;
         found.max = found.max.max(divergence);
@@ -51,8 +50,8 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
     Some(found)
 }
 
-/// Returns the negative logarithm of the probability of word `next`, in nats. `None` if a logit is
-/// NaN or there is no such word.
+/// Returns the negative logarithm of the probability of token `next`, in nats. `None` if a logit is
+/// NaN, or the vocabulary has no such token.
 pub fn surprise(logits: &[f32], next: usize) -> Option<f64> {
     let logit = f64::from(*logits.get(next)?);
     logits.iter().all(|logit| logit.is_finite()).then(|| log_sum_exp(logits) - logit)
@@ -63,7 +62,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     top + logits.iter().map(|&logit| (f64::from(logit) - top).exp()).sum::<f64>().ln()
 }
 
-/// Returns the first of the highest logits.
+/// Returns the index of the highest logit, the first one of several.
 fn likeliest(logits: &[f32]) -> Option<usize> {
     (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
 }

@@ -23,7 +23,7 @@ const PREFIX_BYTES: usize = 10;
 /// Writes a matrix of `shape` rows and columns.
 ///
 /// # Errors
-/// When `out` refuses.
+/// When `out` cannot be written.
 pub fn write(out: &mut (impl Write + ?Sized), shape: [usize; 2], data: &[f32]) -> io::Result<()> {
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
     // The header ends with a newline, at a multiple of the alignment.
@@ -36,7 +36,7 @@ pub fn write(out: &mut (impl Write + ?Sized), shape: [usize; 2], data: &[f32]) -
     data.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))
 }
 
-/// Writes a matrix to a file, or leaves the old file on an error.
+/// Writes a matrix to a file. On an error, the old file is kept.
 ///
 /// # Errors
 /// See [`OutputError`].
@@ -44,7 +44,7 @@ pub fn write_file(path: &Path, shape: [usize; 2], data: &[f32]) -> Result<(), Ou
     write_to(Output::open(path, &Guard::replacing(&KIND))?, shape, data)
 }
 
-/// Like [`write_file`], for an output that was opened before the matrix was computed.
+/// Writes a matrix to an output that was opened before the matrix was computed.
 ///
 /// # Errors
 /// See [`OutputError`].

@@ -1,23 +1,23 @@
-//! Ratio of two sets of measurements, beyond their spread.
+//! Ratio of two sets of measurements, with a confidence interval.
 //!
 //! The ratio is the median over all pairs (Hodges and Lehmann 1963, for logarithms). Its interval
-//! is bounded by two ratios in the same list, at places from the Mann-Whitney distribution. The
-//! only assumption is that both sets have the same distribution up to a factor. A single outlier
-//! moves neither bound far.
+//! is bounded by two ratios in the sorted list of all pairs. Their ranks come from the Mann-Whitney
+//! distribution. The only assumption is that both sets have the same distribution up to a factor. A
+//! single outlier changes both bounds little.
 //!
 //! ```
 //! use ixc_measure::ratio::Ratio;
 //!
 //! let ratio = Ratio::of(&[100.0, 101.0, 99.0, 100.5], &[120.0, 121.0, 119.5, 120.2]).unwrap();
 //! assert!((ratio.median - 1.2).abs() < 0.01 && ratio.low > 1.15 && ratio.high < 1.25);
-//! // With four of each no interval is surer than that.
+//! // With four measurements of each, no interval has a higher confidence than this one.
 //! assert!(ratio.confidence > 0.95);
 //! assert!(Ratio::of(&[], &[1.0]).is_none());
 //! ```
 
 use serde::Serialize;
 
-/// Confidence of an interval with enough measurements.
+/// Confidence of an interval if there are enough measurements.
 pub const CONFIDENCE: f64 = 0.95;
 /// Max measurements of one side; the rest is ignored, because all pairs are compared.
 pub const MAX_MEASUREMENTS: usize = 500;
@@ -37,7 +37,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Computes the ratio of positive measurements; `None` if a side is empty or has another value.
+    /// Computes the ratio of positive measurements; `None` if a side is empty or has a value that
+    /// is not positive and finite.
     pub fn of(a: &[f64], b: &[f64]) -> Option<Ratio> {
         let sound = |all: &[f64]| !all.is_empty() && all.iter().all(|value| value.is_finite() && *value > 0.0);
         if !sound(a) || !sound(b) {
@@ -55,8 +56,8 @@ impl Ratio {
         Some(Ratio { median, low: ratios[left_out], high: ratios[ratios.len() - 1 - left_out], confidence })
     }
 
-    /// Returns whether the second set is larger or smaller, beyond noise; `None` if either is
-    /// possible. Changes of less than `min_change` do not count.
+    /// Returns whether the second set is significantly larger or smaller. Returns `None` if the
+    /// interval contains 1. Changes of less than `min_change` do not count.
     pub fn significant_change(&self, min_change: f64) -> Option<std::cmp::Ordering> {
         if self.low > 1.0 && self.median >= 1.0 + min_change {
             return Some(std::cmp::Ordering::Greater);
@@ -65,10 +66,11 @@ impl Ratio {
     }
 }
 
-/// Returns the number of ratios outside of the interval at each end, and the confidence.
+/// Returns the number of sorted ratios below the interval, which is also the number above it, and
+/// the confidence.
 fn left_out(n: usize, m: usize) -> (usize, f64) {
-    // Probability of each number of pairs whose second value is smaller, for equal distributions:
-    // computed by adding one measurement at a time.
+    // Probability of each number of pairs whose second value is smaller, if both sets have the same
+    // distribution.
     let tail = (1.0 - CONFIDENCE) / 2.0;
     let probable = mann_whitney(n, m);
     let (mut below, mut left_out, mut outside) = (0.0, 0, None);
@@ -79,7 +81,7 @@ fn left_out(n: usize, m: usize) -> (usize, f64) {
         }
         (left_out, outside) = (count, Some(below));
     }
-    // A bound at place `count` excludes outcomes with at most `count` pairs on the other side.
+    // A bound at rank `count` excludes outcomes with at most `count` pairs beyond it.
     let outside = outside.unwrap_or(probable[0]);
     (left_out, (1.0 - 2.0 * outside).max(0.0))
 }
@@ -125,7 +127,7 @@ mod tests {
         // Critical values of U for two sides of 0.05 (Mann and Whitney 1947): 5 and 5: 2; 8 and 8:
         // 13; 10 and 7: 14.
         assert_eq!([(5, 5), (8, 8), (10, 7), (4, 4)].map(|(n, m)| left_out(n, m).0), [2, 13, 14, 0]);
-        // With three measurements of each, one of 20 orders is outside at each end.
+        // With three measurements of each, one of the 20 possible orders is outside at each end.
         let (ends, confidence) = left_out(3, 3);
         assert!(ends == 0 && (confidence - 0.9).abs() < 1e-12, "{confidence}");
         assert!(left_out(1, 1).1.abs() < 1e-12);
@@ -133,7 +135,8 @@ mod tests {
             let all = mann_whitney(n, m);
             assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9 && all.iter().all(|p| *p >= 0.0), "{n} {m}");
         }
-        // The exact and the normal distribution agree where they meet.
+        // The exact and the normal distribution nearly agree at the size at which the code changes
+        // from one to the other.
         let near = |n: usize| left_out(n, n).0 as f64 / (n * n) as f64;
         assert!((near(26) - near(30)).abs() < 0.02, "{} {}", near(26), near(30));
     }
@@ -145,10 +148,11 @@ mod tests {
         assert_eq!(changed(&base, &base), None);
         assert_eq!(changed(&base, &base.map(|x| x * 1.1)), Some(Ordering::Greater));
         assert_eq!(changed(&base, &base.map(|x| x * 0.9)), Some(Ordering::Less));
-        // One is within the spread; the other is certain but too small to count.
+        // The first change is within the spread. The second is significant, but smaller than
+        // `min_change`.
         assert_eq!(changed(&base, &base.map(|x| x * 1.02)), None);
         assert_eq!(changed(&[100.0, 100.01, 100.02, 100.03], &[100.5, 100.51, 100.52, 100.53]), None);
-        // One bad round of five moves neither bound far.
+        // One outlier among five rounds changes both bounds little.
         let mut bad = base.map(|x| x * 1.2);
         bad[0] = 20.0;
         assert_eq!(changed(&base, &bad), None);

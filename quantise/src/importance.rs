@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! blk.0.ffn_down.weight.in_sum2  f32[columns, experts]   sums of squares
-//! blk.0.ffn_down.weight.counts   f32[1, experts]         numbers of summed rows
+//! blk.0.ffn_down.weight.counts   f32[1, experts]         number of rows in the sums
 //! blk.0.attn_k_b.weight.in_sum2  f32[heads * columns, 1] a matrix for each head, with one count
 //! ```
 //!
@@ -47,15 +47,15 @@ fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
 /// piece of a text.
 #[derive(Clone, Debug, Default)]
 pub struct ActivationSums {
-    /// By tensor: its number of columns plus one; for each expert, the sums of its columns and its
-    /// number of rows.
+    /// By tensor: its number of columns plus one, and the sums. For each expert, these are the sums
+    /// of its columns and its number of rows.
     sums: BTreeMap<String, (usize, Vec<f64>)>,
     pieces: u32,
 }
 
 impl ActivationSums {
-    /// Adds the states of an engine after a sequence: names, widths and values. The engine's plan
-    /// was made with [`observe::Options::inputs`].
+    /// Adds the sums of squares in the states of an engine after a sequence: names, widths and
+    /// values of the states. The engine's plan was made with [`observe::Options::inputs`].
     pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
         for (name, width, values) in states {
             let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };
@@ -65,7 +65,7 @@ impl ActivationSums {
         self.pieces += 1;
     }
 
-    /// Whether nothing was seen.
+    /// Returns whether no activations were added.
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty()
     }
@@ -115,7 +115,7 @@ pub enum ImportanceError {
     /// The file is a malformed GGUF file.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The file is something else.
+    /// The file is not a valid importance matrix.
     #[error("{}: is not an importance matrix: {problem}", path.display())]
     Malformed {
         /// The file.
@@ -150,7 +150,7 @@ impl ImportanceError {
     }
 }
 
-/// An importance matrix.
+/// An importance matrix, read from a file.
 #[derive(Clone, Debug)]
 pub struct Importance {
     path: PathBuf,
@@ -183,12 +183,12 @@ impl Importance {
         self.means.len()
     }
 
-    /// Whether there are no matrices.
+    /// Returns whether there are no matrices.
     pub fn is_empty(&self) -> bool {
         self.means.is_empty()
     }
 
-    /// Whether the importance matrix has an entry for a tensor.
+    /// Returns whether the importance matrix has an entry for a tensor.
     pub fn knows(&self, tensor: &str) -> bool {
         self.means.contains_key(tensor)
     }
@@ -345,7 +345,7 @@ mod tests {
         observed.write(output, "text", 64).unwrap();
         assert_eq!(Importance::read(&path).unwrap().of("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
         let mut bytes = std::fs::read(&path).unwrap();
-        // A changed sum of squares that is still a valid number.
+        // A changed sum of squares that is still a valid number is found by the checksum.
         let at = bytes.windows(4).rposition(|four| four == 8f32.to_le_bytes()).unwrap();
         bytes[at + 2] ^= 1;
         std::fs::write(&path, bytes).unwrap();

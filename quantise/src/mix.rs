@@ -7,8 +7,8 @@
 //!          all other matrices             q4_k
 //! ```
 //!
-//! A row lists the kinds of tensors that a mix treats differently; the first rule that holds
-//! counts. To add a mix, add a row.
+//! A row of the table lists the exceptions of a mix as rules for kinds of tensors. The first rule
+//! whose condition holds is used. To add a mix, add a row.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ pub enum MatrixRole {
     Other,
 }
 
-/// Names that identify the part, in the order of the search.
+/// Parts of tensor names that identify a role, in the order of the search.
 const NAMES: [(&str, MatrixRole); 9] = [
     ("attn_qkv.weight", MatrixRole::Value),
     ("attn_kv_b.weight", MatrixRole::Value),
@@ -52,9 +52,9 @@ const NAMES: [(&str, MatrixRole); 9] = [
     ("ffn_down", MatrixRole::Down),
 ];
 
-/// The last product.
+/// Name of the output matrix.
 const HEAD: &str = "output.weight";
-/// The embeddings.
+/// Names of the embedding tables.
 const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
 
 /// Parts of names of matrices that stay unchanged: routers, convolutions, tables, and matrices that
@@ -76,7 +76,7 @@ const UNCHANGED: [&str; 13] = [
 ];
 
 impl MatrixRole {
-    /// Returns the part of a tensor; `is_tied` means that the embedding is also the output matrix.
+    /// Returns the role of a tensor; `is_tied` means that the embedding is also the output matrix.
     pub fn of_tensor(name: &str, is_tied: bool) -> MatrixRole {
         if name == HEAD || (is_tied && EMBEDDINGS.contains(&name)) {
             return MatrixRole::Head;
@@ -88,15 +88,16 @@ impl MatrixRole {
     }
 }
 
-/// Whether mixes change a tensor with these dimensions. Trailing dimensions of 1 do not count.
+/// Returns whether mixes change a tensor with these dimensions. Trailing dimensions of 1 do not
+/// count.
 pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
     let has_rows = dims.iter().skip(1).any(|dim| *dim > 1);
     has_rows && name.ends_with("weight") && !UNCHANGED.iter().any(|role| name.contains(role))
 }
 
-/// Counts the tensors of a part in llama-quantize's order: first those without a layer, then by
-/// layer, and by name within a layer. The layer in a rule is such a number. If only some layers
-/// have the part, it is less than the layer's number.
+/// Numbers of the tensors of each role in llama-quantize's order: first the tensors without a
+/// layer, then by layer, and by name within a layer. The layer in a rule is this number. If only
+/// some layers have a tensor of the role, it is less than the layer's index.
 #[derive(Debug)]
 pub struct Counter<'m> {
     numbers: HashMap<&'m str, usize>,
@@ -120,7 +121,7 @@ impl<'m> Counter<'m> {
         Counter { numbers, values }
     }
 
-    /// Returns the number of a tensor among those of its part, or its layer, and the total.
+    /// Returns the number of a tensor among the tensors of its role, or its layer, and the total.
     pub fn number(&self, mix: &Mix, name: &str, experts: u64, layers: usize) -> (usize, usize) {
         let own_layer = layer(name).unwrap_or(0);
         let number = self.numbers.get(name).copied().unwrap_or(own_layer);
@@ -136,7 +137,7 @@ impl<'m> Counter<'m> {
     }
 }
 
-/// Parts whose tensors are counted.
+/// Roles whose tensors are counted.
 const COUNTED_ROLES: [MatrixRole; 4] = [MatrixRole::Value, MatrixRole::Down, MatrixRole::Gate, MatrixRole::Up];
 
 /// Returns the layer in a tensor's name.
@@ -144,20 +145,20 @@ fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// When a rule holds.
+/// Condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleCondition {
     /// Always.
     Always,
     /// In the first and the last eighth of the layers, and in every third layer between.
     MoreBits,
-    /// In the first part of the layers, if these are cut into this number of equal parts.
+    /// In the first of this many equal parts of the layers.
     First(usize),
-    /// Like `First`, but only without an importance matrix.
+    /// In the same layers as `First`, but only without an importance matrix.
     FirstWithout(usize),
-    /// Like `First`, but only with an importance matrix.
+    /// In the same layers as `First`, but only with an importance matrix.
     FirstWith(usize),
-    /// In this many layers, from the first on.
+    /// In the first layers, this many.
     Layers(usize),
     /// If four or more query heads share a key head.
     Grouped,
@@ -176,24 +177,24 @@ pub enum RuleCondition {
     Inner,
 }
 
-/// Place of a tensor in the model.
+/// Properties of a tensor that conditions of rules use.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorPosition {
-    /// Number among the tensors of its part; usually the layer.
+    /// Number among the tensors of its role; usually the layer's index.
     pub layer: usize,
-    /// Number of tensors of its part.
+    /// Number of tensors of its role.
     pub layers: usize,
     /// The model's layers.
     pub depth: usize,
-    /// Query heads of a key head.
+    /// Number of query heads that share a key head.
     pub query_heads_per_key: u64,
-    /// Experts of a layer.
+    /// Number of experts of a layer.
     pub experts: u64,
     /// Whether an importance matrix is given.
     pub importance: bool,
     /// Whether the tensor has a matrix for each expert.
     pub is_per_expert: bool,
-    /// Elements of its rows.
+    /// Number of elements in a row.
     pub columns: u64,
 }
 
@@ -231,7 +232,7 @@ pub struct Rule {
     format: Format,
 }
 
-/// A mix.
+/// A mix: the default format, and rules for exceptions.
 #[derive(Debug)]
 pub struct Mix {
     /// Name.
@@ -242,7 +243,7 @@ pub struct Mix {
     pub format: Format,
     /// Format of the output matrix.
     head: Format,
-    /// Exceptions.
+    /// Exceptions from the default format.
     rules: &'static [Rule],
     /// Whether keys and values of large models, and of models with eight experts, get the extra
     /// bits that they have in most mixes.
@@ -457,7 +458,7 @@ impl Mix {
     /// Returns the format of a tensor.
     pub fn format_of(&self, role: MatrixRole, position: &TensorPosition) -> Format {
         if role == MatrixRole::Head {
-            // If rows do not consist of whole blocks of the mix's format, the output matrix gets
+            // If a row does not consist of whole blocks of the mix's format, the output matrix gets
             // Q8_0.
             let fits = self.format.row_bytes(position.columns).is_some();
             return if fits || !self.format.is_quantised() { self.head } else { Q8_0 };
@@ -511,7 +512,7 @@ pub fn for_rows(format: Format, len: u64) -> Format {
 /// embeddings and the output matrix.
 const BY_IMPORTANCE: [Format; 6] = [Iq3Xxs, Iq2S, Iq2Xs, Iq2Xxs, Iq1M, Iq1S];
 
-/// Whether a tensor of this name needs an importance matrix in this format.
+/// Returns whether a tensor of this name needs an importance matrix to be quantised to this format.
 pub fn needs_importance(name: &str, format: Format) -> bool {
     BY_IMPORTANCE.contains(&format) && name != HEAD && !EMBEDDINGS.contains(&name)
 }
@@ -520,8 +521,8 @@ pub fn needs_importance(name: &str, format: Format) -> bool {
 mod tests {
     use super::*;
 
-    /// Covers a part that only every second layer has, experts with a shared expert, and one
-    /// dimension.
+    /// Covers a role that only every second layer has, experts with a shared expert, and tensors of
+    /// one dimension.
     #[test]
     fn tensors_are_counted_within_their_kind() {
         let names = ["blk.1.attn_v.weight", "blk.3.attn_qkv.weight", "blk.10.attn_v.weight", "output.weight"];

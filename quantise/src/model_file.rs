@@ -22,9 +22,9 @@ use ixc_passes::options::matches;
 use crate::importance::{Importance, ImportanceError};
 use crate::mix::{Counter, MatrixRole, Mix, TensorPosition, for_rows, is_quantised, needs_importance};
 
-/// Numbers in a part, which one thread encodes in some milliseconds.
+/// Elements in a part of a tensor, which one thread encodes in some milliseconds.
 const NUMBERS: usize = 1 << 19;
-/// Parts of each thread that are encoded ahead of writing: the current one and the next.
+/// Number of parts for each thread that are queued or encoded ahead of writing.
 const PARTS_AHEAD: usize = 2;
 /// `general.quantization_version`, the version of the block formats.
 const QUANTISATION_VERSION: u32 = 2;
@@ -116,14 +116,14 @@ fn list(formats: impl Iterator<Item = Format>) -> String {
 pub struct TensorPlan<'m> {
     /// The tensor in the source.
     pub tensor: &'m Tensor,
-    /// New format; `None` if the bytes stay.
+    /// New format; `None` if the bytes are copied unchanged.
     pub to: Option<Format>,
     /// Whether the tensor's rows are too short for the blocks of the mix's format, so that it gets
     /// another one.
     pub shorter: bool,
 }
 
-/// Treatment of a model.
+/// Treatment of all tensors of a model.
 #[derive(Debug)]
 pub struct Plan<'m> {
     source: &'m Gguf,
@@ -172,7 +172,7 @@ impl Plan<'_> {
     }
 }
 
-/// Returns a number under a key of the architecture; of a list by layers, the first.
+/// Returns the number under a key of the architecture, or the first number of a list by layer.
 fn number(model: &Gguf, key: &str) -> Option<u64> {
     let name: &str = model.metadata().read("general.architecture").ok()?;
     let value = model.metadata().get(&format!("{name}.{key}"))?;
@@ -189,9 +189,9 @@ fn number(model: &Gguf, key: &str) -> Option<u64> {
 /// See [`QuantiseError`].
 pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, QuantiseError> {
     let tied = model.tensor("output.weight").is_none();
-    // Every layer has tensors.
+    // Every layer has tensors, which bounds a malformed number of layers.
     let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
-    // The value of the first layer, which may have no such key.
+    // For a list by layer, this is the value of the first layer.
     let heads = number(model, "attention.head_count").unwrap_or(1);
     let query_heads_per_key = heads.checked_div(number(model, "attention.head_count_kv").unwrap_or(heads)).unwrap_or(0);
     let experts = number(model, "expert_count").unwrap_or(0);
@@ -315,7 +315,7 @@ impl Plan<'_> {
                     }
                 })
             })?;
-            // Check before the output is renamed to its path.
+            // The files are checked before the output is renamed to its path.
             files.check().map_err(|error| {
                 let failed = io::Error::other(error.to_string());
                 changed = Some(error);
@@ -354,7 +354,8 @@ impl Plan<'_> {
                 }
                 None => None,
             };
-            // Both fit: the tensor's bytes are in memory, and the shape was checked.
+            // The conversion to `usize` cannot fail: the tensor's bytes are in memory, and the
+            // shape was checked.
             let bytes = |format: Format| format.row_bytes(columns).unwrap_or(0) as usize;
             let max_rows = (NUMBERS / columns as usize).max(1);
             all.push(TensorParts {
@@ -396,7 +397,7 @@ impl WatchedFiles {
         Ok(WatchedFiles(files))
     }
 
-    /// Checks that no file was written to since then.
+    /// Checks that no file was written to since it was opened.
     fn check(&self) -> Result<(), ChangedFile> {
         self.0.iter().try_for_each(|(path, file, identity)| {
             let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
@@ -459,7 +460,8 @@ struct EncodeJob {
     done: SyncSender<Vec<u8>>,
 }
 
-/// Threads that encode parts of all tensors, ahead of the writer, which takes them in order.
+/// Threads that encode parts of all tensors ahead of the writer. The writer takes the parts in
+/// order.
 struct EncoderThreads<'p> {
     tensors: Arc<Vec<TensorParts<'p>>>,
     /// Next part to encode: tensor and part.
@@ -485,11 +487,12 @@ impl<'p> EncoderThreads<'p> {
             let work = move || {
                 let mut numbers = Vec::new();
                 loop {
-                    // A thread that panicked did so with a part, and not with the queue.
+                    // A thread panics only while it encodes a part, not while it holds the queue's
+                    // lock.
                     let next = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(EncodeJob { tensor, part, mut encoded, done }) = next else { break };
                     tensors[tensor].make(source, part, &mut numbers, &mut encoded);
-                    // The receiver is gone if the output failed.
+                    // The receiver was dropped if the output failed.
                     let _ = done.send(encoded);
                 }
             };

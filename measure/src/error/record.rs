@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ixc_failure::{Class, Remedy};
 use ixc_files::io_class;
 
-/// Error of continuing a record.
+/// Error of opening or continuing a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be opened, read or written.

@@ -1,10 +1,10 @@
 //! Perplexity of a text, and the divergence of a model's predictions from another model's at each
 //! position.
 //!
-//! The text is cut as in llama-perplexity, so that the numbers are equal. Pieces have `context`
-//! tokens, and the rest is left out. If the model needs a BOS, it replaces the first token of each
-//! piece. Only the second half of each piece is scored, whose tokens have at least half a context
-//! before them.
+//! The text is divided into pieces as in llama-perplexity, so that the results are equal. Pieces
+//! have `context` tokens; a shorter last piece is ignored. If the model needs a BOS, it replaces
+//! the first token of each piece. Only the second half of each piece is scored, whose tokens have
+//! at least half a context before them.
 //!
 //! ```
 //! use ixc_measure::eval::{PieceScores, Text, summary};
@@ -37,7 +37,7 @@ pub const DEFAULT_CONTEXT: usize = 512;
 /// known.
 pub const MIN_CONTEXT: usize = 3;
 
-/// A text as tokens, cut into pieces.
+/// A text as tokens, divided into pieces.
 #[derive(Clone, Debug)]
 pub struct Text {
     tokens: Vec<u32>,
@@ -46,12 +46,12 @@ pub struct Text {
 }
 
 impl Text {
-    /// Encodes a text with this model's tokenizer; names of special tokens stay text. Drops one
-    /// final newline.
+    /// Encodes a text with this model's tokenizer; names of special tokens are encoded as text.
+    /// Drops one final newline.
     ///
     /// # Errors
-    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`CompileError::Context`] where
-    /// a piece does not fit into the model's context, and where the model has no tokenizer.
+    /// [`Error::ShortText`] if the text has fewer tokens than a piece, [`CompileError::Context`] if
+    /// a piece does not fit into the model's context. Also if the model has no tokenizer.
     pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
         let tokenizer = model.tokenizer()?;
         let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);
@@ -175,18 +175,18 @@ pub struct PieceScores {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReferenceScores {
-    /// The other model's surprise.
+    /// The reference model's surprise.
     pub surprise: Vec<f32>,
-    /// Kullback-Leibler divergence of the other model's distribution from this one's, in nats.
+    /// Kullback-Leibler divergence KL(reference || model) of the predicted distributions, in nats.
     pub divergence: Vec<f32>,
-    /// Whether both have the same likeliest token.
+    /// Whether both models have the same likeliest token.
     pub same: Vec<bool>,
 }
 
 impl PieceScores {
-    /// Whether each score has one number for each position. `compared` includes the scores of a
-    /// comparison. All numbers must be finite and not negative, because they are negative
-    /// logarithms of probabilities, and divergences.
+    /// Returns whether each score has one number for each position. With `compared`, the comparison
+    /// must exist and be complete. All numbers must be finite and not negative, because they are
+    /// negative logarithms of probabilities, and divergences.
     pub fn is_complete(&self, positions: usize, compared: bool) -> bool {
         let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
         let numbers = |list: &[f32]| list.len() == positions && list.iter().all(is_right);
@@ -243,15 +243,15 @@ pub struct Comparison {
     pub divergence: Mean,
     /// Median divergence.
     pub divergence_median: f64,
-    /// Divergence that 99 % of the positions stay below.
+    /// 99th percentile of the divergence.
     pub divergence_99: f64,
-    /// Divergence that 99.9 % of the positions stay below.
+    /// 99.9th percentile of the divergence.
     pub divergence_999: f64,
     /// Max divergence.
     pub divergence_max: f64,
-    /// Share of the positions at which both have the same likeliest token.
+    /// Share of the positions at which both models have the same likeliest token.
     pub same: Mean,
-    /// Average change in the probability of the next token.
+    /// Mean of the difference between both models' probabilities of the next token.
     pub change: Mean,
     /// Root of the mean square of that change.
     pub change_rms: f64,
@@ -313,21 +313,24 @@ mod tests {
 
     #[test]
     fn summary_weights_all_positions_equally() {
-        // Pieces have different lengths, so that a mean of means would be another value.
+        // Pieces have different lengths here, so that a mean of the pieces' means would differ from
+        // the mean over positions.
         let pieces = [
             piece(&[1.0, 2.0, 3.0], &[1.0, 1.0, 1.0], &[0.0, 0.5, 0.25], &[true, true, false]),
             piece(&[6.0], &[1.0], &[0.125], &[false]),
         ];
         let found = summary(&pieces).unwrap();
         assert_eq!((found.positions, found.perplexity), (4, 3f64.exp()));
-        // Squares of -2, -1, 0, 3 over 4, over 3.
+        // Variance of the deviations -2, -1, 0 and 3: the sum of squares 14, over 4 positions and 3
+        // degrees of freedom.
         let error = (3.5f64 / 3.0).sqrt();
         assert!((found.perplexity_error - error * 3f64.exp()).abs() < 1e-9);
         let other = found.against.unwrap();
         assert_eq!((other.perplexity, other.perplexity_error), (1f64.exp(), 0.0));
         assert_eq!((other.log_ratio.mean, other.divergence.mean, other.same.mean), (2.0, 0.21875, 0.5));
         assert_eq!((other.divergence_median, other.divergence_max), (0.1875, 0.5));
-        // Between the third and the fourth of 0, 0.125, 0.25, 0.5: at 2.97.
+        // The 99th percentile of 0, 0.125, 0.25, 0.5 is at index 2.97, between the third and the
+        // fourth number.
         assert!((other.divergence_99 - (0.25 + 0.97 * 0.25)).abs() < 1e-9);
         let changes: Vec<f64> = [1.0, 2.0, 3.0, 6.0].map(|own: f64| (-own).exp() - (-1f64).exp()).to_vec();
         assert!((other.change.mean - changes.iter().sum::<f64>() / 4.0).abs() < 1e-12);

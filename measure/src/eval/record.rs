@@ -94,7 +94,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates the header of a text in tokens, cut into pieces of `context`; the other fields are
+    /// Creates the header for a text's tokens and pieces of `context` tokens. The other fields are
     /// empty.
     pub fn new(tokens: &[u32], context: usize) -> Header {
         let mut crc = crc32fast::Hasher::new();
@@ -112,7 +112,7 @@ impl Header {
     }
 }
 
-/// A record that grows.
+/// A record to which pieces are appended.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
@@ -123,13 +123,14 @@ pub struct Record {
     pieces: usize,
 }
 
-/// Returns the place that the checksum of a piece's line covers.
+/// Returns the prefix that the checksum of a piece's line covers in addition to the line: the
+/// header and the piece's number.
 fn checksum_prefix(header: &str, piece: usize) -> Vec<u8> {
     [header.as_bytes(), &(piece as u64).to_le_bytes()].concat()
 }
 
 impl Record {
-    /// Opens or creates a record, and returns the pieces in it. `anew` removes all of them.
+    /// Opens or creates a record, and returns the pieces in it. `anew` removes all existing pieces.
     ///
     /// # Errors
     /// See [`RecordError`].
@@ -211,7 +212,7 @@ fn write_line(file: &mut File, text: &str) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Schema in the first line, for any version.
+/// The schema of a first line, which all versions of records have.
 #[derive(Deserialize)]
 struct Version {
     schema: String,
@@ -222,7 +223,7 @@ fn check_header(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordE
     let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
     let none = |problem: &dyn Display| malformed(format!("not a header: {problem}"));
     let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
-    // Lines of older records have no checksums, so the version comes first.
+    // Lines of older records have no checksums, so the version is checked first.
     let version = serde_json::from_str::<Version>(text).map_err(|error| none(&error))?;
     if version.schema != SCHEMA {
         let (key, found) = ("schema".to_owned(), version.schema.chars().take(64).collect());
@@ -280,7 +281,7 @@ mod tests {
         let refused = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let error = opened(&path).err().map(|error| error.to_string());
-            // A refused file stays unchanged.
+            // A refused file remains unchanged.
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
             error
         };
