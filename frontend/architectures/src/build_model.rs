@@ -56,7 +56,7 @@ pub struct Parts {
 
 /// Drafting by the model's own layers ("nextn", multi-token prediction). Such a layer takes a token
 /// and the hidden state of the token before it, and drafts the next token. Its function `step` has
-/// a fourth parameter. The layer continues as the model's do, with keys and values of its own.
+/// a fourth parameter. After that, it is like the model's layers, with its own keys and values.
 ///
 /// ```text
 /// func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %hidden: f32[T, 256])
@@ -72,9 +72,9 @@ pub enum Nextn {
     /// No drafting.
     #[default]
     Absent,
-    /// The model, which returns hidden states of all tokens in addition to logits.
+    /// The whole model. It returns hidden states of all tokens in addition to logits.
     Fed,
-    /// The first such layer alone, which returns hidden states for its next draft.
+    /// Only the first draft layer. It returns hidden states for its next draft.
     Alone,
 }
 
@@ -83,7 +83,7 @@ impl Parts {
     pub const ALL: Parts = Parts { layers: usize::MAX, head: true, nextn: Nextn::Absent };
 }
 
-/// Opens a model: a GGUF file, or a folder of safetensors. Adds tensors that older files have in
+/// Opens a model: a GGUF file, or a folder of safetensors. Adds tensors that older files store in
 /// another form ([`complete`]).
 ///
 /// # Errors
@@ -100,7 +100,7 @@ pub fn open_file(file: File, path: &Path) -> Result<Gguf, CheckpointError> {
     Ok(complete(Gguf::of_file(file, path)?)?)
 }
 
-/// Adds the tensors that the architecture takes and that older files have in another form.
+/// Adds the tensors that the architecture needs and that older files store in another form.
 ///
 /// # Errors
 /// If their shapes contradict the keys.
@@ -178,7 +178,7 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
 /// If it has none that can be built.
 fn draft_input(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: Parts) -> Result<DraftInput, ArchError> {
     let refuse = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
-    // Files may count layers that they do not have.
+    // The key may count draft layers that the file does not contain.
     let is_draft_matrix = |name: &str| name.ends_with(".nextn.eh_proj.weight");
     if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_draft_matrix(tensor.name())) {
         return refuse(NextnProblem::None);
@@ -197,7 +197,7 @@ fn draft_input(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper, parts: P
     }
 }
 
-/// Returns whether states of a model cannot be cut at an earlier position.
+/// Returns whether a model has states that cannot be truncated to an earlier position.
 fn has_snapshots(gguf: &Gguf, parts: Parts) -> bool {
     let model = build_parts(gguf, Parts { nextn: Nextn::Absent, ..parts });
     model.is_ok_and(|model| model.module.states.iter().any(|state| state.rollback != Rollback::Cut))

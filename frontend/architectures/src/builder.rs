@@ -3,7 +3,7 @@
 //!
 //! The input is a checked file with its hyperparameters, the output a module with one function,
 //! `@step` (see [`ixc_ir::graph`]). A weight used twice (tied output) is one weight. At the end, a
-//! tensor that is neither used nor known to be unused is refused.
+//! tensor is refused if it is neither used nor explicitly left out.
 
 mod attention;
 mod experts;
@@ -59,7 +59,7 @@ pub(super) struct Xielu {
 /// Output matrix with rows of length 1, for models that normalise these at run time.
 pub(super) const UNIT_HEAD: &str = "output_unit";
 
-/// Gains of query heads: a number for each head, repeated for each of its elements.
+/// Name of the gains of query heads: a number for each head, repeated for each element of the head.
 pub(super) const HEAD_GAIN: &str = "attn_q_gain";
 
 /// Role of the graph in drafting by the model's own layers.
@@ -207,8 +207,8 @@ impl<'a> Builder<'a> {
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
         let own = self.draft_tensor("nextn.embed_tokens.weight").filter(|own| self.has(own));
         let x = self.rows_of(own.as_deref().unwrap_or("token_embd.weight"), self.hyper.embedding_length)?;
-        // The stream of the graph is the model's divided by `residual`. Outputs of blocks then need
-        // no factor, and norms cancel the division.
+        // The residual stream of the graph is the model's stream divided by `residual`. Outputs of
+        // blocks then need no factor, and norms cancel the division.
         let x = self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)?;
         let names = ["nextn.enorm.weight", "nextn.hnorm.weight", "nextn.eh_proj"].map(|part| self.draft_tensor(part));
         let (Some(hidden), [Some(enorm), Some(hnorm), Some(matrix)]) = (self.hidden, names) else { return Ok(x) };
@@ -237,7 +237,9 @@ impl<'a> Builder<'a> {
         const BLOCK: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
         let rows = self.hyper.context_length;
         if !rows.is_multiple_of(BLOCK) {
-            let limit = format!("a multiple of {BLOCK}, as there is a row of {name} for each position of whole blocks");
+            let limit = format!(
+                "a multiple of {BLOCK}, because {name} has a row for each position, and positions come in blocks"
+            );
             return Err(self.key_error("context_length", rows, &limit));
         }
         let table = self.weight(name, &[rows, self.hyper.embedding_length])?;
@@ -245,7 +247,8 @@ impl<'a> Builder<'a> {
         self.op_result(x)
     }
 
-    /// Adds the first row of `token_types.weight`, which is that of texts with one part.
+    /// Adds the first row of `token_types.weight`, the token type of texts that consist of one
+    /// segment.
     pub fn first_token_type(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         const NAME: &str = "token_types.weight";
         let (tensor, width) = (self.gguf.require_tensor(NAME)?, self.hyper.embedding_length);
@@ -463,7 +466,7 @@ impl<'a> Builder<'a> {
         self.op_result(y)
     }
 
-    /// Multiplies each of the equal parts of a row of `x` by its number of `s`.
+    /// Multiplies each head (an equal part of a row of `x`) by its element of `s`.
     pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.scale_heads(x, s);
         self.op_result(y)
@@ -515,8 +518,8 @@ impl<'a> Builder<'a> {
         self.gguf.metadata().bad_value(&key, found, limit).into()
     }
 
-    /// Builds rows of `length` elements from a table with `rows` rows. A hash of each id and those
-    /// before it selects the row.
+    /// Builds rows of `length` elements from a table with `rows` rows. A hash of each id and the
+    /// preceding ids selects the row.
     pub fn ngram_rows(
         &mut self,
         state: &str,
@@ -542,8 +545,8 @@ pub fn layer_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// Returns whether a tensor changes nothing: frequencies that old converters wrote, which follow
-/// from keys, and scales of activations, for targets that round those to the format of weights.
+/// Returns whether a tensor does not affect the result: RoPE frequencies that old converters wrote
+/// although keys determine them, or scales for quantised activations.
 fn is_harmless(name: &str) -> bool {
     name.ends_with(".attn_rot_embd") || name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".input_scale")
 }

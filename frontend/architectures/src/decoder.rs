@@ -2,7 +2,7 @@
 //! stream and added to it.
 //!
 //! The differences between architectures are a [`Style`]; the file of an architecture states only
-//! these. An architecture with other parts of layers can use the common parts alone: [`attention`],
+//! these. An architecture whose layers differ can use only the common blocks: [`attention`],
 //! [`feed_forward`] and [`routed_experts`].
 
 mod networks;
@@ -18,7 +18,7 @@ pub(super) use networks::{
     shared_expert,
 };
 
-/// Queries or keys that a norm takes.
+/// Queries or keys, as input of a norm.
 #[derive(Clone, Debug)]
 pub(super) struct HeadRows {
     /// The layer.
@@ -43,11 +43,11 @@ type NormHeads = fn(&mut Builder<'_>, ValueId, &HeadRows) -> Result<ValueId, Arc
 /// Norms of queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadNorm {
-    /// On the whole row of all heads.
+    /// Norm of the whole row of all heads.
     pub rows: NormHeads,
-    /// On each head, before RoPE.
+    /// Norm of each head, before RoPE.
     pub before: NormHeads,
-    /// On each head, after RoPE.
+    /// Norm of each head, after RoPE.
     pub after: NormHeads,
     /// On each head's values.
     pub values: fn(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
@@ -250,7 +250,7 @@ pub(super) struct Style {
     pub ffn_norm: &'static str,
     /// Norms of the outputs of attention and of the feed-forward network, before they are added.
     pub post_norms: Option<PostNorms>,
-    /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
+    /// Whether `ffn_up` of the dense network has the rows of both the gate and the up matrix.
     pub fused_gate: bool,
     /// Builds the shared expert of this width on rows of a layer.
     pub shared: fn(&mut Builder<'_>, usize, ValueId, u64, &Style) -> Result<ValueId, ArchError>,
@@ -355,7 +355,7 @@ pub(super) fn clamped_projections(b: &mut Builder<'_>, of: &Product<'_>) -> Resu
     b.clamp(y, limit)
 }
 
-/// Returns scores with the file's soft limit, or the usual one.
+/// Returns scores with the file's soft limit, or `usual` without the key.
 pub(super) fn limited_scores(b: &Builder<'_>, scores: Scores, usual: f64) -> Result<Scores, ArchError> {
     Ok(Scores { attrs: ScoreAttrs { cap: b.keys().cap(SCORE_CAP, usual)?, ..scores.attrs }, ..scores })
 }

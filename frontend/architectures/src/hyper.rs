@@ -144,7 +144,7 @@ pub struct Layer {
     pub window: Option<u64>,
     /// Layer whose keys and values this layer uses, if this layer computes none.
     pub shares: Option<usize>,
-    /// Width of the dense feed-forward network; 0 if the file has only that of experts.
+    /// Width of the dense feed-forward network; 0 if the file has only experts.
     pub feed_forward: u64,
     /// Experts, where the layer has them.
     pub experts: Option<Experts>,

@@ -2,8 +2,8 @@
 
 use ixc_ir::derived::{Axis, Change, Element, Extent, Piece};
 
-/// Returns rows of `columns` times the same number. The piece refers to the first bytes of the
-/// model, which are ignored.
+/// Returns a tensor of `rows` rows and `columns` columns, all with the same number. It formally
+/// refers to the first bytes of the model, whose values are ignored.
 pub(super) fn constant(number: f32, rows: u64, columns: u64) -> Piece {
     Piece {
         extent: Extent { file: 0, offset: 0, bytes: 4 },

@@ -25,7 +25,7 @@ impl WeightSource for FileWeights<'_> {
         let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
         let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
         let (Some(part), [.., rows, columns]) = (&weight.part, &weight.shape[..]) else {
-            // A vector may be the first numbers of its tensor (`Builder::divisors`).
+            // A vector may use only the first numbers of its tensor (`Builder::divisors`).
             let own = match &weight.shape[..] {
                 [len] => weight.stored().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
                 _ => usize::MAX,

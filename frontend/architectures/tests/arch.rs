@@ -161,7 +161,7 @@ fn architecture_errors_name_value_and_expectation() {
                     ("expert_group_count", 2u32.into()),
                 ],
             ),
-            "key \"longcat-flash.expert_group_count\" is 2; must be 1: 2 experts are of no group",
+            "key \"longcat-flash.expert_group_count\" is 2; must be 1: 2 experts belong to no group",
         ),
         (
             as_architecture("longcat-flash", &[("expert_count", 4u32.into()), ("expert_used_count", 5u32.into())]),
@@ -212,7 +212,7 @@ fn golden_models_build_or_are_refused_by_name() {
     assert!(built >= 31, "{built}");
 }
 
-/// Properties without a key in files, and switches that change a model.
+/// Tests properties without a key in files, and keys that switch features of a model.
 #[test]
 fn architecture_defaults_replace_missing_keys() {
     let gemma = |layers: u32| {
@@ -317,7 +317,7 @@ fn feed_forward_length_of_qwen_counts_gate_and_up() {
     assert!(error.contains("even: that of gates and up together"), "{error}");
 }
 
-/// ALiBi by a key or by a property of the architecture; RoPE is then off.
+/// Tests ALiBi by a key or by a property of the architecture; RoPE is then off.
 #[test]
 fn alibi_slopes_come_from_key_or_architecture() {
     let of = |model: Small| {
@@ -372,8 +372,8 @@ fn unknown_architecture_error_lists_similar_names() {
     }
 }
 
-/// Limits of queries, keys and values, caps of routers, repeated layers, groups of experts, and
-/// norms without weights.
+/// Tests keys of limits of queries, keys and values, caps of routers, repeated layers, groups of
+/// experts, and norms without weights.
 #[test]
 fn keys_of_older_models_are_checked() {
     let experts = |changes: &[(&'static str, ixc_model_files::gguf::Value)]| {
@@ -426,7 +426,7 @@ fn keys_of_older_models_are_checked() {
     assert_eq!(repeated.module.states.len(), 3 * repeated.hyper.layers.len());
 }
 
-/// A small model with a norm before and after each block.
+/// Returns a small model with a norm before and after each block.
 fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]) -> Small {
     let names = (0..2).flat_map(|layer| ["post_attention_norm", "post_ffw_norm"].map(|norm| (layer, norm)));
     names.fold(as_architecture(name, keys), |model, (layer, norm)| {

@@ -125,7 +125,7 @@ fn missing_gemma_3_keys_have_class_defaults() {
     text.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
     let found = hyper(&gemma_3("gemma3-27b", &text, [32, 16, 128]));
     assert_eq!(found.layers[0].attention_scale as f32, (1.0 / 168f64.sqrt()) as f32);
-    // Sizes only: the default window differs.
+    // This configuration states only sizes; the default window differs.
     let text = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6});
     assert_eq!(hyper(&gemma_3("gemma3-sparse", &text, [8, 4, 256])).layers[0].window, Some(4096));
 }
@@ -232,8 +232,9 @@ fn numbers(value: &Value) -> Vec<f64> {
 /// in the files of llama.cpp's converter.
 #[test]
 fn checkpoint_keys_and_tensors_match_the_converter() {
-    // Keys without information there: RoPE that no layer has, dimensions of positions, a single
-    // group, sizes that tensors show, kinds of layers that are also listed, and vocabularies.
+    // Keys that carry no information in these models: RoPE that no layer uses, sections of M-RoPE,
+    // a single group, sizes that follow from tensors, kinds of layers that are also listed, and
+    // vocabularies.
     const SILENT: [&str; 10] = [
         // Order of queries, keys and values in Falcon's files, which all of them have.
         "tensor_data_layout",
@@ -250,8 +251,8 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
     // Matrices that the converter keeps in f32, but that golden files of other writers have in f16;
     // and matrices that graphs convert to f32.
     const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "indexer.proj.weight", "ple_conv1d.weight"];
-    // Norms whose weights are one number of the configuration; converters repeat it for each
-    // element of a head.
+    // Norms whose weights all equal one number in the configuration; converters write the number
+    // for each element of a head.
     const CONSTANT: [(&str, &str); 2] =
         [("muse-glimmer", "attn_q_norm.weight"), ("muse-glimmer", "attn_k_norm.weight")];
     // Values that mean the feature is absent.
@@ -476,7 +477,7 @@ fn unsupported_ktransformers_files_are_refused() {
     }
 }
 
-/// Values that no graph supports, and missing values that a graph needs.
+/// Tests values that no graph supports, and missing values that a graph needs.
 #[test]
 fn unsupported_config_values_are_refused() {
     let long = |parts: Json| {

@@ -1,4 +1,4 @@
-//! Vocabularies from a folder's tokenizer files, each with one change.
+//! Tests of vocabularies from a folder's tokenizer files. Each test changes one file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ fn token_count_is_padded_to_embedding_rows() {
     assert_eq!((beyond.tokens.len(), beyond.tokens[ROWS - 1].as_str()), (ROWS, "[PAD319]"));
     let ids = Tokenizer::new(&beyond).unwrap().encode("a<image_soft_token>", true).unwrap();
     assert!(ids.len() > 2 && ids.iter().all(|id| (*id as usize) < ROWS), "{ids:?}");
-    // The token may also be in the vocabulary.
+    // The added token may also be in the vocabulary.
     let both =
         with("both", ROWS).edit("tokenizer.json", |json| json["model"]["vocab"]["<image_soft_token>"] = ROWS.into());
     assert_eq!(both.spec().tokens.len(), ROWS);
@@ -82,7 +82,7 @@ fn token_count_is_padded_to_embedding_rows() {
     let pad = pad.edit("generation_config.json", |json| json["pad_token_id"] = ROWS.into());
     let pad = pad.edit("config.json", |json| json["pad_token_id"] = ROWS.into());
     assert_eq!(pad.spec().special.pad, None);
-    // Text could become a token without a row.
+    // A token of ordinary text without a row is an error, because text could become this token.
     let word =
         Folder::new("word", "qwen3moe").edit("tokenizer.json", |json| json["model"]["vocab"]["zz"] = (ROWS + 3).into());
     let said = word.refused();

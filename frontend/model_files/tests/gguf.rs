@@ -183,7 +183,8 @@ fn gguf_errors_name_problem_place_and_expectation() {
     assert!(text.contains("65537 keys"), "{text}");
 }
 
-/// The error of an incomplete download has both sizes; that of a damaged header has the place.
+/// The error of an incomplete download has both sizes; the error of a damaged header has the
+/// position.
 #[test]
 fn truncated_file_error_states_the_missing_size() {
     let whole = good().finish();
@@ -294,7 +295,7 @@ fn any_shard_opens_all() {
     dir.write("m-00002-of-00003.gguf", &GgufWriter::new().key("split.no", 1u32).key("split.count", 3u32));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("number of tensors in all shards is 2; this file of a split model must have 3"), "{text}");
-    // The last file alone has another number.
+    // Only the last file states another total number of tensors.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1"));
     let writer = GgufWriter::new().key("split.no", 2u32).key("split.count", 3u32).key("split.tensors.count", 7i32);
     dir.write("m-00003-of-00003.gguf", &writer.f32_tensor("t2", &[2], &[2.0, 1.0]));

@@ -1,4 +1,4 @@
-//! A helper process: a second instance of this program that does one piece of untrusted work.
+//! A helper process: a second instance of this program that performs one untrusted task.
 //!
 //! ```text
 //! parent  starts the helper ── request to stdin ──▶ waits, or kills the helper if cancelled
@@ -27,7 +27,7 @@ const RESERVED_BYTES: u64 = 1 << 30;
 /// Variable that is set in a helper. A program that ignores its helper argument would start helpers
 /// without end; this variable stops it.
 const HELPER_VARIABLE: &str = "IXC_RENDERING";
-/// Period of the parent's checks whether the answer is still wanted.
+/// Period of the parent's checks whether the request was cancelled.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
 
 /// Limits of a helper.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub niceness: i32,
 }
 
-/// Reason why a helper gave no answer.
+/// Reason why a helper returned no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Death {
     /// The system did not start the helper.
@@ -59,9 +59,9 @@ pub enum Death {
     Time,
     /// The parent cancelled the request.
     Unwanted,
-    /// Something else.
+    /// Another failure.
     Failed {
-        /// Message for people.
+        /// Text that describes the reason.
         reason: String,
     },
 }
@@ -215,7 +215,8 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
         // No file may be opened or written. Threads are not limited: the work has its own thread.
         (libc::RLIMIT_NOFILE, 0, 0),
         (libc::RLIMIT_FSIZE, 0, 0),
-        // Soft: SIGXCPU ends the process. Hard, should it live: SIGKILL.
+        // At the soft limit, SIGXCPU ends the process. If it survives, SIGKILL ends it at the hard
+        // limit.
         (libc::RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds.saturating_add(1)),
         (libc::RLIMIT_DATA, data, data),
         // For systems that do not count mappings as data.
@@ -236,7 +237,7 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
         let mut inherited = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the call writes to `inherited`, which outlives it.
         if unsafe { libc::getrlimit(resource, &mut inherited) } == 0 {
-            // A process without privileges cannot raise a limit that it inherited.
+            // Keep inherited hard limits, because a process without privileges cannot raise them.
             limit.rlim_max = hard.min(inherited.rlim_max);
             limit.rlim_cur = soft.min(limit.rlim_max);
         }

@@ -9,9 +9,9 @@
 //! | [`tokenizer`] | vocabularies, text to ids and back |
 //! | [`template`] | chat templates, rendered within limits |
 //! | [`chat`] | reasoning, answer and tool calls of a model's text |
-//! | [`helper`] | a helper process of this program, which may die of its work |
+//! | [`helper`] | a helper process for untrusted tasks, whose crash does not affect this process |
 //!
-//! Uses no other crate of ours than `failure`.
+//! It uses no other crate of the workspace than `failure`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -8,7 +8,7 @@ fn format(name: &str) -> &'static Format {
     find(name).unwrap_or_else(|| panic!("no format {name}"))
 }
 
-/// Tools with names only.
+/// Tools that have only names.
 const TOOLS: &str = r#"[{"function": {"name": "f"}}, {"function": {"name": "g"}}]"#;
 
 /// Returns a parser for an answer to this prompt, which may call these tools.
@@ -36,7 +36,7 @@ const CASES: &[Case] = &[
      "<|channel|>analysis<|message|>Need weather.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>\
       <|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"<|x|> Paris\"}<|call|>",
      "Need weather.", "Let me look.", &["call_0 get_weather {\"city\": \"<|x|> Paris\"}"]),
-    // The text of the template; the token that ends the answer is not part of it.
+    // This is the text that the template writes, without the token that ends the answer.
     ("harmony", "<|start|>assistant", " to=functions.f<|channel|>commentary json<|message|>{\"a\":1}", "", "", &["call_0 f {\"a\":1}"]),
     ("harmony", "<|start|>assistant", "<|channel|>final<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
     ("harmony", "<|start|>assistant", "Hello, world", "", "Hello, world", &[]),
@@ -73,7 +73,7 @@ const CASES: &[Case] = &[
      "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", &[]),
     // A missing bracket.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>b", "", "b", &["call_0 f {\"a\": 1}"]),
-    // A quote without an end hides no other call.
+    // An unclosed quote does not hide the next call.
     ("qwen3", "", "<tool_call>{\"name\": \"f</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
      "", "<tool_call>{\"name\": \"f</tool_call>", &["call_0 g {}"]),
     ("qwen3-coder", "<think>\n",
@@ -94,7 +94,7 @@ const CASES: &[Case] = &[
      "t\n</think>\n\nc\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"q\">a \"b\"</parameter>\n<parameter name=\"n\">[1]</parameter>\n</invoke>\n\
       <invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
      "t", "c", &["call_0 f {\"q\": \"a \\\"b\\\"\", \"n\": [1]}", "call_1 g {}"]),
-    // Outside of its section it is text.
+    // A call outside of a section of calls is text.
     ("minimax-m2", "", "write <invoke name=\"f\"></invoke>", "", "write <invoke name=\"f\"></invoke>", &[]),
     ("kimi-k2", "<|im_assistant|>assistant<|im_middle|>",
      "<think>t</think>c<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{\"a\": \"b\"}<|tool_call_end|>\

@@ -66,7 +66,7 @@ fn a_name_in_the_place_of_a_source_is_a_known_format() {
     assert_eq!(template.render(&conversation).unwrap(), "User: a\n\nAssistant:");
 }
 
-/// Reasoning, content, and each call's name and arguments.
+/// Parsed message: reasoning, content, and each call's name and arguments.
 type Read = (String, String, Vec<(String, Value)>);
 
 /// Renders an assistant's message with calls, and parses the result. `None` if the template refuses

@@ -430,7 +430,8 @@ fn templates_see_original_values() {
     assert_eq!(tokenizer.decode_with(&ids, shown).unwrap(), "yes<|im_end|><|im_end|><|im_end|>é11<|im_end|>");
 }
 
-/// Limits on the number and length of tokens, which bound the time and memory of tokenization.
+/// Tests limits on the number and length of tokens, which bound the time and memory of
+/// tokenization.
 #[test]
 fn vocabularies_have_limits() {
     let refused = |change: &dyn Fn(&mut TokenizerSpec)| {
@@ -792,7 +793,7 @@ fn spm_round_trips_any_text() {
 #[test]
 fn streamed_decoding_matches_decoding_at_once() {
     let tokenizers = [small_bpe("qwen2"), small_spm()].map(|spec| Tokenizer::new(&spec).unwrap());
-    // Random ids: mostly bytes that form no character, or half of one.
+    // Random ids: most are bytes that form no complete character.
     let ids = prop::collection::vec(any::<prop::sample::Index>(), 0..40);
     let run = runner().run(&(ids, any::<bool>(), any::<bool>(), text()), |(ids, show_special, at_start, text)| {
         let options = DecodeOptions { show_special, at_start };

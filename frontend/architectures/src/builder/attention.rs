@@ -39,7 +39,8 @@ pub(crate) struct Compression<'a> {
     pub every: u64,
     /// Elements of a row.
     pub width: u64,
-    /// Whether a row also includes the run before; both halves of `width` are then one series each.
+    /// Whether a row also includes the previous run; each half of `width` is then a separate
+    /// series.
     pub overlap: bool,
 }
 
@@ -75,8 +76,7 @@ pub(crate) struct BlockSelection {
     pub top_k: u64,
     /// Positions of a block.
     pub block: u64,
-    /// Number of selected blocks that are always the last ones, up to and including the row's
-    /// block.
+    /// Number of last blocks, up to and including the row's block, that are always selected.
     pub local: u64,
 }
 
@@ -123,7 +123,7 @@ impl Builder<'_> {
     }
 
     /// Returns the divisors of the frequencies of `rope`, if the file has them: a number for each
-    /// pair, or for each pair of the layers that rotate most.
+    /// pair. The tensor may be longer, for layers that rotate more pairs.
     pub(super) fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
         let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
         let pairs = rope.dims / 2;
@@ -304,7 +304,7 @@ impl Builder<'_> {
         key_length: u64,
         run: u64,
     ) -> Result<ValueId, ArchError> {
-        // A state of keys and values; the values are not used.
+        // The state has keys and values; the values are not used.
         let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
         let state = self.op_result(state)?;
         let none = self.slice(k, 0, 1)?;

@@ -26,7 +26,7 @@ pub(crate) enum GroupScore {
     Best,
 }
 
-/// Gates of experts, and their other half.
+/// Products of experts with their gate and up matrices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateUp {
     /// Gates, before the activation.
@@ -52,7 +52,7 @@ impl Builder<'_> {
             return Err(ArchError::TableId { path: self.path(), tensor: name.into(), found, count: experts.count });
         }
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        // No format has integers: these are stored with the bytes of as many f32.
+        // There is no integer format: integers are declared as f32 of the same size.
         let table = self.graph.weight(name, Format::F32, &shape, place);
         let table = self.op_result(table)?;
         self.used.insert(name.to_owned());
@@ -113,7 +113,7 @@ impl Builder<'_> {
     ) -> Result<Route, ArchError> {
         let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
-            // Hy3's files have this name.
+            // Hy3's files have the bias under this name, without `.bias`.
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
             bias => bias,
         };

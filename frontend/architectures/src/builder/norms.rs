@@ -144,8 +144,8 @@ impl Builder<'_> {
         self.op_result(y)
     }
 
-    /// Multiplies rows by the vector `name`, element by element. This is a norm with an epsilon so
-    /// large that the rows' mean squares do not count.
+    /// Multiplies rows by the vector `name`, element by element. It is built as a norm with an
+    /// epsilon so large that the rows' mean squares are negligible.
     pub fn multiply_elements(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let y = self.rms_norm_of(x, name, len, ROOT * ROOT)?;
         self.scale(y, ROOT)
@@ -164,14 +164,14 @@ impl Builder<'_> {
         self.plain_norm_of(x, self.hyper.norm_eps)
     }
 
-    /// Does what [`Builder::plain_norm`] does, with the epsilon `eps`.
+    /// Builds an RMS norm without a weight, with the epsilon `eps`.
     pub fn plain_norm_of(&mut self, x: ValueId, eps: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.rms_norm(x, None, eps);
         self.op_result(y)
     }
 
     /// Returns the name of a norm's weight in the file: files of Falcon-H1 have `ffn_norm` without
-    /// `.weight`, those of PLaMo 3 norms after blocks.
+    /// `.weight`, and files of PLaMo 3 have norms after blocks without it.
     fn stored_name<'n>(&self, name: &'n str) -> &'n str {
         name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name)).unwrap_or(name)
     }

@@ -30,13 +30,13 @@ pub(crate) struct DeltaNet {
     pub k: ValueId,
     /// Values, `[T, heads, value length]`.
     pub v: ValueId,
-    /// Steps of decays.
+    /// Inputs of the decays (`alpha`): step sizes before the bias.
     pub alpha: ValueId,
-    /// Rates of the rule, before their function.
+    /// Update rates of the delta rule, before the sigmoid.
     pub beta: ValueId,
-    /// Factor on the steps of each head.
+    /// Factor on the step sizes, for each head.
     pub a: WeightId,
-    /// Biases of steps.
+    /// Biases of the step sizes.
     pub dt: WeightId,
     /// Key head of each value head.
     pub key_heads: KeyHeads,
@@ -59,11 +59,11 @@ pub(crate) struct SsmScan {
     pub key: ValueId,
     /// Queries, which states are multiplied by.
     pub query: ValueId,
-    /// Steps.
+    /// Step sizes.
     pub step: ValueId,
     /// Rates of decays.
     pub a: WeightId,
-    /// Biases of steps.
+    /// Biases of the step sizes.
     pub step_bias: WeightId,
     /// Factors on values that bypass the state.
     pub d: WeightId,
@@ -82,11 +82,11 @@ pub(crate) struct WkvRows {
     pub v: ValueId,
     /// Decays.
     pub decay: ValueId,
-    /// Vectors to look up in the state and to remove from it, for models with a delta rule.
+    /// Vectors of the delta rule, for models with one.
     pub delta: Option<WkvDelta>,
     /// Whether rows are read from the state before its update.
     pub before: bool,
-    /// Whether keys are multiplied by the decayed part.
+    /// Whether keys are multiplied by `1 - decay`.
     pub filled: bool,
 }
 
@@ -136,7 +136,7 @@ impl Builder<'_> {
         self.dilated_conv(state, x, name, channels, taps, 1)
     }
 
-    /// Builds such a convolution with taps at every `dilation` tokens.
+    /// Builds a causal convolution whose taps are `dilation` tokens apart.
     pub fn dilated_conv(
         &mut self,
         state: &str,

@@ -93,8 +93,8 @@ impl Builder<'_> {
         Ok(self.optional_scalar(name)?.unwrap_or_default())
     }
 
-    /// Returns a part of `tensor` as a weight called `name`: of each matrix with `rows` rows, those
-    /// of `of` that begin at row `from`.
+    /// Returns a part of `tensor` as a weight called `name`. Each matrix of the tensor has `rows`
+    /// rows; the part is `of.rows` rows from row `from` on.
     pub(super) fn part(
         &mut self,
         name: &str,

@@ -122,7 +122,7 @@ impl HeadSizes {
         1.0 / (self.key_length as f64).sqrt()
     }
 
-    /// Returns the inverse root of a head's part of the stream.
+    /// Returns the inverse root of the stream's width divided by the number of heads.
     pub fn by_width(self) -> f64 {
         1.0 / (self.embedding as f64 / self.heads as f64).sqrt()
     }
@@ -136,8 +136,8 @@ pub enum LayerParts {
     /// A layer without key heads (`attention.head_count_kv`) has a recurrent state instead of
     /// attention.
     Keyless,
-    /// Each layer is one part: a network if it has a width (`feed_forward_length`), otherwise
-    /// attention if it has key heads, otherwise a recurrent state.
+    /// Each layer has only one block: a network if it has a width (`feed_forward_length`),
+    /// otherwise attention if it has key heads, otherwise a recurrent state.
     One,
     /// Each layer has a recurrent state instead of attention. Keys of heads have no meaning.
     Recurrent,
@@ -178,7 +178,8 @@ pub struct Windows {
     pub first_is_full: bool,
     /// Default number of positions that a row attends to; `None` if files must state it.
     pub length: Option<u64>,
-    /// Whether a file without a window is valid: it states 0, or nothing while `length` is `None`.
+    /// Whether a file without a window is valid: its key is 0, or is missing while `length` is
+    /// `None`.
     pub optional: bool,
     /// Whether a window is a chunk: a row attends to its chunk up to its own position.
     pub chunked: bool,

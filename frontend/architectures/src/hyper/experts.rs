@@ -88,7 +88,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
     let scale = if scale == 0.0 { 1.0 } else { scale };
     let groups = keys.optional("expert_group_count", 0, count)?.unwrap_or(1).max(1);
     if !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
-        let limit = format!("a divisor of expert_count, {count}, that leaves two experts each");
+        let limit = format!("a divisor of expert_count, {count}, with at least two experts in each group");
         return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
     }
     let groups_kept = keys.optional("expert_group_used_count", 0, groups)?.filter(|&kept| kept > 0).unwrap_or(groups);

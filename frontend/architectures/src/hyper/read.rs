@@ -62,8 +62,8 @@ impl Hyper {
             let path = gguf.metadata().path().into();
             return Err(GgufError::TensorMissing { path, tensor: "token_embd.weight".into() });
         }
-        // Every layer has tensors, so their number bounds that of layers, and thereby the size of
-        // all lists by layer.
+        // Every layer has tensors, so the number of tensors bounds the number of layers, and the
+        // size of all lists by layer.
         let most = MAX_COUNT.min(gguf.tensors().len() as u64);
         let count = (defaults.layers)(&keys, most)?;
         let context_length = keys.required("context_length", 1, MAX_CONTEXT)?;

@@ -58,7 +58,8 @@ impl Ssm {
 }
 
 /// Returns for each of `layers` whether it has a recurrent state, by the keys of the file. Without
-/// such keys, layers with attention have the period `usual`. `None` if there is no period.
+/// such keys, layers with attention have the period `usual`. `None` if neither keys nor `usual`
+/// give a period.
 pub(crate) fn stated_layers(
     keys: &Keys<'_>,
     layers: usize,

@@ -6,8 +6,8 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope, RopeSizes};
 
-/// Key of our own for YaRN's ramp, which may begin and end at whole pairs; `truncate` in
-/// configurations.
+/// Key that only ixc defines: whether YaRN's ramp begins and ends at whole pairs (`truncate` in
+/// configurations).
 pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
 
 impl Rope {

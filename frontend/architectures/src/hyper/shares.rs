@@ -15,7 +15,7 @@ use super::{Layer, MAX_COUNT};
 /// Key of the layer whose keys and values each layer uses.
 const SOURCES: &str = "attention.kv_source_layers";
 
-/// Sets for each layer without keys and values the layer whose it uses.
+/// Sets, for each layer without keys and values, the layer whose keys and values it uses.
 pub(super) fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     match keys.metadata.get(&keys.name(SOURCES)) {
         Some(_) => by_layer(keys, layers),
@@ -59,7 +59,7 @@ fn share_last(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
         let shares = before.iter().rposition(|other| other.window.is_some() == layer.window.is_some());
         layers[at].shares = shares.filter(|&shares| same(&before[shares]));
         if layers[at].shares.is_none() {
-            let limit = format!("so few that layer {at} has one of its kind and sizes before those that share");
+            let limit = format!("at most so many that a layer like layer {at} precedes the layers that share");
             return Err(keys.metadata.bad_value(&keys.name(KEY), shared, limit));
         }
     }

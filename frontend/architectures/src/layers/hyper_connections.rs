@@ -105,7 +105,8 @@ fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64, of: Streams)
     let x = b.plain_norm(x)?;
     let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;
     let x = b.matmul(x, matrix)?;
-    // Each part of the matrix has one: for a block's input, for its output, for the streams.
+    // The vector has one scale for each part of the matrix: for a block's input, for its output,
+    // for the mixing.
     let parts = (width / count).min(3);
     let scale = b.vector(&format!("{name}_scale.weight"), parts)?;
     let base = b.vector(&format!("{name}_base.weight"), width)?;

@@ -61,7 +61,7 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
         b.slice(all, key_length, key_length)?,
         b.slice(all, 2 * key_length, key_length)?,
     ];
-    // Steps do not depend on rows.
+    // The step sizes are constant, so their input is 0 for all rows.
     let none = b.heads_sum(q)?;
     let none = b.scale(none, 0.0)?;
     let [decays, steps, skipped] = WEIGHTS.map(name);
@@ -101,7 +101,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         let Some(layer) = layer_of(norm.name()) else { continue };
         let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + SLOPE_EPS) + SLOPE_EPS;
         let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
-        // Softplus of this number is 1.
+        // The bias of the steps: its softplus is 1.
         let step = (std::f64::consts::E - 1.0).ln();
         let all = [
             (0..heads).map(|head| numbers::constant(-slope(head) as f32, 1, 1)).collect(),

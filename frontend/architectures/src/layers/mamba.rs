@@ -75,7 +75,7 @@ pub(crate) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
     let step = part("ssm_dt_norm.weight", 0, rank)?;
     let key = part("ssm_b_norm.weight", rank, state)?;
     let query = part("ssm_c_norm.weight", rank + state, state)?;
-    // Its bias is a weight of the scan.
+    // The bias of `ssm_dt` is not added here: it is a weight of the scan.
     let matrix = b.weight(&name("ssm_dt.weight"), &[inner, rank])?;
     let step = b.matmul(step, matrix)?;
     let scan = SsmScan {

@@ -21,10 +21,11 @@
 //! If positions share keys (GLM-5.3-Flash), a key is their mean, weighted element by element by a
 //! gate (`compress`). RoPE then rotates neither keys nor queries.
 //!
-//! In some models RoPE rotates the last elements of its queries and keys, as in attention (Hy4).
+//! In some models, RoPE rotates the last elements of the indexer's queries and keys, as in
+//! attention (Hy4).
 //!
-//! The factor on its scores, and the Hadamard transform of queries and keys before rounding to 8
-//! bits, do not change the selection and are left out.
+//! The factor on the indexer's scores, and the Hadamard transform of queries and keys before
+//! rounding to 8 bits, do not change the selection and are left out.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
@@ -112,7 +113,7 @@ impl IndexSelection {
             return b.rope(layer, x, self.style.pairs);
         }
         let Some(plain_dims) = length.checked_sub(rope_dims).filter(|plain_dims| *plain_dims > 0) else {
-            let limit = format!("more than {rope_dims}, the elements that turn");
+            let limit = format!("more than {rope_dims}, the rotated elements");
             return Err(b.key_error("attention.indexer.key_length", length, &limit));
         };
         let (first, last) = (b.slice(x, 0, plain_dims)?, b.slice(x, plain_dims, rope_dims)?);
@@ -232,7 +233,7 @@ pub(crate) fn attention_of(
         let c = b.split_heads(c, 1)?;
         let norm = name("attn_k_norm.weight");
         let k = match k {
-            // In some models it is normalised before RoPE (dots.3 note).
+            // In some models, the rotated part of the key is normalised before RoPE (dots.3 note).
             Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, rope_dims)?),
             k => k,
         };
@@ -248,7 +249,8 @@ pub(crate) fn attention_of(
         // Older files have one matrix for this and `attn_k_b` (`key_absorption`).
         true => b.heads_part(y, &own, &of_both, values, plain_dims)?,
         false => {
-            // Some files have that matrix in addition to its two parts (ik_llama.cpp).
+            // Some files (of ik_llama.cpp) have `attn_kv_b` in addition to the two matrices derived
+            // from it.
             b.leave_out(&of_both);
             b.heads_linear(y, &name("attn_v_b"), values)?
         }

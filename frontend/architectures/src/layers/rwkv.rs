@@ -57,5 +57,5 @@ pub(crate) fn check_shifts(keys: &Keys<'_>, shifts: u64) -> Result<(), GgufError
     if found == shifts {
         return Ok(());
     }
-    Err(keys.metadata.bad_value(&keys.name(SHIFTS), found, format!("{shifts}, as this architecture has")))
+    Err(keys.metadata.bad_value(&keys.name(SHIFTS), found, format!("{shifts}, the number in this architecture")))
 }

@@ -120,7 +120,7 @@ fn mix(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result
         let share = b.mul(share, before)?;
         *row = b.add(h, share)?;
     }
-    // The order of `FINCH`.
+    // Rows are in the order of `FINCH`.
     let [w, k, v, r, g] = rows;
     Ok(MixedRows { w, k, v, r, g })
 }

@@ -146,8 +146,8 @@ fn sigmoid_low_rank(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> 
     b.unary(Unary::Sigmoid, x)
 }
 
-/// Accepts tensors for moving values in the first layer: files have them, derived from others, but
-/// the layer does not use them.
+/// Accepts unused tensors of the first layer: files contain its `v0`, `v1` and `v2`, although the
+/// layer does not mix values.
 fn unused_values(b: &mut Builder<'_>, name: &dyn Fn(&str) -> String, width: u64) -> Result<(), ArchError> {
     let rank = b.rows(&name("v1.weight")).unwrap_or(0);
     for (part, shape) in [("v0", &[width][..]), ("v1", &[rank, width]), ("v2", &[width, rank])] {

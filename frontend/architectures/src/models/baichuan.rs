@@ -39,7 +39,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 /// Derives the output matrix with rows of length 1, with the precision of the file's numbers, or
 /// f16.
 fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
-    // In a folder it is already derived.
+    // For a folder of safetensors, the tensor is already derived.
     let Some(head) = gguf.tensor("output.weight").filter(|head| head.file() < gguf.files().len()) else {
         return Ok(Vec::new());
     };

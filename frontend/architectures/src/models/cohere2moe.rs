@@ -25,13 +25,13 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["logit_scale"],
         logits_multiplied: true,
         adjust: |keys, hyper| {
-            // Files with layer norms only have their epsilon.
+            // Files with layer norms have only the epsilon of layer norms.
             if !keys.has(RMS_EPS) {
                 hyper.norms = Norms::Layer;
             }
             let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
             experts.filter(|of| of.shared > 0).for_each(|of| of.scale /= 2.0);
-            // Layers with a window have RoPE, and dense ones.
+            // RoPE rotates in layers with a window, and in dense layers.
             let rotates = |layer: &Layer| layer.window.is_some() || layer.experts.is_none();
             hyper.layers.iter_mut().for_each(|layer| layer.has_rope &= rotates(layer));
             Ok(())

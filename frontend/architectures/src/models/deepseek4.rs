@@ -1,7 +1,7 @@
 //! `deepseek4`: DeepSeek-V4. The residual is several streams
 //! ([`crate::layers::hyper_connections`]). A layer attends over a window and over compressed
-//! entries of all earlier positions. The keys of one head are also the values. Experts of the first
-//! layers are listed by token (llama.cpp `deepseek4.cpp`).
+//! entries of all earlier positions. The keys of one head are also the values. In the first layers,
+//! a table lists the experts of each token id (llama.cpp `deepseek4.cpp`).
 //!
 //! ```text
 //! q  = rotate(norm of each head(attn_q_b norm(attn_q_a h)));  kv = rotate(norm(attn_kv h))
@@ -10,9 +10,9 @@
 //! attn_output_b (attn_output_a of each group of heads y)
 //! ```
 //!
-//! Entries of four positions overlap, and a token attends to those that an indexer selects. Its
-//! keys are made like entries. If the context has room for no more entries than it selects, it is
-//! left out.
+//! Entries of four positions overlap, and a token attends to those that an indexer selects. The
+//! indexer's keys are compressed like entries. If the context has no more entries than the indexer
+//! selects, the indexer is left out.
 //!
 //! ```text
 //! // a: the input of attn_q_b
@@ -21,9 +21,9 @@
 //! attention over index.top_k(q, indexer.proj h, k) {entries = true} // ir/src/graph/op.rs
 //! ```
 //!
-//! The factor on its scores, and the Hadamard transform of queries and keys before rounding, do not
-//! change the selection and are left out. The indexer selects among the entries that are complete
-//! at a token, as in the published code and in llama.cpp.
+//! The factor on the indexer's scores, and the Hadamard transform of queries and keys before
+//! rounding, do not change the selection and are left out. The indexer selects among the entries
+//! that are complete at a token, as in the published code and in llama.cpp.
 
 mod entries;
 
@@ -195,7 +195,7 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &EntryKeys) -> Res
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
     let route = match (layer as u64) < of.listed_layers {
         true => {
-            // The bias selects nothing here.
+            // In layers with a table, the bias has no effect.
             b.leave_out(&name("exp_probs_b.bias"));
             b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?
         }

@@ -1,7 +1,7 @@
 //! `gemma4`: Gemma 4. Layers with a window have heads of other sizes than those without. RoPE of
-//! the latter rotates a quarter of a head (`rope_freqs` disables the other pairs). Values are
-//! normalised without a weight, and scores are not scaled. The last layers may use keys and values
-//! of earlier layers.
+//! layers without a window rotates a quarter of a head (`rope_freqs` disables the other pairs).
+//! Values are normalised without a weight, and scores are not scaled. The last layers may use keys
+//! and values of earlier layers.
 //!
 //! Experts are parallel to the dense network, each after its own norm, and the router has a norm,
 //! too. In the small models (E2B, E4B) each layer also takes a short row of the token, after the
@@ -19,7 +19,7 @@ use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::WITH_VALUES,
-    // In layers without their own matrix, keys are also the values.
+    // In layers without a value matrix, keys are also the values.
     linear: |b, of| match of.matrix {
         LayerMatrix::Values { keys } if !b.has(&format!("{}.weight", of.name)) => Ok(keys),
         _ => linear(b, of),

@@ -1,4 +1,4 @@
-//! `gptneox`: GPT-NeoX, Pythia, and StableLM of the first year. Attention and network are parallel,
+//! `gptneox`: GPT-NeoX, Pythia, and the first StableLM models. Attention and network are parallel,
 //! each after its own layer norm, or sequential if files state this (`use_parallel_residual`). The
 //! activation is GELU with the error function, as in training. Only GPT-NeoX itself was trained
 //! with an approximation; files have no key for it.

@@ -8,7 +8,7 @@ use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     scores: |_, _, scores| Ok(Scores { sinks: true, ..scores }),
-    // One matrix of gates, then up.
+    // The shared expert has one matrix with the rows of gate, then up.
     shared: |b, layer, h, inner, style| network(b, layer, h, "_shexp", inner, &Style { fused_gate: true, ..*style }),
     ..Style::LLAMA
 };

@@ -54,13 +54,13 @@ fn scales(_: &Widths) -> Scales {
     Scales { embedding: 78.383_671_769_061_69, logit: 3f64.sqrt(), ..Scales::NONE }
 }
 
-/// Ends the context where scores would grow with their position.
+/// Limits the context to the positions without a temperature.
 fn limit_context(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     const LENGTH: &str = "attention.temperature_length";
     let most = keys.optional(LENGTH, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(hyper.context_length);
     if most < hyper.context_length {
         let stated = hyper.context_length;
-        tracing::warn!(most, stated, "scores after {LENGTH} positions are not supported: the context ends there");
+        tracing::warn!(most, stated, "positions after {LENGTH} are not supported: the context ends there");
         hyper.context_length = most;
     }
     Ok(())

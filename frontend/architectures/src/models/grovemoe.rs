@@ -60,7 +60,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = attention(b, layer, x, &STYLE)?;
         let h = b.norm(x, &name("ffn_norm.weight"))?;
         let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
-        // Factors of experts do not apply to those of groups.
+        // Factors of experts' weights do not apply to weights of groups.
         let route = b.route_of(layer, logits, &of, None, GroupScore::TwoBest)?;
         let y = routed_experts(b, layer, h, route, &of, &STYLE)?;
         let groups = b.expert_groups(route.ids, adjugate.size)?;

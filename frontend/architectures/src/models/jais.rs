@@ -1,4 +1,4 @@
-//! `jais`: Jais of the first years. Layer norms, biases, gates and ALiBi
+//! `jais`: The first Jais models. Layer norms, biases, gates and ALiBi
 //! (`attention.max_alibi_bias`). Attention scores are divided by the length of a key instead of its
 //! root (muP). The embedding table and the output matrix include the model's factors, as the
 //! converter writes them.

@@ -49,7 +49,7 @@ fn gate(keys: &Keys<'_>) -> Result<GateAttrs, GgufError> {
     if !keys.has(GATE) {
         return Ok(STYLE.gate);
     }
-    // Limits have an inverse, like those of all models, because the formula divides by them.
+    // Limits must not be near 0, because the formula divides by them.
     let bend = keys.float(GATE, 0.0, |x| (1e-3..=1e6).contains(&x), "from 0.001 to 1000000")?;
     // 0 means that up has no limit.
     let limit = keys.float(

@@ -19,7 +19,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ..Defaults::USUAL
     },
     build: |b| {
-        // A configuration may lack either.
+        // A configuration may lack the norms after blocks or the gate.
         let post_norms = b.has(&format!("blk.0.{}.weight", PostNorms::USUAL.attention)).then_some(PostNorms::USUAL);
         let gated = b.layers().any(|layer| b.has(&format!("blk.{layer}.attn_gate.weight")));
         let output_gate = if gated { OutputGate::Own(Unary::Sigmoid) } else { OutputGate::None };

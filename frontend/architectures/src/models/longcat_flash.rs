@@ -12,9 +12,9 @@
 //! x = x + attention(x)  ...  x + network(x) + s      // of the next layer
 //! ```
 //!
-//! Norms of latent rows add 1e-6 to mean squares, whatever the others add.
+//! Norms of latent rows have an epsilon of 1e-6, whatever epsilon other norms have.
 //!
-//! No GGUF file of this model is known: keys and tensors are those of `deepseek2`, and the ones
+//! No GGUF file of this model is known: keys and tensors are those of `deepseek2`, and the keys
 //! below. Factors on latent rows (`mla_scale_q_lora`, `mla_scale_kv_lora`) are the root of the
 //! ratio of widths; weights of their norms include them.
 //!
@@ -63,7 +63,7 @@ fn identities(keys: &Keys<'_>) -> Result<u64, GgufError> {
     let identities = keys.optional(IDENTITIES, 0, MAX_COUNT)?.unwrap_or(0);
     let groups = keys.optional("expert_group_count", 0, MAX_COUNT)?.unwrap_or(1);
     if identities > 0 && groups > 1 {
-        let limit = format!("1: {identities} experts are of no group ({IDENTITIES})");
+        let limit = format!("1: {identities} experts belong to no group ({IDENTITIES})");
         return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
     }
     Ok(identities)
@@ -101,7 +101,7 @@ impl Shortcut {
         Ok(Shortcut { layer, h, route, identity: Some(identity), of })
     }
 
-    /// Adds their output to the stream.
+    /// Adds the experts' output to the stream.
     fn add(self, b: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, ArchError> {
         if let Some(identity) = self.identity {
             let inputs = b.scale_heads(self.h, identity)?;

@@ -27,7 +27,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         },
         adjust: |keys, hyper| {
             lightning_attention::set_layers(keys, hyper)?;
-            // The factor is on the inputs of blocks.
+            // The factor of this model is on the inputs of blocks, so outputs are not scaled.
             hyper.scales.residual = 1.0;
             Ok(())
         },

@@ -33,7 +33,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-M3",
     defaults: Defaults {
         score: RouteScore::Sigmoid,
-        // The indexer selects blocks up to that of a row.
+        // The indexer selects blocks up to the block that contains the row.
         adjust: |keys, _| keys.require_causal(),
         ..Defaults::USUAL
     },
@@ -53,7 +53,7 @@ const TOP_K: &str = "attention.indexer.top_k";
 /// minimax-m3.attention.indexer.local_blocks = 1
 /// ```
 struct BlockIndex {
-    /// Query heads; their number is that of key heads.
+    /// Number of query heads, which equals the number of key heads.
     heads: u64,
     /// Elements of a query and of a key.
     key_length: u64,

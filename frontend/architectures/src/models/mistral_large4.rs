@@ -4,8 +4,8 @@
 //! each head. Experts are selected by a softmax, from some of their groups, next to a shared
 //! expert. The first layers are dense, and logits have a cap (transformers `mistral_large4`).
 //!
-//! No GGUF file of this model is known: keys and tensors are those of `glm-dsa`, and the ones
-//! below.
+//! No GGUF file of this model is known: keys and tensors are those of `glm-dsa`, and the additional
+//! ones below.
 //!
 //! ```text
 //! // without RoPE, a layer caches only the latent row

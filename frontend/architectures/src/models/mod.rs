@@ -151,7 +151,7 @@ mod xverse;
 
 use crate::architecture::{Architecture, Family};
 
-/// All supported architectures, by family. Families of one architecture are together, at the end.
+/// All supported architectures, by family. Families with only one architecture come last.
 pub static FAMILIES: &[Family] = &[
     Family {
         name: "Llama (Meta)",

@@ -3,8 +3,8 @@
 //! have attention like OLMo 2, with norms only after blocks. Released models have no RoPE there
 //! (transformers `olmo_hybrid`).
 //!
-//! No GGUF file of this model is known. Keys are those of `granitehybrid` and `qwen3next`, and one
-//! more; tensors are theirs, with separate projections.
+//! No GGUF file of this model is known. Keys are those of `granitehybrid` and `qwen3next`, and
+//! `ssm.beta_scale`. Tensors are also theirs, but with separate projections.
 //!
 //! ```text
 //! // 0 in a layer with linear attention

@@ -68,7 +68,7 @@ fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId,
     let x = b.short_conv(&format!("conv.{layer}"), x, &name("ssm_conv1d.weight"), inner, taps)?;
     let x = b.optional_bias(x, &name("ssm_conv1d.bias"), inner)?;
     let x = b.silu(x)?;
-    // No key has the length of the row for steps.
+    // The length of the row for step sizes has no key; it follows from the matrix.
     let rows = b.rows(&name("ssm_x.weight")).unwrap_or(0);
     let rank = rows.saturating_sub(2 * state).max(1);
     let all = b.linear(x, &name("ssm_x"), inner, 2 * state + rank, Bias::Optional)?;

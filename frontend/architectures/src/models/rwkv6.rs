@@ -22,7 +22,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let keys = b.keys();
     rwkv::check_shifts(&keys, 2)?;
-    // 0 or absent: the stream is never halved.
+    // If the key is 0 or absent, the stream is never halved.
     let halving_period = keys.optional("rescale_every_n_layers", 0, MAX_COUNT)?.filter(|&period| period > 0);
     let width = b.hyper.embedding_length;
     let mut x = b.embed()?;

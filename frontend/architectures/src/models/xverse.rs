@@ -1,4 +1,4 @@
-//! `xverse`: XVERSE: `llama`.
+//! `xverse`: XVERSE. Same graph as `llama`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

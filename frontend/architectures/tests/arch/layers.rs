@@ -1,4 +1,4 @@
-//! Layers other than attention, layers that share, and draft layers.
+//! Tests of recurrent layers, layers that share keys and values, and draft layers.
 
 use ixc_architectures::{Nextn, Parts};
 use ixc_model_files::gguf::Array;

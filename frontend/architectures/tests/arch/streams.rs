@@ -101,7 +101,7 @@ fn separate_stream_keys_are_checked() {
         with(&[("attention.indexer.key_length", 2u32.into())]).tensor("blk.0.indexer.attn_q_b.weight", 0, &[3, 4]);
     assert_eq!(
         short.refused(),
-        "key \"hy_v4.attention.indexer.key_length\" is 2; must be more than 2, the elements that turn"
+        "key \"hy_v4.attention.indexer.key_length\" is 2; must be more than 2, the rotated elements"
     );
     // Other models mix the streams.
     let text = with(&[]).without("hy_v4.hyper_connection.magnitude").refused();
@@ -297,7 +297,7 @@ fn ngram_embedding_keys_are_checked() {
         (("ple.ngram_size", 5u32.into()), "key \"qwen4exp.ple.ngram_size\" is 5; must be from 2 to 4"),
         (
             ("ple.conv_kernel", 8u32.into()),
-            "key \"qwen4exp.ple.conv_kernel\" is 8; must be so small that taps every 2 tokens reach at most 12 back",
+            "key \"qwen4exp.ple.conv_kernel\" is 8; must be so small that a convolution with dilation 2 reaches at most 12 tokens back",
         ),
         (("ple.eos_token_id", 5u32.into()), "key \"qwen4exp.ple.eos_token_id\" is 5; must be from 0 to 4"),
         (

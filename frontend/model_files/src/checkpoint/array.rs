@@ -1,5 +1,5 @@
-//! Views of stored tensors: they are split, reordered and joined without reading them. A view has a
-//! shape and the place of each element.
+//! Views of stored tensors, which can be split, reordered and joined without reading data. A view
+//! has a shape, and maps each index to a stored element.
 //!
 //! ```text
 //! q.split(0, &[heads, 2, half]).swap(1, 2).join(0).join(0)
@@ -17,7 +17,7 @@ pub(super) struct Array {
     dtype: &'static str,
     scales: Option<Scales>,
     groups: Option<Box<GroupScales>>,
-    /// Additional factor on the numbers, which becomes a tensor of its own.
+    /// Additional factor on the numbers, which becomes a separate tensor.
     factor: Option<Box<Array>>,
     change: Change,
     /// Format to which scaled numbers are rounded, if the stored type does not determine it.
@@ -25,18 +25,20 @@ pub(super) struct Array {
     /// Whether elements are integers, stored as bits of f32.
     table: bool,
     first: u64,
-    /// Digits of the index along each dimension, the slowest first.
+    /// Mixed-radix digits of the index along each dimension, the slowest first. Each digit has a
+    /// length and a stride.
     dims: Vec<Vec<Axis>>,
 }
 
-/// Scales and zeros of integers, one for each. Those of a group are the same stored element.
+/// Scales and zero points of integers, expanded to one for each integer. All integers of a group
+/// refer to the same stored element.
 #[derive(Clone, Debug)]
 pub(super) struct GroupScales {
     pub scales: Array,
-    /// Zeros, and a number that is added to each.
+    /// Zero points, and a number that is added to each.
     pub zeros: Option<(Array, u8)>,
-    /// Group of each integer, if it is stored; `scales` and `zeros` are then those of the first
-    /// group.
+    /// Group of each integer, if the file stores it; `scales` and `zeros` then describe only the
+    /// first group.
     pub order: Option<ColumnOrder>,
 }
 
@@ -139,7 +141,7 @@ impl Array {
         self.factor.as_deref()
     }
 
-    /// Applies a reordering of integers to their scales, zeros and groups.
+    /// Applies a reordering of integers also to their scales, zero points and groups.
     fn with_groups(mut self, done: impl Fn(Array) -> Option<Array>) -> Option<Array> {
         let Some(groups) = self.groups.take() else { return Some(self) };
         let GroupScales { scales, zeros, order } = *groups;
@@ -220,7 +222,7 @@ impl Array {
         let mut split: Vec<Vec<Axis>> = Vec::with_capacity(lens.len());
         for &len in lens.iter().rev() {
             let (mut left, mut own) = (len, Vec::new());
-            // Takes whole digits, the fastest first, and a part of the next.
+            // Takes whole digits, the fastest first, and splits the next one.
             while left > 1 {
                 let axis = digits.pop()?;
                 if left.is_multiple_of(axis.len) {
@@ -332,7 +334,7 @@ impl Array {
         Some(View { extent: self.extent, element: self.element?, first: self.first, rows, columns })
     }
 
-    /// Returns a part of a derived tensor's rows.
+    /// Returns this array as a piece of a derived tensor: some of its rows.
     fn piece(&self) -> Option<Piece> {
         let [rows, columns] = self.axes()?;
         let groups = match &self.groups {
@@ -357,8 +359,8 @@ impl Array {
 }
 
 /// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
-/// `is_stacked`, each array is a matrix of its own; otherwise their rows form one. `None` if shapes
-/// or types differ.
+/// `is_stacked`, each array becomes a separate matrix; otherwise their rows form one matrix. `None`
+/// if shapes or types differ.
 pub(super) fn derived(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
@@ -379,7 +381,7 @@ pub(super) fn derived(arrays: &[Array], is_stacked: bool, format: Format) -> Opt
     *shape.last_mut()? *= element.columns();
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
-    // Vectors form a longer vector.
+    // Vectors are concatenated to one longer vector.
     let beside = if tail.is_empty() && !is_stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
     shape.reverse();
     Some((Derived { format, columns, beside, pieces }, shape))

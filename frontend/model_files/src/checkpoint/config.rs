@@ -68,7 +68,8 @@ impl Config {
                 expected: "an object".into(),
             });
         };
-        // Models that speak contain a model that thinks; the decoder is part of the latter.
+        // Omni models that produce speech (`talker`) contain a text model (`thinker`), which has
+        // the decoder.
         let mut objects = vec![root];
         for keys in [&["thinker_config"][..], &["text_config", "llm_config", "language_config"]] {
             let inner = keys.iter().find_map(|key| match objects[0].remove(*key) {
@@ -191,7 +192,7 @@ impl Config {
         numbers.map(Some).ok_or_else(|| self.wrong(key, kind(value), "an array of numbers"))
     }
 
-    /// Returns an object as a configuration of its own.
+    /// Returns a nested object as a separate configuration.
     pub(super) fn object(&self, key: &str) -> Result<Option<Config>, CheckpointError> {
         match self.find(&[key]) {
             None => Ok(None),

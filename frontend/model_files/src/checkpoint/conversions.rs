@@ -290,7 +290,7 @@ pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Convert
     named_parts([("q", part(0)), ("v", part(1)), ("k", part(2))])
 }
 
-/// Drops the first two rows of a table of positions, which belong to no position.
+/// Drops the first two rows of a table of positions, which are reserved for padding.
 pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let rows = x.len(0).checked_sub(2)?;
     single_part(x.slice(0, 2, rows)?)
@@ -332,7 +332,7 @@ pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Converte
 }
 
 /// Splits a matrix into queries, keys and values, for values of another length and for layers that
-/// differ in key heads. The matrix may be an equal part of each.
+/// differ in key heads. The matrix may be one machine's equal share of each.
 pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let lens = [(s.heads, s.head_dim), (s.layer_kv_heads, s.head_dim), (s.layer_kv_heads, s.value)];
     let rows = |(heads, length): (u64, u64)| heads.checked_mul(length);
@@ -365,7 +365,7 @@ pub(super) fn by_key_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let length = x.len(0).checked_div(s.layer_kv_heads.checked_mul(of_head)?)?;
     let heads = x.split(0, &[s.layer_kv_heads, of_head, length])?;
     if each == 1 {
-        // This path also serves biases, for which several views cannot form a vector.
+        // This case is separate because it also handles biases: several views cannot form a vector.
         return single_part(heads.swap(0, 1)?.join(0)?.join(0)?);
     }
     let part = |from, len| heads.clone().slice(1, from, len)?.join(0)?.join(0);
@@ -427,7 +427,7 @@ pub(super) fn out_of_network(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> 
     single_part(times(x, [s.factors.down, 1.0]))
 }
 
-/// Returns a vector that is stored as a matrix of one row.
+/// Returns, as a vector, a tensor that is stored as a matrix of one row.
 pub(super) fn row(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(if x.rank() == 2 { x.squeeze(0)? } else { x })
 }

@@ -38,8 +38,8 @@ const COUNTS: [(&str, &[&str]); 8] = [
 const CONTEXT: &str = "context_length";
 /// Positions of a block of attention; tables of positions have whole blocks.
 const POSITIONS: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
-/// Names for the number of experts. `OF_KINDS` may be a list with a number for each kind of
-/// experts.
+/// Names for the number of experts. The value of `OF_KINDS` may be a list with a number for each
+/// kind of experts, such as text and image experts.
 const EXPERTS: [&str; 5] =
     ["num_local_experts", "num_experts", "n_routed_experts", OF_KINDS, "moe_num_primary_experts"];
 const OF_KINDS: &str = "moe_num_experts";

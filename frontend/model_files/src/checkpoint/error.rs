@@ -1,4 +1,4 @@
-//! Errors of folders of safetensors, with their place.
+//! Errors of folders of safetensors, with the file, tensor or key.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ pub enum CheckpointError {
         /// Shard name in the index.
         shard: Box<str>,
     },
-    /// Bytes that are not a safetensors file.
+    /// A file that is not valid safetensors.
     #[error("{}: {}{fault}", path.display(), tensor.as_deref().map(|name| format!("tensor \"{}\": ", quoted(name))).unwrap_or_default())]
     Malformed {
         /// The file.

@@ -6,7 +6,7 @@
 //!     word w of a row holds columns 8 w .. 8 w + 7 of the matrix, the first in its lowest bits
 //!                  q_proj.scales         F16 [groups, out]
 //!                  q_proj.qzeros         I32 [groups, out / 8]
-//!     zeros of rows 8 w .. 8 w + 7, each minus 1 (not so in `gptq_v2`)
+//!     zero points of rows 8 w .. 8 w + 7, each minus 1 (unchanged in `gptq_v2`)
 //!                  q_proj.g_idx          I32 [in]
 //!     the group of each column
 //! awq, gemm        q_proj.qweight        I32 [in, out / 8]
@@ -21,8 +21,8 @@
 //!     byte r of a column holds rows r, r + out / 4, r + out / 2, r + 3 out / 4; one scale
 //! ```
 //!
-//! With eight bits a word holds four integers. The matrix is described by
-//! [`Groups`](ixc_ir::derived::Groups); it becomes Q4_0, Q4_1, Q8_0 or TQ2_0.
+//! The example has four bits per integer; with eight bits, a word holds four integers. The matrix
+//! is described by [`Groups`](ixc_ir::derived::Groups), and becomes Q4_0, Q4_1, Q8_0 or TQ2_0.
 
 use ixc_ir::derived::{Element, Integers};
 
@@ -36,7 +36,7 @@ use super::shards::{Shards, StoredTensor};
 const WORD: u64 = 32;
 /// Columns of a block in the formats that matrices become.
 const BLOCK: u64 = 32;
-/// Bytes of zeros that are checked for equality.
+/// Number of bytes of stored zero points that are checked.
 const CHECKED_BYTES: u64 = 4096;
 
 /// Packing of the integers of a matrix.
@@ -46,7 +46,7 @@ enum Layout {
     Words,
     /// compressed-tensors: bytes in two's complement.
     Bytes,
-    /// GPTQ; `more` is added to stored zeros.
+    /// GPTQ; `more` is added to stored zero points.
     Gptq { more: u8 },
     /// AWQ.
     Awq,
@@ -61,7 +61,7 @@ enum Layout {
 pub(super) struct Scheme {
     layout: Layout,
     bits: u8,
-    /// Whether each group has its own zero.
+    /// Whether each group has its own zero point.
     zeros: bool,
     /// Columns of a group; `None` if unstated or if a group is a whole row.
     group: Option<u64>,
@@ -336,7 +336,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the name of a matrix's scales, their place, and their number type.
+    /// Returns the name of a matrix's scales, their view, and their number type.
     fn scales<'s>(
         &self,
         shards: &'s Shards,
@@ -360,7 +360,7 @@ impl Scheme {
         Ok((scales_name, stored, number))
     }
 
-    /// Returns the zeros of a matrix, if its groups have zeros.
+    /// Returns the zero points of a matrix, if its groups have some.
     fn zeros(&self, shards: &Shards, base: &str, grid: &GroupGrid<'_>) -> Result<Option<(Array, u8)>, CheckpointError> {
         let (end, more) = match self.layout {
             Layout::Words | Layout::Bytes => ("_zero_point", 0),
@@ -402,8 +402,8 @@ impl Scheme {
         Ok(Some((array, more)))
     }
 
-    /// Checks that stored zeros of a symmetric matrix are in the middle of the range; looks at a
-    /// limited number of bytes.
+    /// Checks that stored zero points of a symmetric matrix are in the middle of the range. Only
+    /// the first bytes are checked.
     fn check_middle(&self, shards: &Shards, name: &str, entry: &Entry, more: u8) -> Result<(), CheckpointError> {
         let middle = match self.bits {
             4 => (8 - more) * 0x11,
@@ -427,8 +427,8 @@ impl Scheme {
         })
     }
 
-    /// Checks that bytes of bitsandbytes lie in rows. `weight_format` is not 0 for matrices saved
-    /// in the tile order of a GPU.
+    /// Checks that a matrix of bitsandbytes is stored row by row. `weight_format` is not 0 for
+    /// matrices saved in the tile order of a GPU.
     fn check_rows(&self, shards: &Shards, base: &str) -> Result<(), CheckpointError> {
         let name = format!("{base}.weight_format");
         match shards.bytes(&name, CHECKED_BYTES).unwrap_or_default() {
@@ -468,8 +468,8 @@ impl Scheme {
         if let Some((column, of)) = numbers().enumerate().find(|(_, of)| !is_group(of)) {
             return Err(wrong(format!("group {of} of column {column}")));
         }
-        // Every order that quantisers use puts the same number of columns into each group. Some
-        // programs read an order of zeros as no order.
+        // Checks that all groups have the same number of columns, as quantisers write them. An
+        // index of only zeros, which some programs treat as absent, fails this check.
         let mut counts = vec![0u64; groups as usize];
         numbers().for_each(|of| counts[of as usize] += 1);
         if let Some((of, count)) = counts.iter().enumerate().find(|(_, count)| **count != group) {

@@ -1,5 +1,5 @@
-//! Experts that are divided among several machines: each has a file with its parts, under the same
-//! names. Grok 2 was published so, for eight machines.
+//! Experts that are divided among several machines: each machine has a file with its parts, under
+//! the same names. Grok 2 was published in this form, for eight machines.
 //!
 //! ```text
 //! pytorch_model-00000-TP-common.safetensors     undivided tensors

@@ -39,7 +39,7 @@
 //! | `template` | the chat template |
 //! | `unit_columns` | output matrices whose columns are of length 1 |
 //! | `config` | JSON, typed |
-//! | `error` | errors and their places |
+//! | `error` | errors, with file, tensor or key |
 
 mod array;
 mod codebook;
@@ -296,7 +296,7 @@ fn place_tensors(
         let first = arrays.first().ok_or_else(|| unusable("empty".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
         let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
-        // If only some experts have groups of neighbouring columns, all of them become F16.
+        // If the experts' scaled formats differ, all of them become F16.
         let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
         let scaled = if same { scaled } else { Element::F16.scaled_format() };
         let format = format(&name, first.rank() + usize::from(is_stacked), element, scaled, first.change(), single);
@@ -400,7 +400,7 @@ fn make_tensors(
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);
         let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, sizes, &name)?)))
         else {
-            // Layers after the decoder's own only draft, and have other tensors.
+            // Layers after the last decoder layer only draft, and have other tensors.
             if layer(&name.replacen("model.layers.", "blk.", 1)).is_some_and(|layer| layer >= sizes.layers) {
                 continue;
             }

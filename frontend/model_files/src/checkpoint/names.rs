@@ -95,7 +95,7 @@ struct PartPlaceholder {
     word: &'static str,
     /// Number of parts, if the configuration has it.
     count: fn(&Sizes) -> Option<u64>,
-    /// Whether each part is a matrix of its own in the GGUF tensor; otherwise the rows are
+    /// Whether each part is a separate matrix of the GGUF tensor; otherwise the rows are
     /// concatenated.
     is_stacked: bool,
     /// Whether a file may have more parts, which are not read.
@@ -175,13 +175,14 @@ pub(super) struct PartIndex {
     pub word: &'static str,
     /// Number of parts, if it is known beforehand.
     pub count: Option<u64>,
-    /// Whether the part is a matrix of its own in the GGUF tensor.
+    /// Whether the part is a separate matrix of the GGUF tensor.
     pub is_stacked: bool,
     /// Whether a file may have more parts, which are not read.
     pub allows_more: bool,
 }
 
-/// Result of a match: the GGUF name, with `{P}` still open, and the numbers of the placeholders.
+/// Result of a match: the GGUF name, in which only `{P}` is not replaced yet, and the numbers of
+/// the placeholders.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub to: String,

@@ -14,7 +14,7 @@
 //! Gate and up are divided among nodes by rows, down by columns. Each node's part was quantised
 //! separately. Rows of gate and up therefore have one scale, and rows of down have one scale for
 //! each node. Gate and up become a format with a scale for each row; down becomes one with a scale
-//! for a few columns. Neither rounds a number.
+//! for a few columns. Neither conversion rounds numbers.
 //!
 //! Files do not record the kernels for which they were packed: AMX's, or others (`moe_int8`,
 //! `moe_int4`). The latter have the same names and lengths, with the bytes in another order. Both
@@ -74,7 +74,7 @@ enum SplitDim {
 /// Names of an expert's matrices, and the dimension in which each is divided.
 static MATRICES: [(&str, SplitDim); 3] =
     [("ffn_gate_exps", SplitDim::Rows), ("ffn_up_exps", SplitDim::Rows), ("ffn_down_exps", SplitDim::Columns)];
-/// Transposed copies of matrices for training; they add no information.
+/// Name part of transposed copies of matrices for training, which are ignored.
 const FOR_TRAINING: &str = "_bwd_exps";
 
 /// Tensor of all experts of a layer.

@@ -23,7 +23,8 @@ pub(super) struct Quantisation {
 const MATRIX: &str = ".weight";
 /// Format name of compressed-tensors if each group has its own format.
 const MIXED_PRECISION: &str = "mixed-precision";
-/// Formats of floats. Their four-bit weights have other tensor names than integers.
+/// Formats of compressed-tensors for floats. Their four-bit weights have other tensor names than
+/// integers.
 const FLOAT_FORMATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
 
 impl Quantisation {
@@ -39,7 +40,7 @@ impl Quantisation {
             || Ok::<_, CheckpointError>(quantisation_config.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
         let method = match quantisation_config.text(&["quant_method"])? {
             Some(method) => method,
-            // Transformers wrote no method before it had several.
+            // Early versions of transformers supported only bitsandbytes, and wrote no method.
             None if is_four_bits()? => "bitsandbytes",
             None => "none",
         };
@@ -99,7 +100,8 @@ impl Quantisation {
         Ok(Quantisation { block: block.transpose()?, integers, codes: false })
     }
 
-    /// Returns the scheme of an integer matrix. A matrix outside of a module goes by its own name.
+    /// Returns the scheme of an integer matrix. A matrix outside of a module is looked up by its
+    /// own name.
     pub(super) fn scheme(&self, name: &str) -> Option<Scheme> {
         let matrix = name.strip_suffix(PACKED).unwrap_or(name);
         self.integers.of(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()

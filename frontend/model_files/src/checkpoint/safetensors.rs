@@ -70,7 +70,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Returns the place of the tensor's bytes in the file with this number.
+    /// Returns the byte range of the tensor in the file with this number.
     pub(super) fn extent(&self, file: u32) -> Extent {
         Extent { file, offset: self.offset, bytes: self.bytes }
     }

@@ -30,7 +30,7 @@ pub(super) struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Returns the place of the tensor's bytes.
+    /// Returns the shard and byte range of the tensor.
     pub(super) fn extent(&self) -> Extent {
         self.entry.extent(self.file)
     }
@@ -48,7 +48,7 @@ pub(super) struct Shards {
     pub parts: MachineParts,
 }
 
-/// Returns whether a name is that of a file in the folder itself.
+/// Returns whether a name is a plain file name, without folders.
 pub(super) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)

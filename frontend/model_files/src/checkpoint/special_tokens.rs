@@ -169,7 +169,8 @@ mod tests {
         assert_eq!(found(&tokenizer_config, &Json::Null), (b, e, Some(true), Some(true)));
         assert_eq!(found(&tokenizer_config, &bytes), (b, e, Some(false), Some(false)));
         let begins = template(&[special("<s>"), text.clone()]);
-        // The flag applies to an end that no template sets, unless `ByteLevel` set it to no.
+        // The flag applies to an end of the text that no template determines, unless `ByteLevel`
+        // disables it.
         assert_eq!(found(&tokenizer_config, &begins), (b, e, Some(true), Some(true)));
         assert_eq!(found(&tokenizer_config, &all(&[bytes.clone(), begins.clone()])), (b, e, Some(true), Some(false)));
         assert_eq!(found(&tokenizer_config, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));

@@ -43,7 +43,8 @@ pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> 
     decay(s, of_heads(x)?)
 }
 
-/// Does the same for files that may have more numbers than heads; keeps the first ones.
+/// Does what [`decay_of_heads`] does, for files that may have more numbers than heads; only the
+/// first ones are kept.
 pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     decay(s, of_heads(x)?.slice(0, 0, s.heads)?)
 }

@@ -1,10 +1,10 @@
-//! Modules to which a part of a quantisation applies, in the notation of compressed-tensors
+//! Modules to which quantisation settings apply, in the notation of compressed-tensors
 //! (`compressed_tensors.utils.match`).
 //!
 //! ```text
 //! model.layers.0.mlp.down_proj     a module by its name
-//! re:.*self_attn\.(q|k|v)_proj$    those whose names begin as a pattern says
-//! Linear                           those of a class: all matrices
+//! re:.*self_attn\.(q|k|v)_proj$    modules whose names match from the start
+//! Linear                           modules of this class: all matrices
 //! ```
 //!
 //! If several match a module, a name takes precedence over patterns, and a pattern over classes.

@@ -5,7 +5,7 @@
 //! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, pre-tokenizer by its patterns |
 //! | WordPiece | its model's type, or `vocab.txt` | `bert` ([`super::word_pieces`]) |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`, scores from ranks of merges |
-//! | the same of Gemma 4 | its family | `gemma4`, with its merges |
+//! | Gemma 4's BPE | its family | `gemma4`, with its merges |
 //! | PLaMo 2's and 3's | `tokenizer.jsonl` | `plamo2` ([`super::plamo_vocabulary`]) |
 //!
 //! The score of a `llama` token is minus the rank of the first merge that makes it. With any other

@@ -52,7 +52,7 @@ pub(super) fn weights(
     quantisation: &Quantisation,
     &Family { by_rank, scaled_vectors, .. }: &Family,
 ) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
-    // Each scheme once, because each is asked about each tensor.
+    // Removes duplicate schemes, because each scheme is checked against each tensor.
     let mut schemes: Vec<Scheme> = Vec::new();
     for scheme in quantisation.integers.values().flatten() {
         if !schemes.contains(&scheme) {
@@ -84,16 +84,16 @@ struct WeightReader<'a> {
     shards: &'a Shards,
     quantisation: &'a Quantisation,
     schemes: Vec<Scheme>,
-    /// Ends of the names of matrices that several machines quantised.
+    /// Name endings of matrices that several machines quantised.
     by_rank: &'a [&'a str],
-    /// Ends of the names of vectors, and of the vectors with their factors.
+    /// Name endings of vectors, and of the vectors with their factors.
     scaled_vectors: &'a [(&'a str, &'a str)],
-    /// Number of these machines.
+    /// Number of machines that quantised a part of each matrix.
     ranks: u64,
 }
 
 impl WeightReader<'_> {
-    /// Returns whether a weight of this name is stored, as it is or packed.
+    /// Returns whether a weight of this name is stored, unpacked or packed.
     fn has_weight(&self, name: &str) -> bool {
         let tensors = &self.shards.tensors;
         tensors.contains_key(name) || tensors.contains_key(&*format!("{name}{PACKED}"))
@@ -304,8 +304,8 @@ fn scales(
 }
 
 /// Returns a matrix of MXFP4 (DeepSeek-V4, compressed-tensors) or NVFP4 (ModelOpt,
-/// compressed-tensors). Bytes are `[.., rows, columns / 2]` with neighbours in a byte; scales are
-/// `[.., rows, columns / 32]` or `[.., rows, columns / 16]`.
+/// compressed-tensors). Bytes are `[.., rows, columns / 2]` with two adjacent columns in a byte;
+/// scales are `[.., rows, columns / 32]` or `[.., rows, columns / 16]`.
 fn pairs(
     shards: &Shards,
     name: &str,

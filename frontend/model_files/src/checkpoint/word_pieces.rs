@@ -4,7 +4,7 @@
 //! BERT's lists.
 //!
 //! ```text
-//! "un" -> "▁un"     "##able" -> "able"     "[CLS]" -> "[CLS]", a token of control
+//! "un" -> "▁un"     "##able" -> "able"     "[CLS]" -> "[CLS]", a control token
 //! ```
 
 use std::path::Path;

@@ -45,7 +45,7 @@ pub enum GgufError {
         /// Class of the failure: a folder is a missing file, other files are malformed.
         class: Class,
     },
-    /// The file does not begin like any model that `ixc` reads.
+    /// The first bytes do not identify a model format that `ixc` reads.
     #[error("{}: is not a GGUF file, a plan or the folder of a model ({})", path.display(), beginning(found))]
     NotModel {
         /// The file.
@@ -53,7 +53,7 @@ pub enum GgufError {
         /// First bytes, at most eight; empty if the file is empty.
         found: Box<[u8]>,
     },
-    /// The file ends before its last tensor does: an incomplete download or copy.
+    /// The file ends before the end of its last tensor: an incomplete download or copy.
     #[error("{}: is cut short: {} of {}; download or copy it again", path.display(), Bytes(*bytes), Bytes(*expected))]
     CutShort {
         /// The file.

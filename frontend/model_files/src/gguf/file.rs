@@ -62,8 +62,7 @@ pub struct Gguf {
     files: Vec<ShardFile>,
     metadata: Metadata,
     tensors: Vec<Tensor>,
-    /// Number of tensors of the files, or of their presentation. Later ones were added by
-    /// [`Gguf::with`].
+    /// Number of tensors from the files. Tensors after these were added by [`Gguf::with`].
     own: usize,
     /// Derived tensors. A tensor's `file` indexes `files`, then `derived`, then `constants`.
     derived: Vec<Indexed>,
@@ -73,7 +72,8 @@ pub struct Gguf {
     by_name: Vec<usize>,
 }
 
-/// A tensor that no file has, with 1 to 4 dimensions in `ne` order.
+/// A tensor that no file has and that is derived from file data, with 1 to 4 dimensions in `ne`
+/// order.
 #[derive(Clone, Debug)]
 pub struct Made {
     /// Name of the tensor.
@@ -455,7 +455,7 @@ fn split_info(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufErr
     Ok(Some(Split { directory, prefix: prefix.to_owned(), count }))
 }
 
-/// Opens the shards of a split model, but for the open one.
+/// Opens the shards of a split model, except the one that is already open.
 fn open_shards(opened: ShardFile, split: &Split) -> Result<Gguf, GgufError> {
     let named = Arc::clone(&opened.path);
     let mut opened = Some(opened);

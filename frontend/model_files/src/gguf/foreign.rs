@@ -86,7 +86,8 @@ const KINDS: [ForeignKind; 19] = [
             let text = text_of(b);
             let inner = text.strip_prefix('{').map(|rest| (rest, "\"}"));
             let inner = inner.or_else(|| text.strip_prefix('[').map(|rest| (rest, "\"[{]-0123456789tfn")));
-            // Other files begin with brackets, too: TOML, templates.
+            // Checks the text after the bracket, because TOML files and templates begin with
+            // brackets, too.
             inner.is_some_and(|(rest, begins)| rest.trim_start().chars().next().is_none_or(|c| begins.contains(c)))
         },
     },

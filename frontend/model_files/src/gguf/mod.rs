@@ -24,7 +24,7 @@
 //! | `value` | values that a key can have |
 //! | `vocabulary` | keys of a vocabulary to a `TokenizerSpec` |
 //! | `tensor_type` | ggml's tensor types: id, name, block |
-//! | `error` | errors, with their places |
+//! | `error` | errors, with their positions in the file |
 //! | `foreign` | errors for files of other types |
 //! | [`mod@write`] | the inverse, for tests and tools |
 //!

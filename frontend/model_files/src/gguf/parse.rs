@@ -46,7 +46,7 @@ const MIN_KEY_ENTRY: u64 = 8 + 1 + 4 + 1;
 /// offset.
 const MIN_TENSOR_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// A tensor of the file: the place of its bytes, its type and its shape.
+/// A tensor of the file: its byte range, its type and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     pub(super) name: Box<str>,
@@ -158,7 +158,7 @@ fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
         cursor.place = Place::Key(key.clone());
         let type_at = cursor.at;
         let value = cursor.value()?;
-        // Every user of a file reads these two keys, so a well-formed file has the right types.
+        // These two keys are always read, so their types are checked here.
         let expected = match (&*key, &value) {
             (ARCHITECTURE, Value::String(_)) | ("general.alignment", Value::U32(_)) => None,
             (ARCHITECTURE, _) => Some("string"),
@@ -309,7 +309,7 @@ fn place_tensors(
     Ok(())
 }
 
-/// Position in the file, with the place for errors.
+/// Read position in the file, with the current key or tensor for errors.
 struct Cursor<'a> {
     path: &'a Arc<Path>,
     bytes: &'a [u8],

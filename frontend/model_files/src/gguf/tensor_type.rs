@@ -3,7 +3,7 @@
 //!
 //! The sizes suffice to read and inspect a file; [`TensorType::format`] returns the row of the
 //! format table, if there is one. Tensors of checkpoints may have formats that no GGUF file has.
-//! These are types without an id.
+//! Their types have the id [`NO_ID`].
 
 use ixc_ir::format::Format;
 
@@ -12,7 +12,7 @@ use ixc_ir::format::Format;
 pub struct TensorType {
     /// Id in the file (ggml `enum ggml_type`); [`NO_ID`] if no file has the type.
     pub id: u32,
-    /// ggml's name, or ours.
+    /// ggml's name, or the name in `ixc` for types that ggml lacks.
     pub name: &'static str,
     /// Elements in a block.
     pub block_len: u32,

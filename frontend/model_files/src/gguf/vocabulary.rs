@@ -19,7 +19,7 @@ const BERT: &str = "bert";
 /// Tokenizer of T5 and XLM-R.
 const T5: &str = "t5";
 
-/// Separator of texts. GGUF misspells the key.
+/// Separator of texts. The key is misspelled in GGUF itself.
 const SEP: &str = "tokenizer.ggml.seperator_token_id";
 /// Class token of a text.
 const CLS: &str = "tokenizer.ggml.cls_token_id";
@@ -119,7 +119,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
             Bos::Always => true,
         },
         add_eos: match model {
-            // Either key.
+            // The key of either name may set the flag.
             ModelKind::WordPiece => {
                 metadata.read_or("tokenizer.ggml.add_sep_token", true)?
                     || metadata.read_or("tokenizer.ggml.add_eos_token", false)?

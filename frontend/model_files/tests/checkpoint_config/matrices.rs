@@ -299,7 +299,7 @@ fn baichuan_2_output_rows_are_normalised() {
 }
 
 /// MiniMax-01's decays are computed even if no tensor lies unchanged in its file. Here all tensors
-/// are derived, because none begins at an aligned place.
+/// are derived, because none begins at an aligned offset.
 #[test]
 fn decays_are_computed_without_any_unchanged_tensor() {
     let config = json!({"model_type": "minimax", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,

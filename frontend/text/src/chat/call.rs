@@ -1,4 +1,4 @@
-//! A call that was read, and the rule for its name.
+//! A parsed tool call, and the rule for its name.
 
 use super::reading::Reading;
 
@@ -7,7 +7,7 @@ const MAX_NAME: usize = 256;
 /// Maximum depth of nested values. Tools need a few levels.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// A call that was read.
+/// A parsed tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedCall {
     /// The call's id, if it is not empty.

@@ -1,5 +1,5 @@
-//! Decides early whether a text that looks like a call can still be one, in formats without other
-//! signs of a call.
+//! Decides early whether a text that looks like a tool call can still be a call, in formats whose
+//! calls have no markers.
 //!
 //! A call of such a format names one of the tools early. In an object, the name is in the first
 //! member that is not part of the usual wrapping; in Python's syntax, it is the first word of a
@@ -7,7 +7,7 @@
 //! streamed. A text that names a tool is held back to its end.
 //!
 //! ```text
-//! {"type": "function", "function": {"name": "look      may become one, of a tool look_up
+//! {"type": "function", "function": {"name": "look      may become a call of the tool look_up
 //! {"name": "Paris"                                     cannot, at `P`
 //! ```
 
@@ -17,11 +17,11 @@ use super::tools::TextParameters;
 /// Prospect that a text becomes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prospect {
-    /// May still become a call.
+    /// The text may still become a call.
     Open,
-    /// Names a tool; its end decides whether it is a call.
+    /// The text names a tool; only the end of the text decides whether it is a call.
     Named,
-    /// Is no call; this number of bytes proves it.
+    /// The text is no call; this number of its bytes proves it.
     None(usize),
 }
 
@@ -71,7 +71,7 @@ impl Reader<'_> {
         trimmed.chars().next().ok_or(Prospect::Open)
     }
 
-    /// Returns the prospect of no call, because of the next character.
+    /// Returns [`Prospect::None`], decided by the next character.
     fn no_call<T>(&self) -> Read<T> {
         let next = self.text[self.at..].chars().next().map_or(0, char::len_utf8);
         Err(Prospect::None(self.at + next))
@@ -137,7 +137,7 @@ impl Reader<'_> {
                         return Err(Prospect::None(self.at));
                     }
                 }
-                // Calls are nested once.
+                // A call inside a wrapper cannot have another wrapper.
                 CALL_MEMBER if is_inner => return Err(Prospect::None(self.at)),
                 CALL_MEMBER => {
                     self.needs('{')?;

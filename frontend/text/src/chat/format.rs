@@ -1,4 +1,5 @@
-//! Chat formats: the markers of reasoning and calls, and the grammar of a call. Each has a row.
+//! Chat formats: the markers of reasoning and calls, and the grammar of a call. Each format is a
+//! table row.
 //!
 //! A row is a small automaton. Text is content, reasoning, between calls, a call, or the header of
 //! a message; markers of the row change this state. The formats are those of the chat templates of
@@ -13,14 +14,14 @@ use State::{Call, Content, Header, Reasoning, Section};
 
 use super::grammar::{Grammar, Id, ParameterTag, pair};
 
-/// Kind of a stretch of text.
+/// Kind of a part of the model's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The answer.
     Content,
     /// Thinking.
     Reasoning,
-    /// Around calls; text here is content.
+    /// Between the markers of a section of calls; text outside of the calls is content.
     Section,
     /// A call.
     Call,
@@ -50,9 +51,11 @@ pub struct Format {
     pub name: &'static str,
     /// Models with this format.
     pub models: &'static str,
-    /// Signs of the format: a template that contains all texts of one of these lists has it.
+    /// Signs of the format: a template has this format if it contains all texts of one of these
+    /// lists.
     signs: &'static [&'static [&'static str]],
-    /// State at the beginning of an answer, by the end of the prompt; otherwise content.
+    /// State at the beginning of an answer, for prompts that end with the given text; for all other
+    /// prompts, content.
     pub(super) begins: &'static [(&'static str, State)],
     pub(super) moves: &'static [Move],
     /// Grammar of a call.
@@ -541,7 +544,7 @@ pub static FORMATS: &[Format] = &[
         moves: &[at(&[Content], "functools[", Call)],
         call: Grammar::Bare(&Grammar::Objects),
     },
-    // The tool `directly-answer`, which stands for none, is not a call.
+    // The pseudo-tool `directly-answer` means no call.
     Format {
         name: "command-r",
         models: "Command R and R+",
@@ -579,8 +582,8 @@ pub static FORMATS: &[Format] = &[
         moves: &[first("[", Call), at(&[Content], "<|python_start|>", Call), at(&[Call], "<|python_end|>", Content)],
         call: Grammar::Bare(&Grammar::Python),
     },
-    // Not a template's format. The prompt describes it to models of the last two formats if a call
-    // is required. Only `\n}` ends a call, which JSON strings cannot contain.
+    // No template has this format. If a call is required, the prompt describes it to models of the
+    // last two formats. Only `\n}` ends a call, which JSON strings cannot contain.
     Format {
         name: "generic",
         models: "those of `plain`, where they must call",

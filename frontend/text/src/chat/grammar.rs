@@ -43,8 +43,8 @@ pub(super) enum Grammar {
     Pairs { after_name: &'static str, key: TagPair, value: TagPair },
     /// `call:N{k:v,…}`: strings in the format's own quotes, keys without quotes.
     Braces { quote: &'static str },
-    /// The name in a tag. A mark makes tags for each parameter, each member of an object, and
-    /// `<item>` of a list.
+    /// The name is in a tag. Tags with a special mark enclose each parameter, each member of an
+    /// object, and each `<item>` of a list.
     Marked { name: TagPair, mark: &'static str },
     /// `[f(a="x", b=1), g()]`: calls and values in Python's syntax; or one on each line, possibly
     /// in a code block.
@@ -79,7 +79,7 @@ pub(super) const fn pair(open: &'static str, close: &'static str) -> TagPair {
 pub(super) enum Id {
     /// No id in the text; the parser numbers calls.
     Numbered,
-    /// The id is in the place of the name, `functions.N:0`.
+    /// The id stands in place of the name: `functions.N:0`.
     Whole,
     /// Before the name and this separator.
     Before(&'static str),
@@ -88,7 +88,7 @@ pub(super) enum Id {
     After { mark: &'static str, length: usize },
 }
 
-/// Known properties of a call in addition to its text.
+/// Properties of a call that do not follow from its text.
 #[derive(Clone, Copy, Debug)]
 pub struct CallContext<'c> {
     /// Name in the header, if there is one.
@@ -115,7 +115,7 @@ impl Grammar {
         Some(length)
     }
 
-    /// Reads one or several calls.
+    /// Parses the text of one or several calls.
     pub(super) fn read(self, text: &str, known: CallContext<'_>) -> Reading<Vec<ParsedCall>> {
         let text = text.trim();
         let one = |id, name: &str, arguments: &str| {

@@ -2,8 +2,9 @@
 //!
 //! A text that may be the beginning of a marker is held back until more is known. So is white
 //! space, which belongs to the marker that follows, and the beginning of a call up to its
-//! arguments, which are streamed (`streaming`). A call that cannot be read is content, with its
-//! markers, unless its arguments have begun. The text after its first end is parsed anew.
+//! arguments, which are streamed (`streaming`). A call that cannot be parsed becomes content,
+//! including its markers, unless some of its arguments were already returned. The text after its
+//! first end marker is parsed again.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -41,7 +42,7 @@ pub struct Parser {
     buffer: String,
     /// End of the processed part of the buffer; it is large only inside [`Parser::push`].
     start: usize,
-    /// Position in a call or a header from which the next marker may begin.
+    /// Position in the buffer before which no marker of the current call or header can begin.
     scan_from: usize,
     /// Text before the buffer since the beginning of the call or header: white space and markers.
     opening: String,
@@ -58,11 +59,11 @@ pub struct Parser {
     /// Whether calls are recognised.
     has_calls: bool,
     first_end: Option<(usize, Move)>,
-    /// Whether a marker precedes the next text, so that white space belongs to it.
+    /// Whether a marker directly precedes the next text. White space then belongs to the marker.
     behind_marker: bool,
     /// White space that may belong to a marker.
     space: String,
-    /// Whether there was text already, in content and in reasoning.
+    /// Whether text was already returned, for content and for reasoning.
     has_text: [bool; 2],
     next_call: usize,
     /// Bytes of the preceding message that may still be returned as text.
@@ -357,8 +358,8 @@ impl Parser {
         }
     }
 
-    /// In a call that may be an answer: returns the position in the buffer, up to `end`, at which
-    /// it certainly is no call.
+    /// Returns the position in the buffer, up to `end`, at which a text that looks like a call
+    /// turns out to be an answer; `None` while it may be a call.
     fn no_call(&mut self, end: usize) -> Option<usize> {
         let Grammar::Bare(grammar) = self.format.call else { return None };
         let opening = bracket(&self.opening);

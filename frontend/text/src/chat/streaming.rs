@@ -1,9 +1,9 @@
 //! Streams calls while they are written: names and arguments, before the end of a call.
 //!
 //! A [`CallStream`] reads the text of a call once, from left to right. It begins a call as soon as
-//! the text names one of the request's tools and its arguments begin. From there on the call stays
-//! one, whatever follows. The concatenation of all pieces is the result of [`Grammar::read`] for
-//! the whole text.
+//! the text names one of the request's tools and its arguments begin. From there on, it remains a
+//! call, whatever text follows. The concatenation of all pieces is the result of [`Grammar::read`]
+//! for the whole text.
 //!
 //! ```text
 //! {"name": "look", "arguments": {"at    begins look with {"at
@@ -60,7 +60,7 @@ enum Stage {
     Members { tool: String, count: usize },
     /// In the value of a parameter.
     TagValue(TagValue),
-    /// The rest is not streamed.
+    /// The remaining text of the call is not streamed.
     Off,
 }
 
@@ -185,7 +185,7 @@ impl CallStream {
         let rest = &text[self.at..];
         // The same part of a longer text is read, regardless of its pieces.
         let seen = &rest[..rest.floor_char_boundary(MAX_HEAD)];
-        // A marker may end with the call's own bracket.
+        // A marker may end with the first bracket of the call itself.
         let own = if self.at == 0 && matches!(grammar, Grammar::Bare(_)) { bracket(known.opening) } else { "" };
         let whole = [own, seen].concat();
         match head(grammar, &whole, known) {

@@ -1,6 +1,6 @@
 //! Prompts with an open last message, which the assistant's answer continues.
 //!
-//! Templates end each message with their own words, and some trim texts. A mark, which is a
+//! Templates end each message with their own text, and some trim messages. A mark, which is a
 //! character without other use, is therefore put after the text to continue. The output of the
 //! template is cut off at the mark:
 //!

@@ -51,8 +51,8 @@ impl Message {
             false => text,
         };
         let mut members = vec![("role", Value::from(&*self.role)), ("content", content)];
-        // Names in templates of Qwen, GLM, Kimi and DeepSeek, then of gpt-oss, then of Solar and
-        // Cohere.
+        // Templates have different names for the reasoning: Qwen, GLM, Kimi and DeepSeek; then
+        // gpt-oss; then Solar and Cohere.
         if let Some(reasoning) = &self.reasoning {
             members
                 .extend(["reasoning_content", "thinking", "reasoning"].map(|name| (name, Value::from(&**reasoning))));
@@ -167,7 +167,7 @@ impl Conversation {
         })
     }
 
-    /// Returns a copy with a unique mark at the end of the users' messages.
+    /// Returns a copy in which each user message ends with a unique mark.
     pub(super) fn marked(&self) -> Conversation {
         let mut marked = self.clone();
         for message in marked.messages.iter_mut().filter(|message| message.role == "user") {
@@ -176,8 +176,8 @@ impl Conversation {
         marked
     }
 
-    /// Returns a call's arguments if a text has them in Python's notation. A template that prints
-    /// arguments as they are writes them so.
+    /// Returns a call's arguments if a text has them in Python's notation. This happens if a
+    /// template prints the arguments' values unchanged.
     pub(super) fn arguments_shown_in(&self, text: &str) -> Option<&str> {
         let calls = self.messages.iter().flat_map(|message| &message.tool_calls);
         calls.map(|call| &*call.arguments).find(|arguments| {

@@ -1,4 +1,4 @@
-//! Filters and methods of Jinja and Python that minijinja lacks, or that differ there.
+//! Filters and methods of Jinja and Python that minijinja lacks or implements differently.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -184,7 +184,7 @@ fn replace(text: &Value, old: &Value, new: &Value, count: Option<i64>, named: Kw
 
 /// Strips white space, or the given characters, from the ends of a text.
 fn stripped<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool) -> &'t str {
-    // Python counts the last four as white space; Unicode does not.
+    // Python treats the last four characters as white space; Unicode does not.
     let goes = |c: char| match characters {
         Some(characters) => characters.contains(c),
         None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),

@@ -25,7 +25,7 @@ pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named:
         }),
     };
     let (between, behind_key) = match separators.filter(|separators| !separators.is_none()) {
-        // Lines do not end in a space.
+        // With indentation, lines must not end in a space.
         None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
         Some(separators) => {
             let texts: Vec<Value> = separators.try_iter()?.collect();
@@ -97,7 +97,7 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
             out.push(c);
             continue;
         }
-        // `%-d`: no padding.
+        // A hyphen as in `%-d` means no padding.
         let mut code = chars.next();
         let bare = code == Some('-');
         if bare {

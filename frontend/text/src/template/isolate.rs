@@ -1,5 +1,5 @@
-//! Rendering in a helper: JSON in on its standard input, JSON out on its standard output, and
-//! limits that the system keeps.
+//! Rendering in a helper process: JSON on standard input and output, with limits that the system
+//! enforces.
 
 use std::io;
 use std::path::Path;
@@ -50,8 +50,8 @@ fn of(death: Death, budget: Budget) -> TemplateError {
     }
 }
 
-/// Runs the helper's whole program. Call it before anything else is set up, if [`RENDER_ARGUMENT`]
-/// is the first argument.
+/// Runs the main function of the helper. Call it before anything else is set up, if
+/// [`RENDER_ARGUMENT`] is the first argument.
 pub fn serve_render_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let request: Request = serde_json::from_slice(request)?;

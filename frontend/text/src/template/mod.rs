@@ -11,14 +11,14 @@
 //! | memory | [`Budget::memory_bytes`] | **child process only** (`RLIMIT_DATA`, `RLIMIT_AS`) |
 //! | processor time | [`CPU_SECONDS`] | **child process only** (`RLIMIT_CPU`) |
 //!
-//! Fuel limits neither memory nor time. Forty times `s = s ~ s` is two hundred steps and a
-//! terabyte, and 64 KiB of `-` take half a minute to parse. Minijinja has no hook for either, and a
-//! Rust process without memory aborts. [`ChatTemplate::render_isolated`] therefore renders
-//! untrusted templates in a process that may die.
+//! Fuel limits neither memory nor time. Executing `s = s ~ s` forty times takes two hundred steps
+//! and a terabyte. A source of 64 KiB of `-` takes half a minute to parse. Minijinja cannot limit
+//! either, and a Rust process aborts if it runs out of memory. [`ChatTemplate::render_isolated`]
+//! therefore renders untrusted templates in a process that may die.
 //!
-//! This helper is any program that calls [`serve_render_request`], usually `ixc` itself
-//! ([`own_program`]), started with [`RENDER_ARGUMENT`]. It opens no file and has only three pipes
-//! as descriptors. In any case, the caller gets text or a [`TemplateError`].
+//! The helper is any program that calls [`serve_render_request`] when it is started with
+//! [`RENDER_ARGUMENT`], usually `ixc` itself ([`own_program`]). It opens no file and has only three
+//! pipes as descriptors. In any case, the caller gets text or a [`TemplateError`].
 //! [`ChatTemplate::render`] runs in this process and has the other limits.
 //!
 //! | file | what it owns |
@@ -32,7 +32,7 @@
 //! | `json` | tools, arguments and variables |
 //! | `conversation` | input of a template |
 //! | `continuation` | a last message that the answer continues |
-//! | `tools_in_prompt` | tools in words, for templates without tools |
+//! | `tools_in_prompt` | descriptions of tools as text, for templates without tools |
 //! | [`known`] | formats that many models share, for files without a template |
 //! | `isolate` | the rendering process, both ends |
 //! | `error` | errors |

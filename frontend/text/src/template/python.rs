@@ -64,7 +64,7 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
         | ValueKind::Invalid => {
             write!(out, "{value}")
         }
-        // The enumeration may get more variants.
+        // The enumeration is non-exhaustive.
         _ => write!(out, "{value}"),
     }
 }
@@ -91,7 +91,7 @@ pub fn float(number: f64) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if PLAIN_EXPONENTS.contains(&exponent) {
-        // This form has `.0` for whole numbers.
+        // `{:?}` also prints `.0` after whole numbers, like Python.
         return format!("{number:?}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };

@@ -101,12 +101,12 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
             (form, usual) = (with_text, Ok(text));
         }
     }
-    // A text of a few letters is found in any prompt, so a longer one is searched instead.
+    // A short text may occur in any prompt by chance, so a longer mark is searched instead.
     let says = |text: &str, form: ConversationForm| {
         let marked = || rendered_of(&conversation.marked(), form).is_ok_and(|text| text.contains(MARK));
         conversation.appears_in(text).unwrap_or_else(marked)
     };
-    // Some templates need content in parts, and omit a text.
+    // Some templates need content as a list of parts, and omit plain text.
     let in_parts = || {
         let in_parts = ConversationForm { content_in_parts: true, ..form };
         rendered(in_parts).ok().filter(|text| says(text, in_parts))

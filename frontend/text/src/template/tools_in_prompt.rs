@@ -1,4 +1,4 @@
-//! Descriptions of tools in words, for templates without tools, or with an unknown form of calls.
+//! Descriptions of tools as text, for templates without tools, or with an unknown format of calls.
 //!
 //! ```text
 //! system  Be brief.            Be brief.
@@ -35,7 +35,7 @@ impl Demand {
     }
 }
 
-/// Suffix of tools' names in a prompt that is searched for them.
+/// Suffix that makes tool names unique in a prompt that is searched for them.
 const NAME_MARK: &str = "_7f3a91c4";
 
 impl Conversation {
@@ -92,8 +92,8 @@ impl Conversation {
     }
 
     /// Returns whether a prompt that a template made from this conversation presents all its tools.
-    /// Names that also appear elsewhere prove nothing: then `render` makes a prompt of a short
-    /// conversation with other names.
+    /// If names also appear elsewhere in the conversation, `render` is called for a short
+    /// conversation with marked names, and its result decides.
     pub fn presents_tools(
         &self,
         source: &str,
@@ -107,7 +107,7 @@ impl Conversation {
         }
         let in_tools = |name: &String| self.tools.iter().filter(|tool| tool.as_str().contains(&**name)).count();
         let mut is_elsewhere = names.iter().any(|name| source.contains(&**name) || in_tools(name) > 1);
-        // Only the texts of the copy matter.
+        // The copy without tools is only searched for the names.
         let said = Conversation { tools: Vec::new(), ..self.clone() };
         let _ = said.map_texts(|text| {
             is_elsewhere |= names.iter().any(|name| text.contains(&**name));

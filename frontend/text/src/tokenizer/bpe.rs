@@ -1,7 +1,7 @@
 //! BPE: in each word of the pre-tokenizer, the merge with the lowest rank first. It begins with
 //! bytes or characters, depending on the spelling of the vocabulary ([`Alphabet`]).
 //!
-//! This is our own code; the `tokenizers` crate is only the oracle in the tests. The crate's
+//! The `tokenizers` crate is used only as a reference in tests, for two reasons. The crate's
 //! splitter backtracks, and at its limit leaves the rest of the text unsplit. It also refuses
 //! vocabularies whose merges make texts that are not tokens, which llama.cpp accepts. SPM needs the
 //! same merge loop with other priorities.

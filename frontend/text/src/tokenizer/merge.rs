@@ -42,8 +42,7 @@ pub struct Join {
     pub id: u32,
 }
 
-/// Candidate pair, ordered by priority, then position. Other fields never decide: a position has
-/// one right neighbour and one length for each time that it grew, and stale entries are always
+/// Candidate pair, ordered by priority, then position. Stale entries are detected by the length and
 /// dropped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
@@ -92,7 +91,8 @@ mod tests {
 
     #[test]
     fn merges_take_best_priority_then_leftmost() {
-        // Equal ids merge to the next one; small ids go first. 7 symbols: 4 + 2 + 1.
+        // Two equal ids merge to the next id, and smaller ids merge first. So 7 symbols become
+        // groups of 4, 2 and 1.
         let mut symbols = (0..7).map(|i| Symbol::new(i, 1, 0)).collect();
         merge(&mut symbols, |l, r| (l.id == r.id).then(|| Join { priority: l.id, id: l.id + 1 }));
         assert_eq!(

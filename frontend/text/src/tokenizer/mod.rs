@@ -10,7 +10,7 @@
 //! | `keys` | keys of a vocabulary in a model file |
 //! | `vocabulary` | each token's bytes and class; which tokens end generation |
 //! | `special` | search for special tokens in text |
-//! | `values` | values among a template's own words |
+//! | `values` | protection of user text in rendered templates |
 //! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |

@@ -23,7 +23,7 @@ use super::TokenizerError;
 use Stage::{BeforeThrees, Matches, Threes, ThreesUnless, Words, WordsAndRuns};
 use WholeWords::{Always, LineFeeds};
 
-/// A pre-tokenizer, and what llama.cpp ties to its name.
+/// A pre-tokenizer, and the other properties that llama.cpp derives from its name.
 #[derive(Debug)]
 pub struct PreTokenizer {
     /// `tokenizer.ggml.pre`.
@@ -65,7 +65,7 @@ pub enum WholeWords {
     Never,
     /// All words (`ignore_merges`).
     Always,
-    /// Runs of line feeds: no merge can have them, because lists of merges have one merge on a
+    /// Runs of line feeds: merges cannot contain them, because a list of merges has one merge per
     /// line.
     LineFeeds,
 }
@@ -86,7 +86,7 @@ pub enum Bos {
     IfStated,
     /// Unless the file states otherwise.
     UnlessStated,
-    /// Always: early Gemma 4 files state no, wrongly.
+    /// Always, because early Gemma 4 files wrongly disable BOS.
     Always,
 }
 
@@ -273,7 +273,7 @@ impl Stage {
 
     fn regex(self) -> Regex {
         let regex = match self {
-            // Leftmost first: white space is tried at places without a match of the pattern.
+            // Leftmost first: white space is tried at positions without a match of the pattern.
             Words(pattern) | WordsAndRuns(pattern, _) => Regex::new_many(&[pattern, r"\s+"]),
             ThreesUnless(except, pattern) => Regex::new_many(&[except, pattern]),
             Matches(pattern) | Threes(pattern) | BeforeThrees(pattern) => Regex::new(pattern),
@@ -299,7 +299,7 @@ impl Splitter {
             let mut cut = Vec::with_capacity(pieces.len());
             for piece in pieces {
                 let mut from = piece.start;
-                // A stage sees a piece without its context.
+                // A stage splits each piece independently of its neighbours.
                 cut_piece(*stage, regex, &text[piece.clone()], |at| {
                     let to = piece.start + at;
                     cut.extend((from < to).then_some(from..to));

@@ -22,8 +22,8 @@ pub struct Longest {
 impl Longest {
     /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Longest {
-        // User text must not end a turn, so it never becomes a control token, nor a token that only
-        // pads the table.
+        // User text must not end a turn, so control tokens are left out, and so is padding of the
+        // table.
         let is_text = |id: &u32| {
             matches!(
                 vocabulary.token_type(*id),

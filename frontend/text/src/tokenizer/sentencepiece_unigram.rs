@@ -46,8 +46,8 @@ impl Sentence {
     /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Sentence {
         let score = |id: usize| f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
-        // User text must not become a control token, and padding of the table is not part of the
-        // model.
+        // Control tokens are left out, because user text must not become one. Padding of the table
+        // is not part of the model.
         let is_text = |id: u32| matches!(vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined);
         let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && is_text(*id as u32));
         let mut tokens: Vec<_> = texts.map(|(id, text)| (text.as_str().into(), id as u32, score(id))).collect();

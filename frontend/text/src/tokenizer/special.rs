@@ -58,8 +58,7 @@ impl SpecialTokens {
         if tokens.is_empty() {
             return SpecialTokens::default();
         }
-        // The form of the crate whose size is a small multiple of the number of states, for any
-        // number.
+        // Use the automaton kind whose size is always a small multiple of the number of states.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))

@@ -139,8 +139,7 @@ impl Tokenizer {
         for fragment in self.all_special.partition(text) {
             match fragment {
                 Fragment::Text(text) => stretch.push_str(text),
-                // User-defined tokens are matched again in the stretch, together with the restored
-                // values.
+                // User-defined tokens are matched again later, in the text with restored values.
                 Fragment::Token(id) if self.vocabulary.token_type(id) == TokenType::UserDefined => {
                     stretch.push_str(&String::from_utf8_lossy(self.vocabulary.bytes(id)?));
                 }

@@ -36,7 +36,7 @@ pub struct Unigram {
 struct UnigramPiece {
     text: Box<str>,
     id: u32,
-    /// Negated score, in parts.
+    /// Negated score, in ten-thousandths.
     cost: i64,
 }
 
@@ -53,7 +53,7 @@ impl Unigram {
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Unigram {
         let cost = |id: usize| {
             let score = f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
-            // The range of i32, in which other programs keep them.
+            // Scores are limited to the range of i32, as in other programs.
             score.is_finite().then(|| i64::from(-((score * SCORE_UNITS).round() as i32).max(-i32::MAX)))
         };
         // User text must not end a turn, so control tokens are never made from text.

@@ -1,10 +1,10 @@
-//! Values in a prompt that are not the template's own text. User text in a chat must not end the
-//! user's turn.
+//! Protection of values (user text) in a prompt. User text in a chat must not form control tokens
+//! that end the user's turn.
 //!
-//! A chat template renders its own words and the conversation's into one text. To distinguish them,
-//! [`Values::protect`] changes the conversation first. The first character of each control token's
-//! name becomes a *stand-in*: a character of Unicode's private planes that the prompt does not
-//! contain. Only names of the template remain. [`super::Tokenizer::encode_rendered`] replaces
+//! A chat template renders its own text and the conversation's text into one string. To distinguish
+//! them, [`Values::protect`] changes the conversation first. The first character of each control
+//! token's name becomes a *stand-in*: a character of Unicode's private planes that the prompt does
+//! not contain. Only names of the template remain. [`super::Tokenizer::encode_rendered`] replaces
 //! stand-ins by the original characters in the text between control tokens.
 //!
 //! Operations of the template on a value (cut, trim, compare, split at `</think>`) work as before,

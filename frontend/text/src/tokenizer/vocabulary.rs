@@ -1,5 +1,6 @@
-//! Bytes and class of each token, and the tokens that end generation. Files often omit roles, so
-//! well-known texts have them in every file. The names are llama.cpp's (`llama_vocab::impl::load`).
+//! Bytes and class of each token, and the tokens that end generation. Files often omit the roles of
+//! tokens, so tokens with well-known texts have these roles in every file. The names are
+//! llama.cpp's (`llama_vocab::impl::load`).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -112,7 +113,7 @@ impl Vocabulary {
         };
         let ends = set_roles(spec, &ids, &mut types);
         let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
-            // Spaces are unchanged.
+            // Such vocabularies store spaces unchanged.
             (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
             (ModelKind::Longest, ty) if !ty.is_name() => unescaped(text).unwrap_or_default().into(),
             (_, ty) => token_bytes(alphabet, text, *ty),

@@ -62,7 +62,8 @@ impl Ngrams {
         let size = keys.required("ple.ngram_size", 2, TOKENS as u64)?;
         let taps = keys.required("ple.conv_kernel", 2, MAX_TAPS)?;
         if (taps - 1) * size > MAX_BEFORE {
-            let limit = format!("so small that taps every {size} tokens reach at most {MAX_BEFORE} back");
+            let limit =
+                format!("so small that a convolution with dilation {size} reaches at most {MAX_BEFORE} tokens back");
             return Err(keys.metadata.bad_value(&keys.name("ple.conv_kernel"), taps, limit));
         }
         let of_size = keys.required("ple.heads_per_ngram", 1, MAX_ROWS)? as usize;

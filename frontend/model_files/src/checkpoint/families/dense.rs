@@ -191,7 +191,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["orion"],
         architecture: "orion",
-        // Its norms are layer norms in spite of the name of the key.
+        // The model's norms are layer norms in spite of the name of the key.
         keys: |keys| keys.number("attention.layer_norm_epsilon", &["rms_norm_eps"]),
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         ..USUAL
@@ -206,7 +206,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["nanochat"],
         architecture: "nanochat",
         keys: |keys| {
-            // Files without this key mean the value of the released models.
+            // If the key is missing, the value of the released models applies.
             let cap = keys.config.number(&["final_logit_softcapping"])?.unwrap_or(0.0);
             keys.put("final_logit_softcapping", cap as f32);
             keys.refuse("attention_bias", |value| value.as_bool() == Some(true), "false")
@@ -236,7 +236,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["cohere"],
         architecture: "command-r",
         keys: |keys| {
-            // The other key is the context of the first part of training.
+            // `max_position_embeddings` may be only the context of the first training phase.
             keys.count("context_length", &["model_max_length", "max_position_embeddings"])?;
             keys.number("logit_scale", &["logit_scale"])
         },
@@ -520,7 +520,7 @@ fn hunyuan_vl(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(alpha) = keys.rope_number("alpha")? {
         keys.put("rope.scaling.alpha", alpha as f32);
     }
-    // RoPE is not scaled otherwise.
+    // Without NTK scaling, RoPE is not scaled.
     keys.put("rope.scaling.type", "none");
     keys.put("rope.scaling.factor", keys.rope_number("factor")?.unwrap_or(1.0) as f32);
     keys.count("rope.scaling.original_context_length", &["max_position_embeddings"])

@@ -85,7 +85,7 @@ static BERT: &[Rule] = &[
     rule("encoder.layer.{L}.output.LayerNorm", "blk.{L}.layer_output_norm", plain),
     rule("encoder.layer.{L}.output.LayerNorm.gamma", "blk.{L}.layer_output_norm.weight", plain),
     rule("encoder.layer.{L}.output.LayerNorm.beta", "blk.{L}.layer_output_norm.bias", plain),
-    // Heads for BERT's training, which embeddings do not use.
+    // Heads that only BERT's training uses.
     rule("pooler.dense", "", skip),
     rule("cls.predictions", "", skip),
     rule("cls.predictions.decoder", "", skip),
@@ -147,7 +147,8 @@ fn bert(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("position_embedding_type", |value| value.as_str() != Some("absolute"), "absolute")
 }
 
-/// Puts keys of Nomic Embed: those on the hub have GPT-2's names, those of transformers others.
+/// Puts keys of Nomic Embed. Configurations on the hub have GPT-2's names; those that transformers
+/// writes have other names.
 fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     not_causal(keys)?;
     let is_true = |value: &serde_json::Value| value.as_bool() == Some(true);

@@ -1,5 +1,5 @@
-//! Models with routed experts alone, in each layer or after dense layers, that belong to no other
-//! family.
+//! Models of no other family with routed experts and no shared ones, in all layers or after dense
+//! layers.
 
 use super::super::conversions::{
     gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain, query_key_value_of_layer, skip, transposed,
@@ -43,7 +43,7 @@ pub(super) static ROWS: &[Family] = &[
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
         ..USUAL
     },
-    // The limit of gates is a constant of its code, without a key.
+    // The limit of gates is a constant in the model's code, without a key.
     Family {
         model_types: &["maple"],
         architecture: "maple",
@@ -120,7 +120,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "grovemoe",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
-            // Constants of the model's code, without keys.
+            // These values are constants in the model's code, without keys.
             let width = keys.config.count(&["head_dim"])?.unwrap_or(128);
             keys.put("expert_chunk_feed_forward_length", width);
             keys.put("experts_per_group", 2u32);
@@ -156,7 +156,7 @@ pub(super) static ROWS: &[Family] = &[
         },
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
-        // MiniMax-01 has the same name.
+        // MiniMax-01 has the same `model_type`.
         applies: |config| Ok(!attends_linearly(config)?),
         ..USUAL
     },

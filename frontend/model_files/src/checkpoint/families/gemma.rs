@@ -194,7 +194,7 @@ fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     scores(keys)?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
-    // Files without these keys mean the values of the released models.
+    // If these keys are missing, the values of the released models apply.
     for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if !keys.has(cap) {
             keys.put(cap, 0f32);
@@ -247,15 +247,15 @@ fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Returns the quantile of the normal distribution, in standard deviations, below which `part` of
-/// it lies. The result is that of torch in single precision; -inf for 0.
+/// Returns the quantile of the standard normal distribution at probability `part`, as torch
+/// computes it in single precision; -inf for 0.
 fn deviations_of_part(part: f32) -> f32 {
     let part = f64::from(part);
     if part <= 0.0 {
         return f32::NEG_INFINITY;
     }
-    // The distribution by its series: (x + x^3 / 3 + x^5 / (3 * 5) + ...) times the density is the
-    // part between 0 and x.
+    // The cumulative distribution as a series: the probability between 0 and x is the density times
+    // (x + x^3 / 3 + x^5 / (3 * 5) + ...).
     let below = |x: f64| {
         let (mut term, mut sum, mut power) = (x, 0.0, 1.0);
         while sum + term != sum {

@@ -75,7 +75,8 @@ pub(super) static ROWS: &[Family] = &[
             let parallel = keys.config.flag(&["use_parallel_residual"])?.unwrap_or(true);
             keys.put("use_parallel_residual", parallel);
             keys.number("rope.freq_base", &["rotary_emb_base"])?;
-            // The first model has an approximation of GELU, the others the exact one, as graphs do.
+            // GPT-NeoX itself has an approximation of GELU. The other models have exact GELU, like
+            // the graph.
             let near = keys.config.require(&["hidden_size"])? == 6144;
             let expected = if near { "gelu_fast" } else { "gelu" };
             keys.refuse("hidden_act", |value| (value.as_str() == Some("gelu")) == near, expected)?;
@@ -296,7 +297,8 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let wide = config.require(&["hidden_size"])?.saturating_mul(4);
     keys.put("feed_forward_length", config.count(&["ffn_hidden_size"])?.unwrap_or(wide));
-    // The first models have one key head, whatever they state, unless each query head has its own.
+    // The first Falcon models have one key head, whatever number their configurations state, unless
+    // each query head has its own key head.
     let [grouped, one] = ["new_decoder_architecture", "multi_query"]
         .map(|key| Ok::<_, CheckpointError>(config.flag(&[key])? == Some(true)));
     match (grouped?, one?) {
@@ -416,7 +418,7 @@ fn gpt_neo(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         "global" => Some(false),
         _ => None,
     };
-    // Runs of layer kinds, each repeated; in total no more than the number of layers.
+    // Expands runs of layer kinds with their repetitions, up to the number of layers.
     let of_runs = |runs: &[serde_json::Value]| -> Option<Vec<bool>> {
         let mut all = Vec::new();
         for run in runs {

@@ -110,7 +110,7 @@ pub(super) static ROWS: &[Family] = &[
             "shared_intermediate_size": 0, "sliding_window": 128}"#,
         ..USUAL
     },
-    // The same class without layers of Mamba-2.
+    // The same class, for models without layers of Mamba-2.
     Family {
         model_types: &["granitemoehybrid"],
         architecture: "granitemoe",
@@ -256,7 +256,7 @@ fn granite_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("context_length", WITHOUT_ROPE);
     }
     if config.count(&["num_local_experts"])?.unwrap_or(0) == 0 {
-        // The shared expert is then the whole network.
+        // Without routed experts, the shared expert is the whole network.
         keys.count("feed_forward_length", &["shared_intermediate_size"])?;
         keys.put("expert_used_count", 0u32);
     }

@@ -13,8 +13,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "deepseek2",
         keys: |keys| {
             latent(keys)?;
-            // The original router either normalises or scales; that of transformers does not divide
-            // by a sum.
+            // The published router either normalises or scales the weights; the router of
+            // transformers never normalises.
             if keys.config.flag(&["norm_topk_prob"])? == Some(true) {
                 match keys.config.count(&["num_experts_per_tok"])? {
                     Some(1) => keys.put("expert_weights_norm", false),
@@ -437,11 +437,12 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("expert_weights_norm", true);
     }
     if let Some(weight) = keys.rope_number("mscale_all_dim")? {
-        // GGUF stores a tenth of it.
+        // GGUF stores a tenth of the weight.
         keys.put("rope.scaling.yarn_log_multiplier", (0.1 * weight) as f32);
     }
     if let Some(yarn) = keys.yarn()? {
-        // Scores have their own factor; rotated elements get only this one.
+        // Attention scores have a separate factor; rotated elements are multiplied only by this
+        // one.
         keys.put("rope.scaling.yarn_attn_factor", yarn.magnitude as f32);
     }
     Ok(())
@@ -538,7 +539,7 @@ fn check_kv_sources(config: &Config, turned: &[bool], sources: &[u32]) -> Result
     for (at, source) in sources.iter().enumerate() {
         readers.get_mut(*source as usize).into_iter().for_each(|reader| *reader = at);
     }
-    // The last shared layers: without rotation, and with it.
+    // Last layers whose rows are shared: one without RoPE, and one with RoPE.
     let mut last = [None; 2];
     for (at, (&source, &turns)) in sources.iter().zip(turned).enumerate() {
         let last = &mut last[usize::from(turns)];

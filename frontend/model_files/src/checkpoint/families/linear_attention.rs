@@ -284,7 +284,7 @@ fn delta_attention(keys: &mut Keys<'_>, nested: Option<&Config>) -> Result<(), C
     Ok(())
 }
 
-/// Puts the number of cached rows: 1 in layers with attention, 0 in others.
+/// Puts the number of key heads: 1 (the latent row) in layers with attention, 0 in others.
 fn kept_rows(keys: &mut Keys<'_>, kinds: &[Kind]) {
     let kept = kinds.iter().map(|kind| u32::from(*kind == Kind::Attention));
     keys.put("attention.head_count_kv", kept.collect::<Vec<u32>>());
@@ -297,7 +297,7 @@ fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     delta_attention(keys, nested.as_ref())?;
     let kinds = match &nested {
         Some(nested) => {
-            // The numbers count from 1.
+            // Layer numbers in this list begin with 1.
             let attention = nested.counts("full_attn_layers")?.unwrap_or_default();
             let kind = |layer| if attention.contains(&layer) { Kind::Attention } else { Kind::Recurrent };
             (1..=config.require(&["num_hidden_layers"])?).map(kind).collect()
@@ -326,7 +326,7 @@ fn kimi_k3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     indexed(keys)?;
-    // The class uses `rms_norm_eps` here.
+    // The class of transformers uses `rms_norm_eps` here.
     keys.number(NORM_EPS, &["rms_norm_eps"])?;
     let nested = config.object("linear_attn_config")?;
     delta_attention(keys, nested.as_ref())?;

@@ -412,8 +412,8 @@ fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         }
     }
     if let (Some(weight), Some(Yarn { factor, magnitude, .. })) = (keys.rope_number("mscale_all_dim")?, keys.yarn()?) {
-        // GGUF files have the rest of the magnitude as a factor, unless the magnitude is a key of
-        // its own.
+        // GGUF files store the remaining factor of the magnitude, unless a separate key has the
+        // whole magnitude.
         let beside = match keys.has("rope.scaling.yarn_attn_factor") {
             true => 1.0,
             false => magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0),

@@ -28,7 +28,7 @@ const SIGMOID: u32 = 2;
 /// Context length of models without RoPE, as llama.cpp's converter writes it.
 const WITHOUT_ROPE: u32 = 1 << 20;
 
-/// Matrices that are f32 in most models: routers and kernels of convolutions.
+/// Name endings of matrices that are f32 in most models: routers and kernels of convolutions.
 const SINGLE: [&str; 4] =
     ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
 /// Routers, and the head weights of an indexer.
@@ -82,8 +82,8 @@ pub(super) struct Family {
     pub defaults: &'static str,
     /// Whether the row applies to a configuration, for rows that share a `model_type`.
     pub applies: fn(&Config) -> Result<bool, CheckpointError>,
-    /// Whether each layer is dense, in configurations that list this. Graphs go by the tensors,
-    /// which must agree.
+    /// Returns for each layer whether it is dense, for configurations that list this. Graphs decide
+    /// by the tensors; both must agree.
     pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
     /// Whether `norm_head` means that columns of the output matrix are divided by their length.
     pub unit_columns: bool,
@@ -103,8 +103,8 @@ pub(super) enum PieceTokenizer {
     Merged {
         /// GGUF's name of the tokenizer.
         name: &'static str,
-        /// Tokens that are shown as text although the file marks them as hidden: answers are parsed
-        /// by them.
+        /// Tokens that are shown as text although the file marks them as hidden, because answers
+        /// are parsed by these markers.
         visible: &'static [&'static str],
     },
 }

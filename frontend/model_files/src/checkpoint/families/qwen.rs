@@ -148,7 +148,7 @@ pub(super) static ROWS: &[Family] = &[
         dense: dense_layers,
         ..USUAL
     },
-    // Additions to layers for images are not part of its files.
+    // Deepstack inputs for images are not part of its files.
     Family {
         model_types: &["qwen3_omni_moe_text"],
         architecture: "qwen3vlmoe",
@@ -278,7 +278,7 @@ fn all_sparse(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("decoder_sparse_step", |value| value.as_u64() != Some(1), "1")
 }
 
-/// Sets keys to text only: no layers for images.
+/// Sets the number of layers with image inputs to 0, because only text is supported.
 fn vision(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("n_deepstack_layers", 0u32);
     Ok(())
@@ -321,7 +321,7 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     linear(keys)?;
     keys.normalise(&["norm_topk_prob"])?;
-    // The default in transformers is another gate.
+    // The default gate in transformers is not a sigmoid.
     if config.text(&["output_gate_type"])? != Some("sigmoid") {
         let found =
             config.text(&["output_gate_type"])?.map_or_else(|| "missing".to_owned(), |found| format!("\"{found}\""));

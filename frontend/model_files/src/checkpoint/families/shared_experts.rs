@@ -98,7 +98,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "bailingmoe",
         keys: |keys| {
             if keys.config.flag(&["norm_head"])? == Some(true) {
-                // The embedding table would also be divided.
+                // With tied embeddings, the embedding table would also be divided.
                 let says = "false, since norm_head divides the output matrix";
                 keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), says)?;
             }
@@ -201,7 +201,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: minimax_m3,
         tensors: &[MINIMAX_M3],
         single: &["ffn_gate_inp.weight", "indexer.q_proj.weight", "indexer.k_proj.weight"],
-        // Graphs clamp gates and up, which all these values mean.
+        // All these values mean the clamped gates and up of the graph.
         activations: &["silu", "swish", "swigluoai"],
         defaults: r#"{"hidden_size": 6144, "intermediate_size": 3072, "num_hidden_layers": 60, "num_attention_heads": 64,
             "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 524288, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
@@ -347,7 +347,7 @@ fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
 fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let last = i64::from(config.require(&["num_hidden_layers"])?) - 1;
-    // -1 also means the last layer.
+    // A value of -1 also means the last layer.
     let before = |value: &serde_json::Value| value.as_i64().is_none_or(|end| end != -1 && end < last);
     keys.refuse("moe_layer_end_index", before, &format!("{last}, the last layer"))?;
     keys.count("expert_count", &["moe_num_experts"])?;

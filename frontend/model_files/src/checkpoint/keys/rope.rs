@@ -237,7 +237,8 @@ pub(crate) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
 /// Returns Gemma 4's divisors for layers without a window. The first pairs of a head rotate as in a
 /// whole head; the others do not rotate.
 fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
-    /// Divisor that practically stops the rotation; llama.cpp's converter writes the same.
+    /// Divisor that is so large that the pair practically does not rotate; llama.cpp's converter
+    /// writes the same number.
     const STILL: f32 = 1e30;
     let dims = keys.key_number("rope.dimension_count").unwrap_or(0);
     if dims > MAX_HEAD {
