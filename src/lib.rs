@@ -54,8 +54,8 @@
 //! | `serve` | yes | `serving`, `server`, `service`, `served_model`, `batch`: an HTTP server |
 //! | `cli` | yes | the program `ixc`; it includes `serve` |
 //!
-//! A program that embeds the library needs neither: `default-features = false`. Items that need a
-//! feature name it.
+//! A program that embeds the library needs none of these features: `default-features = false`.
+//! Items that need a feature name it.
 //!
 //! # Modules
 //!
@@ -118,7 +118,7 @@ pub use {
     ixc_quantise as quantise, ixc_runtime as runtime, ixc_targets as targets, ixc_text as text,
 };
 
-/// Tests of the page about this library.
+/// Runs the examples of the page `docs/rust.md` as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/rust.md")]
 struct RustPage;

@@ -143,7 +143,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output went away.
+    /// Returns whether the error is only that the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         match self {
             Error::Compile(error) => error.is_closed_standard_output(),

@@ -1,6 +1,6 @@
 //! Kinds of failures.
 
-/// The kind of a failure. The exit status of a program depends on it.
+/// The kind of a failure, which determines a program's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// The request contradicts itself, is out of range, or would overwrite a protected file.
@@ -13,7 +13,7 @@ pub enum Class {
     Unavailable,
     /// Reading or writing failed.
     Io,
-    /// The user ended the work.
+    /// The user interrupted the work.
     Interrupted,
     /// Other failures, such as a lack of memory or a bug.
     Failed,

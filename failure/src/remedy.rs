@@ -18,13 +18,13 @@ pub enum Remedy {
     CompileText,
     /// Compile with early routers, or predict experts in another way.
     PredictExperts,
-    /// Do not leave experts in mapped files, or compile for streaming.
+    /// Do not keep experts in mapped files, or compile for streaming.
     UnmapExperts,
-    /// Name the model file of a plan as such.
+    /// Pass a model file for a plan with the option for model files.
     NameModelFile,
     /// Name the model file that the plan was made from.
     FindModelFile,
-    /// Name the right model file, or compile again.
+    /// Name the model file that matches the plan, or compile again.
     OtherModelFile,
     /// Choose a chat template.
     ChatTemplate,

@@ -1,8 +1,8 @@
 //! Identity of files, to detect that an open file was replaced or written to.
 //!
 //! Model files have no checksum, and writes to a mapped file are visible at once. So the metadata
-//! of an open file is compared with its metadata at the time of opening. In the second case below
-//! the bytes are the same.
+//! of an open file is compared with its metadata at the time of opening. In the second row of the
+//! table, the bytes are unchanged.
 //!
 //! | difference | meaning |
 //! | --- | --- |
@@ -47,7 +47,7 @@ pub struct ChangedFile {
     pub path: PathBuf,
     /// Name of the property that differs.
     pub what: &'static str,
-    /// Value now.
+    /// Current value.
     pub found: String,
     /// Value when the file was opened.
     pub expected: String,
@@ -63,12 +63,12 @@ impl ChangedFile {
         ChangedFile { path: path.into(), what, found, expected }
     }
 
-    /// Describes a file that was replaced since it was read.
+    /// Returns the error for a file that was replaced since it was read.
     pub fn replaced(path: &Path) -> ChangedFile {
         ChangedFile::new(path, "file", "another file".into(), "the file that was read".into())
     }
 
-    /// Describes a file whose metadata can no longer be read.
+    /// Returns the error for a file whose metadata can no longer be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> ChangedFile {
         ChangedFile::new(path, "handle", error.to_string(), "readable".into())
     }
@@ -114,17 +114,18 @@ impl Identity {
     /// Checks that the path still names this file, and that the file was not written to.
     ///
     /// # Errors
-    /// [`ChangedFile`] if one of these is not true.
+    /// [`ChangedFile`] if the file was replaced or written to.
     pub fn check(self, path: &Path) -> Result<(), ChangedFile> {
         let now = Identity::named(path)?;
         now.check_same_file(self, path)?;
         now.check_same_bytes(self, path)
     }
 
-    /// Checks that it is the same file as `expected`; its bytes may differ.
+    /// Checks that this is the identity of the same file as `expected`; the file's bytes may
+    /// differ.
     ///
     /// # Errors
-    /// [`ChangedFile`] if it is another file.
+    /// [`ChangedFile`] if the files differ.
     pub fn check_same_file(self, expected: Identity, path: &Path) -> Result<(), ChangedFile> {
         match self.is_file(expected) {
             true => Ok(()),
@@ -139,7 +140,7 @@ impl Identity {
     /// identity now.
     ///
     /// # Errors
-    /// [`ChangedFile`] if the metadata show that it was.
+    /// [`ChangedFile`] if the metadata show a write.
     pub fn check_same_bytes(self, expected: Identity, path: &Path) -> Result<(), ChangedFile> {
         if self.bytes != expected.bytes {
             let (found, expected) = (self.bytes.to_string(), expected.bytes.to_string());
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(what(&file, before), None);
         until_noticed(&file, before, || file.write_all_at(b"S", 0).unwrap());
         assert_eq!(what(&file, before), Some("time of change"));
-        // `cp --preserve` and `rsync --times` set the time like this.
+        // `cp --preserve` and `rsync --times` also set the modification time back.
         let (file, before) = begin();
         let modified = file.metadata().unwrap().modified().unwrap();
         until_noticed(&file, before, || {

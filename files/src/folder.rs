@@ -1,4 +1,5 @@
-//! Folders: complete new ones, and ones that files are added to.
+//! Output folders: new folders that appear only when complete, and folders to which files are
+//! added.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,7 +14,8 @@ use crate::text::STANDARD;
 /// Mode of a new folder, before the user's mask (`umask`).
 const NEW_FOLDER: u32 = 0o777;
 
-/// A folder that is made beside its place, and renamed into it when all its files are on the disk.
+/// A new folder. It is created under a temporary name next to its path, and renamed when all its
+/// files are on the disk.
 #[derive(Debug)]
 pub struct NewFolder {
     place: PathBuf,
@@ -23,11 +25,11 @@ pub struct NewFolder {
 }
 
 impl NewFolder {
-    /// Starts the folder. It can be written from here on, except for errors that only writing can
-    /// show.
+    /// Creates the temporary folder, so that a path that cannot be written is found before the
+    /// work.
     ///
     /// # Errors
-    /// The place has something other than an empty folder, or the system returns an error.
+    /// The path names something other than an empty folder, or the system returns an error.
     pub fn create(place: &Path) -> Result<NewFolder, OutputError> {
         let failed = OutputError::io(place, "create");
         if place.as_os_str() == STANDARD {
@@ -74,13 +76,13 @@ impl NewFolder {
         written.map_err(OutputError::io(&self.place.join(name), "write"))
     }
 
-    /// Renames the folder into its place.
+    /// Renames the temporary folder to its path.
     ///
     /// # Errors
-    /// The place was taken meanwhile, or the system returns an error. The new folder is then
-    /// removed.
+    /// A file or folder appeared at the path meanwhile, or the system returns an error. The new
+    /// folder is then removed.
     pub fn finish(self) -> Result<(), OutputError> {
-        // The rename replaces an empty folder and no other one.
+        // The rename replaces an empty folder, but no folder with files.
         let done = (self.folders.iter().try_for_each(|name| sync_folder(&self.aside.path().join(name))))
             .and_then(|()| sync_folder(self.aside.path()))
             .and_then(|()| rename(self.aside.path(), &self.place))
@@ -105,7 +107,7 @@ impl OutputFolder {
     /// Makes the folder if it does not exist.
     ///
     /// # Errors
-    /// The place has something else, or the system returns an error.
+    /// The path names something else, or the system returns an error.
     pub fn open(path: &Path) -> Result<OutputFolder, OutputError> {
         let made = match fs::create_dir(path) {
             Ok(()) => true,

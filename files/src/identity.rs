@@ -1,5 +1,5 @@
-//! Identity of the file at a path: its device and its number there, which all its names and links
-//! share.
+//! Identity of the file at a path: its device and inode numbers, which are the same under all its
+//! names and links.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -17,7 +17,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity in existing metadata.
+    /// Returns the identity from a file's metadata.
     pub fn of(metadata: &Metadata) -> Identity {
         Identity { device: metadata.dev(), number: metadata.ino() }
     }

@@ -1,4 +1,4 @@
-//! Opening of files that others made, and writing of files that others read. No other code opens or
+//! Opening of files created by other programs, and writing of output files. No other code opens or
 //! writes files, with one exception. The library that edits lines reads and writes its history, in
 //! a file that [`private_files`] opened first.
 //!
@@ -10,9 +10,8 @@
 //! | [`output`] | outputs: opened before the work, complete or absent, never onto an input |
 //! | [`changed`] | detection of replaced or modified open files |
 //! | [`folder`] | folders that are complete or absent |
-//! | [`page`] | pages with data in them |
-//! | [`private_files`] | files that this user's runs keep for themselves |
-//! | [`space`] | free space of file systems |
+//! | [`page`] | HTML pages with embedded data |
+//! | [`private_files`] | private files of this user, such as caches and the secret |
 //!
 //! ```
 //! use ixc_files::{Guard, Kind, Output};

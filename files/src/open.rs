@@ -1,4 +1,4 @@
-//! Opening of files that others made.
+//! Opening of files created by other programs.
 //!
 //! A path may lead to a pipe, which waits for a writer, or to a device, which never ends. A check
 //! before opening would leave time to exchange the checked file for one of these. The path is
@@ -64,7 +64,7 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Error for a file that is not regular. It comes as the inner error of an [`io::Error`].
+/// Error for a file that is not regular. It is the inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is {found}, not a regular file")]
 pub struct NotRegular {
@@ -78,7 +78,7 @@ impl From<NotRegular> for io::Error {
     }
 }
 
-/// Whether an error is [`NotRegular`].
+/// Returns whether an error is [`NotRegular`].
 pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
 }
@@ -106,7 +106,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     stored(regular(path, File::options().read(true), OFlags::empty())?)
 }
 
-/// Rejects a virtual file of the kernel. Its size is 0, and its end may never come.
+/// Rejects a virtual file of the kernel: its size is 0, and reading it may never end.
 fn stored(file: File) -> io::Result<File> {
     if file.metadata()?.len() == 0 {
         let system = fstatfs(&file).is_ok_and(|found| SYSTEM.contains(&(found.f_type as u64)));
@@ -117,8 +117,7 @@ fn stored(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a regular file for reading, without following a link at the path, which could lead
-/// elsewhere.
+/// Opens a regular file for reading, without following a symbolic link at the path.
 ///
 /// # Errors
 /// See [`open_regular`].

@@ -1,21 +1,22 @@
-//! Outputs. They are opened before the work, so that an unwritable place is found early. They are
-//! written beside their place, and renamed into it when all bytes are on the disk.
+//! Output files. They are opened before the work, so that an unwritable path is found early. They
+//! are written to a temporary file in the folder of the output path, and renamed when all bytes are
+//! on the disk.
 //!
 //! If the file system supports `O_TMPFILE`, the file has no name until then, so a run that is
-//! killed leaves nothing. Otherwise it has a name that cannot be guessed. An existing file in the
-//! place of an output is replaced only if it is
+//! killed leaves nothing. Otherwise it has a name that cannot be guessed. An existing file at the
+//! output path is replaced only if it is
 //!
 //! 1. not an input of the command, under any name or link; no option allows that;
 //! 2. a regular file, empty or of the output's own kind, which its first bytes show; or any file
 //!    with `--force`.
 //!
-//! A link in the place stays, and its target is replaced. A new file gets the mode of the old one.
-//! A pipe or a device is written directly if the kind needs no seeking. Standard output is also
-//! written directly, unless it is a file that the command reads.
+//! A symbolic link at the path is kept, and its target is replaced. A new file gets the mode of the
+//! old one. A pipe or a device is written directly if the kind needs no seeking. Standard output is
+//! also written directly, unless it is a file that the command reads.
 //!
-//! The place is checked before the work and again before the rename. In a folder that others write
-//! to, a file that appears between the second check and the rename is replaced: temporary files do
-//! not lock a place.
+//! The path is checked before the work and again before the rename. In a folder that others write
+//! to, a file that appears between the second check and the rename is replaced: a temporary file
+//! does not lock the path.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -35,7 +36,7 @@ use crate::text::STANDARD;
 
 /// Number of first bytes that determine a file's kind.
 pub const HEAD_BYTES: usize = 4096;
-/// Maximum bytes of the place's name in a temporary name; a name has at most 255 bytes
+/// Maximum bytes of the output's name in a temporary name; a name has at most 255 bytes
 /// (`NAME_MAX`).
 const MAX_NAME: usize = 200;
 /// Mode of new files, before the user's mask (`umask`).
@@ -48,19 +49,20 @@ const PRIVATE_FILE: u32 = 0o600;
 pub struct Kind {
     /// Name for errors, such as "plan".
     pub name: &'static str,
-    /// Whether a file with these first bytes is of this kind. Gets at most [`HEAD_BYTES`].
+    /// Returns whether a file with these first bytes is of this kind. It gets at most
+    /// [`HEAD_BYTES`].
     pub is: fn(&[u8]) -> bool,
-    /// Whether such a file can go to a pipe, a device, or standard output (`-`).
+    /// Whether a file of this kind can be written to a pipe, a device, or standard output (`-`).
     pub streams: bool,
-    /// Whether a new file is for this user alone, as chats are.
+    /// Whether only this user may read a new file, as for chats.
     pub private: bool,
 }
 
 /// Rules that protect other files from being replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guard<'a> {
-    /// Kind of the output. Without one any file is replaced, for files that a program keeps for
-    /// itself.
+    /// Kind of the output. With `None` any file is replaced; this is for a program's internal
+    /// files.
     pub kind: Option<&'a Kind>,
     /// Whether files of other kinds are also replaced.
     pub force: bool,
@@ -69,8 +71,8 @@ pub struct Guard<'a> {
 }
 
 impl<'a> Guard<'a> {
-    /// Returns rules that replace any existing file. Only programs that know their files should use
-    /// them, not commands.
+    /// Returns rules that allow replacing any existing file. Use them only for internal files, not
+    /// for outputs that a user names.
     pub fn replacing(kind: &'a Kind) -> Guard<'a> {
         Guard { kind: Some(kind), force: true, inputs: &[] }
     }
@@ -95,7 +97,7 @@ pub enum OutputError {
         /// Kind of the output.
         kind: &'static str,
     },
-    /// The place has something other than a regular file.
+    /// The path names something other than a regular file.
     #[error("{}: is {found}; a {kind} can only be written to a regular file", path.display())]
     NotRegular {
         /// The output.
@@ -117,13 +119,14 @@ pub enum OutputError {
         /// The output.
         path: PathBuf,
     },
-    /// The place has something other than an empty folder. Folders are only created, never changed.
+    /// The path names something other than an empty folder. Folders are only created, never
+    /// changed.
     #[error("{}: cannot create: it exists already; give a new or an empty folder", path.display())]
     FolderIsThere {
         /// The folder.
         path: PathBuf,
     },
-    /// The place is a link to a missing file.
+    /// The path is a symbolic link to a missing file.
     #[error("{}: is a link to {}, which does not exist; remove the link", path.display(), target.display())]
     BrokenLink {
         /// The output.
@@ -170,14 +173,14 @@ impl OutputError {
         move |source| OutputError::Io { path: path.into(), action, source }
     }
 
-    /// Whether the error is only that the reader of standard output closed it.
+    /// Returns whether the error is only that the reader of standard output closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, OutputError::Io { path, source, .. }
             if path.as_os_str() == STANDARD && source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// Place of a future file, with the files that it must not replace. Other code writes the file
+/// Checked path of an output, with the files that it must not replace. Other code writes the file
 /// itself, see [`Place::take`].
 #[derive(Debug)]
 pub struct Place {
@@ -212,8 +215,8 @@ impl Place {
     }
 
     fn add_input(&mut self, input: &Path) {
-        // A file whose identity cannot be read cannot be overwritten either. Its reader will report
-        // the error.
+        // If the identity of an input cannot be read, the output cannot replace it. Opening the
+        // input will report the error.
         if let Ok(Some(identity)) = Identity::of_input(input) {
             self.inputs.push((input.into(), identity));
         }
@@ -250,8 +253,8 @@ impl Place {
         }
     }
 
-    /// Checks that a file beside the place, open at `path`, may be overwritten, by the rules for
-    /// the place itself.
+    /// Checks that another file in the same folder, open at `path`, may be overwritten, by the
+    /// rules for the output path.
     ///
     /// # Errors
     /// [`OutputError::IsInput`], [`OutputError::Foreign`], or a read error.
@@ -261,7 +264,7 @@ impl Place {
         if self.force || there.len() == 0 { Ok(()) } else { is_of_kind(path, file, kind) }
     }
 
-    /// Renames a complete file, `from` beside the place, into the place.
+    /// Renames the complete file `from`, in the same folder, to the output path.
     ///
     /// # Errors
     /// The existing file may not be replaced, `from` is not the written file, or the system returns
@@ -322,15 +325,14 @@ pub struct Output {
 enum To {
     /// A pipe, a device or standard output, written directly.
     Stream(File),
-    /// A file without a name, beside the place.
+    /// A file without a name (`O_TMPFILE`) in the folder of the output path.
     Nameless(File),
-    /// A file with a name that cannot be guessed, beside the place.
+    /// A file with a random name in the folder of the output path.
     Named(NamedTempFile),
 }
 
 impl Output {
-    /// Opens the output. It can be written from here on, except for errors that only writing can
-    /// show.
+    /// Opens the output, so that a path that cannot be written is found before the work.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -398,7 +400,7 @@ impl Output {
         &self.place.named
     }
 
-    /// Whether the output goes to standard output.
+    /// Returns whether the output is standard output.
     pub fn is_standard(&self) -> bool {
         self.place.named.as_os_str() == STANDARD
     }
@@ -415,11 +417,11 @@ impl Output {
         }
     }
 
-    /// Writes the output, renames it into its place, and returns its bytes.
+    /// Writes the output, renames it to its path, and returns the number of bytes.
     ///
     /// # Errors
-    /// `fill` fails, the system returns an error, or the current file in the place may not be
-    /// replaced. The existing file then stays.
+    /// `fill` fails, the system returns an error, or the file now at the path may not be replaced.
+    /// The existing file is then kept.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
         let Output { place, to } = self;
         let failed = |error| OutputError::io(&place.named, "write")(error);
@@ -451,11 +453,11 @@ impl Output {
         }
     }
 
-    /// Returns the place alone, for code that writes the file itself.
+    /// Returns only the checked path, for code that writes the file itself.
     ///
     /// # Errors
-    /// [`OutputError::NotRegular`] or [`OutputError::NoStream`] if files cannot be renamed into the
-    /// place.
+    /// [`OutputError::NotRegular`] or [`OutputError::NoStream`] if no file can be renamed to the
+    /// path.
     pub fn into_place(self) -> Result<Place, OutputError> {
         let kind = self.place.kind_name();
         match self.to {
@@ -469,8 +471,7 @@ impl Output {
     }
 }
 
-/// Writes a file for this program's own use, completely or not at all. An existing file is
-/// replaced.
+/// Writes an internal file, completely or not at all. An existing file is replaced.
 ///
 /// # Errors
 /// See [`OutputError`].
@@ -515,7 +516,7 @@ fn path_of_file(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Makes a new file beside `path`.
+/// Makes a new temporary file in the folder of `path`.
 fn aside(path: &Path) -> io::Result<To> {
     #[cfg(target_os = "linux")]
     {
@@ -526,8 +527,8 @@ fn aside(path: &Path) -> io::Result<To> {
         match nameless {
             // Without /proc the file could not be given a name.
             Ok(file) if fs::metadata(path_of_file(&file)).is_ok() => return Ok(To::Nameless(file)),
-            // These errors concern the folder, where any other file would fail too. The message of
-            // `tempfile` would name a file that the user never named.
+            // These errors concern the folder, so a file with a name would also fail. The message
+            // of `tempfile` would name a file that the user never named.
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | ReadOnlyFilesystem) => {
                 return Err(error);
             }
@@ -538,7 +539,7 @@ fn aside(path: &Path) -> io::Result<To> {
     Ok(To::Named(names_beside(path).tempfile_in(folder_of(path))?))
 }
 
-/// Returns names beside `path` that cannot be guessed.
+/// Returns a source of random names for temporary files in the folder of `path`.
 pub(crate) fn names_beside(path: &Path) -> TemporaryNames {
     let name = path.file_name().map(|name| name.as_bytes()).unwrap_or_default();
     let prefix = [b".", &name[..name.len().min(MAX_NAME)], b"."].concat();

@@ -1,10 +1,10 @@
-//! Pages that need no network: texts with marks that a title and data replace.
+//! Self-contained HTML pages: templates with placeholders for a title and data.
 //!
 //! ```text
 //! <title>@TITLE@</title> ... <script type="application/json" id="data">@DATA@</script>
 //! ```
 //!
-//! Invariant: no title and no data can act as markup or as a mark.
+//! Invariant: no title and no data can act as markup or as a placeholder.
 
 /// Returns the page with a title (text) and data (JSON).
 pub fn fill_page(page: &str, title: &str, json: &str) -> String {
@@ -12,7 +12,8 @@ pub fn fill_page(page: &str, title: &str, json: &str) -> String {
     // data can end the element around it.
     let json = json.replace('<', "\\u003c");
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    // Title and data may contain marks, so only the page's own text is searched for them.
+    // Title and data may contain the placeholder texts, so only the template is searched for
+    // placeholders.
     let (before, rest) = page.split_once("@TITLE@").unwrap_or((page, ""));
     let (between, after) = rest.split_once("@DATA@").unwrap_or((rest, ""));
     [before, &title, between, &json, after].concat()

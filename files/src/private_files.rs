@@ -1,10 +1,11 @@
-//! Files that this user's runs keep for themselves: their folder, files that later runs continue,
-//! and a secret that proves their origin.
+//! Private files of this user: the cache folder, files that later runs continue, and a secret that
+//! proves that a file was written by `ixc`.
 //!
-//! The folder of a plan may be one that others write to. A file is continued there only if it is
-//! regular, belongs to this user, and has only one name. A link or another user's file is therefore
-//! never written to or trusted. These checks cannot separate files of this user's other programs
-//! from files of `ixc`. A [`Secret`] can: it is in a file that only this user can read.
+//! Other users may be able to write to the folder of a plan. An existing file is continued there
+//! only if it is regular, belongs to this user, and has only one name. A link or another user's
+//! file is therefore never written to or trusted. These checks cannot separate files of this user's
+//! other programs from files of `ixc`. A [`Secret`] can: it is in a file that only this user can
+//! read.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -56,8 +57,8 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Makes a folder of this user's that others cannot write to, for private data, or checks an
-/// existing one.
+/// Makes a folder for private data, which other users cannot write to. If the folder exists, checks
+/// its owner and mode.
 ///
 /// # Errors
 /// [`NotOurs`] inside an [`io::Error`] if it belongs to another user, or others can write to it; or
@@ -74,26 +75,26 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Reason why a file is not continued.
+/// Reason why an existing file is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOurs {
-    /// A link to another place.
-    #[error("it is a link; remove it, or choose another place")]
+    /// A symbolic link.
+    #[error("it is a link; remove it, or choose another path")]
     Link,
     /// A file of another user.
-    #[error("it belongs to another user ({owner}); remove it, or choose another place")]
+    #[error("it belongs to another user ({owner}); remove it, or choose another path")]
     Owner {
         /// Number of the user.
         owner: u32,
     },
     /// A file that others can write to, or may have open for writing.
-    #[error("others can write to it (mode {mode:o}); remove it, or choose another place")]
+    #[error("others can write to it (mode {mode:o}); remove it, or choose another path")]
     Shared {
         /// Permissions of the file.
         mode: u32,
     },
     /// A file with other names elsewhere.
-    #[error("it has {names} names (hard links); remove this one, or choose another place")]
+    #[error("it has {names} names (hard links); remove this one, or choose another path")]
     Names {
         /// Number of the file's names.
         names: u64,
@@ -116,9 +117,9 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a new file for this user alone in a folder that others can write to, such as `/tmp`. It
-/// follows no link. A file that an earlier process of this user left under the name is removed
-/// first.
+/// Makes a new file, which only this user can open, in a folder that others can write to, such as
+/// `/tmp`. It follows no link. A file that an earlier process of this user left under the name is
+/// removed first.
 ///
 /// # Errors
 /// [`NotOurs`] inside an [`io::Error`] if the name belongs to another user's file, or to something
@@ -244,7 +245,7 @@ mod tests {
         let mut file = create_own(&at("perf.map")).unwrap();
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         file.write_all(b"of an earlier process").unwrap();
-        // Making the name again gives another file.
+        // A second call with the same name creates another file.
         let again = create_own(&at("perf.map")).unwrap();
         assert_eq!((again.metadata().unwrap().len(), file.metadata().unwrap().nlink()), (0, 0));
         fs::write(at("precious"), "kept").unwrap();

@@ -1,5 +1,5 @@
-//! Reading of whole files: texts, small files of `ixc`, files of the system. Each read has a size
-//! limit.
+//! Reading of whole files: texts, small files of `ixc`, and files of the system such as
+//! `/proc/stat`. Each read has a size limit.
 //!
 //! A text that a user names on the command line may be a pipe or a terminal ([`read_argument`]):
 //! `ixc run -f <(command)`. The read then waits for the writer, as any program would, and Ctrl-C

@@ -87,7 +87,7 @@ fn input_is_never_replaced_under_any_name() {
                 let error = Output::open(&path, &Guard { kind, force: true, inputs }).unwrap_err();
                 assert!(matches!(error, OutputError::IsInput { .. }), "{error}");
             }
-            // Inputs may be added later, or appear in the place later.
+            // Inputs may be added later, or appear at the output path later.
             let mut output = Output::open(&path, &OURS).unwrap();
             assert!(matches!(output.reads(input), Err(OutputError::IsInput { .. })));
         }
@@ -248,7 +248,7 @@ fn private_output_is_readable_only_by_its_user() {
     let guard = Guard { kind: Some(&secret), ..OURS };
     save(&private, &guard).unwrap();
     assert_eq!((mode(&private), mode(&open) & 0o600), (0o600, 0o600));
-    // A mode set by the user stays.
+    // A mode set by the user is kept.
     fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();
     save(&private, &guard).unwrap();
     assert_eq!(mode(&private), 0o640);
