@@ -1,4 +1,4 @@
-//! Checks of arguments: texts, arrays, structs with sizes, buffers and places for results.
+//! Checks of arguments: texts, arrays, structs with sizes, buffers and pointers for results.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ const SIZE_BYTES: usize = size_of::<usize>();
 /// A struct whose first field is its size in bytes, as a `usize`.
 ///
 /// # Safety
-/// The type is `repr(C)` and has that field. Any bytes are a valid value.
+/// The type is `repr(C)` and its first field is the size. Any bytes are a valid value.
 pub(crate) unsafe trait SizedStruct: Copy {}
 
 /// Returns `count` elements from `at` on.
@@ -103,7 +103,7 @@ pub(crate) unsafe fn texts<'a>(
     all.iter().zip(lengths).enumerate().map(each).collect()
 }
 
-/// Returns what a handle points to.
+/// Returns the target of a handle, or an error for null.
 pub(crate) fn not_null<'a, T>(what: &str, found: Option<&'a T>) -> Result<&'a T, Failure> {
     found.ok_or_else(|| Failure::usage(format!("{what} is NULL")))
 }
@@ -121,8 +121,8 @@ unsafe fn size_at<T: SizedStruct>(what: &str, at: *const T) -> Result<usize, Fai
     }
 }
 
-/// Reads a struct of options. Fields that an older caller does not know are 0, as are all fields
-/// for null.
+/// Reads a struct of options. Fields that the caller's older struct lacks are 0. For null, all
+/// fields are 0.
 ///
 /// # Errors
 /// When a newer caller sets a field that this library does not know.
@@ -147,7 +147,7 @@ pub(crate) unsafe fn sized<T: SizedStruct>(what: &str, at: *const T) -> Result<T
     Ok(unsafe { read.assume_init() })
 }
 
-/// Writes a struct, as much of it as the caller's size allows.
+/// Writes the first bytes of a struct, as many as the caller's struct has.
 ///
 /// # Safety
 /// `at` is null, or points to as many bytes as its first field says.
@@ -164,11 +164,11 @@ pub(crate) unsafe fn write_sized<T: SizedStruct>(what: &str, at: *mut T, value: 
     Ok(())
 }
 
-/// Place for a result.
+/// Pointer to the caller's memory for a result.
 pub(crate) struct Place<T>(*mut T);
 
 impl<T> Place<T> {
-    /// Checks a place.
+    /// Checks that the pointer is neither null nor misaligned.
     pub fn new(what: &str, at: *mut T) -> Result<Place<T>, Failure> {
         match (at.is_null(), at.is_aligned()) {
             (true, _) => Err(Failure::usage(format!("{what} is NULL"))),
@@ -180,7 +180,7 @@ impl<T> Place<T> {
     /// Writes the result.
     ///
     /// # Safety
-    /// The place has room for `value`.
+    /// The memory has room for `value`.
     pub unsafe fn write(&self, value: T) {
         // SAFETY: the caller meets the conditions of `# Safety`. The pointer is not null and is
         // aligned.
@@ -188,7 +188,7 @@ impl<T> Place<T> {
     }
 }
 
-/// Place for a new handle, which is null until there is one.
+/// Pointer to the caller's memory for a new handle, which is null until the handle exists.
 pub(crate) struct HandlePlace<T>(Place<*mut T>);
 
 impl<T> HandlePlace<T> {
@@ -206,7 +206,7 @@ impl<T> HandlePlace<T> {
     /// Writes a handle for this value.
     ///
     /// # Safety
-    /// The place still has room for a pointer.
+    /// The memory still has room for a pointer.
     pub unsafe fn give(&self, value: T) {
         // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { self.0.write(Box::into_raw(Box::new(value))) };
@@ -236,7 +236,7 @@ pub(crate) struct Buffer<T> {
 }
 
 impl<T: Copy> Buffer<T> {
-    /// Checks a buffer, and the place for the number of elements.
+    /// Checks a buffer, and the pointer to the number of elements.
     pub fn new(what: &'static str, at: *mut T, capacity: usize, length: *mut usize) -> Result<Buffer<T>, Failure> {
         let length = Place::new("the place for the length", length)?;
         match (at.is_null(), at.is_aligned()) {
@@ -246,14 +246,14 @@ impl<T: Copy> Buffer<T> {
         }
     }
 
-    /// Writes the number of elements that will come, and returns whether there is room for them. A
-    /// null buffer only asks for the number.
+    /// Writes the number of elements, and returns whether the buffer has room for them. With a null
+    /// buffer, the caller only queries the number.
     ///
     /// # Errors
     /// [`IxcStatus::Buffer`](crate::error::IxcStatus::Buffer).
     ///
     /// # Safety
-    /// The buffer and the place are as the caller of the C function says.
+    /// The buffer and the pointer to the number are as the C function requires.
     pub unsafe fn has_room(&self, elements: usize, terminator: usize) -> Result<bool, Failure> {
         // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { self.length.write(elements) };
@@ -267,8 +267,7 @@ impl<T: Copy> Buffer<T> {
     /// Writes elements and their number.
     ///
     /// # Errors
-    /// [`IxcStatus::Buffer`](crate::error::IxcStatus::Buffer). Nothing but the number is written
-    /// then.
+    /// [`IxcStatus::Buffer`](crate::error::IxcStatus::Buffer). Only the number is written then.
     ///
     /// # Safety
     /// See [`Buffer::has_room`].

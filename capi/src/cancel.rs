@@ -1,4 +1,4 @@
-//! Switches that end calls of other threads.
+//! Cancellation switches: one thread sets a switch to end a call of another thread.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::arguments::{HandlePlace, free, not_null};
 use crate::error::{Failure, IxcStatus, status};
 
-/// A switch.
+/// A cancellation switch.
 #[derive(Clone, Debug, Default)]
 pub struct IxcCancel(Arc<AtomicBool>);
 
 impl IxcCancel {
-    /// Returns a second handle of a switch, or one that is never set for null.
+    /// Returns a second handle of a switch. For null, returns a switch that is never set.
     ///
     /// # Safety
     /// `at` is null or was not freed.

@@ -71,7 +71,7 @@ impl IxcChat {
     }
 }
 
-/// Returns a failure with the name of the text that is not as expected.
+/// Returns the failure for a text that is not the expected JSON. The message names the text.
 fn not_json(what: &str, expected: &str) -> Failure {
     Failure::usage(format!("{what} is not {expected}"))
 }
@@ -265,7 +265,8 @@ pub unsafe extern "C" fn ixc_chat_generate(
         let model = &*chat.model;
         // SAFETY: the caller meets the conditions of `# Safety`.
         let options = unsafe { Options::read(options, model) }?;
-        // The model comes before other locks everywhere, so that no two calls wait for each other.
+        // Every call locks the model before other handles, so that no two calls wait for each
+        // other.
         let mut running = model.lock()?;
         let mut conversation = chat.conversation.lock("the chat")?;
         let ChatPrompt { tokens, parser, .. } = chat.prompt(&conversation)?;

@@ -8,7 +8,7 @@ use crate::error::{Failure, IxcStatus};
 
 /// A value with a lock.
 ///
-/// Invariant: a thread that has the lock never waits for it again. That would be forever, for
+/// Invariant: a thread that has the lock never waits for it again. It would wait forever, for
 /// example in a callback.
 #[derive(Debug)]
 pub(crate) struct Exclusive<T> {
@@ -36,7 +36,7 @@ impl<T> Exclusive<T> {
         Exclusive { value: Mutex::new(value), owner: AtomicUsize::new(0) }
     }
 
-    /// Waits for the lock. `what` is the name of the value.
+    /// Waits for the lock. `what` is the name of the value in error texts.
     ///
     /// # Errors
     /// When this thread has the lock, or an earlier call panicked with it.
@@ -56,7 +56,7 @@ impl<T> Exclusive<T> {
 
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
-        // The lock is released after this.
+        // The lock itself is released after the mark is cleared.
         self.owner.store(0, Ordering::Relaxed);
     }
 }

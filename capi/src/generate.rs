@@ -83,7 +83,7 @@ pub enum IxcEnd {
     Stop,
     /// The callback stopped the text.
     Callback,
-    /// The switch was set.
+    /// The cancellation switch was set.
     Cancelled,
 }
 
@@ -157,7 +157,7 @@ pub struct IxcGeneration {
     stats: IxcStats,
 }
 
-/// Options of a generation, checked.
+/// Checked options of a generation.
 pub(crate) struct Options {
     settings: Arc<Settings>,
     limit: Option<usize>,
@@ -233,7 +233,7 @@ impl<'o> Assembler<'o> {
         Assembler { options, text, answer: Answer::default(), is_stopped: false }
     }
 
-    /// Adds text, and gives its parts to the callback.
+    /// Adds text, and passes its parts to the callback.
     fn push(&mut self, text: &str, token: u32) {
         let deltas = self.text.push(text);
         self.extend(deltas, token);
@@ -254,7 +254,8 @@ impl<'o> Assembler<'o> {
         self.answer.extend(deltas);
     }
 
-    /// Gives a piece of text to the callback, unless it is empty or the callback stopped the text.
+    /// Passes a piece of text to the callback, unless the piece is empty or the callback stopped
+    /// the text.
     fn give(&mut self, part: IxcPart, text: &str, token: u32) {
         let Some(on_text) = self.options.on_text.filter(|_| !text.is_empty() && !self.is_stopped) else { return };
         let piece =
@@ -271,7 +272,7 @@ impl<'o> Assembler<'o> {
     }
 }
 
-/// Result of a generation, before it is a handle.
+/// Result of a generation, before a handle for C is made of it.
 pub(crate) struct Generated {
     pub answer: Answer,
     tokens: Vec<u32>,
@@ -314,7 +315,7 @@ pub(crate) fn generate(
         }
         None => None,
     };
-    // A text needs a tokenizer.
+    // Fails if the model has no tokenizer.
     model.tokenizer()?;
     let sampler = running.sampler.clone();
     let text = AnswerText::new(parser);

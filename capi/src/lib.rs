@@ -15,18 +15,18 @@
 //! | `flags` | flags of functions and options |
 //! | [`log`] | messages for a callback |
 //! | [`model`] | models: options, loading and facts |
-//! | [`text`] | texts to tokens and back |
+//! | [`text`] | conversion of texts to tokens and back |
 //! | [`sampler`] | settings by name, and draws from logits |
 //! | [`generate`] | generation with a callback |
-//! | [`cancel`] | switches that end calls of other threads |
+//! | [`cancel`] | cancellation switches for calls of other threads |
 //! | [`state`] | saved states of texts |
 //! | [`sequence`] | sequences, steps and logits |
 //! | [`chat`] | conversations with templates and tools |
 //! | [`embedding`] | vectors of texts |
 //! | [`moe`] | a model's experts, and rows that are computed |
 //!
-//! Invariant: nothing unwinds into C. A panic becomes an error, as a null pointer does. Other
-//! pointers are as the header requires.
+//! Invariant: nothing unwinds into C. A panic or a null pointer becomes an error. Other pointers
+//! must be as the header requires.
 //!
 //! Invariant: a call that uses a model and another handle locks the model first. So no two calls
 //! wait for each other.

@@ -1,6 +1,6 @@
 //! Messages of the library, for a callback of the program.
 //!
-//! `tracing` has one receiver for a process, so that the callback is one for the process, too.
+//! `tracing` allows one receiver in a process, so the process has one callback.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::{self, Write};
@@ -20,7 +20,7 @@ pub type IxcLogCallback = Option<unsafe extern "C" fn(user: *mut c_void, level: 
 /// Levels by their numbers, from `IXC_LOG_ERROR` on.
 const LEVELS: [Level; 5] = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
 
-/// A callback and what it gets.
+/// A callback, its user pointer, and the max level of its messages.
 #[derive(Clone, Copy)]
 struct Sink {
     callback: unsafe extern "C" fn(*mut c_void, c_int, *const c_char),

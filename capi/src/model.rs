@@ -61,7 +61,7 @@ pub struct IxcFacts {
 // SAFETY: it is `repr(C)` and begins with its size. Any bytes are numbers.
 unsafe impl SizedStruct for IxcFacts {}
 
-/// A model with all that handles share.
+/// A model, and the state that all handles of it share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     running: Exclusive<Running>,
@@ -70,13 +70,13 @@ pub(crate) struct Shared {
     pub facts: IxcFacts,
     architecture: CString,
     target: CString,
-    /// Tokens for grammars, made for the first grammar.
+    /// Vocabulary for grammars, created for the first grammar.
     vocabulary: OnceLock<Result<Vocabulary, Failure>>,
     /// Sequences whose handles were freed. The next call removes them, so that freeing never waits.
     freed: Mutex<Vec<SequenceId>>,
 }
 
-/// The part of a model that one call at a time uses.
+/// The state of a model that only one call at a time may use.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub session: Session,
@@ -100,7 +100,7 @@ impl Shared {
         Ok(running)
     }
 
-    /// Makes the next call remove a sequence.
+    /// Marks a sequence, so that the next call removes it.
     pub fn remove_later(&self, id: SequenceId) {
         self.freed.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
@@ -109,7 +109,7 @@ impl Shared {
         self.tokenizer.as_deref().map_err(Failure::clone)
     }
 
-    /// Returns the tokens for grammars.
+    /// Returns the vocabulary for grammars.
     pub fn vocabulary(&self) -> Result<&Vocabulary, Failure> {
         let new = || Ok(Vocabulary::new(self.tokenizer()?)?);
         self.vocabulary.get_or_init(new).as_ref().map_err(Failure::clone)
@@ -124,7 +124,8 @@ pub(crate) fn target(name: &str) -> Result<Target, Failure> {
     })
 }
 
-/// Reads options of loading. `further` is the number of sequences besides `sequences`.
+/// Reads options of loading. `further` is the number of sequences in addition to the option
+/// `sequences`.
 ///
 /// # Safety
 /// `at` is null or valid, and so are its texts.
@@ -149,7 +150,7 @@ pub(crate) unsafe fn load_options(at: *const IxcModelOptions, further: u32) -> R
     Ok(options)
 }
 
-/// Returns a text without zeros as C's.
+/// Converts a text to a C string, without zero bytes.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }

@@ -115,7 +115,7 @@ pub unsafe extern "C" fn ixc_moe_submit(
     guarded(std::ptr::null_mut(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
-        // `submit` below refuses a layer that does not exist.
+        // A layer that does not exist is refused by `submit` below.
         let of = moe.layers().iter().find(|of| of.number == layer);
         let [width, used] = of.map_or([0; 2], |of| [of.width, of.used]).map(|each| n.checked_mul(each as usize));
         let rows = match kind {

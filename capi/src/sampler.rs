@@ -18,7 +18,7 @@ pub struct IxcSampler(Exclusive<State>);
 #[derive(Debug)]
 struct State {
     settings: Settings,
-    /// The sampler, from the first token on. Settings are then fixed.
+    /// The sampler, which is created for the first token. Settings cannot change after that.
     sampler: Option<Sampler>,
 }
 
@@ -38,7 +38,7 @@ impl IxcSampler {
     }
 }
 
-/// Returns settings with the texts that end repetitions, if a penalty needs them.
+/// Returns settings with the DRY sequence breakers, if the DRY sampler is on.
 fn complete(settings: &Settings, model: &Shared) -> Result<Settings, Failure> {
     let mut settings = settings.clone();
     if settings.dry_multiplier > 0.0 {
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn ixc_sampler_accept(
 }
 
 impl State {
-    /// Returns the sampler, which fixes the settings.
+    /// Returns the sampler. Creates it at the first call; settings cannot change after that.
     fn begun(&mut self, model: &Shared) -> Result<&mut Sampler, Failure> {
         match &mut self.sampler {
             Some(sampler) => Ok(sampler),

@@ -44,7 +44,7 @@ impl Running {
         self.sequences.entry(id).or_default()
     }
 
-    /// Drops tokens that the engine no longer holds. Returns the number of the others.
+    /// Drops tokens that the engine no longer holds. Returns the number of remaining tokens.
     fn follow_engine(&mut self, id: SequenceId) -> usize {
         let held = self.session.model().engine().sequence(id).map_or(0, |sequence| sequence.position());
         self.tokens(id).truncate(held as usize);
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn ixc_sequence_tokens(
     })
 }
 
-/// Cuts a sequence to its first tokens.
+/// Truncates a sequence to its first tokens.
 ///
 /// # Safety
 /// `sequence` is null or was not freed; `left` is null or has room for a number.
@@ -208,7 +208,8 @@ pub unsafe extern "C" fn ixc_step(
         }
         let mut running = model.lock()?;
         if let Err(error) = running.session.engine_mut().step_batch(&all) {
-            // States that cannot be cut are as they were last saved.
+            // The engine may have truncated sequences to an earlier snapshot, if their states
+            // cannot be truncated to any position.
             for addition in &all {
                 running.follow_engine(addition.sequence);
             }
@@ -267,7 +268,7 @@ pub unsafe extern "C" fn ixc_sequence_load(sequence: *mut IxcSequence, path: *co
     })
 }
 
-/// Opens a file for a state. Files of other kinds are not replaced.
+/// Opens an output file for a state. An existing file that is not a state is not replaced.
 pub(crate) fn state_output(path: &Path) -> Result<Output, Failure> {
     Ok(Output::open(path, &Guard { kind: Some(&saved::KIND), ..Guard::default() })?)
 }

@@ -1,4 +1,4 @@
-//! Texts to tokens and back.
+//! Conversion of texts to tokens and back.
 
 use std::ffi::{c_char, c_int};
 

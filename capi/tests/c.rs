@@ -68,7 +68,8 @@ impl Installed {
         self.0.path().join(name)
     }
 
-    /// Returns the flags of pkg-config, or those that the file for it has.
+    /// Returns compiler flags from pkg-config, or reads them from the `.pc` file if pkg-config is
+    /// missing.
     fn flags(&self, linkage: Linkage) -> Vec<String> {
         if has("pkg-config", "--version") {
             let mut command = Command::new("pkg-config");

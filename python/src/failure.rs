@@ -48,7 +48,7 @@ pub(crate) fn refused(py: Python<'_>, refusal: &Refusal) -> PyErr {
     exception(py, class, &refusal.to_string())
 }
 
-/// Returns the exception for an answer with this status and body.
+/// Returns the exception for an HTTP answer with this status and body.
 pub(crate) fn answered(py: Python<'_>, status: u16, body: &Value) -> PyErr {
     let class = match status {
         429 | 503 => Class::Unavailable,

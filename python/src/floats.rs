@@ -1,4 +1,4 @@
-//! Numbers that NumPy reads in place.
+//! Arrays of f32 that NumPy reads without a copy.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -6,22 +6,23 @@
 //! ixc/_moe.py     MoELayer.submit            ──bytes─▶ moe::Experts  ──▶ moe::Job
 //! ```
 //!
-//! The package in `ixc/` has the documented interface, and this crate the part that needs Rust.
-//! Requests are those of the HTTP interface. So both have the same fields, limits and errors.
+//! The package in `ixc/` has the documented Python interface; this crate has the functions that
+//! call Rust. Requests have the form of the HTTP interface, so both have the same fields, limits
+//! and errors.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`model`] | model that answers the requests of many threads |
-//! | [`stream`] | parts of an answer, as they come |
+//! | [`stream`] | parts of an answer, as they arrive |
 //! | [`moe`] | a model's routed experts as an operator |
 //! | [`program`] | the program `ixc` |
 //! | [`stages`] | compilation to a plan file or to the text of a stage |
 //! | [`floats`] | numbers that NumPy reads without a copy |
-//! | [`wait`] | waiting without the GIL, until a result or Ctrl-C comes |
+//! | [`wait`] | waiting without the GIL, until a result arrives or Ctrl-C is pressed |
 //! | [`failure`] | errors as Python exceptions |
 //!
-//! Invariant: the GIL is free during all work that takes long. Ctrl-C ends the wait for it.
-//! Invariant: any input gives a result or a Python exception.
+//! Invariant: the GIL is released during long work. Ctrl-C ends the wait for this work. Invariant:
+//! any input gives a result or a Python exception.
 
 #![deny(clippy::disallowed_methods)]
 

@@ -22,14 +22,15 @@ use crate::options::{compile_options, name, run_options};
 use crate::stream::Stream;
 use crate::wait::{self, wait};
 
-/// Max number of requests that wait. Callers wait for their answers, so their threads bound it.
+/// Max number of requests that wait. Callers wait for their answers, so the number of their threads
+/// is the real limit.
 const QUEUE: usize = 1 << 20;
 
 /// A loaded model.
 #[pyclass(frozen, module = "ixc._ixc")]
 #[derive(Debug)]
 pub struct Host {
-    /// `None` after the end.
+    /// `None` after the model was closed.
     open: Mutex<Option<Open>>,
 }
 
@@ -48,8 +49,8 @@ struct Posted {
 }
 
 impl Posted {
-    /// Reads a request from its JSON. A client of the server may send unknown fields. A function
-    /// call may not: they are typing errors.
+    /// Reads a request from its JSON. Unknown fields are an error here, unlike in the server: in a
+    /// function call they are typing errors.
     fn new(py: Python<'_>, kind: &str, body: &str) -> PyResult<Posted> {
         let interface = match kind {
             "chat" => Interface::Chat,
@@ -74,7 +75,7 @@ fn template(py: Python<'_>, text: &str) -> PyResult<ChatTemplate> {
     }
 }
 
-/// Begins work of the engine, and waits for its result.
+/// Starts a request of the engine, and waits for its result.
 fn reply<T: Send>(
     py: Python<'_>,
     start: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Result<(), Refusal> + Send,

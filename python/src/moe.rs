@@ -19,7 +19,7 @@ pub struct Experts {
     moe: Mutex<Option<Arc<Moe>>>,
 }
 
-/// Rows in computation.
+/// Submitted rows that are being computed.
 #[pyclass(frozen, module = "ixc._ixc")]
 #[derive(Debug)]
 pub struct Job {
@@ -28,7 +28,7 @@ pub struct Job {
     rows: usize,
 }
 
-/// Returns the numbers in bytes of this machine's order.
+/// Reads numbers from bytes in this machine's byte order.
 fn numbers<const N: usize, T>(py: Python<'_>, what: &str, bytes: &[u8], of: fn([u8; N]) -> T) -> PyResult<Vec<T>> {
     match bytes.as_chunks::<N>() {
         (chunks, []) => Ok(chunks.iter().map(|&chunk| of(chunk)).collect()),
@@ -63,7 +63,8 @@ impl Experts {
         Ok(Experts { moe: Mutex::new(Some(Arc::new(moe))) })
     }
 
-    /// Returns the layers with experts: number, width, experts per row, and experts.
+    /// Returns the layers with experts: layer number, row width, experts used per row, and number
+    /// of experts.
     fn layers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u32, u32, u32)>> {
         let all = self.moe(py)?;
         let of = |&Layer { number, width, used, experts, .. }: &Layer| (number, width, used, experts);
@@ -111,12 +112,12 @@ impl Experts {
 
 #[pymethods]
 impl Job {
-    /// Returns whether the result is there.
+    /// Returns whether the result is ready.
     fn done(&self) -> bool {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(Handle::is_done)
     }
 
-    /// Waits for the sums, f32 [rows, width]. The result is given once.
+    /// Waits for the sums, f32 [rows, width]. The result can be taken only once.
     fn wait(&self, py: Python<'_>) -> PyResult<Floats> {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         let handle = handle.ok_or_else(|| usage(py, "the result of this job was taken already"))?;

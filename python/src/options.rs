@@ -19,7 +19,7 @@ pub(crate) fn compile_options(py: Python<'_>, target: Option<&str>) -> PyResult<
     Ok(options)
 }
 
-/// Returns run options within a memory budget in bytes.
+/// Returns run options with a memory budget in bytes.
 pub(crate) fn run_options(memory: Option<u64>, threads: Option<usize>) -> engine::Options {
     engine::Options { memory, threads, ..engine::Options::default() }
 }

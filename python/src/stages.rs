@@ -50,7 +50,8 @@ pub(crate) fn compile(
     wait::run(py, compile)?.map_err(|error| failed(py, &error))
 }
 
-/// Writes a plan, with the weights that the target packs, or with all.
+/// Writes a plan: with all weights if `self_contained`, otherwise with packed weights if the target
+/// packs any.
 fn write(
     output: Output,
     compiled: &Compiled,

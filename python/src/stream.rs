@@ -1,4 +1,4 @@
-//! Parts of an answer, as they come.
+//! Parts of an answer, as they arrive.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::wait::wait;
 #[derive(Debug)]
 pub struct Stream {
     state: Mutex<State>,
-    /// Keeps the server, which ends its answers when it ends.
+    /// Keeps the in-process server alive: answers end when it is dropped.
     _local: Local,
 }
 
@@ -21,7 +21,7 @@ pub struct Stream {
 #[derive(Debug)]
 enum State {
     Open(Box<Events>),
-    /// A thread waits for a part.
+    /// A thread is waiting for the next part.
     Waiting,
     Closed,
 }
