@@ -1,5 +1,6 @@
-//! The order of runs. Every round runs all entrants of a job one directly after the other, each
-//! round in another order. A temporary slowdown of the machine then affects all of them.
+//! Order of the measurements. An entrant is a variant of an engine. Every round runs all entrants
+//! of a job directly after each other, each round in another order. A temporary slowdown of the
+//! machine then affects all of them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,10 +30,10 @@ pub struct Args {
     /// Numbers of threads.
     #[arg(short, long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
-    /// Tokens of prefill; 0 leaves it out.
+    /// Tokens of prefill; 0 omits the measurement.
     #[arg(short = 'p', long, value_delimiter = ',', default_value = "32,128,512")]
     prefill: Vec<usize>,
-    /// Tokens of decode from an empty context; 0 leaves it out.
+    /// Tokens of decode from an empty context; 0 omits the measurement.
     #[arg(short = 'n', long, default_value_t = 64)]
     decode: usize,
     /// Also measure decode after each of these numbers of tokens.
@@ -63,7 +64,7 @@ pub struct Args {
     /// more than this percentage in all works.
     #[arg(long, value_name = "PERCENT")]
     screen: Option<f64>,
-    /// Precedes every measured command, such as `taskset -c 0,1`; divided at spaces.
+    /// Command that precedes every measured command, such as `taskset -c 0,1`; split at spaces.
     #[arg(long, value_name = "COMMAND")]
     prefix: Option<String>,
     /// Seconds after which a command is ended; its entrant is then left out of that job.
@@ -77,21 +78,21 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// A variant of an engine.
+/// An entrant of the comparison: a variant of an engine.
 struct Entrant<'r> {
     rival: &'r dyn Rival,
     variant: usize,
     name: String,
 }
 
-/// Results of one job: its rows, and the entrants that still run.
+/// Results of one job: rows of the report, and the state of each entrant.
 struct Course<'r> {
     job: Job,
     rounds: usize,
     entrants: Vec<Entrant<'r>>,
-    /// The memory's row comes last.
+    /// Rows of the report; the row of peak memory is the last one.
     rows: Vec<Row>,
-    /// Entrants that run no more, by their index.
+    /// By index of an entrant: whether it failed or was left out, so that it runs no more.
     out: Vec<bool>,
 }
 
@@ -266,7 +267,7 @@ impl<'r> Course<'r> {
         said.join(", ")
     }
 
-    /// Marks an entrant as one that runs no more.
+    /// Marks an entrant as failed, so that it runs no more. Returns a line about it.
     fn give_up(&mut self, index: usize, problem: &str) -> String {
         self.out[index] = true;
         for row in &mut self.rows {
@@ -275,7 +276,8 @@ impl<'r> Course<'r> {
         problem.to_owned()
     }
 
-    /// Leaves out variants that are clearly not the best of their engine in any work.
+    /// Removes variants that are slower than the best variant of their engine by more than
+    /// `percent` in every work.
     fn screen(&mut self, percent: f64) {
         let works = || self.rows.iter().filter(|row| !matches!(row.work, Work::Memory { .. }));
         let slow: Vec<bool> =

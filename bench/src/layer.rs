@@ -1,14 +1,15 @@
-//! One layer of routed experts, for engines that have only an operator for experts.
+//! Measurement of one layer of routed experts, for comparison with engines that only have an
+//! operator for experts.
 //!
 //! The layer is a GGUF file with random weights, the input rows (`layer.input`) and each row's
 //! router logits (`layer.router`). All engines see the same rows and send them to the same experts.
 //! A row goes to 8 experts of 128, chosen evenly. Different rows go to different experts, so that
 //! weights come from memory and not from a cache.
 //!
-//! ixc's time for rows is the time of a step of a plan with one layer. It looks up the rows and
+//! For ixc, the time of a step of a plan with one layer is measured. The step looks up the rows and
 //! their logits, chooses experts, quantises, computes the three products and SwiGLU, and writes the
-//! weighted sum. Drivers for other engines may leave the choice of experts out of their time, to
-//! ixc's disadvantage.
+//! weighted sum. Drivers for other engines may exclude the choice of experts from the measured
+//! time, to ixc's disadvantage.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -95,7 +96,7 @@ impl Args {
     }
 }
 
-/// Makes the file unless it exists.
+/// Writes the layer's file unless it exists.
 pub fn make_where_missing(path: &Path) -> anyhow::Result<()> {
     if path.exists() {
         return Ok(());
@@ -108,8 +109,8 @@ impl Shape {
     /// Returns the GGUF file, which is always the same.
     fn file(&self) -> Vec<u8> {
         let Shape { width, inner, experts, used, formats: [narrow, wide] } = *self;
-        // Ids are checked against the width of the logits. Here the layer's result takes the place
-        // of the logits.
+        // Token ids must be less than the width of the logits. The layer's result replaces the
+        // logits here, so its width bounds the number of rows.
         let rows = width;
         let mut rng = Random::new(4);
         let input: Vec<f32> = (0..rows * width).map(|_| rng.signed()).collect();
@@ -142,8 +143,8 @@ impl Shape {
     }
 }
 
-/// Returns random blocks with `elements` elements, whose rows have a length of about 4, so that
-/// scales are normal f16.
+/// Returns random blocks with `elements` elements. Rows have a Euclidean norm of about 4, so that
+/// scales are normal f16 numbers.
 fn blocks(format: Format, elements: u64, row: u64, rng: &mut Random) -> Vec<u8> {
     let (len, size) = (format.block_len(), format.block_bytes());
     let mut bytes = Vec::with_capacity(elements as usize / len * size + 8);
@@ -178,7 +179,7 @@ fn half(value: f32) -> u16 {
     ((exponent as u32) << 10 | (bits >> 13 & 0x3ff)) as u16
 }
 
-/// A layer that runs.
+/// A loaded layer.
 struct Layer {
     engine: Engine,
     rows: usize,
@@ -216,8 +217,8 @@ impl Layer {
 
     fn step(&mut self, first: usize, tokens: usize) -> anyhow::Result<&[f32]> {
         let ids: Vec<u32> = (first..first + tokens).map(|row| (row % self.rows) as u32).collect();
-        // Logits of all rows are requested: otherwise the last product would be computed for one
-        // row.
+        // Results of all rows are requested as logits. Otherwise the layer's last product would be
+        // computed for one row only.
         let wanted: Vec<u32> = (0..tokens as u32).collect();
         Ok(self.engine.step(&ids, &wanted)?)
     }

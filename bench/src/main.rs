@@ -9,14 +9,14 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`work`] | what is measured, and in what unit |
-//! | [`process`] | running a program: its output, time, peak memory, and who else was computing |
+//! | [`work`] | measured quantities and their units |
+//! | [`process`] | runs of programs: output, time, peak memory, load by other processes |
 //! | [`rivals`] | one file for each engine: its command lines and its output |
-//! | [`compare`] | the order of runs |
+//! | [`compare`] | the command `compare`, and the order of measurements |
 //! | [`statistics`] | medians, spreads, ratios |
 //! | [`report`] | the table and the JSON |
-//! | [`bandwidth`] | how fast this machine reads memory |
-//! | [`layer`] | one layer of experts on its own |
+//! | [`bandwidth`] | memory bandwidth of this machine |
+//! | [`layer`] | measurement of one layer of experts |
 //!
 //! Invariant: compared entrants ran one directly after the other, on the same file, each in a
 //! separate process.

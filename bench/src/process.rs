@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-/// Time, memory and exit status of a program.
+/// Measured time, memory and exit status of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
     /// The exit status; `None` if a signal ended the program.
@@ -24,7 +24,7 @@ pub struct Taken {
     pub foreign: f64,
 }
 
-/// A program that has ended well.
+/// Output and resources of a program that has ended without an error.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// Standard output of the program.
@@ -36,8 +36,8 @@ pub struct Finished {
 /// Settings for running programs.
 #[derive(Clone, Debug, Default)]
 pub struct Launcher {
-    /// Precedes each command: `taskset -c 0,1`, `numactl -N 0`, a lock. Its own time does not
-    /// count.
+    /// Command that precedes each program, such as `taskset -c 0,1` or a lock. Its own time does
+    /// not count.
     pub prefix: Vec<OsString>,
     /// Time after which a command is ended and counts as failed.
     pub limit: Option<Duration>,
@@ -57,7 +57,8 @@ impl Launcher {
             check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?;
             return Ok(Finished { stdout, taken });
         }
-        // Inside the prefix, this program measures, so that waiting for a lock is not counted.
+        // The prefix starts this program again, and that measures the command, so that the prefix's
+        // own time, such as waiting for a lock, is not counted.
         let file = tempfile::Builder::new().prefix("ixc-bench-").suffix(".json").tempfile()?;
         let mut clock = vec![std::env::current_exe()?.into(), "clock".into()];
         if let Some(limit) = self.limit {
@@ -66,7 +67,7 @@ impl Launcher {
         clock.extend([file.path().into(), "--".into()]);
         let whole: Vec<OsString> = self.prefix.iter().chain(&clock).chain(command).cloned().collect();
         let outer = run(&whole, true, None).with_context(|| format!("cannot run {}", whole[0].display()));
-        // The prefix may have failed before the file was written.
+        // The file is missing if the prefix failed before it started this program.
         let taken = ixc_files::read_bytes(file.path(), MAX_BYTES).ok();
         let taken = taken.and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
         let (stdout, stderr, outer) = outer?;
@@ -155,11 +156,11 @@ fn seconds_of(time: libc::timeval) -> f64 {
     time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
 }
 
-/// Returns when a child has ended, and leaves it to be waited for.
+/// Waits until a child has ended, without reaping it: its id remains valid.
 fn await_end(pid: libc::pid_t) -> anyhow::Result<()> {
     let id = libc::id_t::try_from(pid)?;
     loop {
-        // SAFETY: `siginfo_t` is numbers only, for which all zero is a value.
+        // SAFETY: `siginfo_t` consists of numbers, so all zeros are a valid value.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a local that lives until the call returns.
         let ended = unsafe { libc::waitid(libc::P_PID, id, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
@@ -177,7 +178,7 @@ fn await_end(pid: libc::pid_t) -> anyhow::Result<()> {
 /// it and its own children used.
 fn wait(pid: libc::pid_t) -> anyhow::Result<(Option<i32>, libc::rusage)> {
     let mut status = 0;
-    // SAFETY: `rusage` is numbers only, for which all zero is a value.
+    // SAFETY: `rusage` consists of numbers, so all zeros are a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
         // SAFETY: both pointers are to locals that live until the call returns.

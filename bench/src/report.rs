@@ -143,7 +143,7 @@ impl Report {
         }
     }
 
-    /// Returns the table, for people.
+    /// Returns the report as a table of text.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -285,7 +285,7 @@ mod tests {
         let ratio = report.rows[0].entries[2].ratio.unwrap();
         assert_eq!((ratio.of_medians, ratio.min), (40.0 / 31.0, 36.0 / 31.0));
         assert_eq!(report.rows[0].entries[0].bandwidth_share, Some(0.8));
-        // Less is better.
+        // Less is better for this work.
         assert_eq!(report.rows[1].entries[1].ratio.unwrap().of_medians, 0.3 / 0.1);
     }
 

@@ -1,4 +1,4 @@
-//! The works that can be measured.
+//! Quantities that can be measured. Each is called a work.
 //!
 //! One process does the works of a [`Job`]. A process's peak memory is that of its job's [`Group`].
 
@@ -76,7 +76,7 @@ impl Unit {
         }
     }
 
-    /// Formats a number for people, without its unit.
+    /// Formats a number of this unit, without the unit's name.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::TokensPerSecond if value < 100.0 => format!("{value:.2}"),

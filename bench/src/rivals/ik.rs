@@ -36,7 +36,7 @@ impl Rival for Ik {
             Group::Prefill | Group::Decode => {}
             Group::Depth(depth) => {
                 // The program has no option for the depth. A test that generates after a prompt
-                // leaves the prompt out of the time.
+                // excludes the prompt from the time.
                 command.truncate(command.len() - 4);
                 command.extend(words([&"-p", &"0", &"-n", &"0", &"-gp", &format!("{depth},{}", job.decodes())]));
             }

@@ -1,5 +1,5 @@
-//! ixc: `ixc bench --json` and `ixc run`. A layer of experts runs in this program, which has ixc as
-//! a library.
+//! ixc: `ixc bench --json` and `ixc run`. A layer of experts runs in this program, which links ixc
+//! as a library.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

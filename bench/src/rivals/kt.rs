@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{Rival, Sample, read_driver, words};
 use crate::work::{Group, Job};
 
-/// Builds and workers: kt-kernel's build for AVX2, and the one that it chooses for this CPU. Each
-/// runs with as many workers as threads and with one less. The calling thread spins until the
-/// workers are done and takes a processor for that.
+/// Builds and numbers of workers: kt-kernel's build for AVX2, and the build that it chooses for
+/// this CPU. Each runs with as many workers as threads, and with one worker less. The calling
+/// thread spins until the workers are done and takes a processor for that.
 const VARIANTS: [(&str, bool); 4] = [("avx2", false), ("avx2", true), ("native", false), ("native", true)];
 
 /// kt-kernel.
@@ -20,7 +20,7 @@ pub struct Kt {
 }
 
 impl Kt {
-    /// Uses a Python that has it, and the script.
+    /// Uses a Python with the package `kt-kernel`, and the driver script.
     pub fn new(python: &Path, script: PathBuf) -> Kt {
         Kt { python: python.to_owned(), script }
     }

@@ -48,11 +48,11 @@ pub trait Rival: Sync {
     fn read(&self, job: &Job, stdout: &str) -> anyhow::Result<Vec<Sample>>;
 }
 
-/// Paths of the engines.
+/// Command line options with the paths of the engines.
 #[derive(Debug, clap::Args)]
 pub struct Places {
     /// The ixc program, with a label if several builds are compared: `new=target/release/ixc`.
-    /// After an `@`, the target to compile for. Ratios are those of the first.
+    /// After an `@`, the target to compile for. Ratios are relative to the first program.
     #[arg(long, value_name = "[LABEL=]PROGRAM[@TARGET]", required = true)]
     ixc: Vec<String>,
     /// The folder with llama.cpp's llama-bench and llama-completion.
@@ -91,7 +91,7 @@ pub fn table(places: &Places) -> Vec<Box<dyn Rival>> {
     rivals
 }
 
-/// Makes a command from words.
+/// Converts words to a command.
 fn words<const N: usize>(words: [&dyn AsRef<std::ffi::OsStr>; N]) -> Vec<OsString> {
     words.iter().map(|word| word.as_ref().to_owned()).collect()
 }
