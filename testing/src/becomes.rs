@@ -18,7 +18,7 @@ use crate::bless;
 const BECOMES: &str = "// becomes\n";
 const CASE: &str = "\n;; ";
 
-/// Returns the values of all lines `// NAME: VALUE` with this name.
+/// Returns the values of all setting lines `// NAME: VALUE` with this name.
 pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     let start = format!("// {name}: ");
     input.lines().filter_map(move |line| line.strip_prefix(&start))
@@ -46,8 +46,8 @@ pub fn files(folder: &Path) -> Result<Vec<Example>, Box<dyn Error>> {
     Ok(read(folder)?.into_iter().flat_map(|file| file.cases).collect())
 }
 
-/// Compares the expectation of each case of a folder with the output of `run`. An error is compared
-/// as text.
+/// Compares the expected text of each case of a folder with the output of `run`. If `run` fails,
+/// the error's text is its output.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written.

@@ -1,7 +1,7 @@
 //! Tables of checksums: they show whether results have the same bits as before.
 //!
-//! A change of structure changes no bits. A change that must change bits rewrites the table (run
-//! the test with `IXC_BLESS=1`), and its commit says why.
+//! A refactoring must not change bits. If a change has to change bits, rewrite the table by running
+//! the test with `IXC_BLESS=1`, and give the reason in the commit.
 //!
 //! ```
 //! use ixc_testing::bits::Table;
@@ -33,8 +33,8 @@ impl Table {
         Table { path: path.to_owned(), found: BTreeMap::new() }
     }
 
-    /// Returns the names that need not run. If `IXC_NEW` is set, these are the names in the file,
-    /// so that only new ones run; otherwise the set is empty.
+    /// Returns the names of results that need not be computed. If `IXC_NEW` is set, these are the
+    /// names in the file, so that only new results are computed; otherwise the set is empty.
     pub fn not_run(&self) -> BTreeSet<String> {
         let known =
             std::env::var_os("IXC_NEW").and_then(|_| std::fs::read_to_string(&self.path).ok()).unwrap_or_default();
@@ -61,7 +61,7 @@ impl Table {
         self.check_in(true);
     }
 
-    /// Compares checksums with the file if only a part of the names was run.
+    /// Compares checksums with the file if only some of the results were computed.
     ///
     /// # Panics
     /// If one of these checksums differs.
@@ -99,7 +99,8 @@ impl Table {
         })
     }
 
-    /// Returns a line for each name whose checksums differ, or that only one side has.
+    /// Returns a line for each name whose checksums differ. If `whole`, also returns a line for
+    /// each name that only the file or only the test has.
     fn differences(&self, expected: &str, whole: bool) -> Vec<String> {
         let lines = expected.lines().filter_map(|line| line.split_once(' '));
         let mut expected: BTreeMap<&str, &str> = lines.map(|(sum, name)| (name, sum)).collect();

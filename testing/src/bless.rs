@@ -1,12 +1,12 @@
-//! The switch that rewrites the expectations of tests: `IXC_BLESS`, with any value but an empty
-//! one.
+//! The environment variable that makes tests rewrite their expected results: `IXC_BLESS`, with any
+//! value except an empty one.
 
 use std::ffi::OsStr;
 
 /// Name of the environment variable.
 const VARIABLE: &str = "IXC_BLESS";
 
-/// Returns whether tests rewrite their expectations.
+/// Returns whether tests rewrite their expected results.
 pub fn is_asked_for() -> bool {
     is_set(std::env::var_os(VARIABLE).as_deref())
 }

@@ -1,8 +1,8 @@
 //! Graph of a crate's files: an edge leads from a file to a file whose items it uses.
 //!
 //! A path is followed through the modules and the `use` declarations that it names, to the file
-//! with the item. Declaring a module and exporting a name (`pub use`) are no use of the file: a
-//! `mod.rs` may be the map of its folder.
+//! with the item. Declaring a module and re-exporting a name (`pub use`) do not count as uses, so
+//! that a `mod.rs` may list the modules of its folder.
 //!
 //! ```text
 //! // src/plan/mod.rs: mod check; mod schema; pub use schema::Plan;
@@ -16,17 +16,17 @@ use std::path::Path;
 use crate::modules::{Graph, declared, read};
 use crate::source::{code, words};
 
-/// Most `use` declarations that a path leads through: more are a circle of declarations.
+/// Max number of `use` declarations that resolving a path follows. A longer chain is a cycle.
 const MAX_DECLARATIONS: usize = 16;
 
 /// A module with its own file.
 #[derive(Debug, Default)]
 struct Module {
-    /// Modules in files, as the module declares them.
+    /// Child modules in separate files, as declared.
     children: Vec<String>,
-    /// Names that `use` declarations bring in, and their paths as written.
+    /// Imported names of `use` declarations, and their paths as written.
     uses: BTreeMap<String, Vec<String>>,
-    /// Paths in the code, except those of `pub use`.
+    /// Paths in the code, except paths of `pub use`.
     paths: Vec<Vec<String>>,
 }
 
@@ -66,7 +66,8 @@ fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
 fn parse(text: &str) -> Module {
     let words = words(text);
     let mut module = Module { children: declared(text), ..Module::default() };
-    // Number of open inline modules at a word: `super` in them leads to the file itself.
+    // `inline` has the depth of braces of each open inline module. In these modules, `super` may
+    // name the file's own module.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -120,7 +121,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Expands the tree of a `use` declaration: paths and the names that they get.
+/// Expands the tree of a `use` declaration to pairs of imported name and path.
 fn expand(words: &[&str], prefix: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let mut path = prefix.to_vec();
     let mut at = 0;
@@ -164,8 +165,8 @@ fn expand(words: &[&str], prefix: &[String], found: &mut Vec<(Vec<String>, Strin
     found.push((path, alias));
 }
 
-/// Returns a path as the file's own module writes it, or nothing if it stays within the file's
-/// inline modules.
+/// Returns a path relative to the file's own module, or `None` if it stays within the file's inline
+/// modules.
 fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
     let up = path.iter().take_while(|name| *name == "super").count();
     if up == 0 {
@@ -176,15 +177,15 @@ fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
         return None;
     }
     path.drain(..inline);
-    // All levels were inline modules: the rest is a path of the file itself.
+    // If every `super` left an inline module, the rest is relative to the file's own module.
     if up == inline {
         path.insert(0, "self".to_owned());
     }
     Some(path)
 }
 
-/// Returns the module whose item a path in module `from` names. A path to a module, or out of the
-/// crate, has none.
+/// Returns the module whose item a path in module `from` names. Returns `None` for a path to a
+/// module or to another crate.
 fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -> Option<Vec<String>> {
     if declarations > MAX_DECLARATIONS {
         return None;
@@ -210,10 +211,10 @@ fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -
             module.push(first.clone());
         } else if let Some(used) = here.uses.get(first) {
             let whole: Vec<String> = used.iter().chain(more).cloned().collect();
-            // A declaration cannot name itself.
+            // A declaration that resolves to itself would never end.
             return if *used == path { None } else { resolve(tree, &module, &whole, declarations + 1) };
         } else if is_within {
-            // An item of the file, or `*`: all of them.
+            // The path names an item of the file, or all its items with `*`.
             return Some(module);
         } else {
             return None;

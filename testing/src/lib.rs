@@ -4,15 +4,13 @@
 //! | --- | --- |
 //! | [`becomes`] | text tests: files of inputs and expected results |
 //! | [`bits`] | tables of checksums, which show whether a change changed a result |
-//! | [`bless`] | whether tests rewrite their expectations |
+//! | [`bless`] | whether tests rewrite their expected results |
 //! | [`mod@files`] | graph of the uses between a crate's files |
 //! | [`modules`] | graph of the uses between a crate's modules |
-//! | [`mod@nmse`] | distance of numbers from exact ones |
-//! | [`parameters`] | parameters of functions that have no name |
-//! | [`pages`] | text that no page of ours may contain |
-//! | [`random_graphs`] | random graph modules, bytes of their weights, and arguments |
-//! | [`random_kernels`] | random kernels, and arguments |
-//! | [`qemu`] | whether QEMU executes the test |
+//! | [`mod@nmse`] | error of computed numbers |
+//! | [`parameters`] | function parameters without a name |
+//! | [`pages`] | forbidden texts of HTML pages |
+//! | [`qemu`] | detection of tests that run in QEMU |
 //! | [`shared_data`] | test data outside of the repository |
 //! | [`source`] | code, words and string literals of Rust sources |
 //! | [`tools`] | versions of external tools |

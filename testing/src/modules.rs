@@ -1,4 +1,5 @@
-//! The graph of a crate's modules: its edges say which top-level module uses which.
+//! The graph of a crate's modules: an edge leads from a top-level module to a top-level module that
+//! it uses.
 //!
 //! Sources are read as text, without comments, literals, and code that is compiled only for tests.
 //! A path is an edge if it begins with `crate` or leaves its module by `super`. The edge goes to
@@ -47,11 +48,11 @@ pub const ROOTS: &[&str] = &[
     "python/src/lib.rs",
 ];
 
-/// Edges between the top modules of a crate.
+/// Edges between the top-level modules of a crate: each module, and the modules that it uses.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The graph of the crate whose root file is `root`: `src/lib.rs`, `src/main.rs`. Modules are those
-/// that the root declares.
+/// Returns the graph of the crate whose root file is `root`, such as `src/lib.rs`. Its modules are
+/// declared in the root file.
 ///
 /// # Panics
 /// If a file cannot be read or ends within a literal: sources must compile.
@@ -94,8 +95,8 @@ pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Adds the first names of paths that leave a module, `depth` below the root, and of its
-/// submodules.
+/// Adds the first names of all paths that leave a module, and of those in its submodules. The
+/// module is `depth` levels below the root.
 fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>) {
     let (file, own) = (folder.join(format!("{name}.rs")), folder.join(name));
     let file = if file.is_file() { file } else { own.join("mod.rs") };
@@ -106,10 +107,10 @@ fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>)
     }
 }
 
-/// Adds the first names of paths from the crate's root.
+/// Adds the first names of paths that begin at the crate's root.
 fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     let words = words(text);
-    // Number of open inline modules at a word.
+    // `inline` has the depth of braces of each open inline module.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -167,14 +168,14 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the modules in files of their own.
+/// Returns the declared modules that have a separate file.
 pub(crate) fn declared(text: &str) -> Vec<String> {
     let words = words(text);
     let files = words.windows(3).filter(|words| words[0] == "mod" && words[2] == ";");
     files.map(|words| words[1].to_owned()).collect()
 }
 
-/// Returns names that a root re-exports from its modules: name to module.
+/// Returns the names that a crate root re-exports, each with its module.
 fn exports(text: &str) -> BTreeMap<String, String> {
     let words = words(text);
     let mut exports = BTreeMap::new();

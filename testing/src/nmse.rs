@@ -1,4 +1,4 @@
-//! The distance of computed numbers from exact ones.
+//! The normalised mean squared error of computed numbers.
 
 /// Returns the normalised mean squared error: the sum of squared differences over the sum of
 /// squares of `exact`.

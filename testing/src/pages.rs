@@ -1,5 +1,5 @@
-//! Checks of our pages for code that their policy (`Content-Security-Policy`) would silently block,
-//! and for code that would parse text as markup.
+//! Checks of HTML pages for code that their `Content-Security-Policy` would silently block, and for
+//! code that would parse text as markup.
 
 /// Texts that no page may contain: text parsed as markup or code, and styles and handlers within
 /// markup.
@@ -16,9 +16,9 @@ const NEVER: [&str; 10] = [
     "url(",
 ];
 
-/// Returns the forbidden texts that a page contains. Also forbidden are addresses of other places,
-/// and `script` and `style` elements that are not exactly one with the page's nonce. The page's
-/// JSON data is not checked.
+/// Returns the forbidden texts that a page contains. URLs are also forbidden. A page must have
+/// exactly one `script` and one `style` element, both with the page's nonce. The page's JSON data
+/// is not checked.
 pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
     let mut found: Vec<&str> = NEVER.into_iter().filter(|never| page.contains(never)).collect();
     for tag in ["<script", "<style"] {
@@ -27,8 +27,8 @@ pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
             found.push(tag);
         }
     }
-    // The namespace of SVG is a name that is never fetched. Patterns that find addresses in texts
-    // have no literal `://`.
+    // The namespace of SVG is a name, and is never fetched. Regular expressions in the page that
+    // match URLs contain no literal `://`.
     if page.replace("http://www.w3.org/2000/svg", "").contains("://") {
         found.push("://");
     }

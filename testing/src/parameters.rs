@@ -1,5 +1,5 @@
-//! Parameters that are patterns of tuples or arrays, and tuples with a name of their own: a caller
-//! does not see the names of their fields.
+//! Parameters that are tuple or array patterns, and type aliases of tuples: in both cases a caller
+//! does not see the names of the fields.
 //!
 //! ```
 //! use ixc_testing::parameters::{Unnamed, unnamed};
@@ -33,7 +33,7 @@ pub struct TupleAlias {
     pub tuple: String,
 }
 
-/// Words of a source, and the line of each.
+/// Words of a source, and the line number of each.
 struct Numbered<'t> {
     lines: Vec<usize>,
     words: Vec<&'t str>,
@@ -108,7 +108,7 @@ fn patterns(list: &[&str]) -> Vec<String> {
     let mut at = 0;
     while at < list.len() {
         match list[at] {
-            // An attribute.
+            // Skips an attribute of the parameter.
             "#" if is_first => {
                 at += 1 + group(&list[at + 1..]);
                 continue;
@@ -116,7 +116,8 @@ fn patterns(list: &[&str]) -> Vec<String> {
             "&" if is_first => {}
             "(" | "[" if is_first => {
                 let len = group(&list[at..]);
-                // After a comma within `<` and `>`, such a group is a type.
+                // Only a pattern is followed by a colon; a group after a comma within `<` and `>`
+                // is a type.
                 if list.get(at + len) == Some(&":") {
                     patterns.push(written(&list[at..at + len]));
                 }
@@ -160,7 +161,7 @@ fn group(words: &[&str]) -> usize {
     words.len()
 }
 
-/// Returns words with the usual spaces.
+/// Joins words with the usual spaces of Rust.
 fn written(words: &[&str]) -> String {
     let mut text = String::new();
     for word in words {

@@ -1,7 +1,7 @@
 //! Rules of plain English for doc comments, comments, error texts and Markdown.
 //!
-//! A text is a paragraph of a comment, of a Markdown page, or the text of an error. A finding is a
-//! place to look at: rewrite the sentence so that it has a subject, a verb and the field's noun.
+//! A text is a paragraph of a comment, of a Markdown page, or the text of an error. If a text
+//! breaks a rule, rewrite the sentence so that it has a subject, a verb and a noun of the field.
 //!
 //! ```
 //! use ixc_testing::prose::{Kind, Rules};
@@ -29,11 +29,11 @@ pub enum Kind {
 /// A text of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// Number of its first line, from 1.
+    /// Number of the text's first line, from 1.
     pub line: usize,
-    /// The words, on one line.
+    /// The text, joined to one line.
     pub words: String,
-    /// Place of the text.
+    /// Kind of the text.
     pub kind: Kind,
 }
 
@@ -55,22 +55,22 @@ const SENTENCE_RULES: &[(&str, &str, usize)] = &[
     ("of-which", r"(?i)(?-u:\b)(of which|of whose|by which|in place of how|that there (is|are))(?-u:\b)", 1),
 ];
 
-/// Most words of a sentence. The aim is 25.
+/// Max words of a sentence. The recommended limit is 25.
 const MAX_WORDS: usize = 30;
 
-/// Most commas of a sentence: longer lists belong into a table.
+/// Max commas of a sentence: longer lists belong into a table.
 const MAX_COMMAS: usize = 8;
 
-/// Most sentences of a paragraph of a page. The aim is 5.
+/// Max sentences of a paragraph of a page. The recommended limit is 5.
 const MAX_SENTENCES: usize = 6;
 
-/// Most columns of a line that is a comment.
+/// Max columns of a comment line.
 pub const MAX_COLUMNS: usize = 100;
 
-/// Most columns of the subject of a commit.
+/// Max columns of the subject of a commit.
 const MAX_SUBJECT: usize = 72;
 
-/// The rules, compiled.
+/// The rules, with compiled patterns.
 #[derive(Debug)]
 pub struct Rules {
     opening: Regex,
@@ -153,7 +153,7 @@ impl Rules {
     }
 }
 
-/// Returns a text with each match in other words.
+/// Returns a text with each match of a pattern replaced.
 fn replaced<'a>(pattern: &Regex, text: &'a str, with: impl Fn(&'a str) -> &'a str) -> String {
     let (mut result, mut from) = (String::with_capacity(text.len()), 0);
     for found in pattern.find_iter(text) {
@@ -212,8 +212,8 @@ fn attribute(line: &str) -> Option<String> {
     }
 }
 
-/// Returns the paragraphs of a Markdown page. A page that a test generates has none: its words are
-/// in sources.
+/// Returns the paragraphs of a Markdown page. Generated pages have no paragraphs here, since their
+/// text is in sources.
 pub fn texts_of_page(file: &str) -> Vec<Text> {
     if file.lines().take(6).any(|line| line.to_lowercase().contains("generated")) {
         return Vec::new();
@@ -229,7 +229,8 @@ fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
         let trimmed = line.trim();
         let is_fence = trimmed.starts_with("```");
         is_code ^= is_fence;
-        // A quotation in a comment, of a licence for example, is not ours.
+        // Quotations in comments are skipped, since their text comes from elsewhere, such as a
+        // licence.
         let is_quote = kind != Kind::Page && trimmed.starts_with('>');
         if is_code || is_fence || is_quote || trimmed.is_empty() || trimmed.starts_with(['|', '#']) {
             is_open = false;

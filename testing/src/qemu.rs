@@ -1,5 +1,5 @@
-//! Whether user-mode QEMU executes the test, so that QEMU's own errors do not fail it, and whether
-//! it emulates an older processor.
+//! Detection of tests that run in user-mode QEMU. Such tests skip cases in which QEMU itself is
+//! wrong, or run kernels for an older processor.
 //!
 //! QEMU's errors are documented where they matter, with the observations:
 //! `emulator/tests/emulator/native.rs` and `codegen/tests/x64/native.rs`.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the path `name` in `../shared`. If it does not exist, the function prints that, and
-/// returns `None`.
+/// Returns the path `name` in `../shared`. If the path does not exist, prints a line and returns
+/// `None`.
 ///
 /// # Panics
 /// If the folder is missing in CI.

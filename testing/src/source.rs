@@ -8,7 +8,7 @@
 //! assert_eq!(literals(text), ["\"--ctx\""]);
 //! ```
 
-/// Returns identifiers, `::` and every other character.
+/// Splits a source into words: identifiers, `::`, and each other character.
 pub fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -51,7 +51,7 @@ pub fn literals(text: &str) -> Vec<String> {
     kept.filter_map(|number: usize| all.get(number).cloned()).collect()
 }
 
-/// Returns the code without comments. Each string literal becomes the text from `shown`.
+/// Returns the code without comments. Each string literal is replaced by the result of `shown`.
 fn lexed(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;

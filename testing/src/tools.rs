@@ -19,9 +19,9 @@ pub struct Tool {
     pub variable: Option<&'static str>,
     /// Arguments that make the program print its version.
     pub ask: &'static [&'static str],
-    /// Text before the version in this output.
+    /// Text before the version in the program's output.
     pub before: &'static str,
-    /// The needed version, in words.
+    /// Text that describes the needed version.
     pub wanted: &'static str,
     /// Returns whether a version is suitable.
     pub suits: fn(&[u32]) -> bool,
@@ -39,7 +39,8 @@ pub const LLVM_MCA: Tool = Tool {
     suits: |version| version.first() == Some(&19),
 };
 
-/// A browser to test pages with. From 112 on, its headless mode is that of the browser itself.
+/// A browser to test pages with. From version 112 on, its headless mode uses the code of the normal
+/// browser.
 pub const CHROMIUM: Tool = Tool {
     name: "Chromium",
     programs: &["chromium", "chromium-browser", "google-chrome"],
@@ -62,8 +63,8 @@ pub const BOCHS: Tool = Tool {
     suits: |version| version == [0, 4, 0],
 };
 
-/// GNU as. 2.40 is the first that has every instruction of every target; `tdpfp16ps` of Granite
-/// Rapids is the last of them.
+/// GNU as. Version 2.40 is the first that has every instruction of every target; `tdpfp16ps` of
+/// Granite Rapids was added last.
 pub const GNU_AS: Tool = Tool {
     name: "GNU as",
     programs: &["as"],
@@ -145,8 +146,8 @@ impl Tool {
         }
     }
 
-    /// Looks in the folders of `path`, or only at `named`, the program that the variable names.
-    /// `ask` returns the output of a program that prints its version.
+    /// Searches the folders of `path`. If the variable names a program, `named`, only this program
+    /// is tried. `ask` returns the output of a program that prints its version.
     ///
     /// # Errors
     /// Returns the needed version and the versions found.
@@ -199,8 +200,8 @@ fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Makes a folder with empty files of these names. The test supplies the output that they would
-    /// print.
+    /// Makes a folder with empty files of these names, which stand for programs. The test supplies
+    /// their output.
     fn folder(programs: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for program in programs {

@@ -1,12 +1,12 @@
-//! Rules for errors of all crates: classes without wildcards, and no option names outside of the
-//! command line.
+//! Rules for errors of all crates: `class()` matches without wildcards, and error texts name no
+//! command line options outside of `cli`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_testing::source::{code, literals, words};
 
-/// Folders of sources. `cli` is the command line, and `bench` a program of its own.
+/// Folders of checked sources. `cli` may name options, and `bench` is a separate program.
 const FOLDERS: &[&str] = &[
     "failure/src",
     "files/src",
@@ -36,11 +36,11 @@ const FOLDERS: &[&str] = &[
 /// Folders that are not searched.
 const LEFT_OUT: &[&str] = &["tests"];
 
-/// Literals with options that users of `ixc` do not type: file, beginning of the option.
+/// Allowed literals with options that are not options of `ixc`: file, and beginning of the option.
 const OTHER_OPTIONS: &[(&str, &str)] = &[
     // KTransformers' converter.
     ("frontend/model_files/src/checkpoint/shards.rs", "--no-merge-safetensor"),
-    // The title of a page of the book, which is not an error.
+    // A title in a generated page, which is not an error text.
     ("compile/src/support.rs", "--support"),
 ];
 
@@ -71,7 +71,8 @@ fn sources(folder: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Returns the options of a command line in a text: `--` and a letter, after no letter or hyphen.
+/// Returns the command line options in a text: `--` and a letter, not preceded by a letter or a
+/// hyphen.
 fn options(text: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let begins = text.match_indices("--").filter(|(at, _)| !text[..*at].ends_with(is_name));
@@ -79,7 +80,7 @@ fn options(text: &str) -> Vec<&str> {
     names.filter(|name| name[2..].starts_with(|c: char| c.is_ascii_lowercase())).collect()
 }
 
-/// Returns the arms of a body that match more than the variants that they name.
+/// Returns the arms of a match that also match variants that they do not name.
 fn wildcards(body: &str) -> Vec<String> {
     let words = words(body);
     let mut found = Vec::new();
@@ -89,7 +90,7 @@ fn wildcards(body: &str) -> Vec<String> {
         if !is_arm || !name.starts_with(|c: char| c == '_' || c.is_ascii_lowercase()) {
             continue;
         }
-        // A binding may ask the inner error.
+        // A binding is allowed if the arm returns the class of the inner error.
         let asks = words.get(at + 4..at + 7) == Some(&[*name, ".", "class"]);
         if !asks {
             found.push(format!("{name} {after}"));
@@ -117,7 +118,7 @@ fn class_bodies(code: &str) -> Vec<&str> {
     bodies.collect()
 }
 
-/// Libraries name a remedy, and `cli/src/hints.rs` the option for it.
+/// Libraries return a remedy; `cli/src/hints.rs` names the option for it.
 #[test]
 fn only_the_command_line_names_options() {
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! No modules of a crate use each other in a circle: a reader can start with the modules that a
-//! module uses. Crates use each other as `ARCHITECTURE.md` allows.
+//! Uses between the modules of a crate form no cycle, so that code can be read from the lowest
+//! layer up. Crates use each other only as `ARCHITECTURE.md` allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,7 +14,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns modules that use each other in a circle, in the order of their names.
+/// Returns the cycles of modules that use each other, in the order of their names.
 fn circles(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let graph: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -42,7 +42,7 @@ fn modules_use_each_other_in_one_direction() {
     assert_eq!(found, "", "modules that use each other in a circle");
 }
 
-/// A file may use items of the modules that contain it: they are not counted here.
+/// Uses of items in the modules that contain a file are allowed, and not counted here.
 #[test]
 fn files_use_each_other_in_one_direction() {
     let mut found = String::new();
@@ -63,8 +63,8 @@ fn files_use_each_other_in_one_direction() {
     assert_eq!(found, "", "files that use each other in a circle");
 }
 
-/// Returns modules in layers: the first uses none of the crate, and each other uses only lower
-/// layers.
+/// Returns modules in layers. Modules of the first layer use no other module; modules of other
+/// layers use only lower layers.
 fn layers(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let mut edges: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -83,7 +83,7 @@ fn layers(graph: &Graph) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// `ARCHITECTURE.md` refers to this page. `IXC_BLESS=1` rewrites it.
+/// Checks `docs/modules.md`, the page of module layers. `IXC_BLESS=1` rewrites it.
 #[test]
 fn recorded_module_layers_match_the_sources() {
     let mut text = String::from(
@@ -140,8 +140,8 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     used
 }
 
-/// The table of crates in `ARCHITECTURE.md` is what the manifests say, and each crate uses crates
-/// of earlier rows only.
+/// The table of crates in `ARCHITECTURE.md` lists the dependencies in the manifests, and each crate
+/// depends only on crates of earlier rows.
 #[test]
 fn crates_use_what_the_architecture_allows() {
     let text = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();

@@ -1,5 +1,5 @@
-//! Functions name their parameters, and types name their fields. Two counts of a crate only fall:
-//! patterns of tuples and arrays in place of parameters, and tuples that are declared as types.
+//! Functions name their parameters, and types name their fields. Two counts of each crate must not
+//! grow: parameters that are tuple or array patterns, and type aliases of tuples.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

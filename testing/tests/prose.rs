@@ -1,4 +1,5 @@
-//! The English of the repository: no text breaks a rule, and subjects of commits have their form.
+//! The English of the repository: no text breaks a rule, and subjects of commits have the form
+//! `area: verb …`.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +11,7 @@ use ixc_testing::prose::{Rules, texts_of_page, texts_of_rust, wide_comments};
 /// Seconds since 1970 from which subjects of commits follow the rule: 2026-11-28.
 const SUBJECTS_SINCE: u64 = 1_795_824_000;
 
-/// Folders at the root whose files are not ours or are no sources.
+/// Folders at the root that are not searched: they have build outputs.
 const LEFT_OUT: &[&str] = &["target", "dist"];
 
 fn workspace() -> PathBuf {

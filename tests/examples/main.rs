@@ -1,4 +1,5 @@
-//! Tests of the examples: each runs as its first lines say, and prints the recorded text.
+//! Tests of the examples: each is run with the command in its first lines, and must print the
+//! recorded text.
 //!
 //! `cargo test --workspace` builds the examples before it runs the tests. For this test alone:
 //!
@@ -143,7 +144,7 @@ fn overlap_compares_bounds() {
     assert_eq!(text.lines().filter(|line| line.starts_with(" 50 %")).count(), 6, "{text}");
 }
 
-/// A process that is ended with the test.
+/// A process that is killed when the test ends.
 struct Server(Child);
 
 impl Drop for Server {
@@ -176,7 +177,7 @@ fn server_streams_an_answer() {
     let answer = ask(b"What is a trait?");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("transfer-encoding: chunked"), "{head}");
-    // The last chunk is empty: the answer was not cut.
+    // The last chunk is empty, so the answer is complete.
     assert!(body.len() > 20 && body.ends_with("\r\n0\r\n\r\n"), "{body:?}");
     let refused = ask(&b"word ".repeat(4000));
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("the context holds"), "{refused}");

@@ -37,7 +37,8 @@ fn folder_with(name: &str, lines: &[String]) -> PathBuf {
     folder
 }
 
-/// Each answer has the text that `ixc run` gives for its request alone, in any form of request.
+/// Each answer has the text that `ixc run` prints for this request alone, in every format of
+/// requests.
 #[test]
 fn batch_answers_equal_single_runs() {
     let prompts = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {", "Lifetimes"];
@@ -98,7 +99,7 @@ fn batch_prompts_become_chat_turns_on_request() {
     assert!(found[1].1["error"]["message"].as_str().unwrap().starts_with("line 2: prompt must be a text"));
 }
 
-/// Each invalid line gets one answer, with the problem and its place.
+/// Each invalid line gets one answer, with the fault and its position.
 #[test]
 fn invalid_batch_lines_get_error_answers() {
     let mut input = Vec::new();
@@ -171,7 +172,7 @@ fn batch_resumes_after_its_complete_answers() {
         assert!(fs::read_to_string(&out).unwrap().starts_with(&kept));
         assert_eq!(texts(&answers(&folder)), texts(&expected));
     }
-    // No request is left.
+    // All requests are answered already.
     let before = fs::read(&out).unwrap();
     assert!(batch(&folder, &[]).output().unwrap().status.success());
     assert_eq!(fs::read(&out).unwrap(), before);
@@ -198,7 +199,7 @@ fn batch_resumes_after_its_complete_answers() {
         assert!(output.status.code() == Some(status) && said.contains(says), "{said}");
         assert_eq!(fs::read_to_string(&out).unwrap(), there);
     }
-    // An output is never an input.
+    // An input file is refused as the output.
     let same = folder.join("in.jsonl");
     let output = ixc(["run", "demo", "--batch"]).arg(&same).arg("-o").arg(&same).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

@@ -1,4 +1,5 @@
-//! Several sequences in one step: each gives the bits that it gives alone.
+//! Steps with several sequences: the logits of each have the same bits as if it were computed
+//! alone.
 
 use std::path::Path;
 
@@ -29,11 +30,11 @@ fn load(plan: Plan<Kernel>, target: Target) -> Engine {
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-/// The tokens of a step, and its last logits.
+/// The tokens of one sequence in a step, and the expected bits of its last logits.
 type Part = (Vec<u32>, Vec<u32>);
 
-/// Returns a sequence's steps: parts of a prompt, of any size. Each part has the last logits that
-/// the sequence gives alone.
+/// Returns a sequence's steps: parts of a prompt, of random sizes. Each part has the last logits of
+/// the sequence computed alone.
 fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> {
     engine.reset();
     let mut rest: Vec<u32> = prompt.to_vec();
@@ -48,7 +49,7 @@ fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> 
     parts
 }
 
-/// Runs the steps of all sequences in random order. Each step of the engine has the next part of
+/// Runs the parts of all sequences in random order. Each step of the engine has the next part of
 /// some sequences.
 fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, how: &str) {
     let ids: Vec<SequenceId> = (0..sequences.len()).map(|_| engine.add_sequence().unwrap()).collect();
@@ -83,7 +84,7 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
     ids.into_iter().for_each(|id| engine.remove_sequence(id));
 }
 
-/// Random mixes of parts of prompts and single tokens, with a cover of the golden models.
+/// Steps are random mixes of parts of prompts and single tokens, with a cover of the golden models.
 #[test]
 fn batched_sequences_have_the_bits_of_single_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -103,7 +104,8 @@ fn batched_sequences_have_the_bits_of_single_ones() {
     }
 }
 
-/// With tiles, a sequence keeps its bits if the option for exact batches is set.
+/// On targets with tiles, a sequence has the same bits in a batch and alone if the option for exact
+/// batches is set.
 #[test]
 fn tiles_keep_sequence_bits_with_exact_batches() {
     let target = Target::AMX;
@@ -145,11 +147,12 @@ fn copied_prefix_continues_like_the_original() {
     }
 }
 
-/// Quantised golden models whose prompts are cut. Experts in floating point and recurrent states
-/// round by the rows of a step (docs/serving.md).
+/// Quantised golden models for prompts in several parts. Others are unsuitable: the rounding of
+/// floating-point experts and recurrent states depends on the number of rows in a step
+/// (docs/serving.md).
 const CUT: [&str; 4] = ["llama-q4_k", "gemma3-q8_0", "mixtral-q4_k_m", "qwen3moe-q4_k_m"];
 
-/// The last logits of a prompt do not depend on where the generator cuts it.
+/// The last logits of a prompt do not depend on how the generator divides it into steps.
 #[test]
 fn prompt_logits_are_independent_of_its_partition() {
     let mut random = Random::new(22);
@@ -162,7 +165,7 @@ fn prompt_logits_are_independent_of_its_partition() {
             let mut engine = load(plan, target);
             let how = format!("{} {}", golden.name(), target.name());
             let most = (engine.context() as usize).min(engine.max_tokens() as usize).min(600);
-            // A prompt longer than one part of attention.
+            // The prompt is longer than one part of attention.
             let prompt: Vec<u32> = tokens.iter().cycle().take(most).copied().collect();
             let least = engine.min_rows() as usize;
             let mut end = |parts: &[&[u32]]| {
@@ -176,7 +179,7 @@ fn prompt_logits_are_independent_of_its_partition() {
                 let (before, rest) = prompt.split_at(cut.max(16));
                 assert!(end(&[before, rest]) == whole, "{how}, {} and {} tokens: other bits", before.len(), rest.len());
             }
-            // The smallest allowed last part.
+            // The last part is as short as allowed.
             let (before, rest) = prompt.split_at((prompt.len() - least) / 16 * 16);
             assert!(end(&[before, rest]) == whole, "{how}, {} and {} tokens: other bits", before.len(), rest.len());
         }
@@ -204,13 +207,13 @@ fn invalid_batched_steps_are_refused() {
     assert_eq!(engine.truncate_sequence(other, 0), Err(StepError::NoSequence { id: other }));
     assert_eq!(engine.copy_sequence(other, more[0], 0), Err(StepError::NoSequence { id: other }));
     assert_eq!(engine.position(), 2, "others are as they were");
-    // The next sequence reuses the number and is empty.
+    // The next sequence reuses the id of the removed one, and is empty.
     let again = engine.add_sequence().unwrap();
     assert_eq!(engine.sequence(again).unwrap().position(), 0);
 }
 
-/// In steps shorter than parts of prompts, or with fewer tokens than sequences, each request gets
-/// its first token before another gets its last.
+/// With steps that are shorter than parts of prompts, or have fewer tokens than there are
+/// sequences, each request gets its first token before any request ends.
 #[test]
 fn short_steps_serve_every_request_promptly() {
     for most in [2, 8] {

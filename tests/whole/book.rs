@@ -70,7 +70,7 @@ fn broken(page: &Path) -> Vec<String> {
         }
         let (path, anchor) = link.split_once('#').map_or((&*link, None), |(path, anchor)| (path, Some(anchor)));
         let target = if path.is_empty() { page.to_owned() } else { page.parent().unwrap().join(path) };
-        // A book consists of the pages of one folder. It cannot list a folder's files.
+        // Files of a book are the pages of one folder; a link to a folder has no target there.
         let docs = root().join("docs");
         let leaves = page.starts_with(&docs) && (path.starts_with("../") || target.is_dir());
         let wrong = match (target.exists(), anchor) {
@@ -107,7 +107,8 @@ fn links_in_pages_are_valid() {
     assert!(count > 50, "only {count} links were found");
 }
 
-/// Returns the files that a text names in code: those whose first folder is in the repository.
+/// Returns the paths of files that a text names in code, if their first folder is in the
+/// repository.
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let words = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     words.filter(|word| {

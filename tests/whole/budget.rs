@@ -1,5 +1,5 @@
-//! Memory budgets of the whole program: kept by the system's count, and refused only if streaming
-//! does not help.
+//! Memory budgets of the whole program: the peak memory that the system reports stays within the
+//! budget, and a budget is refused only if streaming does not help.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,8 @@ fn peak(command: Command) -> u64 {
     rows["rows"][0]["peak_memory"].as_u64().unwrap()
 }
 
-/// Experts of some 100 MiB: if a run kept them in addition to its budget, the test would notice.
+/// The experts have some 100 MiB, so the test would notice a run that kept them in addition to its
+/// budget.
 #[test]
 fn excess_experts_are_not_kept_in_memory() {
     let model = Made {
@@ -81,7 +82,7 @@ fn a_streamed_run_takes_no_more_than_its_budget() {
     }
 }
 
-/// The least budget must not grow: the example of docs/streaming.md has this budget.
+/// The demo model's least budget must stay below the budget in the example of docs/streaming.md.
 #[test]
 fn the_demo_model_takes_no_more_than_80_mib() {
     let folder = scratch("budget_demo");
@@ -160,8 +161,8 @@ fn statistics_stay_within_the_budget() {
     assert!(measured != limits["no_bandwidth"].is_string(), "{limits}");
 }
 
-/// A model with experts in a file streams with every budget from the least on, whatever else uses
-/// memory.
+/// A model with experts in a file streams with the least budget and every larger one, whatever
+/// other memory the process uses.
 #[test]
 fn every_budget_above_the_minimum_is_accepted() {
     let folder = scratch("budget_trace");

@@ -1,6 +1,6 @@
-//! Keys and values in blocks: compiled code against the interpreter, the error from the exact
-//! model, streamed against resident, after a sequence was cut, and saved in a plan. Invalid
-//! settings are refused.
+//! Quantised KV caches. Compiled code is compared with the interpreter and with the exact model,
+//! streamed experts with resident ones, also after a sequence was truncated, and with a plan file.
+//! Invalid settings are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -18,15 +18,15 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 48;
-/// Noise of a number in blocks of 32 whose largest number is about 2.2 times the root mean square,
-/// quantised in 127 steps or 8.
+/// Relative squared error of numbers quantised in blocks of 32 to 127 steps. The largest number of
+/// a block is about 2.2 times the root mean square.
 const BYTES: f64 = 2.2 * 2.2 / (12.0 * 127.0 * 127.0);
 const FOUR_BITS: f64 = 2.2 * 2.2 / (12.0 * 8.0 * 8.0);
 
-/// Requested formats, and the noise of the format that rounds most.
+/// Requested formats, and the relative squared error of the coarsest one.
 const CACHES: [(&str, f64); 4] = [("q8_0", BYTES), ("q4_0", FOUR_BITS), ("q8_0,q4_0", FOUR_BITS), ("f16,q8_0", BYTES)];
 
-/// Writes the model to a file of this test, which has to be removed.
+/// Writes the model to a file of this test; the caller has to remove the file.
 fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cached_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
@@ -60,7 +60,8 @@ fn compiled_code_with_quantised_cache_matches_the_graph() {
             let file = FileWeights::new(&model.gguf, &fused);
             let right = Interpreter::new(&fused, &file).unwrap().step(tokens, &positions, &rows).unwrap();
             let rounded = nmse(&right, &exact[..right.len()]);
-            // All rows in one step, five rows, and one row at a time; the attention then has parts.
+            // Steps of all rows, of five rows, and of one row, in which attention has several
+            // parts.
             let mut engine = load(plan, target, 0).unwrap();
             for step in [MAX_TOKENS as usize, 5, 1] {
                 let found = logits(&mut engine, tokens, step);
@@ -68,7 +69,7 @@ fn compiled_code_with_quantised_cache_matches_the_graph() {
                 println!(
                     "{name} {kv}, {step} rows: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it is, the interpreter {rounded:.1e}"
                 );
-                // The noise of keys and values of two layers adds up.
+                // The errors of keys and values of two layers add up.
                 assert!(rounded > 0.0 && rounded <= 8.0 * noise, "{name} {kv}: {rounded:e} > {noise:e}");
                 assert!(
                     error <= rounded && from_exact <= 2.0 * rounded,
@@ -98,8 +99,8 @@ fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
                 let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();
                 assert!(bits(&logits(&mut engine, &tokens, step)) == right, "{kv}, {step} rows");
             }
-            // Other tokens first: their places in blocks are overwritten, or remain after the last
-            // position.
+            // Other tokens are computed first: their cache slots are overwritten, or remain after
+            // the last position.
             let right = bits(&logits(&mut resident, &tokens, 1));
             resident.reset();
             let mut found = Vec::new();
@@ -205,6 +206,6 @@ fn program_reports_cache_formats_and_refuses_unsupported_ones() {
         assert!([2, 65].contains(&output.status.code().unwrap()), "{arguments:?}: {:?}", output.status);
         assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
     }
-    // Only the values' rows are whole blocks.
+    // In this model, only rows of values are a multiple of the block length.
     assert!(logits(&[odd, "--kv", "f16,q8_0"]) != logits(&[odd]));
 }

@@ -1,6 +1,6 @@
-//! Folders of safetensors. They give the same bits as the GGUF files that llama.cpp's converter
-//! makes of them, also after compiling or quantising. Their logits are those of transformers
-//! (`tests/checkpoints/README.md`).
+//! Folders of safetensors. Their logits have the same bits as those of the GGUF files that
+//! llama.cpp's converter makes of them, also after compiling or quantising. They are close to the
+//! logits of transformers (`tests/checkpoints/README.md`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -37,7 +37,7 @@ fn tokens(name: &str) -> Vec<u32> {
     expect["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Returns logits of the program.
+/// Returns the logits that `ixc logits` computes.
 fn logits(model: &Path, tokens: &[u32], out: &Path, arguments: &[&str]) -> Vec<f32> {
     let tokens = tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let mut command = ixc(["logits", "--force", "-q", "-t", "2", "--tokens", &tokens]);
@@ -69,7 +69,7 @@ fn checkpoint_folder_matches_the_bits_of_its_conversion() {
     }
 }
 
-/// Models that are another architecture under a different name, with added or missing parts, as
+/// Models whose architecture is a variant of another one, with added or missing parts, as
 /// transformers saves them (`make/kin.py`).
 #[test]
 fn related_architectures_match_transformers() {
@@ -95,8 +95,8 @@ fn related_architectures_match_transformers() {
     }
 }
 
-/// Plans and quantised files of a folder give the bits of those of the GGUF file: plans that refer
-/// to the folder or hold all weights, requantised weights, GGUF files.
+/// Plans and quantised files made from a folder have the same logits as those made from the GGUF
+/// file. Plans refer to the folder or hold all weights, also with requantised weights.
 #[test]
 fn plans_and_quantised_files_match_the_converted_file() {
     let scratch = scratch("checkpoints_made");
@@ -109,7 +109,7 @@ fn plans_and_quantised_files_match_the_converted_file() {
     for (name, _) in CHECKPOINTS {
         let ids = tokens(name);
         for (command, arguments, file) in makes {
-            // Weights in MXFP4 are quantised already.
+            // MXFP4 weights are already quantised, so `quantise` refuses them.
             if name == "gpt-oss-mxfp4" && command == "quantise" {
                 continue;
             }
@@ -405,7 +405,7 @@ fn damaged_bytes_never_panic() {
     Model::open(&at).unwrap();
 }
 
-/// Names in Hugging Face's cache, as its tools give them.
+/// Models in Hugging Face's cache are found by the name that its tools use.
 #[test]
 fn cached_hub_model_is_found_by_name() {
     let cache = scratch("checkpoints_hub");

@@ -1,6 +1,7 @@
-//! Attention to positions that an index chose, in golden models whose files are edited to choose
-//! another number. Positions that are left out change no earlier results. Results agree for steps
-//! of any size, by any number of threads, and in parts.
+//! Sparse attention: an index chooses the positions to attend to. Golden models' files are edited
+//! to choose another number of positions. Results are unchanged before the first position at which
+//! some are left out. Results agree for steps of any size, any number of threads, and attention in
+//! parts.
 
 use std::path::Path;
 
@@ -14,10 +15,10 @@ use ixc_testing::nmse::nmse;
 
 const TOKENS: u32 = 450;
 
-/// Golden models with the number of places to choose.
+/// Golden models, and the number of positions, entries or blocks to choose.
 ///
-/// - Most choose about 300 positions: more than a part of attention has. `glm5-next` chooses them
-///   in runs of 4.
+/// - Most models choose about 300 positions, more than a part of attention has. `glm5-next` chooses
+///   them in runs of 4.
 /// - `deepseek4-chosen` chooses among entries of 4 positions, whose number is smaller.
 /// - `BLOCKS` chooses blocks of 32 positions for each head.
 const MODELS: [(&str, u32); 8] = [
@@ -33,13 +34,13 @@ const MODELS: [(&str, u32); 8] = [
 const BLOCKS: &str = "minimax-m3-chosen";
 const BLOCK: u32 = 32;
 
-/// Returns a number of places that is larger than the number of existing ones, but small enough
-/// that the context still needs an index.
+/// Returns a number to choose that is larger than the number of existing positions, but smaller
+/// than the context, so that the graph still has an index.
 fn all(name: &str) -> u32 {
     if name == BLOCKS { TOKENS.div_ceil(BLOCK) } else { 512 }
 }
 
-/// Returns a golden model whose index chooses `top_k` places.
+/// Returns a golden model whose index chooses `top_k` positions, entries or blocks.
 fn choosing(name: &str, top_k: u32) -> Model {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/models/{name}.gguf"));
     let mut file = std::fs::read(golden).unwrap();
@@ -61,8 +62,8 @@ fn tokens(name: &str) -> Vec<u32> {
     (0..TOKENS as usize).map(|i| prompt[(i * i + i / 7) % prompt.len()]).collect()
 }
 
-/// Returns the first position at which the index leaves something out: positions are in runs, or
-/// entries.
+/// Returns the first position at which the index leaves out a position, a run of positions or an
+/// entry.
 fn beyond(name: &str, top_k: u32) -> usize {
     match name {
         "glm5-next" => top_k as usize + 3,
@@ -110,7 +111,7 @@ fn unselected_positions_affect_only_later_rows() {
     }
 }
 
-/// All targets choose the same places, and differ by no more than for other models.
+/// All targets choose the same positions, and differ by no more than for other models.
 #[test]
 fn targets_agree_on_chosen_places() {
     for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20), (BLOCKS, 2)] {
@@ -131,8 +132,8 @@ fn targets_agree_on_chosen_places() {
     }
 }
 
-/// Chosen places are consecutive: kernels do not know their distance, so a plan with such scores is
-/// refused.
+/// Chosen positions are stored consecutively, so kernels do not know their distance. A plan with
+/// scores that depend on the distance (ALiBi) is refused.
 #[test]
 fn distance_slopes_with_selected_positions_are_refused() {
     let mut model = choosing("deepseek32", 20);
@@ -142,8 +143,8 @@ fn distance_slopes_with_selected_positions_are_refused() {
     assert!(error.contains("scores that fall with distance over a choice of positions"), "{error}");
 }
 
-/// Streaming experts changes no bits, also after going back to positions with chosen blocks, and to
-/// positions without left-out blocks.
+/// Streaming experts changes no bits, also after truncation to positions at which blocks are left
+/// out, and to positions at which none are.
 #[test]
 fn selected_blocks_are_independent_of_streaming_and_truncation() {
     let (model, tokens) = (choosing(BLOCKS, 2), tokens(BLOCKS));

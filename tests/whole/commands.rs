@@ -1,4 +1,4 @@
-//! Every command's help, its facts as JSON, and its behaviour in pipes.
+//! Tests of every command: help, JSON output, and behaviour in pipes.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -97,8 +97,7 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     let facts: Json = serde_json::from_str(&stdout(with(&["plan", model, "--json"]))).unwrap();
     let rows = facts["budgets"].as_array().unwrap();
     let number = |row: &Json, name: &str| row[name].as_f64().unwrap();
-    // From the least budget to memory for everything: never slower, and with the largest budget all
-    // experts are in memory.
+    // The rows go from the least budget to memory for all experts. A larger budget is never slower.
     assert!(rows.len() > 2 && rows[0]["memory"] == facts["least_memory"], "{facts}");
     for pair in rows.windows(2) {
         for name in ["memory", "hit_rate", "decode", "prefill"] {
@@ -123,7 +122,7 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     let (_, needed) = refused.rsplit_once("experts, and ").unwrap();
     let needed: u64 = needed.split_once(" MiB").unwrap().0.parse().unwrap();
     let some = format!("{}MiB", needed + 8);
-    // A plan with blocks: the same number of experts, and no packing at load.
+    // A plan with experts in blocks has the same number of experts, and packs nothing at load.
     let packed = folder.join("packed.ixp");
     let packed = packed.to_str().unwrap();
     stdout(with(&["compile", model, "-o", packed, "--memory", "1MiB", "--pack"]));
@@ -145,8 +144,8 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     let message = stderr(&run);
     assert!(run.status.success() && message.contains("forecast  predicted "), "{message}");
 
-    // Runs measure routing, unless they defer. Runs with and without read-ahead measure the same:
-    // predicted experts count as missed.
+    // Runs record the hit rate of routing, unless experts are deferred. Runs with and without
+    // read-ahead record the same rate, since predicted experts count as missed.
     //
     // Memory holds a small part of the experts, so some are missed, and some predicted ones are
     // absent. Their number depends on other memory of a busy machine, and forty tokens are few. The
@@ -158,7 +157,7 @@ fn plan_predicts_speed_and_runs_report_the_error() {
         assert!(output.status.success(), "{}", stderr(&output));
         let files = std::fs::read_dir(folder.join("cache/ixc")).unwrap().map(|entry| entry.unwrap().path());
         let of_model = |path: &std::path::PathBuf| {
-            // The folder also has the user's secret.
+            // The folder also has the file with the user's secret.
             let facts: Json = serde_json::from_slice(&std::fs::read(path).unwrap()).ok()?;
             facts["model"].as_str().is_some_and(|name| name.contains(".gguf ")).then_some(facts)
         };
@@ -205,7 +204,7 @@ fn a_vocabulary_without_a_model_is_inspected() {
     assert!(facts["problems"][0].as_str().unwrap().contains("token_embd.weight"), "{facts}");
 }
 
-/// A closed standard error makes neither messages nor log warnings fail.
+/// If standard error is closed, messages and log warnings are dropped without an error.
 #[test]
 fn closed_standard_error_is_no_error() {
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--stats"]);
@@ -279,7 +278,7 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     let memory = ["--expert-memory", "1MiB", "--predict", "2"];
     let explicit = stdout(ixc([&["dump", "--stage", "fused"][..], &memory].concat()));
     let residency = opt(&fused, &[&["--passes", "residency"][..], &memory].concat());
-    // Text after the line that names the last pass.
+    // Returns the text after the line that names the last pass.
     let behind = |text: &str| text.split_once('\n').unwrap().1.to_owned();
     let residency = String::from_utf8(residency.stdout).unwrap();
     assert_eq!((behind(&residency), residency.lines().next()), (behind(&explicit), Some("; after residency")));

@@ -26,7 +26,7 @@ fn compared(a: &Path, b: &Path, more: &[&str]) -> (Option<i32>, String, String) 
 fn significant_changes_are_reported_and_set_exit_status() {
     let folder = scratch("comparison");
     let (a, mut document) = measured(&folder);
-    // Each document describes its own model, options and machine.
+    // Both documents describe their model, options and machine.
     for part in ["model", "options", "cpu", "ixc", "os", "time"] {
         assert!(!document[part].is_null(), "{part}");
     }
@@ -38,7 +38,7 @@ fn significant_changes_are_reported_and_set_exit_status() {
     let (status, said, _) = compared(&a, &a, &[]);
     assert!(status == Some(0) && said.contains("the same model, options, machine and version"), "{said}");
     assert_eq!(said.matches("no change beyond noise").count(), 2, "{said}");
-    // The same measurement at other rates, with rounds as even as those of a quiet machine.
+    // Returns the same measurement with other rates, whose spread is that of a quiet machine.
     let at = |document: &mut Json, rates: [[f64; 4]; 2]| {
         for (row, rates) in document["rows"].as_array_mut().unwrap().iter_mut().zip(rates) {
             (row["all"], row["median"]) = (json!(rates), json!(rates[0]));
@@ -87,8 +87,8 @@ fn significant_changes_are_reported_and_set_exit_status() {
     assert!(said.find("different") < said.find(" faster") && said.contains("only in a: threads 1"), "{said}");
 }
 
-/// All given options are compared, and files by their content. Rows that differ only in threads are
-/// paired.
+/// All options of the measurements are compared, and option files by their content. Rows that
+/// differ only in the number of threads are paired.
 #[test]
 fn options_and_threads_that_differ_are_named() {
     let folder = scratch("comparison-options");
@@ -117,7 +117,7 @@ fn options_and_threads_that_differ_are_named() {
         assert!(said.contains(says), "{says}: {said}");
     }
     assert_eq!(said.lines().filter(|line| line.trim_start().starts_with("1|2 portable")).count(), 2, "{said}");
-    // Another file of the same name counts as another option.
+    // A file with the same name but other content counts as another option.
     let files = fs::read_dir(&kernels).unwrap().map(|entry| entry.unwrap().path());
     let first = files.filter(|path| path.extension().is_some_and(|extension| extension == "ix")).min().unwrap();
     let text = fs::read_to_string(&first).unwrap() + "; edited\n";
@@ -156,7 +156,7 @@ fn invalid_bench_files_are_refused() {
     refused(&file("rows", r#"{"schema": "ixc.bench.v1", "rows": 5}"#), 65, "it has no rows");
     refused(&file("none", r#"{"schema": "ixc.bench.v1", "rows": []}"#), 65, "no row in common");
     refused(&folder.join("missing"), 66, "missing");
-    // Rows without enough rounds are not compared.
+    // Rows with too few rounds are not compared.
     let (status, said, _) = compared(&good, &good, &[]);
     assert!(status == Some(0) && said.contains("too few rounds to tell"), "{said}");
     assert_eq!(ixc(["bench", "demo", "--compare", "a", "b"]).output().unwrap().status.code(), Some(2));

@@ -42,7 +42,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
         dropped += u32::from(said.contains("the context of 64 tokens is full: ") && said.contains("oldest turn"));
     }
     assert!(dropped > 0, "four turns fit into 64 tokens");
-    // A message that alone exceeds the context is taken back, and no other message is lost.
+    // A message that alone exceeds the context is removed again, and no other message is lost.
     let said = terminal.say(&"and so on ".repeat(80));
     assert!(
         said.contains(
@@ -114,7 +114,7 @@ fn input_is_editable_and_pasted_text_is_one_message() {
     let remembered = fs::read_to_string(&history).unwrap();
     assert!(remembered.contains("one\\ntwo\\nthree") && !remembered.contains("/space"), "{remembered}");
 
-    // The next conversation knows the lines of this one.
+    // The next conversation has the lines of this one in its history.
     let mut terminal = start();
     terminal.asked();
     terminal.say("\x1b[A\x1b[A");
@@ -157,7 +157,7 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     let before = saved(&file);
     assert_eq!(before[..2], ["system: Be brief.", "user: What is a trait?"]);
     terminal.say("And a lifetime?");
-    // The file exists: the program asks, and keeps it.
+    // The file exists, so the program asks for confirmation. Without it, the file is kept.
     terminal.say(&save);
     assert!(terminal.say("n").contains("Nothing was written"));
     assert_eq!(saved(&file), before);
@@ -184,7 +184,7 @@ fn ctrl_c_clears_a_line_and_stops_an_answer() {
     terminal.send(b"\xe9 ");
     terminal.until("not UTF-8");
     terminal.asked();
-    // Only an interruption ends this answer.
+    // This answer has no token limit: only an interruption ends it.
     terminal.send("Hello\r");
     terminal.until("\x1b[?2004l");
     terminal.until("e");
@@ -225,7 +225,8 @@ fn dumb_terminal_reads_plain_lines() {
     assert_eq!(terminal.end().1.code(), Some(0));
 }
 
-/// A model without a template reports that before the first question, and accepts a named one.
+/// If the model has no template, an error is reported before the first question. A template can be
+/// named instead.
 #[test]
 fn template_option_replaces_a_missing_template() {
     let folder = scratch("converse_template");
@@ -285,7 +286,7 @@ fn template_option_replaces_a_missing_template() {
     assert!(stderr(&output).contains("the chat template, line 1: "), "{}", stderr(&output));
 }
 
-/// The program prints a model's thoughts between two lines. The prompt is the same for both
+/// The program prints a model's reasoning between two marker lines. The prompt is the same for both
 /// templates, but only the second template's source names the marker.
 #[test]
 fn thoughts_are_printed_separately() {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Files that name metrics.
+/// Files of a release that name metrics.
 const FILES: [&str; 2] = ["release/pack/dashboard.py", "release/kubernetes/adapter.yaml"];
-/// Endings of a histogram's samples.
+/// Suffixes of the names of a histogram's samples.
 const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 fn read(path: &str) -> String {
@@ -23,7 +23,8 @@ fn names<'t>(text: &'t str, before: &str) -> BTreeSet<&'t str> {
 #[test]
 fn dashboards_name_metrics_of_the_server() {
     let source = read("serve/src/http/metrics.rs");
-    // The table gives each name first, on the line of `metric(` or on the next one.
+    // In the server's table, the name is the first argument of `metric(`, on the same line or on
+    // the next one.
     let table: String = source.split_whitespace().collect();
     let known = names(&table, "metric(\"");
     assert!(known.len() > 30 && known.contains("requests_deferred"), "{known:?}");

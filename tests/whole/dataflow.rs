@@ -1,5 +1,5 @@
-//! Placement on grids of processing elements: every descriptor keeps the rules, and its plan
-//! computes the model.
+//! Placement on grids of processing elements (PEs): every descriptor obeys the rules, and its plan
+//! computes the model's logits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -72,9 +72,9 @@ fn received(port: &Port) -> Option<&Slice> {
     }
 }
 
-/// Checks the rules that every descriptor must keep.
+/// Checks the rules that every descriptor must obey.
 fn check(d: &Descriptor) {
-    // Rules of the simulator.
+    // The simulator checks its own rules.
     if let Err(error) = ixc::dataflow::check::Machine::new(d.clone()) {
         panic!("{error}");
     }
@@ -82,7 +82,7 @@ fn check(d: &Descriptor) {
     weights(d);
     everything_is_received(d);
     colours(d);
-    // Every sent slice has a stream that takes it.
+    // Every sent slice is received by a stream.
     for (number, program) in d.programs.iter().enumerate() {
         for port in &program.ports {
             let Port::Send(slice) = port else { continue };
@@ -156,7 +156,7 @@ fn weights(d: &Descriptor) {
     }
 }
 
-/// Checks that every received byte is sent, and that a stream brings it.
+/// Checks that every received byte is sent, and arrives by a stream.
 fn everything_is_received(d: &Descriptor) {
     let mut sent: HashMap<(u32, u32), Vec<(u64, u64)>> = HashMap::new();
     for (number, program) in d.programs.iter().enumerate() {
@@ -210,7 +210,7 @@ fn everything_is_received(d: &Descriptor) {
     }
 }
 
-/// Checks that within a wave each colour of a link has one tensor, from one end.
+/// Checks that within a wave, each colour of a link carries one tensor in one direction.
 fn colours(d: &Descriptor) {
     let Routing::Colours(most) = d.grid.link.routing else {
         assert!(d.streams.iter().all(|stream| stream.colour == 0));
@@ -338,7 +338,8 @@ fn models_fit_grids_of_all_kinds() {
             let again = place(&model, &grid, &Options::default()).unwrap().descriptor;
             assert!(*d == again, "{name}: another descriptor the second time");
         }
-        // Three kinds of placement occur: programs with PEs of their own, shared PEs, and waves.
+        // Three kinds of placement occur: programs with separate PEs, programs that share PEs, and
+        // waves.
         assert_eq!(ways.len(), 3, "{name}: {ways:?}");
     }
 }
@@ -358,8 +359,8 @@ fn too_small_grid_error_names_the_oversized_part() {
     assert!(matches!(colours, PlaceError::Colours { colours: 1, .. }), "{colours}");
 }
 
-/// Plans in pieces keep the limits of the golden models, and the interpreter of kernel IR gives the
-/// same bits.
+/// Plans whose programs are divided into pieces stay within the error limits of the golden models.
+/// The interpreter of kernel IR gives the same bits.
 #[test]
 fn plans_in_pieces_compute_the_model() {
     let Some(golden) = shared("golden") else { return };
@@ -387,8 +388,8 @@ fn plans_in_pieces_compute_the_model() {
     }
 }
 
-/// A row too large for any PE is normed in pieces, and each product receives the pieces that it
-/// reads.
+/// A row that is too large for any PE is normalised in pieces, and each product receives the pieces
+/// that it reads.
 #[test]
 fn a_row_longer_than_a_memory_is_normed_in_pieces() {
     let long = Made { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..made_model() };
@@ -419,8 +420,8 @@ fn demo_model_fits_a_small_grid() {
     check(&placed.descriptor);
 }
 
-/// Random models on random grids give a descriptor that keeps the rules, or an error that names the
-/// part without room.
+/// Random models on random grids give a descriptor that obeys the rules, or an error that names the
+/// program that does not fit.
 #[test]
 fn random_models_fit_random_grids_or_are_refused() {
     let (mut fitted, mut refused) = (0, 0);

@@ -1,5 +1,5 @@
-//! Experts that are computed a layer late: compiled code against the interpreter, streamed against
-//! resident, and plans that the runtime refuses.
+//! Deferred experts, which are computed one layer late. Compiled code is compared with the
+//! interpreter, and streamed experts with resident ones. The runtime refuses wrong plans.
 
 use std::path::{Path, PathBuf};
 
@@ -97,7 +97,8 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
                     assert!(bits(&streamed) == bits(&resident), "{how}: other bits");
                     assert!(length == 1 || bits(&resident) == bits(&found), "{how}: other bits than without groups");
                     let stats = engine.stream().unwrap().stats().groups;
-                    // All experts that are read ahead may arrive in time.
+                    // The number may be 0, since all experts that are read ahead may arrive in
+                    // time.
                     let missing = |layer: &GroupStats| layer.misses + layer.on_the_way + layer.predicted_bytes > 0;
                     assert!(stats.iter().all(missing), "{how}: {stats:?}");
                     assert!(stats.iter().all(|layer| layer.failures == 0), "{how}: {stats:?}");
@@ -112,7 +113,7 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
 }
 
 /// With memory for the experts of two layers or more, deferred experts are read before the next
-/// layer starts, and no read is wasted.
+/// layer starts, and every expert that was read is used.
 fn announced(plan: &Plan<Kernel>, target: Target, tokens: &[u32], how: &str) {
     let mut engine = load(plan.clone(), target, 2 * BUDGET).unwrap();
     logits(&mut engine, tokens, 1);
@@ -249,7 +250,7 @@ fn program_defers_on_request_and_reports_it() {
     let divergence = |name: &str| deferral["divergence"][name].as_f64().unwrap();
     assert!(divergence("mean") > 0.0 && divergence("mean") < divergence("max"), "{bench}");
     assert!(divergence("agreement") > 0.3 && divergence("positions") > 20.0, "{bench}");
-    // A plan has deferral or not; a run cannot change that.
+    // Deferral is fixed in a plan; options of a run cannot change it.
     let plan = path.with_extension("ixp");
     stdout(ixc(["compile", model, "--no-weights", "--defer", "1", "-o", plan.to_str().unwrap()]));
     let output = ixc(["bench", plan.to_str().unwrap(), "--defer", "1"]).output().unwrap();

@@ -27,7 +27,7 @@ fn every_command_accepts_demo_or_no_model() {
         let arguments: &[&str] = if command == "bench" { &["-p", "8", "-n", "0", "-r", "1"] } else { &[] };
         assert!(both(&[command], arguments).iter().all(|text| !text.is_empty()), "{command}");
     }
-    // The demo model's own file gives the same.
+    // The file of the demo model gives the same output.
     let mut command = ixc(["tokenize"]);
     command.arg(demo_model()).arg("The borrow checker");
     assert_eq!(stdout(command), both(&["tokenize"], &["-p", "The borrow checker"])[1]);
@@ -75,7 +75,7 @@ fn demo_model_is_planned_from_a_cached_file() {
     };
     let [model] = &models()[..] else { panic!("{:?}", models()) };
     assert_eq!(fs::read(model).unwrap(), fs::read(demo_model()).unwrap());
-    // A file that is not the model is replaced.
+    // A cached file with other contents is replaced.
     fs::write(model, b"GGUF").unwrap();
     assert_eq!(plan(&["demo"])["experts"], 64);
     assert_eq!((models().len(), fs::metadata(model).unwrap().len()), (1, fs::metadata(demo_model()).unwrap().len()));
@@ -101,7 +101,7 @@ fn demo_model_uses_a_temporary_file_without_home() {
     let temporary = scratch("demo_no_home");
     let file = temporary.join("file");
     std::fs::write(&file, "").unwrap();
-    // A file takes the folder's place: not even root can write there.
+    // The home folder is a file, so not even root can create files in it.
     let homes = [file.join("home"), "relative".into()];
     for home in homes {
         let mut command = ixc(["plan", "--hit-rate", "0.5", "--memory", "200MiB"]);

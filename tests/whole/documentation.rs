@@ -1,9 +1,9 @@
 //! Every command that a page shows is run, and must print the output that the page shows.
 //!
-//! A block of commands is fenced as `console`. If a line begins with `$ `, such lines are commands
-//! and the other lines their output. In the output, `...` stands for any text; alone on a line, it
-//! stands for any lines. Without `$ `, each line is a command. A command must succeed, unless its
-//! output begins with `error:`. Pages can have comments that readers do not see:
+//! A block of commands is fenced as `console`. If any line begins with `$ `, these lines are
+//! commands, and the other lines are their output. In the output, `...` stands for any text; alone
+//! on a line, it stands for any lines. Without `$ `, each line is a command. A command must
+//! succeed, unless its output begins with `error:`. HTML comments in a page control its blocks:
 //!
 //! ```text
 //! <!-- not run: WHY -->      the next block does not run, but its commands' options are parsed
@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{demo_model, scratch};
 
-/// A lower number indicates that commands are not found.
+/// Min number of commands that run. With fewer, this test fails to find commands.
 const LEAST_RUN: usize = 50;
-/// A higher number indicates that commands are left out although they could run.
+/// Max number of commands that do not run. With more, commands are skipped that could run.
 const MOST_LEFT_OUT: usize = 19;
 
 /// A command of a page.

@@ -1,5 +1,5 @@
-//! Drawings, read back by the parts of Graphviz's and Mermaid's grammars that they use. If `dot` is
-//! installed, it draws them too.
+//! Drawings in DOT and Mermaid. A parser in this file reads them, for the parts of both grammars
+//! that drawings use. If `dot` is installed, it draws them too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     while let Some((at, c)) = chars.next() {
         match c {
             '"' => {
-                // `&` begins an entity.
+                // Characters `&` must be written as an entity.
                 let is_escaped = string.replace("&amp;", "").find('&').is_none();
                 return is_escaped.then(|| (string.replace("&amp;", "&"), &text[at + 2..]));
             }
@@ -154,7 +154,7 @@ fn both(arguments: &[&str], option: &str) -> Read {
     read
 }
 
-/// Draws it with Graphviz, if that is installed.
+/// Draws a graph with Graphviz, if it is installed.
 #[track_caller]
 fn draws(dot: &str) {
     if Command::new("dot").arg("-V").output().is_err() {
@@ -184,7 +184,7 @@ fn all_stages_are_drawn_in_dot_and_mermaid() {
     let programs = both(&["simulate", "--target", "dataflow:small"], "--draw");
     let said = ixc(["simulate", "--target", "dataflow:small"]).output().unwrap();
     let count: usize = stderr(&said).trim_start_matches("ixc: ").split_once(" programs").unwrap().0.parse().unwrap();
-    // The host supplies rows and takes logits, so it has two more nodes.
+    // There are two more nodes for the host, which supplies rows and receives logits.
     assert_eq!(programs.nodes.len(), count + 2);
     assert_eq!(labels(&programs, "host"), 2);
 }

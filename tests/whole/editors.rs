@@ -1,6 +1,6 @@
-//! The grammars of `editors/` are correct. Their names are those of the tables (`IXC_BLESS=1`
-//! rewrites them), and they match every token of texts that the parsers read. If tree-sitter is
-//! installed, it runs too.
+//! Tests of the syntax grammars in `editors/`. Their lists of names must equal the tables in the
+//! code (`IXC_BLESS=1` rewrites them). They must match every token of texts that the parsers
+//! accept. If tree-sitter is installed, it runs too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use serde_json::{Value as Json, json};
 
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// A lower number indicates that texts are not found.
+/// Min number of texts. With fewer, this test fails to find texts.
 const LEAST_TEXTS: usize = 200;
 
 fn folder() -> PathBuf {
@@ -50,7 +50,7 @@ fn tables() -> Json {
         rows.map(|row| row.mnemonic).collect()
     };
     let mut formats: Vec<&str> = FORMATS.iter().map(|row| row.name).collect();
-    // Token ids and positions have this format; weights do not.
+    // The format i32 is added: token ids and positions have it, but no weights do.
     formats.push("i32");
     json!({
         "graph": { "with_operands": graph(true), "without_operands": graph(false) },
@@ -183,7 +183,7 @@ fn textmate_grammar_covers_all_text() {
     for text in &texts {
         for line in text.lines() {
             let tokens = grammar.tokens(line).unwrap_or_else(|rest| panic!("{line}: no rule takes {rest}"));
-            // After the `=` of a definition comes an op or a loop.
+            // After the `=` of a definition, the next token is an op or a loop.
             let equals: Vec<usize> = (0..tokens.len()).filter(|&at| tokens[at].1 == "=").collect();
             if let (Some(("value", _)), [at]) = (tokens.first(), &equals[..]) {
                 let op = tokens.get(at + 1);

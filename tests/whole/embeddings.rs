@@ -1,5 +1,5 @@
-//! Embeddings: hidden states of golden models against the interpreter's, vectors alone and among
-//! others, the command and the server.
+//! Embeddings. Hidden states of golden models are compared with the interpreter's, and vectors of a
+//! text alone with those in a batch. The command and the server are tested too.
 
 use std::fs;
 use std::path::Path;
@@ -22,13 +22,13 @@ use ixc_testing::nmse::nmse;
 
 const HEADLESS: Parts = Parts { head: false, ..Parts::ALL };
 
-/// Opens a session that gives hidden states.
+/// Loads a model that returns hidden states.
 fn open(model: &Path, target: Target, sequences: u32) -> LoadedModel {
     open_within(model, target, sequences, None)
 }
 
-/// Opens a session with a given context. Rotations of some models change if the context is longer
-/// than in training.
+/// Loads a model with a given context length. Rotary embeddings of some models change if the
+/// context is longer than in training.
 fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u32>) -> LoadedModel {
     let compile = Options { target: Some(target), ..Options::default() };
     let run = engine::Options { threads: Some(2), sequences, context, ..engine::Options::default() };
@@ -72,8 +72,8 @@ fn hidden_states_of_golden_models_keep_the_limits_of_logits() {
         // The limit applies to the last positions.
         let rows = golden.exact.len() / model.arch.hyper.vocabulary as usize;
         let last = |all: &[f32]| all[all.len() - rows * width..].to_vec();
-        // It is a limit for logits. The output matrix sums hidden states, so the error of logits
-        // may be smaller or larger.
+        // The file's limit is for logits. The output matrix sums hidden states, so the error of
+        // hidden states may be larger: twice the limit is allowed.
         let (error, limit) = (nmse(&last(&found), &last(&exact)), 2.0 * golden.number("compiled_nmse_max"));
         println!("{error:.2e} <= {limit:.0e}  {name}");
         assert!(error <= limit, "{error:e} > {limit:e}  {name}");
@@ -100,7 +100,7 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
             texts.iter().map(|tokens| alone.embed(vec![tokens.clone()]).unwrap().remove(0)).collect();
         let mut together = Embedder::new(open(&path, target(), 3), Some(pooling)).unwrap();
         assert_eq!(together.embed(texts.to_vec()).unwrap(), expected, "{pooling:?}");
-        // A refused request leaves nothing in the queue.
+        // A refused request adds nothing to the queue.
         assert!(together.embed(vec![texts[0].clone(), vec![4096]]).is_err() && together.is_idle());
         assert!(together.embed(vec![vec![]]).is_err() && together.embed(vec![text(5000, 1)]).is_err());
         assert_eq!(together.embed(vec![texts[2].clone()]).unwrap()[0], expected[2]);
@@ -138,7 +138,7 @@ fn embed_command_prints_embeddings_of_texts() {
     let whole = vectors(&all);
     assert_eq!((whole.len(), whole[0].len()), (2, all["dimensions"].as_u64().unwrap() as usize));
     assert_ne!(whole[0], whole[1]);
-    // As a NumPy file, by a plan, and from a file: the same numbers.
+    // A NumPy file, a plan, and an input file give the same numbers.
     let (out, text, plan) = (folder.join("out.npy"), folder.join("text.txt"), folder.join("plan.ixp"));
     fs::write(&text, "A trait\n").unwrap();
     let mut compile = ixc(["compile", "--embeddings"]);
@@ -190,7 +190,7 @@ fn embedding_server_serves_only_embeddings() {
     let tokens: u64 = cli["tokens"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
     assert_eq!(answer["usage"], json!({"prompt_tokens": tokens, "total_tokens": tokens}));
 
-    // One text, tokens, their bytes, the first numbers.
+    // Requests with one text, with tokens, with vectors as base64, and with fewer dimensions.
     assert_eq!(vector(&embed(json!({"input": "A trait"})).1, 0), expected[1]);
     let text = stdout(ixc(["tokenize", "-p", "A trait", "--json"]));
     let ids: Vec<u32> = serde_json::from_value(serde_json::from_str::<Value>(&text).unwrap()["ids"].clone()).unwrap();

@@ -1,5 +1,6 @@
-//! Encoders: vectors of golden models against exact ones, by the interpreter and on every target,
-//! alone and among others. Texts that are too long, and commands that need logits, are refused.
+//! Encoders. Vectors of golden models by the interpreter and on every target are compared with
+//! exact vectors, for texts alone and in batches. Texts that are too long, and commands that need
+//! logits, are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ impl Encoder {
         LoadedModel::open(Some(&self.path), &options).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
     }
 
-    /// Returns the vector of rows.
+    /// Returns the vector that this pooling makes of rows of hidden states.
     fn pooled(&self, rows: &[f32], pooling: Pooling) -> Vec<f32> {
         let count = rows.len() / self.width;
         let rows = match pooling {
@@ -98,7 +99,7 @@ fn poolings(turn: usize) -> impl Iterator<Item = (&'static str, Pooling)> {
     all.filter(move |(number, _)| runs_all() || *number == turn % Pooling::ALL.len()).map(|(_, pooling)| pooling)
 }
 
-/// Hidden states of all tokens, and vectors made of them.
+/// Hidden states of all tokens, and vectors computed from them, stay within the error limits.
 #[test]
 fn golden_encoders_keep_their_limits() {
     let mut table = Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bits/encoders.txt"));
@@ -176,7 +177,8 @@ fn encoder_plans_and_gguf_files_match_their_folder() {
     }
 }
 
-/// Texts of different lengths, more than a step has room for, give the bits that each gives alone.
+/// Texts of different lengths, with more tokens than a step can have, give the same bits together
+/// as each alone.
 #[test]
 fn batched_encoder_texts_match_single_texts() {
     for (number, of) in Encoder::all().into_iter().enumerate() {
@@ -199,7 +201,7 @@ fn batched_encoder_texts_match_single_texts() {
     }
 }
 
-/// Texts and windows begin and end at every place in blocks and runs of positions. The results
+/// Texts and windows begin and end at every offset within blocks and runs of positions. The results
 /// agree with the interpreter.
 #[test]
 fn encoder_texts_of_all_lengths_match_the_interpreter() {
@@ -222,7 +224,7 @@ fn encoder_texts_of_all_lengths_match_the_interpreter() {
     }
 }
 
-/// A token attends to later and earlier tokens: its state depends on both.
+/// The hidden state of a token depends on earlier and later tokens.
 #[test]
 fn a_token_sees_all_of_its_text() {
     let of = Encoder::bert();

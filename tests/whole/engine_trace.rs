@@ -123,7 +123,7 @@ fn resident_experts_finish_while_others_are_read() {
     let folder = Folder::new();
     let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let recorder = Arc::new(Recorder::new());
-    // The read of a block takes half a second.
+    // A read of a block is delayed by half a second.
     let block =
         plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
@@ -140,7 +140,7 @@ fn resident_experts_finish_while_others_are_read() {
     let (threads, drive, mut found) = (trace.of("threads"), trace.of("drive"), 0);
     for step in trace.of("tokens") {
         let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
-        // Reads of this step, with the times of their ends.
+        // Ends of the reads of this step, by block.
         let mut came: BTreeMap<&str, u64> = BTreeMap::new();
         for read in drive.iter().filter(|read| step.start <= read.start && read.end <= step.end) {
             came.entry(&read.name).and_modify(|end| *end = read.end.max(*end)).or_insert(read.end);

@@ -1,5 +1,5 @@
-//! `ixc eval`: its figures against figures computed here from logits of `ixc logits`, a resumed run
-//! against an uninterrupted one, and refused inputs.
+//! `ixc eval`. Its results are compared with results computed here from the logits of `ixc logits`,
+//! and a resumed run with an uninterrupted one. Invalid inputs are refused.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::support::{demo_model, ixc, list, read_npy, scratch, stderr, stdout};
 use ixc::model_files::gguf::Gguf;
 use serde_json::Value as Json;
 
-/// A text that does not change.
+/// A text file that never changes.
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
 const CONTEXT: usize = 48;
 const PIECES: usize = 3;
@@ -75,7 +75,7 @@ fn evaluation_figures_match_the_logits() {
     near(&against["divergence"]["mean"], divergence / count);
     near(&against["same"]["mean"], same as f64 / count);
     near(&against["log_ratio"]["mean"], (surprise - right_surprise) / count);
-    // The error of four-bit weights is visible.
+    // Four-bit weights cause a measurable divergence.
     assert!(divergence / count > 1e-3 && against["divergence_99"].as_f64() > against["divergence"]["mean"].as_f64());
 }
 
@@ -99,8 +99,8 @@ fn an_interrupted_run_goes_on_and_gives_the_same() {
     let wanted = without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path]));
     let bytes = fs::read(&whole).unwrap();
     assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1 + PIECES);
-    // Killed while it wrote the second piece, after the first line, and while it wrote the first
-    // line.
+    // The record of a run that was killed while it wrote the second piece, after the first line, or
+    // while it wrote the first line.
     let lines: Vec<usize> = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
     for end in [lines[1] + 7, lines[0], 5] {
         fs::write(&part, &bytes[..end]).unwrap();
@@ -137,7 +137,7 @@ fn invalid_evaluations_are_refused() {
     let path = record.to_str().unwrap();
     eval(&["--pieces", "1", "-o", path]);
     let same = ["--text", TEXT, "--pieces", "1", "-o", path];
-    // Another context, a comparison, other weights.
+    // Another context, a comparison with another model, and other weights.
     refused(&[&same[..], &["--ctx", "40"]].concat(), 2, &["another evaluation", "context", "48", "40", "--force"]);
     let context = CONTEXT.to_string();
     let context = ["--ctx", &context];
@@ -157,7 +157,8 @@ fn invalid_evaluations_are_refused() {
         fs::write(&record, lines).unwrap();
         refused(&[&same[..], &context].concat(), 65, &words);
     }
-    // The older form, and a model that was changed without a change of its length or time.
+    // A record of an older version, and a model whose bytes were changed but not its length and
+    // time.
     fs::write(&record, header.replacen("record.v2", "record.v1", 1) + "\n").unwrap();
     refused(&[&same[..], &context].concat(), 2, &["another evaluation", "schema", "--force"]);
     let other = folder.join("other.txt");

@@ -1,5 +1,5 @@
-//! Records of expert use, of runs and of a server: counting, writing, keeping the most used experts
-//! in memory, and refusing bad records.
+//! Records of expert use by runs and by a server: experts are counted, records are written, the
+//! most used experts are pinned in memory, and invalid records are refused.
 
 use std::fs;
 use std::path::Path;
@@ -50,8 +50,9 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
     assert!(weights.iter().all(|name| name.as_str().unwrap().contains("exps")), "{weights:?}");
     assert_eq!(weights.len(), chosen.len());
 
-    // Memory for all experts that the text uses; pinned ones were read before. With less memory,
-    // the variation of the budget could outweigh the effect.
+    // The budget has room for all experts that the text uses, and pinned experts are read at the
+    // start. With less memory, the variation of the process's other memory could outweigh the
+    // effect.
     let memory = budget(5);
     let streamed = ["--memory", &memory, "-t", "1", "--prefetch", "off"];
     let (text, cold) = run(&streamed, &other);
@@ -61,7 +62,7 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
     };
     assert!(sum(&cold, "misses") > 0 && sum(&cold, "bytes") > 0 && sum(&cold, "pinned") == 0, "{cold}");
 
-    // With the experts pinned that the whole text used, fewer experts are missed.
+    // If the experts that the whole text used are pinned, fewer experts are missed.
     let pinned = [&streamed[..], &["--pin-experts", hot.to_str().unwrap()]].concat();
     let (text, warm) = run(&pinned, &other);
     assert_eq!((text, &warm["chosen"]), (expected.clone(), &resident["chosen"]));
@@ -78,8 +79,8 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
         assert_eq!((text, &record["tokens"]), (expected.clone(), &json!(round * tokens)));
         assert_eq!(sum(&record, "pinned") > 0, round > 1);
     }
-    // Pinning by a missing file is an error if no other file is written, and so is overwriting a
-    // file that is not a record.
+    // A missing record to pin from is an error, unless the run writes that file. Overwriting a file
+    // that is not a record is an error too.
     let mut missing = ixc(TEXT);
     missing.arg(demo_model()).args(["--pin-experts", "missing.json"]);
     assert_eq!(missing.output().unwrap().status.code(), Some(66));
@@ -89,8 +90,8 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "{}");
 }
 
-/// The JSON of `--stats=json` and of `bench` has the figures of expert prediction, and no such part
-/// if no experts are streamed.
+/// The JSON of `--stats=json` and of `bench` has statistics of expert prediction only if experts
+/// are streamed.
 #[test]
 fn prediction_statistics_are_reported_as_json() {
     let memory = budget(3);
@@ -116,7 +117,7 @@ fn prediction_statistics_are_reported_as_json() {
     assert!(layers.len() == 4 && number(all, "predicted") >= number(all, "right"), "{previous:#}");
     let recall = number(all, "right") as f64 / number(all, "chosen") as f64;
     assert!((all["recall"].as_f64().unwrap() - recall).abs() < 1e-9, "{all:#}");
-    // Predicted bytes were right, wasted, or are still in memory.
+    // Bytes read for predictions were used, wasted, or are still in memory.
     assert!(number(facts, "read_bytes") >= number(facts, "right_bytes") + number(facts, "wasted_bytes"), "{facts:#}");
     let auto = &run(&["--memory", &memory])["prefetch"];
     assert!(auto["decided"]["chosen"].is_string() && auto["decided"]["rejected"].is_array(), "{auto:#}");
@@ -137,7 +138,7 @@ fn invalid_expert_use_records_are_refused() {
     let (_, right) = run(&[], &hot);
     let with = |change: &dyn Fn(&mut Value)| {
         let mut record = right.clone();
-        // Records that people write have no checksum.
+        // Records written by hand have no checksum.
         record.as_object_mut().unwrap().remove("crc32");
         change(&mut record);
         record.to_string()

@@ -34,14 +34,14 @@ fn every_stage_shows_one_op_of_one_layer() {
     let asm = said(&["dump", "--target", "avx2", "--stage", "asm", "--layer", "2", "--op", "route"]);
     assert!(asm.matches(".intel_syntax").count() >= 1 && asm.contains("route_softmax"), "{asm}");
     assert!(!asm.contains("rope_heads"), "{asm}");
-    // A part of a weight's name finds all statements with the weight, and the weight as `tile` left
-    // it.
+    // A part of a weight's name finds all statements that use the weight, and the weight's
+    // declaration after the pass `tile`.
     let down = said(&["dump", "--target", "avx2", "--after", "tile", "--layer", "1", "--op", "ffn_down"]);
     assert!(
         down.contains("weight @blk.1.ffn_down_exps.weight") && down.contains("why = ") && down.contains("expert.down")
     );
     assert!(!down.contains("blk.2."), "{down}");
-    // All statements of a layer, including those without a name of their own.
+    // All statements of a layer, including statements without a name.
     let layer = said(&["dump", "--stage", "graph", "--layer", "3"]);
     for op in ["= rope ", "= attention ", "= add ", "= expert.combine ", "= state.begin @kv.3"] {
         assert!(layer.contains(op), "{op}: {layer}");
@@ -79,7 +79,7 @@ fn model_kernels_are_listed_with_users_and_by_op() {
     let facts = json(&["kernel", "list", "--model", "demo", "--target", "avx2", "--json", "--op", "route"]);
     assert_eq!(facts["schema"], "ixc.kernel-list-of-model.v1");
     assert_eq!(facts["kernels"][0]["uses"][0]["layers"].as_array().unwrap().len(), 4);
-    // A plan's kernels, and one of them by its op.
+    // All kernels of a plan, and one kernel by its op.
     let plan = scratch("explain-plan").join("plan.ixp");
     let plan = plan.to_str().unwrap();
     said(&["compile", "--target", "avx2", "--no-weights", "-o", plan]);
@@ -118,8 +118,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert_eq!(of("lower", "kernels").len(), 4);
     assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
     assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
-    // The norm before experts is computed twice: the fused op that takes it quantised is separate
-    // from the router's.
+    // The norm before experts is computed twice: in the fused op that quantises its result, and for
+    // the router.
     let layer = of("fuse", "fusion").into_iter().filter(|each| each["layer"] == 2).collect::<Vec<_>>();
     assert!(layer.iter().any(|each| each["chosen"] == "linear.qkv"), "{layer:#?}");
     // With a budget, the plan names the predictor of each layer.
@@ -141,8 +141,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert_eq!(run(&[&small[..], &["--predict", "2"]].concat()), early);
     let asked = explain(&[&small[..], &["--prefetch", "previous", "--pass", "run"]].concat());
     assert_eq!(asked["decisions"].as_array().unwrap().len(), 0, "what is asked for is no decision");
-    // With a total budget, the decisions include the memory left for experts, and the plan is that
-    // of a run.
+    // With a total budget, the decisions include the remaining memory for experts, and the plan is
+    // that of a run.
     assert_eq!(run(&["--memory", "1MiB"]), early);
     let budget = explain(&["--memory", "1MiB", "--pass", "compile,residency"]);
     let asked = |question: &str| {
@@ -155,7 +155,7 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert!(roomy["decisions"].as_array().unwrap().iter().all(|each| each["pass"] != "run"), "{roomy:#}");
     assert_eq!(roomy["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "a run").count(), 1);
     assert!(refused(&["explain", "--memory", "1GiB", "--expert-memory", "1MiB"]).contains("give one of them"));
-    // A tiling given by hand overrides the choice by cache sizes.
+    // A tiling set by an option overrides the choice by cache sizes.
     let asked = explain(&[
         "--tile",
         "blk.1.ffn_gate_inp*: rows=16 gemm6/48",
@@ -167,7 +167,7 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
         "1",
     ]);
     assert!(asked["decisions"][0]["why"].as_str().unwrap().starts_with("requested for"), "{asked:#}");
-    // The reason for weights that are not packed.
+    // The reason why weights are not packed is reported.
     let kept = explain(&["--set", "pack.weights=false", "--pass", "pack"]);
     assert!(kept["decisions"][0]["rejected"][0]["why"].as_str().unwrap().contains("pack.weights"), "{kept:#}");
 }
@@ -199,7 +199,7 @@ fn placement_decisions_list_rejected_alternatives() {
     assert!(refused.contains("a grid takes the model as it is"), "{refused}");
 }
 
-/// The demo model's decisions, in the text for developers.
+/// The demo model's decisions as text: equal layers are printed once.
 #[test]
 fn decisions_of_equal_layers_are_printed_once() {
     insta::assert_snapshot!("explain", said(&["explain", "--target", "avx2"]));

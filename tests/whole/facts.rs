@@ -1,5 +1,5 @@
-//! Facts that commands print: JSON with the name of its schema, measurements with their settings,
-//! units, and lines that fit.
+//! JSON and reports of commands: JSON names its schema, measurements have their settings and units,
+//! and lines fit the terminal.
 
 use std::process::{Command, Stdio};
 
@@ -150,7 +150,7 @@ fn stats_are_printed_as_json_on_request() {
         assert!(linear["share_of_peak"].as_f64().unwrap() > 0.0, "{linear}");
         let shares: f64 = ops.iter().map(|op| op["share"].as_f64().unwrap()).sum();
         assert!(shares > 0.0 && shares <= 1.001, "{shares}");
-        // The longest comes first.
+        // Ops are sorted by time, the longest first.
         let seconds: Vec<f64> = ops.iter().map(|op| op["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted_by(|a, b| a >= b), "{seconds:?}");
     }
@@ -170,8 +170,8 @@ fn doctor_fits_a_terminal_and_verbose_shows_more() {
     assert!(long.lines().filter(|line| line.starts_with("feature  ")).count() > 10, "{long}");
 }
 
-/// Text goes to standard output and the report to standard error. On one terminal they must not
-/// share a line.
+/// The result goes to standard output and the report to standard error. On one terminal, both must
+/// not share a line.
 #[test]
 fn simulate_check_result_has_its_own_line() {
     let mut command = Command::new("sh");

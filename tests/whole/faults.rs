@@ -1,5 +1,6 @@
-//! A model file that is cut short or replaced during use gives an error and an exit status, never a
-//! signal or wrong text. The text until then is the beginning of an undisturbed run's text.
+//! If a model file is truncated or replaced while a run reads it, the run ends with an error and an
+//! exit status, never with a signal or wrong text. The text printed before is a prefix of an
+//! undisturbed run's text.
 
 use std::fs;
 use std::io::Read;
@@ -13,7 +14,7 @@ use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 const RUN: [&str; 12] = ["run", "--raw", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
 
 /// Starts a run that would write text for a long time, damages the model after the first text, and
-/// returns the output. The text until then must be the beginning of `right`.
+/// returns the output. The printed text must be a prefix of `right`.
 fn broken_while_it_runs(arguments: &[&str], path: &Path, right: &str, damage: impl FnOnce()) -> Output {
     let mut child = ixc(RUN).args(arguments).arg(path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut text = child.stdout.take().unwrap();
@@ -65,8 +66,8 @@ fn truncated_mapped_model_is_an_error_without_a_signal() {
     let portable = ["--target", "portable"];
     let output = broken_while_it_runs(&portable, &path, &undisturbed(&portable), || cut(&path));
     let message = stderr(&output);
-    // If no kernel read beyond the cut before the step's end, the check at the step's end notices
-    // it.
+    // If no kernel read beyond the new end of the file, the check at the end of the step notices
+    // the truncation.
     let says = match output.status.code() {
         Some(74) => "cut short while it was in use",
         _ => "changed while in use: its length",
@@ -75,7 +76,7 @@ fn truncated_mapped_model_is_an_error_without_a_signal() {
     assert!(message.contains(says) && message.lines().count() == 1, "{message}");
 }
 
-/// The weights are packed at first use, read from the file, or left to the page cache.
+/// Weights are packed at first use, read from the file, or read by kernels from the mapped file.
 #[test]
 fn model_overwritten_in_place_is_an_error() {
     let right = undisturbed(&[]);
@@ -106,7 +107,8 @@ fn model_overwritten_in_place_is_an_error() {
         let output = broken_while_it_runs(arguments, if runs_plan { &plan } else { &path }, &right, damage);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}, {}: {message}", output.status);
-        // Between the two changes, the program finds the new time of change.
+        // The damage consists of two changes. A program that checks between them sees the new
+        // modification time.
         let status = sets_time_back && message.contains("its time of its last change of status");
         let changed = status || message.contains("its time of change");
         assert!(message.contains("model.gguf: ") && changed, "{arguments:?}: {message}");

@@ -1,5 +1,5 @@
-//! Inputs that people give as a model but that are not: folders, files of other kinds, names of
-//! registries. Each gets one line that names the kind and the way to a GGUF file.
+//! Arguments that are not a model: folders, files of other kinds, names in model registries. Each
+//! gives an error of one line, which names the kind of the file and a way to get a GGUF file.
 
 use std::fs;
 use std::path::Path;
@@ -92,7 +92,8 @@ fn registry_names_suggest_a_download_command() {
         assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{arguments:?}: {said}");
         assert!(said.contains(says) && said.contains("downloads nothing"), "{arguments:?}: {said}");
     }
-    // An option's name is accepted as text, and a missing file is reported as missing.
+    // A text that looks like an option is accepted as the value of `-p`. A missing file is reported
+    // as missing.
     let text = ixc(["tokenize", "demo", "-p", "-hf"]).output().unwrap();
     assert!(text.status.success(), "{}", stderr(&text));
     assert_eq!(ixc(["inspect", "folder/none.gguf"]).output().unwrap().status.code(), Some(66));

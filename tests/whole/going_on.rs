@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::serve::Server;
 
-/// If the last message is the assistant's, an answer continues it. The answer is a completion of
-/// the prompt from the template, without the earlier part, in every interface. A requested format
-/// applies to both parts together.
+/// If the last message is the assistant's, an answer continues it. In every interface, the answer
+/// is a completion of the templated prompt, and does not repeat the earlier text. A requested
+/// format applies to the earlier text and the answer together.
 #[test]
 fn answer_continues_the_last_assistant_message() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -59,7 +59,7 @@ fn answer_continues_the_last_assistant_message() {
     });
     let format =
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "max_tokens": 60});
-    // The last text is complete already.
+    // With the last one of these texts, the object is complete already.
     for said in ["{\"age\":", " {", "{\"age\": 4", "{\"age\": 42}"] {
         let (status, answer) = server.post("/v1/chat/completions", &with(said, format.clone()));
         assert_eq!((status, &answer["choices"][0]["finish_reason"]), (200, &json!("stop")), "{answer}");
@@ -138,7 +138,8 @@ fn reasoning_and_calls_continue_the_earlier_text() {
     };
     let (message, _) = ask(json!({"role": "assistant", "reasoning_content": "Well,"}), json!({"max_tokens": 8}));
     assert!(message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{message}");
-    // The same, in the form that some clients use.
+    // Some clients send reasoning within the content, between `<think>` tags. The answer is the
+    // same.
     let (other, _) = ask(json!({"role": "assistant", "content": "<think>Well,"}), json!({"max_tokens": 8}));
     assert_eq!(message["reasoning_content"], other["reasoning_content"]);
 
@@ -151,8 +152,8 @@ fn reasoning_and_calls_continue_the_earlier_text() {
     assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{}"}));
 }
 
-/// If a template has no form for calls, required calls use a form of the server, which the prompt
-/// describes.
+/// If a template has no format for calls, required calls use a format of the server, which the
+/// prompt describes.
 #[test]
 fn required_calls_work_without_template_support() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -189,7 +190,8 @@ fn required_calls_work_without_template_support() {
     let (status, text) = server.ask("POST", "/v1/messages", "", &theirs.to_string());
     assert!(status == 200 && text.contains("\"tool_use\"") && !text.contains("text_delta"), "{text}");
     assert!(text.contains(&format!("\"input_tokens\":{counted}")), "{counted}: {text}");
-    // A history whose last calls have no results can be counted, but not answered.
+    // If the last calls of a conversation have no results, its tokens can be counted, but it cannot
+    // be answered.
     let call = json!({"type": "tool_use", "id": "a", "name": "look", "input": {}});
     theirs["messages"].as_array_mut().unwrap().push(json!({"role": "assistant", "content": [call]}));
     theirs["stream"] = false.into();

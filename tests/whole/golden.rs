@@ -1,5 +1,5 @@
-//! Golden models through the whole program: logits against exact logits that other projects' tools
-//! computed.
+//! Golden models in the whole program: logits are compared with exact logits, which tools of other
+//! projects computed.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use ixc_testing::nmse::nmse;
 /// Least number of supported models in `../shared/golden/expect`.
 const MODELS: usize = 34;
 
-/// Models whose exact logits were computed with llama.cpp's YaRN ramp, which begins and ends at
-/// whole pairs. gpt-oss was trained with another ramp (`truncate: false` in its configuration).
-/// Files have no key for that, and the graph has the ramp of the training, as in transformers.
-/// Logits of this model are therefore compared with the interpreter's. The repository's own gpt-oss
-/// model has exact logits with the trained ramp.
+/// Models whose exact logits were computed with llama.cpp's YaRN ramp, whose ends are rounded to
+/// whole pairs of dimensions. gpt-oss was trained with another ramp (`truncate: false` in its
+/// configuration). GGUF files have no key for this difference. The graph has the ramp of the
+/// training, as in transformers. Logits of this model are therefore compared with the
+/// interpreter's. The repository's own gpt-oss model has exact logits with the trained ramp.
 const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 
 /// Returns the exact logits at the last positions.
@@ -47,8 +47,8 @@ fn interpreter_meets_its_error_limits() {
     }
 }
 
-/// Models of the repository (`tests/golden/README.md`), which need no other files: all by the
-/// interpreter, a cover of them on each target.
+/// Models of the repository (`tests/golden/README.md`), which need no shared files. The interpreter
+/// runs all of them, and each target a cover of them.
 #[test]
 fn models_of_the_repository_keep_their_limits() {
     let folder = scratch("golden_own");
@@ -83,27 +83,30 @@ fn rival(model: &Golden, measure: &str) -> f64 {
     of("default").min(of("no_repack"))
 }
 
-/// llama.cpp's errors on a model in which a flipped expert changes recurrent states.
+/// llama.cpp's errors on a model with recurrent states and experts. An expert is *flipped* if
+/// rounding makes the router choose another one.
 struct Flipping {
     name: &'static str,
-    /// Error at the last positions.
+    /// NMSE at the last positions.
     last: f64,
-    /// Bound that a quarter of all positions' errors is below.
+    /// First quartile of the errors by position.
     quartile: f64,
 }
 
-/// A flipped expert changes a recurrent state, and with it every later position. Errors over some
-/// positions then show when experts flipped, by chance, and not the size of rounding errors.
+/// A flipped expert changes a recurrent state, and so every later position. The error over some
+/// positions then depends on when experts flipped by chance, and not on the size of rounding
+/// errors.
 ///
-/// At the last positions llama.cpp's own error may exceed the file's limit, which is 1.25 times its
-/// error over all positions. A quartile, which flips do not affect, replaces the error over all.
-/// Both numbers were measured as `default` was, by position.
+/// At the last positions, llama.cpp's own error may exceed the file's limit, which is 1.25 times
+/// its error over all positions. The first quartile by position, which flips do not affect,
+/// replaces the error over all positions. Both numbers were measured by position, with the settings
+/// of the file's `default`.
 const FLIPPING: [Flipping; 2] = [
     Flipping { name: "models/qwen3next-q4_k_m.gguf", last: 0.0920, quartile: 0.0077 },
     Flipping { name: "models/qwen35moe-q4_k_m.gguf", last: 0.0600, quartile: 0.0097 },
 ];
 
-/// Returns the bound that a quarter of the positions' errors is below.
+/// Returns the first quartile of the errors by position.
 fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     let exact = model.interpreted(folder);
     let width = logits.len() / model.tokens("prompt_tokens").len();
@@ -112,8 +115,9 @@ fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     errors[errors.len() / 4 - 1]
 }
 
-/// Returns the error over all positions, as llama.cpp's figures are. Exact logits exist only for
-/// the last eight, so the interpreter, which is exact to 1e-9, replaces them.
+/// Returns the error over all positions, which is comparable with llama.cpp's numbers. Exact logits
+/// exist only for the last eight positions, so the interpreter's logits, which are exact to 1e-9,
+/// replace them.
 fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     nmse(logits, &model.interpreted(folder))
 }
@@ -203,8 +207,8 @@ fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
 }
 
-/// A cover of the models with experts, including those of `../shared`, with the least memory for
-/// experts, in steps of all tokens and of one.
+/// A cover of the models with experts, including those of `../shared`, runs with the least memory
+/// for experts, in one step of all tokens and in steps of one token.
 #[test]
 fn streamed_experts_give_the_bits_of_resident_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -244,8 +248,8 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// Activations for bf16 weights are rounded to bf16 if the target has products of pairs and no
-/// tiles, as in llama.cpp. The limit is 1.25 times llama.cpp's error.
+/// Activations for bf16 weights are rounded to bf16 if the target has bf16 dot products of pairs
+/// and no tiles, as in llama.cpp. The limit is 1.25 times llama.cpp's error.
 #[test]
 fn pairs_of_bf16_keep_the_limit() {
     let Some(golden) = shared("golden") else { return };
@@ -262,14 +266,14 @@ fn pairs_of_bf16_keep_the_limit() {
         let (nmse, limit) = (nmse(model.last(&logits), &model.exact), 1.25 * rival(&model, "nmse"));
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
-        // No other rounding is as large: without it, the test would show nothing.
+        // The rounding to bf16 must be visible: it is larger than all other rounding.
         assert!(nmse > limit / 10.0, "{nmse:e}  {}", model.name());
         seen += 1;
     }
     assert!(seen > 0);
 }
 
-/// This test needs only files of the repository.
+/// Logits of the demo model have the recorded bits. This test needs no shared files.
 #[test]
 fn the_demo_model_keeps_its_bits() {
     let folder = scratch("demo_bits");
@@ -292,8 +296,8 @@ fn the_demo_model_keeps_its_bits() {
     table.check();
 }
 
-/// Few rows in the smallest bands of weight rows, and in whole columns: steps of one token, of a
-/// few, and experts with few rows of many.
+/// Bands of weight rows of the smallest size, and bands of all rows, give the same bits. Steps have
+/// one token or a few, and experts get few of many rows.
 #[test]
 fn bands_change_no_bit() {
     let folder = scratch("bands");

@@ -1,4 +1,5 @@
-//! Answers that follow JSON schemas: with any logits, they parse and are valid.
+//! Answers that are constrained by JSON schemas: with random logits, they are valid JSON, and valid
+//! by the schema.
 
 use ixc::generator::{End, Request};
 use ixc::grammar::{Source, Vocabulary};
@@ -11,7 +12,7 @@ use std::ops::ControlFlow;
 
 /// Number of schemas in a test run; `IXC_SCHEMAS` sets another.
 const SCHEMAS: u64 = 300;
-/// Max tokens of an answer. Tokens that close it become more and more likely.
+/// Max tokens of an answer. Closing tokens become more and more likely.
 const MAX_TOKENS: usize = 4000;
 
 fn below(random: &mut Random, count: usize) -> usize {

@@ -43,8 +43,8 @@ fn ragged(text: &str, width: usize) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let is_prose = |line: &str| {
         let words = line.trim_start();
-        // Paragraphs of descriptions and of text. Lists, clap's additions in brackets, headings and
-        // examples begin a line intentionally.
+        // Only paragraphs of descriptions and of text are checked. Lists, clap's additions in
+        // brackets, headings and examples begin a new line intentionally.
         [0, 10].contains(&indent(line)) && !words.is_empty() && !words.starts_with(['[', '-']) && !words.ends_with(':')
     };
     let pairs =
@@ -99,7 +99,7 @@ fn help_matches_its_snapshot() {
     }
 }
 
-/// `-h` has the options that most people need, on one screen, and names the place of the others.
+/// `-h` lists the most used options on one screen, and names the option that lists the others.
 #[test]
 fn short_help_fits_a_screen() {
     for command in ["run", "serve", "compile", "bench", "eval", "logits", "dump"] {

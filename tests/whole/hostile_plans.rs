@@ -1,5 +1,5 @@
-//! Valid plans that are designed to be expensive. Each is refused or runs, in time and memory
-//! proportional to its bytes.
+//! Valid plans that are designed to be expensive. Each plan is refused or runs, in time and memory
+//! proportional to its size.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use ixc::ir::plan::decode;
 use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeTable, RowCount, State, Step, WeightFile};
 use ixc::runtime::file;
 
-/// Max processor time of a refusal, in addition to that of a good plan's first token. The
+/// Max processor time of a refusal, in addition to the time of a good plan's first token. The
 /// requirement is one second in a release build. Here, the code that reads plans is built with
 /// `opt-level = 1` and takes about twice as long.
 const SECOND: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ fn first_bucket(plan: &Plan<Kernel>) -> usize {
     plan.steps.iter().position(|step| matches!(step, Step::Bucket { .. })).unwrap()
 }
 
-/// Adds a separate buffer of zeros, with `words` i32 for each token.
+/// Adds a new buffer of zeros, with `words` i32 for each token.
 fn zeros(plan: &mut Plan<Kernel>, words: u64) -> BufferId {
     let buffer =
         ArenaBuffer { name: "z".into(), row_bytes: 4 * words, rows: RowCount::Tokens, offset: plan.arena_bytes };
@@ -175,7 +175,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),
     ("the arena", "cannot map 18446744073709551615 bytes for the arena", |plan| plan.arena_bytes = u64::MAX),
     ("words of the tokenizer", "need more than 16 times their size in memory", |plan| {
-        // A list of texts of no bytes, where the tokenizer's tokens are.
+        // The list of the tokenizer's tokens has a huge number of empty texts.
         plan.tokenizer = [vec![2, 0], vec![0x80, 0x80, 0x80, 0x08], vec![0; 16 << 20]].concat();
     }),
 ];
@@ -235,8 +235,8 @@ fn plans_of_models_are_far_from_the_limits() {
     for (what, found, most) in deep {
         assert!(found <= most * layers / 2 + 20, "{what}: {found} of {layers} layers");
     }
-    // Their parts take far less than sixteen times their bytes, so plans of any size are read. This
-    // plan uses up the slack.
+    // Reading a normal plan takes far less memory than sixteen times its bytes, so plans of any
+    // size are read. This plan is so large that the constant allowance (`SLACK`) has no effect.
     let mut many = good.clone();
     many.kernels = good.kernels.iter().cycle().take(50 * good.kernels.len()).cloned().collect();
     many.steps = good.steps.iter().cycle().take(500 * good.steps.len()).cloned().collect();
@@ -271,7 +271,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
         panic!("a model with experts has routings")
     };
 
-    // The max number of predictions before the max number of windows.
+    // The max number of predictions, followed by the max number of windows.
     let mut predicts = good.clone();
     let small = |step: &Step| match step {
         Step::Run { tasks, .. } => {
@@ -289,7 +289,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     println!("predictions: {:?}, {:?}: {}", base.processor, many.processor, many.stderr.trim());
     assert!(many.processor < base.processor + SECOND, "{:?}", many.processor);
 
-    // Tasks of two stages in a window, each writing a separate buffer.
+    // Tasks of two stages in a window. Each task writes another buffer.
     let mut tasks = good.clone();
     let at =
         (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
@@ -316,8 +316,8 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     assert!(many.processor < base.processor + 2 * SECOND, "{:?}", many.processor);
 }
 
-/// Interrupts a command with Ctrl-C once its output satisfies `until`: standard output if `out`,
-/// else standard error.
+/// Interrupts a command with Ctrl-C as soon as its output satisfies `until`. Checks standard output
+/// if `out` is true, otherwise standard error.
 fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool, out: bool) -> (Option<i32>, String) {
     use std::io::Read;
     use std::os::unix::process::CommandExt;
@@ -366,7 +366,7 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
     hostile.kernels.iter_mut().for_each(spin);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
     command.arg(write(&folder, &hostile));
-    // The plan is loaded, so it computes now or soon.
+    // The plan is loaded, so the run computes now or soon.
     let (code, said) = interrupted(command, |said| said.contains("emulated\n"), false);
     assert_eq!(code, Some(130), "{said}");
 }
@@ -375,7 +375,7 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
 fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let folder = scratch("spins-later");
     let mut hostile = plan(&folder, &[]);
-    // A kernel for one row that only tasks over tokens use, not the tasks that make the prompt's
+    // Only kernels that compute single tokens are changed, not those that compute the prompt's
     // logits.
     let rows: Vec<_> = hostile
         .steps
@@ -393,13 +393,13 @@ fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     spin(&mut hostile.kernels[kernel.0 as usize]);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
     command.arg(write(&folder, &hostile));
-    // The first token is there; the next one never comes.
+    // The first token was printed; the next one never ends.
     let (code, said) = interrupted(command, |said| !said.is_empty(), true);
     assert_eq!(code, Some(130), "{said}");
 }
 
-/// The model file is sparse and has 12 GiB. Packing it takes many seconds, and the interruption
-/// comes in the first moments.
+/// The model file is sparse and has 12 GiB. Packing it takes many seconds, and Ctrl-C comes in the
+/// first second.
 #[test]
 fn the_first_ctrl_c_ends_compiling() {
     let folder = scratch("interrupted-compile");

@@ -1,4 +1,5 @@
-//! Requests designed to take a server's memory and time. Each one fails alone.
+//! Requests that are designed to take a server's memory and time. Each fails without affecting
+//! other requests.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use crate::serve::{Server, end};
 use crate::support::scratch;
 
-/// Max memory of a request for each byte of its body, and in addition.
+/// Max memory of a request: bytes for each byte of its body, and additional bytes.
 const PER_BYTE: u64 = 20;
 const BESIDES: u64 = 24 << 20;
 
@@ -64,7 +65,7 @@ fn request_memory_is_at_most_twenty_times_its_size() {
                 }
                 body += ",\"with_pieces\":true}";
                 let before = memory(&server, "VmRSS");
-                // Restarts the count of the peak.
+                // Resets the peak memory of the process.
                 std::fs::write(format!("/proc/{}/clear_refs", server.child.id()), "5").unwrap();
                 let (status, answer) = server.ask("POST", path, "", &body);
                 let taken = memory(&server, "VmHWM").saturating_sub(before);
@@ -96,7 +97,7 @@ fn prompt_count_is_checked_before_copying() {
     end(server);
 }
 
-/// A grammar that can read a text in too many ways to count.
+/// A grammar with exponentially many parses of a text.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 #[test]
@@ -108,7 +109,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     let other = json!({"prompt": "a", "n_predict": 50, "ignore_eos": true});
     let (status, answer) = server.post("/completion", &other);
     assert_eq!((status, &answer["tokens_predicted"]), (200, &json!(50)), "{answer}");
-    // The slow request exceeds its budget and gets the error for that.
+    // The slow request exceeds its time budget, and gets the error for that.
     let mut told = String::new();
     slow.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 400") && told.contains("the grammar takes too long"), "{told}");
@@ -117,7 +118,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     end(server);
 }
 
-/// Grammars that end their compiler do not end the server.
+/// Grammars that crash their compiler process do not end the server.
 #[test]
 fn hostile_grammars_end_their_requests_alone() {
     let server = Server::start(&["-c", "256"]);
@@ -194,7 +195,7 @@ fn slot_is_unchanged_after_a_failed_restore() {
     assert!(status == 400 && !answer.contains(folder.to_str().unwrap()), "{status} {answer}");
     assert!(Path::new(&folder.join("secret")).is_file());
     assert_eq!(act("restore", "good.ixs").0, 200);
-    // The text continues from the slot as before.
+    // The same request gives the same text from the slot as before.
     let (_, again) = server.post("/completion", &request);
     assert!(again["tokens_cached"].as_u64().unwrap() > 0, "{again}");
     end(server);

@@ -11,7 +11,7 @@ use ixc::model::Model;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
-/// Less memory than the experts of a layer take. A token uses at most three of them.
+/// Less memory than the experts of a layer need. A token uses at most three experts.
 const BUDGET: u64 = 96 << 10;
 
 #[test]

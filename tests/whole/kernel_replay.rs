@@ -1,5 +1,5 @@
-//! Exported kernels, replayed as written and after hostile changes. Every refusal is one message
-//! with the right exit status. Manipulated code ends in a fault of the emulator, never in a crash.
+//! Exported kernels are replayed unchanged and after hostile changes. Every refusal is one message
+//! with the right exit status. Manipulated code ends with an emulator fault, never with a crash.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -152,7 +152,7 @@ fn damaged_files_are_refused() {
         refused(&replay(&folder, &[]), DATA, "bytes; the index says");
         fs::remove_file(&path).unwrap();
         refused(&replay(&folder, &[]), 66, file);
-        // The link's target is correct: the link is refused because it is a link.
+        // The link's target is a valid file, so the link is refused only because it is a link.
         let elsewhere = folder.parent().unwrap().join("elsewhere");
         fs::write(&elsewhere, &whole).unwrap();
         symlink(&elsewhere, &path).unwrap();
@@ -197,7 +197,7 @@ fn indices_that_make_no_sense_are_refused() {
         refused(&replay(&folder, &[]), DATA, part);
         refused(&replay(&folder, &["--native"]), DATA, part);
     }
-    // A buffer that is filled with a value also has the memory limit.
+    // The memory limit also applies to a buffer that is filled with a value.
     fs::write(folder.join("index.json"), &whole).unwrap();
     edit(&folder, |index| {
         let buffer = index.pointer_mut("/buffers/2").unwrap();
@@ -258,7 +258,7 @@ fn tampered_code_ends_in_a_fault() {
         println!("{bytes:02x?}: {}", stderr(&output));
         assert_eq!(output.status.code(), Some(1), "{bytes:02x?}: {}", stderr(&output));
     }
-    // With random bytes flipped, the result is right by chance, wrong, or the emulator stops; there
+    // With flipped random bytes, the result is right by chance, wrong, or an emulator fault; there
     // is no other outcome.
     let mut random = Random::new(11);
     let mut stopped = 0;

@@ -1,5 +1,6 @@
-//! An edited kernel that breaks a rule is refused at the place of the error: `file:line:column`,
-//! the line, and a caret. Every command that reads a file of kernel IR does this.
+//! An edited kernel that breaks a rule is refused with the position of the error:
+//! `file:line:column`, the line, and a caret. Every command that reads a file of kernel IR does
+//! this.
 
 use std::fs;
 
@@ -26,7 +27,7 @@ const KERNEL: &str = "kernel k where %n in 0..=8 {
 
 /// Text to replace, its replacement, and a part of the error.
 const RULES: &[(&str, &str, &str)] = &[
-    // Bounds.
+    // Bounds of accesses.
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i + 4]", "ends up to 4 bytes after the end of buffer %x"),
     ("store f32x8 %y[32*%i], %c", "store f32x8 %y[64*%i], %c", "after the end of buffer %y"),
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i - 4]", "offset in buffer %x can be -4, must"),
@@ -90,7 +91,8 @@ fn rule_violations_in_edited_kernels_show_their_position() {
         let text = edited.lines().nth(line - 1).unwrap_or_default();
         assert_eq!(source, format!("  {text}"), "{said}");
         assert_eq!(caret, format!("{}^", " ".repeat(2 + column - 1)), "{said}");
-        // The reported line is the edited one, except for errors that only later lines show.
+        // The reported line is the edited one, except for errors that are found only in a later
+        // line.
         let is_edited = KERNEL.lines().nth(line - 1) != Some(text);
         let later = ["one type throughout", "expected `,`", "expected a finite float"];
         assert!(is_edited || later.contains(rule), "{said}");

@@ -18,7 +18,7 @@ fn ixc<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// Returns a spec of the demo model with this strategy, and the cut of its weight.
+/// Returns a spec of the demo model with this strategy, and the tiling of its weight.
 fn spec_of_demo(target: Target, strategy: MatmulStrategy) -> (KernelSpec, Cut) {
     let model = ixc::model::Model::new(ixc::demo::open().unwrap()).unwrap();
     let options = ixc::compile::Options { target: Some(target), ..ixc::compile::Options::default() };
@@ -48,7 +48,7 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     }
     let table = stdout(ixc(tune.into_iter().chain(["-r", "2", "--place", "caches", "--no-save"])));
     assert!(
-        table.contains("candidate") && table.contains("us/row") && table.contains("by the caches: rows="),
+        table.contains("candidate") && table.contains("us/row") && table.contains("default by cache sizes: rows="),
         "{table}"
     );
     // `--choose` keeps a candidate that was tried, even if another is faster.
@@ -68,7 +68,7 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     let said = String::from_utf8_lossy(&chosen.stdout).into_owned();
     assert!(said.contains("as requested: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
     assert!(fs::read_to_string(&by_hand).unwrap().contains("q4_k_r16 x=a8_super n=512 k=256: gemv@0/1"));
-    // For another CPU than this one, that CPU's model decides.
+    // For another CPU than this one, the cost model of that CPU decides.
     let zen4 = folder.join("zen4.json");
     let by_model =
         ["kernel", "tune", "linear", "format=q4_k_r16", "k=512", "tile=32", "n=512", "shape=gemm", "--target"];
@@ -80,8 +80,8 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     assert!(table.contains("cycles/row") && table.contains("the model of "), "{table}");
 }
 
-/// A model is tuned in its own steps: first each product that takes time, then whole steps, which
-/// decide what is kept.
+/// A model is tuned in its own steps: first each expensive product, then whole steps, which decide
+/// which choices are kept.
 #[test]
 fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     let folder = scratch("kernel-tune-model");
@@ -101,15 +101,15 @@ fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     let last = facts["together"].as_array().unwrap().last();
     assert_eq!(kept > 0, last.is_some_and(|last| last["is_faster"] == true), "{facts:#}");
     assert_eq!((kept > 0, facts["file"].is_string()), (file.exists(), file.exists()));
-    // One of its kernels, chosen by hand.
+    // A candidate for one kernel of the model is chosen with `--choose`.
     let _ = fs::remove_file(&file);
     let kernel = format!("{model}:gemv_q6_k_r16_a8_super_t32n4096k256");
     let by_hand = ["-r", "2", "--choose", "gemv@0/1", "-o", file.to_str().unwrap()];
     let said = stdout(ixc(["kernel", "tune", &kernel].into_iter().chain(by_hand)));
     assert!(said.contains("% of decode") && said.contains("as requested: gemv@0/1 is "), "{said}");
     assert!(fs::read_to_string(&file).unwrap().contains("q6_k_r16 x=a8_super n=4096 k=256: gemv@0/1"));
-    // `--choose` needs one kernel; a target of another machine cannot run a model; a plan's weights
-    // are already cut.
+    // `--choose` needs one kernel; a model cannot run on another machine's target; the weights of a
+    // plan already have a tiling.
     let refused = |words: &[&str]| {
         let output = ixc(["kernel", "tune"].iter().chain(words)).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
@@ -122,8 +122,8 @@ fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     }
 }
 
-/// The pass finds and reports tuned choices, which change no bits. An unknown candidate, or a
-/// choice tuned elsewhere, is refused.
+/// The pass `tile` finds and reports tuned choices, which change no bits. An unknown candidate, or
+/// a choice tuned on another machine, is refused.
 #[test]
 fn tuned_model_runs_with_equal_bits() {
     let folder = scratch("kernel-tuned");
@@ -192,7 +192,7 @@ fn tuned_model_runs_with_equal_bits() {
     }
     let missing = run(folder.join("nothing.json").to_str().unwrap());
     assert_eq!(missing.status.code(), Some(66), "{}", stderr(&missing));
-    // A plan's weights are already cut.
+    // The weights of a plan already have a tiling.
     fs::write(&file, &text).unwrap();
     let plan = folder.join("demo.ixp");
     let compile = ["compile", "--no-weights", "--tuned", path, "-o", plan.to_str().unwrap()];
@@ -214,7 +214,7 @@ fn tuned_model_runs_with_equal_bits() {
 #[test]
 fn user_tuned_file_is_found_and_ignored_if_invalid() {
     let folder = scratch("kernel-tuned-own");
-    // The user's own file is for this machine, with or without tiles.
+    // The file in the user's folder is for this machine, with or without tiles.
     let target = Target::native();
     let (_, cut) = spec_of_demo(target, MatmulStrategy::Gemv);
     let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
@@ -236,7 +236,7 @@ fn user_tuned_file_is_found_and_ignored_if_invalid() {
         stderr(&output)
     };
     assert!(run(&[]).contains("tuned  "));
-    // A named target gives the same plan on every machine.
+    // With a named target, the file is not used: the plan is the same on every machine.
     assert!(!run(&["--target", target.name()]).contains("tuned  "));
     assert!(!run(&["--tuned", "none"]).contains("tuned  "));
     fs::write(&file, "{").unwrap();
@@ -256,11 +256,11 @@ fn failing_kernel_is_reduced() {
     let [from, to] = [&kernel, &small].map(|path| path.to_str().unwrap());
     let shown = stdout(ixc(["kernel", "show", "silu", "--stage", "ir", "--target", "avx512"]));
     fs::write(&kernel, &shown).unwrap();
-    // The kernel needs vectors that the target lacks, so the target refuses it, whatever its other
-    // statements are.
+    // The kernel needs vectors that the target lacks, so the target refuses it. Only statements
+    // with such vectors have to remain in the reduced kernel.
     let reduce = ["kernel", "reduce", from, "--target", "avx2", "-o", to];
     let refused = ixc(reduce).output().unwrap();
-    // The spec's own kernel for this target has the same signature, so that it is tried.
+    // The candidate generated from the spec for this target has the same signature, so it is tried.
     let said = String::from_utf8_lossy(&refused.stdout).into_owned() + &stderr(&refused);
     assert!(refused.status.success(), "{said}");
     assert!(said.contains("it is refused: ") && said.contains("statements"), "{said}");
@@ -268,7 +268,7 @@ fn failing_kernel_is_reduced() {
     assert!(text.starts_with("; reduced from ") && text.lines().count() < 10, "{text}");
     let failing = ixc(["kernel", "run", to, "--target", "avx2", "--emulate"]).output().unwrap();
     assert!(stderr(&failing).contains("vectors of up to 32 bytes"), "{}", stderr(&failing));
-    // A command decides whether a kernel fails: here, kernels with a minimum fail.
+    // A command decides whether a kernel fails: here, kernels with a `min` statement fail.
     let facts: Json = serde_json::from_str(&stdout(ixc([
         "kernel",
         "reduce",

@@ -1,5 +1,5 @@
-//! Experts packed by KTransformers' converter (kt-kernel). They give the numbers of the same folder
-//! with plain floats; damaged folders give a one-line error.
+//! Experts packed by KTransformers' converter (kt-kernel) give the same logits as the same experts
+//! stored as plain floats. Damaged folders give a one-line error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,10 +24,10 @@ const LAYERS: usize = 2;
 const VOCABULARY: usize = 48;
 const HEADS: [usize; 3] = [4, 2, 32];
 const TOKENS: [u32; 9] = [3, 47, 0, 11, 11, 30, 8, 21, 2];
-/// Max error of compiled logits from the interpreter's: activations are bytes.
+/// Max error of compiled logits from the interpreter's: kernels round activations to eight bits.
 const LIMIT: f64 = 3e-5;
 
-/// A tensor of a folder.
+/// A tensor of a safetensors folder.
 struct Tensor {
     name: String,
     dtype: &'static str,
@@ -90,8 +90,8 @@ fn others(random: &mut Random) -> Vec<Tensor> {
     shapes.into_iter().map(of).collect()
 }
 
-/// A node's part of a matrix: integers, and a scale for each row. Every `f32` product with the
-/// scale is exact.
+/// The part of a matrix for one NUMA node: integers, and a scale for each row. Every `f32` product
+/// with the scale is exact.
 struct Quantised {
     rows: usize,
     columns: usize,
@@ -99,8 +99,8 @@ struct Quantised {
     scales: Vec<f32>,
 }
 
-/// Makes random quantised rows as kt-kernel's are: one number of each row has the largest integer,
-/// and no other is larger.
+/// Makes random quantised rows as kt-kernel makes them: the largest magnitude of each row is the
+/// largest integer.
 fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [usize; 2]) -> Quantised {
     let mut integers: Vec<i8> =
         (0..rows * columns).map(|_| (random.signed() * (f32::from(largest) + 0.49)).round() as i8).collect();
@@ -109,7 +109,7 @@ fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [
         row[at] = sign * largest;
     }
     let number = |random: &mut Random| (64 + random.below(64)) as f32 / f32::from(largest) / unit / 1024.0;
-    // The mantissa has 8 bits.
+    // The mantissa of a scale has 8 bits, so that products are exact.
     let scales = (0..rows).map(|_| f32::from_bits(number(random).to_bits() & 0xffff_0000)).collect();
     Quantised { rows, columns, integers, scales }
 }
@@ -142,7 +142,8 @@ fn packed(bits: usize, part: &Quantised) -> Vec<u8> {
     out
 }
 
-/// Writes two folders of the same model: with experts packed for `nodes` nodes, and as floats.
+/// Writes two folders of the same model: one with experts packed for `nodes` NUMA nodes, one with
+/// experts as floats.
 fn folders(at: &Path, bits: usize, nodes: usize) -> [std::path::PathBuf; 2] {
     let mut random = Random::new(41 + bits as u64 + nodes as u64);
     let (largest, unit) = if bits == 4 { (7, 16.0) } else { (127, 1.0) };
@@ -181,7 +182,7 @@ fn folders(at: &Path, bits: usize, nodes: usize) -> [std::path::PathBuf; 2] {
             }
         }
     }
-    // Tensors for training are stored with the others.
+    // The folder also has tensors that only training uses.
     converted.push(Tensor {
         name: "blk.0.ffn_up_bwd_exps.0.numa.0.weight".to_owned(),
         dtype: "I8",
@@ -208,8 +209,8 @@ fn target(target: Target) -> Vec<&'static str> {
     ["--target", target.name()].into_iter().chain(emulate).collect()
 }
 
-/// Packed experts, of one node or several, give the logits of the same numbers as floats. Plans and
-/// GGUF files made of them do so too.
+/// Packed experts, for one node or several, give the same logits as the same numbers stored as
+/// floats. Plans and GGUF files made of them do so too.
 #[test]
 fn ktransformers_experts_decode_to_their_numbers() {
     let scratch = scratch("ktransformers");
@@ -228,8 +229,8 @@ fn ktransformers_experts_decode_to_their_numbers() {
             println!("{error:.1e} <= {LIMIT:.0e}  {bits_of} bits, {nodes} nodes, {}", name.name());
             assert!(error <= LIMIT, "{bits_of} bits, {nodes} nodes, {}: {error:e}", name.name());
         }
-        // A row with one scale has the format of requantised weights. Requantising finds the same
-        // integers.
+        // Rows of integers with one scale are also the format of requantised weights. Requantising
+        // the floats gives the same integers.
         if (bits_of, nodes) == (8, 1) {
             let [requantised, ours] = [&plain, &converted].map(|model| {
                 let arguments = [&target(Target::AVX2)[..], &["--weights", "*_exps*=i8_row"]].concat();
@@ -251,8 +252,8 @@ fn ktransformers_experts_decode_to_their_numbers() {
     }
 }
 
-/// Kernels cannot read experts in this layout directly, so they are streamed from a plan. They give
-/// the bits of experts in memory.
+/// Kernels cannot read experts in this layout directly, so they are streamed from a plan. Their
+/// logits have the same bits as with experts in memory.
 #[test]
 fn packed_experts_are_streamed_from_a_plan() {
     let scratch = scratch("ktransformers_streamed");
@@ -268,7 +269,7 @@ fn packed_experts_are_streamed_from_a_plan() {
     stdout(command);
     let emulate: &[&str] = if Target::AVX2.missing().is_empty() { &[] } else { &["--emulate"] };
     let out = scratch.join("logits.npy");
-    // Most of this memory is not for experts.
+    // Most of this budget is used for other memory than experts.
     let streamed = logits(&made, &out, &[&["--memory", "96MiB"], emulate].concat());
     let resident = logits(&converted, &out, &target(Target::AVX2));
     assert!(bits(&streamed) == bits(&resident), "other bits than from memory");
@@ -280,12 +281,12 @@ type Damage = (&'static str, fn(&mut Map<String, Json>, &mut Vec<u8>), &'static 
 const UP: &str = "blk.1.ffn_up_exps.2.numa.1";
 
 fn without(header: &mut Map<String, Json>, end: &str) {
-    // The bytes then belong to another tensor, which is not read.
+    // The bytes then belong to a tensor with another name, which is not read.
     let tensor = header.remove(&format!("{UP}.{end}")).unwrap();
     header.insert("mtp.unused".to_owned(), tensor);
 }
 
-/// Gives a tensor's last bytes to another tensor, which is not read.
+/// Shortens a tensor. Its last bytes then belong to another tensor, which is not read.
 fn shortened(header: &mut Map<String, Json>, end: &str, by: u64, each: u64) {
     let tensor = header.get_mut(&format!("{UP}.{end}")).unwrap();
     let [from, to] = [0, 1].map(|i| tensor["data_offsets"][i].as_u64().unwrap());

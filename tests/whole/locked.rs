@@ -1,4 +1,5 @@
-//! Weights locked in memory, as the system counts them, and the error if the system refuses.
+//! Weights locked in memory: the bytes that the system counts as locked, and the error if the
+//! system refuses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -59,7 +60,7 @@ fn mlock_locks_weights_in_every_storage() {
     }
     let (said, none) = locked(&[]);
     assert!(none == 0 && !said.contains("locked"), "{none} {said}");
-    // 9.2 MiB of weights, 4 MiB of them experts.
+    // The demo model has 9.2 MiB of weights; 4 MiB of them are experts.
     for (arguments, least) in [(&["--mlock"][..], 8 << 20), (&["--mlock", "--no-pack"], 8 << 20)] {
         let (said, bytes) = locked(arguments);
         assert!(bytes >= least && said.contains("locked    "), "{arguments:?}: {bytes} {said}");

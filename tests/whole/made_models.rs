@@ -17,24 +17,25 @@ use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse_above;
 
-/// More than two attention blocks of 32 positions, and more than one step.
+/// Number of tokens: more than two attention blocks of 32 positions, and more than one step.
 const TOKENS: usize = 75;
 /// Longest step of these plans.
 const MAX_TOKENS: u32 = 56;
 /// Max error without quantised activations: only f32 sums and the f16 cache round. The cache rounds
-/// each key and value by 2^-11 / sqrt(3), which is 8e-8 in squares, for a few layers.
+/// each key and value by up to 2^-11. The relative squared error is 8e-8, for a few layers.
 const FLOAT_BOUND: f64 = 1e-6;
 /// Max error with quantised activations, which are rounded to steps of amax / 127 in groups of 16
-/// or 32. For normal numbers amax is about two deviations, so that the error in squares is (2 /
-/// 127)^2 / 12 = 2e-5 for each product. Up to four products follow each other in each of three
-/// layers, and their errors add up to 2.5e-4. Softmax and SwiGLU amplify this, by less than the
-/// bound allows.
+/// or 32. For normally distributed numbers, amax is about two standard deviations, so the relative
+/// squared error is (2 / 127)^2 / 12 = 2e-5 for each product. Up to four products follow each other
+/// in each of three layers, and their errors add up to 2.5e-4. Softmax and SwiGLU amplify this, by
+/// less than the bound allows.
 const QUANTISED_BOUND: f64 = 2e-3;
 
-/// Tokens of models whose code is emulated: full blocks of rows for every kernel, and a rest.
+/// Number of tokens if the code is emulated: full blocks of rows for every kernel, and a remainder.
 const EMULATED_TOKENS: usize = 39;
 
-/// Checks the logits of one model, computed in every way.
+/// Checks the logits of one model on all targets, packed and unpacked, with all numbers of threads
+/// and lengths of steps.
 fn check(name: &str, made: &Made) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("made_{}.gguf", name.replace(' ', "_")));
     std::fs::write(&path, made.file()).unwrap();
@@ -52,14 +53,14 @@ fn check(name: &str, made: &Made) {
         (Target::PORTABLE, true),
         (Target::AVX512, true),
         (Target::AMX, true),
-        // Kernel tests show that portable gives the bits of kernels of unpacked weights. A
-        // repetition here took a third of the time.
+        // Tests of kernels compare portable code with kernels of unpacked weights. Repeating the
+        // comparison here would take a third of this test's time.
         (Target::AVX2, false),
     ];
     for (target, pack) in ways {
         let native = target.missing().is_empty();
-        // Portable computes the tokens of AVX2, whose bits it must give: targets with vectors of
-        // the same length have the same kernels.
+        // Portable computes as many tokens as AVX2, because both must give the same bits: targets
+        // with vectors of the same length have the same kernels.
         let all = native && (target != Target::PORTABLE || Target::AVX2.missing().is_empty());
         let tokens = if all { &tokens[..] } else { &tokens[..EMULATED_TOKENS] };
         let exact = &exact[..tokens.len() * made.vocabulary as usize];
@@ -226,18 +227,18 @@ fn dense_models_in_floats() {
     ]);
 }
 
-/// Max error of activations rounded to bf16. A power of two has the error (2^-7)^2 / 12 in squares,
-/// and the mean over numbers is half of that, 2.7e-6. Four products in each of three layers add up
-/// to 3e-5, and amplify it.
+/// Max error of activations rounded to bf16. Just above a power of two, the relative squared error
+/// is (2^-7)^2 / 12, and the mean over all numbers is half of that, 2.7e-6. Four products in each
+/// of three layers add up to 3e-5, and amplify it.
 const BF16_BOUND: f64 = 2e-4;
 
-/// On targets with products of pairs of bf16 and without tiles, bits do not depend on the number of
-/// rows of a step.
+/// On targets with dot products of bf16 pairs and without tiles, bits do not depend on the number
+/// of rows of a step.
 #[test]
 fn bf16_in_pairs_has_the_same_bits_in_steps_of_any_length() {
     let name = "bf16 in pairs";
-    // The matrices are whole strips. Unpacked ones take f32 activations, whose sums differ for one
-    // row and for many.
+    // The matrices are whole strips. Products with unpacked matrices take f32 activations, and sum
+    // in another order for one row than for many.
     let made = Made { layers: 3, width: 256, inner: 1056, vocabulary: 160, formats: &[("", Bf16)], ..BASE };
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("made_bf16_in_pairs.gguf");
     std::fs::write(&path, made.file()).unwrap();
@@ -302,7 +303,7 @@ fn dense_models_in_blocks_of_32() {
     ]);
 }
 
-/// Formats of two to four bits, dense and in experts.
+/// Models with formats of two to four bits, in dense layers and in experts.
 #[test]
 fn models_of_few_bits() {
     check_all(&[
@@ -525,9 +526,9 @@ fn models_with_experts() {
 /// bytes. The budget holds six or more blocks; long steps need all 8 of a layer.
 const EXPERT_BUDGET: u64 = 6 * 3 * 256 * 272;
 
-/// A plan with explicit loading of experts passes the runtime's checks and gives the bits of a plan
-/// without it. Its experts are in memory or streamed, in long steps and in steps of one token.
-/// Weights are packed or as stored, gate and up fused or not, with and without prediction.
+/// A plan with explicit loading of experts passes the runtime's checks, and gives the same bits as
+/// a plan without it. Its experts are in memory or streamed, in long steps and in steps of one
+/// token. Weights are packed or as stored, gate and up fused or not, with and without prediction.
 #[test]
 fn residency_changes_no_bit() {
     let experts = Some(MadeExperts { count: 8, used: 2, inner: 256 });
@@ -546,7 +547,7 @@ fn residency_changes_no_bit() {
             let resident =
                 Options { target: Some(target), max_tokens: Some(MAX_TOKENS), pack: Some(pack), ..Options::default() };
             assert!(compile(&model, &resident).unwrap().plan.expert_groups.is_empty());
-            // The emulator is slow, and slowest with one token after the other.
+            // The emulator is slow, especially with steps of one token.
             let lengths =
                 if target.missing().is_empty() { &[MAX_TOKENS as usize, 1][..] } else { &[MAX_TOKENS as usize] };
             for &length in lengths {

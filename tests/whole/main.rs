@@ -1,9 +1,9 @@
-//! Tests of the whole: the program as its users run it, and the library from a model file to
-//! logits. All are in one test program, which is linked once.
+//! End-to-end tests: the program as its users run it, and the library from a model file to logits.
+//! All are in one test program, which is linked once.
 //!
 //! ```text
-//! cargo test --test whole              all of them
-//! cargo test --test whole golden::     those of golden.rs
+//! cargo test --test whole              all tests
+//! cargo test --test whole golden::     the tests of golden.rs
 //! ```
 
 mod batch;

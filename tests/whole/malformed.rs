@@ -1,5 +1,6 @@
 //! Malformed files. Every command that uses the malformed part exits with status 65 and one
-//! message. The system limits the memory; time and memory are small compared with the file's size.
+//! message. The tests limit the memory of a command, and check that its time and memory are small
+//! compared with the size of the file.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,7 @@ const ADDRESS_SPACE: u64 = 512 << 20;
 const PROCESSOR: Duration = Duration::from_secs(1);
 const MEMORY_KIB: u64 = 64 << 10;
 
-/// Runs a command with the limit.
+/// Runs a command with the limit of address space.
 fn limited(mut command: Command) -> Output {
     let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
     // SAFETY: between fork and exec only setrlimit is called. It is async-signal-safe and reads a
@@ -34,7 +35,7 @@ fn limited(mut command: Command) -> Output {
     command.output().unwrap()
 }
 
-/// Runs a command with the limit, and measures it.
+/// Runs a command with the limit of address space, and measures it.
 fn limited_and_measured(command: Command) -> Measured {
     measured(&command, 60, Some(ADDRESS_SPACE))
 }
@@ -121,7 +122,8 @@ fn hostile_vocabularies_and_headers_use_few_resources() {
     let runs = |longest: usize| (1..=longest).map(|n| "a".repeat(n)).collect::<Vec<_>>();
     let keys = (0..200_000).fold(GgufWriter::new(), |writer, i| writer.key(&format!("{i:x}"), true));
     let cases = [
-        // A special token begins at every byte of the text: all matches at once took 6 GB.
+        // A special token begins at every byte of the text. An earlier version collected all
+        // matches first, and took 6 GB.
         ("special tokens", spm(runs(255), 3), 0),
         (
             "special tokens that end otherwise",
@@ -163,7 +165,7 @@ fn damaged_headers_are_refused_or_read() {
     let good = fs::read(crate::support::demo_model()).unwrap();
     let folder = scratch("damaged");
     let path = folder.join("model.gguf");
-    // A linear congruential generator with Knuth's factor chooses the place of the damage.
+    // A linear congruential generator with Knuth's factor chooses the position of the damage.
     let mut state = 0x5eed_u64;
     println!("seed {state:#x}");
     for round in 0..60 {
@@ -223,8 +225,8 @@ fn logits_that_are_not_finite_are_refused() {
     }
 }
 
-/// The errors for a file that is not a model and for a cut model say so, and do not mention bytes
-/// or tables.
+/// The errors for a file that is not a model, and for a truncated model, state that fact, and do
+/// not mention bytes or tables.
 #[test]
 fn foreign_and_truncated_files_are_named_in_errors() {
     let folder = scratch("no-models");

@@ -33,7 +33,7 @@ fn ask(server: &Server, model: &str) -> (u16, Value) {
     server.post("/v1/completions", &request)
 }
 
-/// Returns the memory of a process, in bytes.
+/// Returns the resident memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -94,7 +94,7 @@ fn models_share_a_budget() {
     assert_eq!(ask(&free, "a").0, 200);
     let own = listed(&free)[0]["meta"]["memory"].as_u64().unwrap();
     drop(free);
-    // The process's other memory differs little between runs.
+    // The memory of the process without models differs little between runs.
     let of = |models: u64| (process + models * own / 2).to_string();
     let budget = of(3);
     let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
@@ -106,8 +106,8 @@ fn models_share_a_budget() {
     let endless = json!({"model": "c", "prompt": "Hi", "max_tokens": 100_000, "ignore_eos": true, "stream": true});
     let stream = server.begin("POST", "/v1/completions", "", &endless.to_string());
     server.until("the request", |server| server.metric("requests_processing") == 1.0);
-    // `c` answers until its context is full. On a fast machine this takes less time than the other
-    // request waits.
+    // `c` answers until its context is full. On a fast machine, this ends before the waiting time
+    // of the other request is over.
     let (status, answer) = ask(&server, "a");
     match status {
         503 => {
@@ -214,8 +214,8 @@ fn start_line(arguments: &[&str]) -> String {
     line
 }
 
-/// The context is the model's if memory allows it; otherwise it is a half of it, or a quarter. The
-/// first line prints both.
+/// The default context is the model's if memory allows it; otherwise a half of it, or a quarter.
+/// The first line prints both.
 #[test]
 fn the_context_is_as_long_as_memory_allows() {
     use crate::support::made::{BASE, Made};
@@ -227,7 +227,7 @@ fn the_context_is_as_long_as_memory_allows() {
     assert!(all.contains("in contexts of 65536 tokens (the model's maximum), "), "{all}");
     let asked = start_line(&[long, "-c", "512"]);
     assert!(asked.contains("in contexts of 512 tokens (--ctx), "), "{asked}");
-    // Memory for one such context, and for less than four.
+    // The budget has memory for at least one context of this length, and for less than four.
     let part = start_line(&[long, "--parallel", "256", "--memory", "1500MiB"]);
     let found = part.split("in contexts of ").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
     assert!([4096, 8192, 16_384, 32_768].contains(&found), "{part}");

@@ -1,5 +1,5 @@
-//! A model's routed experts as an operator: results of a layer, in parts and streamed, and refused
-//! inputs.
+//! A model's routed experts as an operator: results of a layer with all experts, with parts of the
+//! experts, and streamed; and refused inputs.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,8 +23,8 @@ use ixc::targets::Target;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared, stderr};
 
-/// Returns golden models whose layers have routed experts, except those whose groups also have
-/// small experts.
+/// Returns golden models whose layers have routed experts, except models whose layers have experts
+/// of two sizes.
 fn models() -> impl Iterator<Item = (Golden, Model)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let all = [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder));
@@ -71,7 +71,8 @@ impl Call {
         moe.submit(layer.number, Rows::F32(&self.rows), &self.ids, &self.weights).unwrap().wait().unwrap()
     }
 
-    /// Returns the same rows and weights, but only with the experts from `first` on.
+    /// Returns the call with only the experts `first..first + count`: ids of other experts are
+    /// replaced by -1.
     fn of(&self, first: i32, count: i32) -> Call {
         let (rows, weights) = (self.rows.clone(), self.weights.clone());
         Call { rows, weights, ids: Moe::own_ids(&self.ids, first, count) }
@@ -160,7 +161,7 @@ fn expert_layer_matches_the_model() {
     assert!(count >= 4, "{count} layers");
 }
 
-/// Two machines have half of the experts each.
+/// Results of two operators, each with half of the experts, add up to the result with all experts.
 #[test]
 fn parts_of_two_machines_add_up() {
     let mut random = Random::new(30);
@@ -187,8 +188,8 @@ fn parts_of_two_machines_add_up() {
                     }
                 }
                 for (at, whole) in whole.iter().enumerate() {
-                    // Each result is a sum of at most `used` products, with as many roundings. No
-                    // rounding is larger than the largest row allows.
+                    // Each result is a sum of at most `used` products, each with one rounding. The
+                    // largest number of the row bounds the rounding error.
                     let largest = found.iter().map(|sums| sums[at].abs()).sum::<f32>() + whole.abs() + 1.0;
                     let bound = 4.0 * used as f32 * f32::EPSILON * largest;
                     let sum = found[0][at] + found[1][at];
@@ -199,8 +200,8 @@ fn parts_of_two_machines_add_up() {
     }
 }
 
-/// A row's bits do not depend on other rows; for quantised weights, that holds without exception.
-/// They do not depend on the number of submitted rows, on threads, or on the target.
+/// A row's bits do not depend on other rows, on the number of submitted rows, on threads, or on the
+/// target. For quantised weights, this holds for all targets.
 #[test]
 fn row_bits_are_independent_of_other_rows() {
     let mut random = Random::new(31);
@@ -214,7 +215,7 @@ fn row_bits_are_independent_of_other_rows() {
     for layer in moe.layers() {
         let mut call = Call::random(layer, 50, &mut random);
         call.ids.iter_mut().for_each(|id| *id = if random.once_in(2) { -1 } else { *id });
-        // The weight of an expert that is not computed has no effect.
+        // An id of -1 means that no expert is computed; its weight has no effect.
         let nobody = |(id, weight): (&i32, &mut f32)| {
             if *id < 0 {
                 *weight = f32::NAN
@@ -235,7 +236,7 @@ fn row_bits_are_independent_of_other_rows() {
             };
             assert_eq!(bits(&one.run(&moe, layer)), bits(&expected[row * width..][..width]), "row {row} alone");
         }
-        // The upper halves of floats.
+        // Converts f32 to bf16 by truncation.
         let half = |x: &f32| (x.to_bits() >> 16) as u16;
         let halves: Vec<u16> = call.rows.iter().map(half).collect();
         let rows: Vec<f32> = halves.iter().map(|&half| f32::from_bits(u32::from(half) << 16)).collect();
@@ -314,7 +315,7 @@ fn invalid_expert_calls_are_refused() {
         refused(layer.number, all, &|call| call.weights[1] = f32::INFINITY),
     ];
     insta::assert_snapshot!(messages.join("\n"));
-    // No rows are not an error, and neither is a handle that is dropped.
+    // A call with no rows, and a handle that is dropped, are valid.
     drop(moe.submit(layer.number, Rows::F32(&call.rows), &call.ids, &call.weights).unwrap());
     assert!(moe.submit(layer.number, Rows::F32(&[]), &[], &[]).unwrap().wait().unwrap().is_empty());
     // The operator works after refused calls.
@@ -338,7 +339,8 @@ fn models_without() -> Model {
     models.into_iter().find(|model| model.arch.hyper.layers.iter().all(|layer| layer.experts.is_none())).unwrap()
 }
 
-/// A plan of experts in a file, and plans and programs that refuse each other.
+/// A plan of experts is saved to a file and loaded. Such a plan cannot be used as a plan of a whole
+/// model, and the reverse.
 #[test]
 fn plans_of_experts_are_files_of_their_own_kind() {
     let folder = crate::support::scratch("moe-plan");
@@ -371,7 +373,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     assert!(matches!(error, Error::Load(LoadError::NoLayers)), "{error}");
 }
 
-/// Plans of layers that ixc never makes; each is refused before it runs.
+/// Inconsistent plans of expert layers, which ixc never makes. Each is refused before it runs.
 #[test]
 fn inconsistent_expert_plans_are_refused() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap().into_expert_layers().unwrap();

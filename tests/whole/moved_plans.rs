@@ -75,8 +75,8 @@ fn plan_finds_its_model_nearby_or_at_given_path() {
     let named = ["--model", elsewhere.to_str().unwrap()];
     assert!(same(&logits(&plan, &named), &moved.expected), "named");
 
-    // Another model of that name, next to the plan or named, is refused, and the error names the
-    // difference.
+    // Another model with the same file name is refused, whether it is next to the plan or named by
+    // the option. The error names the difference.
     let mut bytes = fs::read(&elsewhere).unwrap();
     bytes.push(0);
     fs::write(moved.path("model.gguf"), &bytes).unwrap();
@@ -89,7 +89,7 @@ fn plan_finds_its_model_nearby_or_at_given_path() {
     let (status, said) = refused(&plan, &[]);
     assert!(status == Some(65) && said.contains("the checksum of its header is"), "{said}");
     assert!(same(&logits(&plan, &named), &moved.expected), "named, beside a wrong one");
-    // A model does not take another model file.
+    // A model file cannot be combined with the option that names a plan's model file.
     let (status, said) = refused(&elsewhere, &named);
     assert!(status == Some(2) && said.contains("is a model file; only a plan"), "{said}");
 }
@@ -136,7 +136,7 @@ fn all_files_of_a_split_model_are_found() {
 
 #[test]
 fn a_plan_that_holds_all_weights_needs_no_model_file() {
-    // Packed weights, weights as in the model file, and experts in blocks.
+    // Plans that hold packed weights, weights in the model file's layout, or experts in blocks.
     for (name, arguments) in [
         ("packed", &["--target", "native"][..]),
         ("as_in_the_file", &["--target", "portable"]),
@@ -157,7 +157,7 @@ fn a_plan_that_holds_all_weights_needs_no_model_file() {
     let moved = Moved::new("moved_whole", &["--self-contained", "--memory", "1MiB"]);
     fs::remove_file(moved.path("model.gguf")).unwrap();
     let plan = moved.path("model.ixp");
-    // Streamed from the plan alone.
+    // Experts are streamed from the plan alone.
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "4", "--temp", "0", "--memory", "200MiB"]);
     command.arg(&plan);
     assert!(!stdout(command).is_empty());

@@ -1,5 +1,6 @@
-//! Layers that predict the model's next tokens (nextn). Their results are compared with numbers
-//! from `tests/golden/make/nextn.py`. Texts with them must equal texts without them.
+//! Draft layers of models (nextn), which predict the next tokens. Their results are compared with
+//! numbers from `tests/golden/make/nextn.py`. Generated texts must be the same with and without
+//! them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -33,8 +34,8 @@ use ixc_testing::nmse::nmse;
 /// Max error of f32 against f64.
 const EXACT: f64 = 1e-9;
 /// Max error of compiled code. Keys and values are f16, and activations are rounded to 8 bits
-/// before each product: 2e-5 in squares for each (`made_models.rs`). Some ten products follow each
-/// other, and softmax and SwiGLU amplify.
+/// before each product, with a relative squared error of 2e-5 (`made_models.rs`). Some ten products
+/// follow each other, and softmax and SwiGLU amplify.
 const COMPILED: f64 = 5e-4;
 
 const NAMES: [&str; 2] = ["own", "shared"];
@@ -46,12 +47,13 @@ fn model(name: &str) -> PathBuf {
 /// Expected results of a model.
 struct Known {
     tokens: Vec<u32>,
-    /// The token predicted after the last one.
+    /// The token predicted for the position after the last prediction.
     deeper: u32,
     kept: usize,
     logits: Vec<f32>,
     hidden: Vec<f32>,
-    /// Logits of the predicting layer; the last ones are those of the deeper prediction.
+    /// Logits of the draft layer. The last row has the logits of the second prediction, which
+    /// starts from the first.
     guess: Vec<f32>,
     guess_hidden: Vec<f32>,
 }
@@ -69,7 +71,7 @@ impl Known {
         Known { tokens: ids("tokens"), deeper: ids("deeper")[0], kept, logits, hidden, guess, guess_hidden }
     }
 
-    /// Checks that the last rows of `found` are the known rows.
+    /// Checks that the last rows of `found` are close to the known rows.
     #[track_caller]
     fn is(&self, found: &[f32], known: &[f32], limit: f64, what: &str) {
         let error = nmse(&found[found.len() - known.len()..], known);
@@ -227,8 +229,9 @@ fn draft_layer_changes_no_texts() {
             let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
             let layer = own_layer(name, ALONE, guessing.model(), 0.0);
             guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-            // Texts that continue, that go back, and another one; long prompts, which become
-            // entries as they are read, and short ones.
+            // Texts that continue an earlier text, that return to an earlier position, and a
+            // different text. Long prompts, which become entries while they are computed, and short
+            // prompts.
             let long: Vec<u32> = known.tokens.iter().copied().cycle().take(100).collect();
             let other: Vec<u32> = known.tokens.iter().rev().copied().collect();
             let (mut accepted, mut drafted) = (0, 0);
@@ -243,14 +246,14 @@ fn draft_layer_changes_no_texts() {
             }
             println!("{name}, settings {number}: {accepted} of {drafted} came true");
             assert!(drafted > 100, "{drafted}");
-            // The layer of `shared` predicts well: nearly all tokens of a greedy text.
+            // The layer of `shared` predicts nearly all tokens of a greedy text correctly.
             let least = if name == "shared" { [0.9, 0.5, 0.02][number] } else { 0.0 };
             assert!(accepted as f64 >= least * drafted as f64, "{name}, settings {number}: {accepted} of {drafted}");
         }
     }
 }
 
-/// Predictions end at the first token below the layer's min probability.
+/// Predictions end at the first token whose probability is below the layer's minimum.
 #[test]
 fn draft_layer_stops_below_its_minimum_probability() {
     let (name, known) = ("own", Known::of("own"));
@@ -300,7 +303,7 @@ fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
     model
 }
 
-/// The experts of the model, and those of the layer, come from the drive.
+/// The experts of the model and of the draft layer are streamed from the drive.
 #[test]
 fn draft_layer_changes_no_texts_of_streamed_models() {
     for name in NAMES {
@@ -328,9 +331,9 @@ fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
     text.draft
 }
 
-/// A layer's predictions depend only on the text. Wrong predictions that were cut off again, parts
-/// of the text, and earlier predictions change nothing: a layer that gets the text at once predicts
-/// the same.
+/// A layer's predictions depend only on the text. Rejected predictions, earlier predictions, and
+/// the division of the text into parts change nothing: a layer that gets the text in one step
+/// predicts the same.
 #[test]
 fn draft_layer_predictions_depend_only_on_the_text() {
     let (name, how) = ("own", ALONE);
@@ -342,7 +345,7 @@ fn draft_layer_predictions_depend_only_on_the_text() {
     let mut layer = own_layer(name, how, &fed, 0.0);
     let mut compared = 0;
     for round in 0..6 {
-        // The same text continues from some position; sometimes it is another text.
+        // The same text continues from some position; sometimes a different text follows.
         let other = round % 3 == 2;
         if other {
             text.rotate_left(7);
@@ -378,7 +381,7 @@ fn draft_layer_predictions_depend_only_on_the_text() {
         }
     }
     assert!(compared > 10, "{compared}");
-    // For a text that it has not seen, the layer predicts nothing.
+    // For a text that the layer has not read, it predicts nothing.
     assert!(guess(&mut layer, &text[3..20]).is_empty());
 }
 
@@ -427,7 +430,7 @@ fn foreign_draft_layer_is_refused() {
     let plain = open("own", ALONE, Nextn::Absent);
     let wrong = OwnLayerError::Hidden { takes: 64, gives: None };
     assert_eq!(refused(open("own", ALONE, Nextn::Alone), &plain), wrong);
-    // A layer alone makes no text.
+    // The draft layer without the main model generates no text.
     let mut alone = Session::new(open("own", ALONE, Nextn::Alone));
     let request = Request::new([1, 2], Settings::greedy());
     let error =
@@ -463,8 +466,8 @@ fn draft_layer_works_on_the_command_line() {
             assert!(!line.contains(" 0 accepted"), "{line}");
         }
     }
-    // A saved state has no state of the layer, which predicts from the following tokens. The state
-    // belongs to a plan with the layer; a plan without it is another plan.
+    // A saved state has no state of the draft layer, which starts to predict from the following
+    // tokens. A saved state of a plan with the layer cannot be loaded into a plan without it.
     let goes_on = |spec: &[&str]| {
         let state = folder.join("text.state");
         let with = |option: &str| {
@@ -536,8 +539,8 @@ fn draft_layer_works_in_a_server() {
     assert!(guessing.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
 }
 
-/// Writes a golden model with a predicting layer: its last layer again, with random numbers for the
-/// layer's first weights.
+/// Writes a golden model with an added draft layer: a copy of its last layer, with random numbers
+/// in the weights that only draft layers have.
 fn with_layer(name: &str, folder: &Path) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
     let gguf = Gguf::open(&golden).unwrap();
@@ -548,7 +551,7 @@ fn with_layer(name: &str, folder: &Path) -> PathBuf {
     let (layers, width) = (read("block_count"), u64::from(read("embedding_length")));
     let mut writer = GgufWriter::new();
     for (key, value) in gguf.metadata().iter() {
-        // Lists with an element for each layer get one more.
+        // Lists with an element for each layer get another element.
         let value = match value {
             Value::Array(Array::U32(of)) if of.len() == layers as usize => Array::U32(longer(of)).into(),
             Value::Array(Array::I32(of)) if of.len() == layers as usize => Array::I32(longer(of)).into(),
@@ -594,12 +597,12 @@ fn longer<T: Clone>(of: &[T]) -> Vec<T> {
     of.iter().chain(of.last()).cloned().collect()
 }
 
-/// In every architecture with predicting layers, plans compute the interpreter's results: with
-/// latent attention, chosen positions, windows, sinks and gates. The models' own results are those
+/// In every architecture with draft layers, plans compute the interpreter's results: with latent
+/// attention, chosen positions, windows, sinks and gates. The models' logits are the same as
 /// without the layers.
 #[test]
 fn draft_layers_of_all_architectures_match_the_interpreter() {
-    /// Max error for weights in floats: keys and values are f16, 2^-11 / sqrt(3) of each
+    /// Max error for float weights: only the f16 rounding of keys and values counts
     /// (`made_models.rs`).
     const FLOATS: f64 = 1e-6;
     let folder = scratch("nextn_architectures");

@@ -9,9 +9,10 @@ use std::path::Path;
 
 use crate::support::{demo_model, ixc, scratch, stdout};
 
-/// Bytes of an event without a name, as watches of files have them: watch, mask, cookie, length.
+/// Bytes of an inotify event without a name, as for watches of files: watch, mask, cookie and
+/// length.
 const EVENT_BYTES: usize = 16;
-/// Place of the mask in an event.
+/// Bytes of the mask in an event.
 const MASK: std::ops::Range<usize> = 4..8;
 
 /// Returns the number of times that `run` opens a file, by the system's own events.
@@ -22,7 +23,7 @@ fn openings(path: &Path, run: impl FnOnce()) -> usize {
     // SAFETY: the descriptor is new, and nothing else owns it.
     let mut events = unsafe { File::from_raw_fd(events) };
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // Reads and closings separate openings: the system merges equal events in a row.
+    // Reads and closings are also recorded, because the system merges equal consecutive events.
     let mask = libc::IN_OPEN | libc::IN_ACCESS | libc::IN_CLOSE;
     // SAFETY: the name ends in a zero byte and outlives the call.
     let watch = unsafe { libc::inotify_add_watch(events.as_raw_fd(), name.as_ptr(), mask) };

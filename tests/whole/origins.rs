@@ -1,5 +1,5 @@
-//! Pages that ask `ixc serve`: preflights, origins, types of bodies, and names of the server; and
-//! the limits of connections.
+//! Requests of web pages to `ixc serve`: preflights, origins, content types and host names. Also
+//! limits of connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -64,7 +64,7 @@ fn pages_of_admitted_origins_may_send_requests() {
             for name in ["authorization", "content-type", "x-api-key", "anthropic-version", "x-stainless-lang"] {
                 assert!(allowed.contains(name), "{allowed}");
             }
-            // Answers, errors and streams name the page.
+            // Answers, errors and streams have a CORS header with the page's origin.
             let own = format!("Host: localhost\r\nOrigin: {origin}\r\nAuthorization: Bearer one\r\n{JSON}");
             let streamed = BODY.replace('}', ", \"stream\": true}");
             for (method, path, body, status) in [
@@ -102,7 +102,8 @@ fn pages_of_admitted_origins_may_send_requests() {
     }
 }
 
-/// A page may send bodies of other types without a preflight. Programs may leave the type out.
+/// A page may send bodies of other content types without a preflight, so these are refused.
+/// Programs may omit the content type.
 #[test]
 fn page_bodies_must_be_declared_as_json() {
     let server = Server::start(&[]);
@@ -123,7 +124,7 @@ fn page_bodies_must_be_declared_as_json() {
         let headers = format!("Host: localhost\r\n{headers}");
         assert_eq!(head(&server, "POST", "/v1/completions", &headers, BODY).0, status, "{headers}");
     }
-    // The same without a body.
+    // Requests without a body have the same check.
     assert_eq!(head(&server, "POST", "/slots/0?action=erase", &format!("Host: localhost\r\n{page}"), "").0, 415);
 }
 
@@ -143,21 +144,24 @@ fn host_names_are_checked_on_public_addresses() {
     }
 }
 
-/// One client's connections leave places to others, and are closed for new ones of the same client.
+/// Idle connections of one client do not block other clients, and are closed if the same client
+/// opens new ones.
 #[test]
 fn idle_connections_yield_to_new_ones() {
     let server = Server::start(&[]);
     let mut idle = Vec::new();
     for i in 0..450 {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        // Silent ones, half heads, half bodies, and some that have asked before.
+        // Connections that send nothing, half of a head, or half of a body, and connections that
+        // had a complete request before.
         let bytes = match i % 4 {
             0 => "",
             1 => "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ",
             2 => "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
             _ => "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         };
-        // A connection that was closed for another one may refuse the write.
+        // The write may fail, since the server may have closed the connection to make room for a
+        // new one.
         let _ = stream.write_all(bytes.as_bytes());
         idle.push(stream);
         if i % 100 == 99 {
@@ -169,7 +173,7 @@ fn idle_connections_yield_to_new_ones() {
     drop(idle);
 }
 
-/// Slow bodies do not take the place of other requests.
+/// Requests whose bodies arrive slowly do not block other requests.
 #[test]
 fn slow_bodies_keep_no_others_waiting() {
     let server = Server::start(&[]);

@@ -1,6 +1,6 @@
 //! Outputs of commands, and files that a command must not overwrite: its inputs under any name,
-//! other programs' files, and files in the place of its temporary ones. Also texts without an end,
-//! and pipes in place of files.
+//! other programs' files, and files with the names of its temporary files. Also inputs without an
+//! end, and pipes instead of files.
 
 use std::fs;
 use std::io::Write;
@@ -24,7 +24,7 @@ const COMMANDS: [(&str, &[u8]); 8] = [
     ("simulate M --html O", b"<!doctype html>"),
 ];
 
-/// Makes a command of the table.
+/// Makes the command for a line of [`COMMANDS`].
 fn command(line: &str, model: &Path, output: &Path) -> Command {
     ixc(line.split(' ').map(|word| match word {
         "M" => model.as_os_str(),
@@ -48,8 +48,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Returns a copy of the demo model and several names of it. They are its own name, a hard link, a
-/// symbolic link, a link to that, and a path through a linked folder.
+/// Returns a copy of the demo model and several paths to it. These are its own, a hard link, a
+/// symbolic link, a link to that link, and a path through a linked folder.
 fn model_and_names(folder: &Path) -> (PathBuf, Vec<PathBuf>) {
     let model = folder.join("x.gguf");
     fs::copy(demo_model(), &model).unwrap();
@@ -99,7 +99,7 @@ fn output_is_never_a_loaded_plan_or_its_model() {
     fs::hard_link(&model, folder.join("m-hard")).unwrap();
     for line in ["logits M --tokens 1 -o O", "run M -p a -n 1 --trace O"] {
         for name in ["m.gguf", "m-hard"] {
-            // Only the plan names this model.
+            // This model is an input only because the plan refers to it.
             let output = command(line, &plan, &folder.join(name)).arg("--force").output().unwrap();
             refused(&output, 2, "is the input file");
         }
@@ -136,7 +136,7 @@ fn output_is_never_another_input() {
     assert!(before == after);
 }
 
-/// Returns a key and a value, as they precede others in a GGUF file's header.
+/// Returns the bytes of a key and a value in a GGUF header.
 fn key(name: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&(name.len() as u64).to_le_bytes(), name.as_bytes(), &kind.to_le_bytes(), value].concat()
 }
@@ -179,7 +179,7 @@ fn foreign_file_is_replaced_only_with_force() {
             forced
         });
         assert!(fs::read(&path).unwrap().starts_with(begins), "{line}");
-        // An output of the command's own kind is replaced as usual.
+        // An existing output of the same kind is replaced.
         stdout(command(line, &demo_model(), &path));
         assert_eq!(names(&folder), ["out"]);
     }
@@ -202,7 +202,7 @@ fn emitted_stages_replace_only_stage_files() {
         stdout(command(line, &demo_model(), &plan));
         assert_eq!(names(&stages), ["2.fused.ix", "3.plan.txt"]);
     }
-    // The command recognises the files of every stage.
+    // `dump` recognises its outputs of every stage, and replaces them.
     for line in [
         "compile M --target portable --emit graph,fused,plan,kernel,asm -o O",
         "compile M --target avx2 --no-weights --emit graph,fused,plan,kernel,asm -o O",
@@ -212,14 +212,14 @@ fn emitted_stages_replace_only_stage_files() {
             assert_eq!(names(&stages).len(), 5);
         }
     }
-    // If nothing is compiled, no folder is made.
+    // If compilation is refused, no folder is made.
     let other = folder.join("q.ixp");
     let output = command(line, &folder.join("no.gguf"), &other).output().unwrap();
     refused(&output, 66, "no.gguf");
     assert_eq!(names(&folder), ["p.d", "p.ixp"]);
 }
 
-/// The model is invalid, which the work would find first.
+/// The model is invalid too, but the output is checked first.
 #[test]
 fn unwritable_output_is_refused_before_the_work() {
     let folder = scratch("outputs-early");
@@ -235,7 +235,7 @@ fn unwritable_output_is_refused_before_the_work() {
         refused(&output, 74, "m.gguf/x: cannot ");
     }
     refused(&command("kernel export no-such-kernel -o O", &model, &folder).output().unwrap(), 2, "it exists already");
-    // What fails later leaves nothing.
+    // A command that fails later leaves no file.
     for (line, _) in COMMANDS {
         assert_eq!(command(line, &model, &folder.join("out")).output().unwrap().status.code(), Some(65), "{line}");
     }
@@ -276,7 +276,7 @@ fn a_dash_is_standard_output() {
         assert!(fs::read(&read).unwrap() == fs::read(&model).unwrap(), "{line}");
     }
     fs::remove_file(read).unwrap();
-    // A reader that goes away is not a failure.
+    // It is no failure if the reader of the pipe closes it early.
     let mut child = command("logits M --tokens 1 --target portable -o O", &model, "-".as_ref());
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -311,7 +311,7 @@ fn output_link_is_kept_and_devices_are_written_directly() {
     }
 }
 
-/// Guessable names of a temporary file are links to a file that must not be overwritten.
+/// Links with guessable names of temporary files point to a file that must not be overwritten.
 #[test]
 fn links_at_temporary_file_names_are_not_followed() {
     let folder = scratch("outputs-guessed");
@@ -329,8 +329,8 @@ fn links_at_temporary_file_names_are_not_followed() {
     assert!(!fs::symlink_metadata(&plan).unwrap().is_symlink() && fs::read(&plan).unwrap().starts_with(b"IXCPLAN\n"));
 }
 
-/// Other files in the place of a plan's temporary file stay unchanged, and no command waits for
-/// them.
+/// Files and pipes with the name of a plan's temporary file remain unchanged, and no command waits
+/// for them.
 #[test]
 fn foreign_file_at_the_temporary_name_is_refused() {
     let folder = scratch("outputs-part");
@@ -369,8 +369,8 @@ fn foreign_file_at_the_temporary_name_is_refused() {
     assert_eq!(left, ["h.ixp", "victim"]);
 }
 
-/// Unfinished files of ixc are replaced. Other files stay unless `--force` is given, and inputs
-/// stay even then.
+/// Unfinished files of ixc are replaced. Other files are kept unless `--force` is set, and inputs
+/// are kept even then.
 #[test]
 fn foreign_part_file_is_replaced_only_with_force() {
     let folder = scratch("outputs-other-part");
@@ -400,7 +400,8 @@ fn foreign_part_file_is_replaced_only_with_force() {
     }
 }
 
-/// A part by another program, with other weights and a matching journal, is not continued.
+/// A part file that another program wrote, with other weights and a matching journal, is not
+/// continued.
 #[test]
 fn foreign_part_file_is_not_resumed() {
     let folder = scratch("outputs-poisoned");
@@ -412,7 +413,7 @@ fn foreign_part_file_is_not_resumed() {
     let plan = ixc::runtime::file::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
 
-    // The whole plan, with all weights 0.
+    // The whole plan, with zeros for all weights.
     let payload = u64::from_le_bytes(good[16..24].try_into().unwrap());
     let weights_at = (48 + payload).next_multiple_of(4096) as usize;
     let mut part = good[..weights_at + plan.own_weight_bytes as usize].to_vec();
@@ -426,8 +427,8 @@ fn foreign_part_file_is_not_resumed() {
     begin.extend(11u32.to_le_bytes());
     begin.extend([modified.as_secs(), modified.subsec_nanos().into()].into_iter().flat_map(u64::to_le_bytes));
     let checksum = |bytes: &[u8]| crc32fast::hash(bytes).to_le_bytes();
-    // Journals of the old form have checksums that any program can compute; those of the new form
-    // have guessed seals.
+    // Journals of the old version have checksums that any program can compute. In journals of the
+    // new version, the forged seal is a guess.
     let (mut old, mut new) = ([&begin[..], &checksum(&begin)].concat(), [&begin[..], &[0; 8]].concat());
     for (number, (offset, bytes)) in (0u32..).zip(units) {
         let unit = &mut part[weights_at + offset..][..bytes];

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::serve::Server;
 use crate::support::browser::Browser;
 
-/// Returns the path for a picture of the page, for people to look at.
+/// Returns the path for a screenshot of the page, for manual inspection.
 fn picture(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"))
 }
@@ -31,14 +31,14 @@ fn with_fields(browser: &mut Browser, fields: &Value) {
     ));
 }
 
-/// Makes the page read these deltas as the answer to its next requests.
+/// Replaces the page's `fetch`, so that its next requests are answered with these deltas.
 fn answered_by(browser: &mut Browser, deltas: &[Value]) {
     let events: String = deltas
         .iter()
         .map(|delta| format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta}]})))
         .chain(["data: [DONE]\n\n".to_owned()])
         .collect();
-    // The pieces end anywhere, even within a character.
+    // The stream is divided at arbitrary bytes, even within a character.
     browser.evaluate(&format!(
         "{{ const own = window.fetch; window.fetch = (path, options) => {{
              if (!path.includes('chat/completions')) return own(path, options);
@@ -62,7 +62,7 @@ fn say(browser: &mut Browser, text: &str) {
 const IDLE: &str = "document.getElementById('stop').hidden && !document.getElementById('send').hidden";
 const ANSWERS: &str = "Array.from(document.querySelectorAll('article.assistant .body'), node => node.innerText)";
 
-/// The browser shows the answers of the interface. Conversations persist, and can be edited,
+/// The page shows the same answers as the HTTP interface. Conversations persist, and can be edited,
 /// repeated and deleted.
 #[test]
 fn page_shows_answers_and_edits_conversations() {
@@ -86,14 +86,14 @@ fn page_shows_answers_and_edits_conversations() {
     browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
     let first = ask(json!([{"role": "user", "content": "What is a trait?"}]));
     let said = browser.evaluate(ANSWERS);
-    // Markdown may remove some characters from a text.
+    // Only letters and digits are compared, since Markdown may remove other characters.
     let plain = |text: String| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>();
     assert_eq!(plain(words(&said[0])), plain(first.clone()));
     assert!(browser.evaluate("document.querySelector('.note').innerText").as_str().unwrap().contains("12 tokens"));
     browser.until("document.querySelectorAll('#slots .slot').length === 2");
     browser.picture(&picture("light"));
 
-    // The conversation is there again, with its settings, and continues.
+    // After a reload, the conversation and its settings are restored, and it can continue.
     browser.open(&format!("http://{}/", server.address()));
     browser.until("document.getElementById('model').value === 'demo'");
     assert_eq!(browser.evaluate(ANSWERS), said);
@@ -135,7 +135,7 @@ fn page_shows_answers_and_edits_conversations() {
 }
 
 /// A conversation that is too long for the context continues without its oldest turns. A note
-/// mentions this, also after the page is opened again.
+/// reports that, also after the page is opened again.
 #[test]
 fn page_drops_old_turns_with_a_note() {
     let Some(mut browser) = browser("page_drops_old_turns_with_a_note") else { return };
@@ -189,7 +189,7 @@ fn page_stop_button_stops_the_engine() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A model's text is shown as text, even if it looks like markup, a script or a dangerous address.
+/// A model's text is shown as text, even if it looks like HTML, a script or a dangerous URL.
 /// Reasoning is folded.
 #[test]
 fn page_shows_model_text_without_markup() {
@@ -257,7 +257,7 @@ fn page_shows_model_text_without_markup() {
         assert!(text.contains(shown), "{shown}: {text}");
     }
     assert_eq!(browser.evaluate("document.querySelector('article.user .body').innerText"), "<b>my own</b> *words*");
-    // Long texts that are designed to be slow to format are not slow.
+    // Long texts that are designed to be slow to format are formatted in a short time.
     for long in [
         "**a ".repeat(20_000),
         "`".repeat(50_000),
@@ -276,7 +276,8 @@ fn page_shows_model_text_without_markup() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A phone's screen, dark colours, a key, and the engine's activity.
+/// The page works on a phone's screen, with dark colours and with an API key, and shows the
+/// engine's activity.
 #[test]
 fn page_supports_phones_dark_mode_and_keys() {
     let Some(mut browser) = browser("page_supports_phones_dark_mode_and_keys") else { return };
@@ -293,7 +294,7 @@ fn page_supports_phones_dark_mode_and_keys() {
     browser.until(
         "document.querySelectorAll('#slots .slot').length === 4 && document.getElementById('engine-failure').hidden",
     );
-    // Experts are drawn: the server's, and other counts.
+    // The use of experts is drawn: first the server's counts, then other counts.
     browser.until("!document.getElementById('experts').hidden");
     browser.evaluate(
         "{ const own = window.fetch; window.fetch = (path, options) => path.startsWith('experts')
@@ -340,7 +341,8 @@ fn page_supports_phones_dark_mode_and_keys() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Without a browser: the page is complete, needs no key, and has a policy.
+/// Without a browser, the page's text is checked: it is complete, needs no key, and has a content
+/// security policy.
 #[test]
 fn page_is_served_with_a_security_policy() {
     let server = Server::start(&["--api-key", "one"]);

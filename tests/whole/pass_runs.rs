@@ -36,8 +36,8 @@ fn compiling_runs_each_pass_once() {
     let stop = ["compile", "--target", "avx2", "--memory", "1MiB", "--stop-after", "tile", "--dump-dir", "stop"];
     let stopped = runs(&stop, &folder);
     assert!(stopped["fuse"] == 1 && stopped["tile"] == 1, "{stopped:?}");
-    // Only the plan shows whether a run with the experts fits in this budget. If not, compilation
-    // continues where the budget is needed.
+    // Whether a run with all experts in memory fits in this budget is known only from the finished
+    // plan. If it does not fit, compilation resumes at the first pass that uses the budget.
     let close = runs(&[&compile[..], &["--memory", "16MiB"]].concat(), &folder);
     for (name, count) in close {
         let expected = if ["residency", "pack", "tile"].contains(&&*name) { 2 } else { 1 };

@@ -1,5 +1,5 @@
-//! Profiles of generated code: maps, jitdumps and gdb's interface. A reader in this file checks
-//! them, and perf and gdb if they are installed.
+//! Symbols of generated code for profilers: perf maps, jitdumps and gdb's JIT interface. A parser
+//! in this file checks them, as do perf and gdb if they are installed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +59,7 @@ fn text(bytes: &[u8]) -> (&str, &[u8]) {
     (std::str::from_utf8(&bytes[..end]).unwrap_or("\u{ff}"), &bytes[end + 1..])
 }
 
-/// Returns the only file of a folder with this ending.
+/// Returns the only file of a folder with this extension.
 fn ending(folder: &Path, ending: &str) -> PathBuf {
     let found: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     let found: Vec<PathBuf> = found.into_iter().filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
@@ -86,8 +86,8 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
         assert!(u64::from_str_radix(start, 16).unwrap() > 0 && u64::from_str_radix(bytes, 16).unwrap() > 0, "{line}");
         assert!(mapped.insert(name.to_owned()), "{name} is there twice");
     }
-    // The kernel with data in the caches, the same with data in memory, and the loops that measure
-    // the machine's peak.
+    // Expected symbols: the kernel with data in the caches, the kernel with data in memory, and the
+    // loops that measure the machine's peak.
     assert!(
         mapped.iter().any(|name| name.starts_with("gemv_q4_k")) && mapped.iter().any(|name| name.ends_with(".2")),
         "{mapped:?}"
@@ -132,7 +132,7 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
     assert!(with_lines > 0 || !cfg!(target_arch = "x86_64"));
 }
 
-/// perf makes shared objects, and a report with names, of its own record of a run.
+/// perf converts the record of a run to shared objects, and prints a report with kernel names.
 #[test]
 fn perf_reads_the_jitdump() {
     let Some(Found { program, .. }) = PERF.find("jitdumps through perf") else { return };
@@ -175,7 +175,7 @@ fn gdb_names_kernels_and_their_callers() {
         shown.lines().find_map(|line| line.strip_prefix("kernel ")?.split(' ').next().map(str::to_owned)).unwrap()
     };
     let break_at = format!("break {name}");
-    // The position at the stop, a few instructions later, and the lines there.
+    // gdb prints the position at the breakpoint, and after a few instructions, with source lines.
     let at = ["info line *$pc", "list", "stepi 30", "frame"];
     let begin = ["set pagination off", "set confirm off", "set breakpoint pending on", &break_at, "run", "bt"];
     let commands = [&begin[..], &at, &["kill", "quit"]].concat();

@@ -62,7 +62,7 @@ fn chat_template_applies_unless_raw_is_given() {
         command.args(more);
         assert_eq!(text(&piped(command, PROMPT)), *expected, "{more:?}");
     }
-    // Both names of one option may be given, since a script may add its own.
+    // Both names of one option may occur together, since a script may add one of them.
     assert_eq!(text(&run(&["--raw", "--no-chat", "-p", PROMPT])), continued);
     assert_eq!(run(&["--raw", "--chat", "-p", PROMPT]).status.code(), Some(2));
 }
@@ -93,7 +93,7 @@ fn prompt_is_continued_without_template_or_after_saved_text() {
 fn text_ends_before_a_stop_string() {
     let all = text(&run(&["--raw", "-p", PROMPT]));
     let words: Vec<&str> = all.split(' ').collect();
-    // Several tokens long, and in the middle.
+    // The stop text has several tokens, and is from the middle of the text.
     let stop = words[words.len() / 2..words.len() / 2 + 2].join(" ");
     let expected = &all[..all.find(&stop).unwrap()];
     for option in ["-r", "--stop", "--reverse-prompt"] {
@@ -114,7 +114,7 @@ fn end_tokens_can_be_ignored() {
         let line = report.lines().find(|line| line.starts_with("decode ")).unwrap_or_else(|| panic!("{report}"));
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
     };
-    // The sampler's own tests check the sampled tokens.
+    // Only the number of tokens is checked here; tests of the sampler check the tokens.
     assert_eq!(count(&["--ignore-eos"]), 399);
 }
 

@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
 
-/// Returns the demo model in f32, with the exact values of its quantised weights.
+/// Returns the path of the demo model in f32, with the exact values of its quantised weights.
 fn exact() -> &'static Path {
     static EXACT: OnceLock<PathBuf> = OnceLock::new();
     EXACT.get_or_init(|| {
@@ -34,7 +34,7 @@ fn quantise(from: &Path, mix: &str, arguments: &[&str]) -> Json {
     serde_json::from_str(&stdout(ixc([&common[..], arguments].concat()))).unwrap()
 }
 
-/// Returns `tensor -> format` of a planned quantisation.
+/// Returns the new format of each tensor from the JSON of a planned quantisation.
 fn formats(found: &Json) -> Vec<(String, String)> {
     let rows = found["tensors"].as_array().unwrap().iter();
     rows.map(|row| (row["name"].as_str().unwrap().to_owned(), row["to"].as_str().unwrap().to_owned())).collect()
@@ -46,11 +46,11 @@ type Four = [&'static str; 4];
 /// layers 0 to 3, of attention's values and of the experts' last product. The third list is formats
 /// of the output, the embedding, queries and attention's output.
 ///
-/// ik_llama.cpp's llama-quantize makes the same of dense models, but other mixes of models with
-/// eight or more experts.
+/// For dense models, ik_llama.cpp's llama-quantize uses the same rules; for models with eight or
+/// more experts it uses others.
 const MIXES: [(&str, [Four; 3]); 19] = [
-    // The demo has four layers. An eighth of them is no layer, seven eighths leave only the last,
-    // and every third from 2 on is the third.
+    // The demo model has four layers. The first eighth has no layer, the last eighth has layer 3,
+    // and every third layer between is layer 2.
     ("Q4_K_M", [["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q4_K_S", [["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q5_K_M", [["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]]),
@@ -93,8 +93,8 @@ fn quantisation_mixes_match_llama_quantize() {
     }
 }
 
-/// Formats that `llama-quantize --dry-run` prints, for tensors that not every layer has, and for
-/// architectures with separate rules.
+/// Formats are those that `llama-quantize --dry-run` prints. The models have tensors that only some
+/// layers have, or architectures with special rules.
 #[test]
 fn layer_positions_are_counted_like_llama_quantize() {
     for (model, mix, tensor, format) in [
@@ -143,8 +143,8 @@ fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     (evaluated["against"]["divergence"]["mean"].as_f64().unwrap(), found["bytes"].as_u64().unwrap())
 }
 
-/// The demo's weights lie on the lattice of its own formats, which favours these. For all other
-/// mixes, more bits bring predictions closer.
+/// The demo model's weights are exactly representable in its original formats, so mixes of these
+/// formats have an advantage. For all other mixes, more bits reduce the divergence.
 #[test]
 fn more_bits_reduce_the_divergence() {
     let found = ["Q8_0", "Q5_K_M", "Q4_K_S", "Q3_K_M", "Q2_K_S"].map(|mix| (mix, divergence(mix, &[])));
@@ -169,13 +169,13 @@ fn low_bit_mixes_run_and_predict() {
         "{}",
         stderr(&output)
     );
-    // Only the experts of one layer, since these take time.
+    // Only the experts of one layer get grid formats, since encoding these takes time.
     let fewer = ["--tensor", "blk.1.*_exps*=q4_0", "--tensor", "blk.2.*_exps*=q4_0", "--tensor", "blk.3.*_exps*=q4_0"];
     let arguments = [&["--imatrix", path], &fewer[..]].concat();
     let found = FEW_BITS.map(|mix| (mix, divergence(mix, &arguments)));
     println!("{found:?}");
     for (mix, (divergence, _)) in found {
-        // A model with unrelated predictions is several nats away.
+        // The divergence of a model with unrelated predictions would be several nats.
         assert!(divergence.is_finite() && divergence < 3.0, "{mix}: {found:?}");
     }
     // Formats of one, two and three bits.
@@ -204,7 +204,7 @@ fn quantise_is_independent_of_threads_and_allows_tensor_overrides() {
     let folder = scratch("quantise_threads");
     let paths = ["1", "3"].map(|threads| {
         let path = folder.join(format!("{threads}.gguf"));
-        // The pattern also matches a vector.
+        // This pattern also matches a vector, which stays unquantised.
         let more = ["--tensor", "blk.1.attn_q.weight=iq2_xxs", "--tensor", "blk.2.attn_q.weight=iq1_m"];
         let arguments = ["-t", threads, "--tensor", "blk.0.attn_k*=q5_1", "-o", path.to_str().unwrap()];
         let arguments = [&arguments[..], &more].concat();
@@ -229,7 +229,7 @@ fn quantise_is_independent_of_threads_and_allows_tensor_overrides() {
 fn importance_matrix_improves_important_columns() {
     let folder = scratch("quantise_importance");
     let source = Gguf::open(exact()).unwrap();
-    // One column of each matrix matters; the others hardly do.
+    // In this importance matrix, one column of each matrix has nearly all importance.
     let mut writer = GgufWriter::new().key("general.type", "imatrix");
     for tensor in source.tensors().filter(|tensor| tensor.dims().len() >= 2) {
         let columns = tensor.dims()[0];
@@ -271,7 +271,7 @@ fn unsupported_quantisations_are_refused() {
     let noise = folder.join("noise.dat");
     fs::write(&noise, [0xff; 64]).unwrap();
     let exact = exact().to_str().unwrap();
-    // Impossible layer counts change nothing.
+    // An impossible number of layers in the header has no effect.
     let many = folder.join("many.gguf");
     let writer = GgufWriter::new().key("general.architecture", "llama").key("llama.block_count", 1u64 << 62);
     fs::write(&many, writer.f32_tensor("blk.1152921504606846976.attn_v.weight", &[256, 1], &[1.0; 256]).finish())
@@ -297,12 +297,12 @@ fn unsupported_quantisations_are_refused() {
 }
 
 /// The importance matrix of every golden model has all matrices that rows are multiplied with.
-/// Their names are llama-imatrix's tensor names. Among them are experts without gates, gates and up
-/// in one tensor, and matrices of heads.
+/// Tensor names are those of llama-imatrix. The models have experts without gates, gate and up
+/// matrices in one tensor, and a separate matrix for each head.
 ///
-/// Tables, convolutions and grouped norms are not products. If a file has the matrices of heads as
-/// one matrix (`attn_kv_b`, `attn_output_a`), there is importance for each head, which no code
-/// reads yet.
+/// Tables, convolutions and grouped norms are not matrix products. If a file has the matrices of
+/// all heads as one tensor (`attn_kv_b`, `attn_output_a`), importance is recorded for each head,
+/// but no code reads it yet.
 #[test]
 fn importance_covers_every_multiplied_matrix() {
     let folder = scratch("quantise_observed");
@@ -358,7 +358,7 @@ fn importance_covers_every_multiplied_matrix() {
     assert!(seen[0] && seen[1], "{seen:?}");
 }
 
-/// Tensors that are made from others when a file is opened, for the graph alone, are not written:
+/// Tensors that are derived from others when a file is opened, only for the graph, are not written:
 /// llama.cpp does not know them.
 #[test]
 fn tensors_derived_for_the_graph_are_not_written() {
@@ -376,7 +376,7 @@ fn tensors_derived_for_the_graph_are_not_written() {
             command
         });
         assert_eq!(names(&Gguf::open(&to).unwrap()), own, "{model}");
-        // When the file is opened, they are made again, and the model is complete.
+        // When the new file is opened, the tensors are derived again, and the model is complete.
         assert_eq!(names(&ixc::model::open_files(&to).unwrap()).len(), completed.len(), "{model}");
     }
 }

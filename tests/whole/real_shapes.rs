@@ -1,6 +1,6 @@
-//! Plans of the largest known models, from their headers. For every target, with all experts in
-//! memory and streamed, each plan is made and verified, and machine code is generated for all of
-//! its kernels. No limit of the compiler may refuse a real model.
+//! Compilation of the largest known models, from their headers. For every target, with all experts
+//! in memory and with streamed experts, a plan is made and verified, and machine code is generated
+//! for all of its kernels. No limit of the compiler may refuse a real model.
 //!
 //! The files have holes in place of their weights (`support/headers.rs`). A hole that is never
 //! written takes no space, and a hole that is never read takes no memory. The test prints time and
@@ -33,7 +33,7 @@ fn memory(which: &str) -> Option<u64> {
 /// Returns the peak memory of this process since the last call, in bytes.
 fn peak_memory() -> Option<u64> {
     let peak = memory("VmHWM:")?;
-    // Restarts the count.
+    // Resets the peak memory.
     fs::write("/proc/self/clear_refs", "5").ok()?;
     Some(peak)
 }
@@ -55,7 +55,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
     assert_eq!(experts > 0, shape.experts.is_some());
     for target in TARGETS {
         let resident = [("in memory", None)];
-        // A few GiB, which hold several hundred experts.
+        // The budget for streaming has a few GiB, which hold several hundred experts.
         let streamed = shape.experts.map(|_| ("streamed", Some(4 << 30)));
         for (experts, expert_memory) in resident.into_iter().chain(streamed) {
             let begin = Instant::now();

@@ -1,6 +1,5 @@
-//! Whole outputs of the program: errors from the user's view, a listing, reports. Read the
-//! snapshots when wording or layout changes. `INSTA_UPDATE=always` rewrites them, and a reviewer
-//! reads the diff.
+//! Snapshots of whole outputs of the program: errors, a listing, and reports. If wording or layout
+//! changes, `INSTA_UPDATE=always` rewrites the snapshots; review the diff.
 
 use crate::support::{ixc, scratch, stderr, stdout};
 

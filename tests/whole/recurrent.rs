@@ -1,8 +1,8 @@
 //! States of every kind in models generated from a graph's text and random weights. Linear
-//! attention, whose state cannot be cut, is combined with attention over all positions or the last
-//! ones, and with experts in memory and streamed. Compiled logits are compared with the reference
-//! interpreter's on every target. Steps of every length, numbers of threads, and going back are
-//! compared with each other.
+//! attention, whose state cannot be truncated, is combined with full attention and attention to
+//! windows, and with experts in memory and streamed. Compiled logits are compared with the
+//! reference interpreter's on every target. Runs with steps of different lengths, with different
+//! numbers of threads, and after truncation are compared with each other.
 
 use std::path::Path;
 
@@ -27,14 +27,14 @@ use ixc_testing::random_graphs::weight_bytes;
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 512;
 const MAX_TOKENS: u32 = 40;
-/// More than two long steps, and more than two attention blocks of 32 positions; more positions
-/// than memory holds of a window.
+/// Number of tokens: more than two long steps, more than two attention blocks of 32 positions, and
+/// more positions than memory holds for a window.
 const TOKENS: usize = 110;
-/// Fewer tokens, since emulated code is slow.
+/// Number of tokens if the code is emulated, which is slow.
 const EMULATED_TOKENS: usize = 43;
 /// Max error, as in `made_models.rs` for models in floats: f32 sums, and keys and values in f16.
 const BOUND: f64 = 1e-6;
-/// Memory for experts' blocks: less than the experts of a layer take.
+/// Memory for blocks of experts, in bytes: less than the experts of a layer need.
 const EXPERT_BUDGET: u64 = 1 << 20;
 
 /// Kind of a layer's token mixing.
@@ -49,10 +49,10 @@ enum Mixer {
     /// If false, heads share keys, decays weight the keys, and outputs use the state before the
     /// token.
     Decays(bool),
-    /// Rows of a table, selected by n-grams of token ids. They pass a `short_conv` with dilation,
-    /// and a gate scales them.
+    /// Rows of a table, selected by n-grams of token ids. A `short_conv` with dilation is applied
+    /// to them, and a gate scales them.
     Named,
-    /// Attention over a number of positions, or over all.
+    /// Attention over the last positions, this many, or over all.
     Attention(Option<u64>),
     /// Attention over some positions and over compressed entries, with one key head whose keys are
     /// its values. The fields are the positions of an entry, whether entries overlap, and the
@@ -63,7 +63,7 @@ enum Mixer {
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
 /// Most steps end with a complete entry in the first layer; few end with one in the last layer.
 const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true, None), Mixer::Attention(None), Mixer::Entries(18, false, None)];
-/// The index leaves out entries from the 24th and the 54th position on.
+/// In these two layers, the index leaves out entries from the 24th and the 54th position on.
 const CHOSEN: [Mixer; 3] =
     [Mixer::Entries(4, true, Some(5)), Mixer::Attention(None), Mixer::Entries(18, false, Some(2))];
 const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
@@ -82,8 +82,8 @@ const RECURRENT: [(&str, [Mixer; 3]); 7] = [
 ];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
-/// Tokens of a prompt: more than two runs of positions in attention by tiles. In the second window,
-/// all rows of an item see some runs completely.
+/// Number of tokens of a prompt: more than two runs of positions in attention by tiles. With the
+/// second window, some runs are visible to all rows of a work item.
 const PROMPT: usize = 320;
 const LONG_WINDOWS: [Mixer; 2] = [Mixer::Attention(Some(41)), Mixer::Attention(Some(290))];
 
@@ -188,7 +188,8 @@ impl Text {
     }
 
     fn decays(&mut self, i: usize, finds: bool) {
-        // Four heads of 32, or two that share each key; values of 48.
+        // Four heads with keys of 32 and values of 48 elements; two heads share a key if keys are
+        // shared.
         let key_heads = if finds { 4 } else { 2 };
         self.weight(&format!("h{i}.conv"), "f32", &[256, 2]);
         self.declarations += &format!("state @shift.{i} : recurrent f32[1, 256]\n");
@@ -365,7 +366,8 @@ impl Text {
         self.op(format!("%x{} = add %r{i}, %sum{i}", i + 1));
     }
 
-    /// Makes a module with `used` experts of eight for each token, or without experts if it is 0.
+    /// Makes a module with eight experts, `used` of them for each token, or without experts if
+    /// `used` is 0.
     fn module(layers: &[Mixer], used: u64) -> Module {
         let mut text = Text::default();
         text.weight("embedding", "f16", &[VOCABULARY, 256]);
@@ -573,7 +575,8 @@ fn windows_match_the_interpreter_on_every_target() {
     check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
 }
 
-/// Attention over all positions, in which the attention of one token has parts, and over windows.
+/// ALiBi slopes in attention over all positions, in which the attention of one token has several
+/// parts, and over windows.
 #[test]
 fn attention_slopes_match_the_interpreter_on_every_target() {
     let model = model("falling", falling(&in_floats(Text::module(&WINDOWS, 8))));
@@ -583,8 +586,9 @@ fn attention_slopes_match_the_interpreter_on_every_target() {
     check("falling", &model);
 }
 
-/// Prompts with many rows use attention by tiles within windows. Between steps, memory moves to
-/// positions at which no run of tiles begins. Each row still has the bits that it has in one step.
+/// Prompts with many rows use attention by tiles within windows. Between steps, the window's memory
+/// moves to positions that are not the first of a run of tiles. Each row still has the same bits as
+/// in one step.
 #[test]
 fn prompts_longer_than_a_window_use_tiles() {
     let plain = in_floats(Text::module(&LONG_WINDOWS, 0));
@@ -607,8 +611,8 @@ fn by_tiles(model: &Model) {
         println!("prompts: {}: {error:e}", target.name());
         assert!(error <= BOUND, "{}: {error:e} > {BOUND:e}", target.name());
         let mut engine = load(model, &compiled(target, 64), 2, 0);
-        // The lengths are multiples of sixteen: some kernels sum the rest of a float row in another
-        // order.
+        // The lengths are multiples of sixteen, since some kernels sum the remaining elements of a
+        // float row in another order.
         for lengths in [[64, 64], [32, 48]] {
             let found = run(&mut engine, &tokens, |step| lengths[step % 2]);
             let first = found.iter().zip(&whole).position(|(a, b)| a.to_bits() != b.to_bits());
@@ -618,8 +622,8 @@ fn by_tiles(model: &Model) {
     }
 }
 
-/// Memory holds only the last positions of a window, for any context. Dropped positions change no
-/// bits, and going back to them is impossible.
+/// For any context, memory holds only the last positions of a window. Dropping older positions
+/// changes no bits, and truncation to them is impossible.
 #[test]
 fn window_memory_holds_only_the_last_positions() {
     let model = model("held", Text::module(&WINDOWS, 2));
@@ -641,8 +645,8 @@ fn window_memory_holds_only_the_last_positions() {
         assert!(same_bits(&found, &expected), "steps of {length:?}: other bits");
     }
 
-    // With single steps to 110, the states begin at 64 and 32. A token at 72 has its 8 and its 41
-    // positions there.
+    // After single steps to position 110, the states' memory begins at positions 64 and 32. A token
+    // at position 72 needs 8 and 41 positions, which are there.
     assert!(!engine.cut_anywhere() && !all.cut_anywhere());
     assert_eq!([110, 72, 71, 1].map(|wanted| engine.reach(wanted)), [110, 72, 0, 0]);
     assert_eq!(all.reach(1), 1);
@@ -650,7 +654,7 @@ fn window_memory_holds_only_the_last_positions() {
     for (wanted, left) in [(105, 105), (72, 72), (60, 0)] {
         assert_eq!(engine.truncate(wanted), left);
         let left = left as usize;
-        // Other tokens that were dropped again have no effect.
+        // Other tokens that were computed and truncated again have no effect.
         feed(&mut engine, &[5, 6, 7], |_| 3);
         assert_eq!(engine.truncate(left as u32), left as u32);
         let found = feed(&mut engine, &tokens[left..], |_| 1);
@@ -678,7 +682,8 @@ fn streamed_experts_change_no_bit() {
     }
 }
 
-/// A sequence that was cut and computed again has the bits of one that was never cut.
+/// A sequence that was truncated and computed again has the same bits as one that was never
+/// truncated.
 #[test]
 fn truncated_sequence_recomputes_equal_bits() {
     for (name, layers) in RECURRENT {
@@ -691,7 +696,7 @@ fn goes_back(model: &Model) {
     let mut engine = load(model, &options(Target::AVX2), 2, 0);
     assert!(!engine.cut_anywhere());
     let width = VOCABULARY as usize;
-    // Products of one row of floats and of many rows sum in different orders, so both runs have the
+    // Float products with one row and with many rows sum in different orders, so both runs have the
     // same steps.
     let expected = run(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 });
     run(&mut engine, &tokens, |_| 1);
@@ -717,7 +722,7 @@ fn goes_back(model: &Model) {
     assert_eq!(engine.truncate(10), 0);
     assert!(same_bits(&feed(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 }), &expected));
 
-    // Other tokens that were dropped again have no effect.
+    // Other tokens that were computed and truncated again have no effect.
     engine.reset();
     feed(&mut engine, &tokens[..30], |_| 30);
     feed(&mut engine, &[5, 6, 7, 8], |_| 4);
@@ -731,7 +736,7 @@ fn goes_back(model: &Model) {
     assert_eq!((engine.reach(oldest), engine.reach(oldest - 1)), (oldest, 0));
 }
 
-/// Memory figures include all states.
+/// The reported memory includes all states.
 #[test]
 fn figures_of_memory_count_every_state() {
     let model = model("figures", Text::module(&LAYERS, 2));

@@ -1,4 +1,4 @@
-//! `ixc inspect --html`: a browser clicks through the page, if one is installed.
+//! The page of `ixc inspect --html`, tested in a browser if one is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::support::browser::Browser;
 use crate::support::headers::REAL_SHAPES;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
-/// Returns the path for a picture of the page, for people to look at.
+/// Returns the path for a screenshot of the page, for manual inspection.
 fn picture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.png"))
 }
@@ -57,7 +57,7 @@ fn data(page: &Path) -> Value {
 
 const VIEWS: [&str; 8] = ["summary", "graph", "passes", "tensors", "memory", "kernels", "residency", "measured"];
 
-/// The demo model with a trace.
+/// All views work for the demo model with a trace.
 #[test]
 fn all_report_views_work_in_a_browser() {
     let folder = scratch("report_views");
@@ -224,8 +224,8 @@ fn report_of_a_large_model_is_one_small_page() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A page is made for the target that the environment names, as in other commands. The code of
-/// `portable` also has its statements.
+/// A page is made for the target that the environment names, as in other commands. The page of
+/// `portable` also shows the statements of its code.
 #[test]
 fn report_target_follows_the_environment() {
     let page = scratch("report_target").join("page.html");
@@ -261,8 +261,8 @@ fn report_target_follows_the_environment() {
         "{}",
         stderr(&wrong)
     );
-    // The plan states once the layer of a task and the weights that it names, for the page and for
-    // all other uses.
+    // The report's JSON has the layer of each task and the weights that it uses, which the page
+    // also reads.
     let task = &facts["plan"]["steps"]
         .as_array()
         .unwrap()
@@ -321,7 +321,7 @@ fn report_shows_hostile_names_as_text() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Without a browser: refused arguments, and how the file is written.
+/// Without a browser: invalid arguments are refused, and the file is complete or absent.
 #[test]
 fn a_page_is_written_whole_or_not_at_all() {
     let folder = scratch("report_written");
@@ -336,7 +336,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     refused(&["inspect", "--html", name], 2, "--force");
     assert_eq!(fs::read_to_string(&page).unwrap(), "mine");
     stdout(ixc(["inspect", "--force", "--html", name]));
-    // The command replaces its own pages.
+    // An existing page of the command is replaced.
     stdout(ixc(["inspect", "--target", "portable", "--html", name]));
     assert!(fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
     let bad = folder.join("bad.json");
@@ -351,12 +351,13 @@ fn a_page_is_written_whole_or_not_at_all() {
     stdout(compile);
     refused(&["inspect", "--target", "avx2", "--html", name, plan.to_str().unwrap()], 2, "already compiled");
     refused(&["inspect", "--html", plan.to_str().unwrap(), plan.to_str().unwrap()], 2, "plan.ixp");
-    // Standard output has only the page.
+    // With `-`, standard output has only the page.
     let text = stdout(ixc(["inspect", "--html", "-"]));
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
 }
 
-/// The page of a simulation: names over time, zoom, and programs that link to their IR.
+/// The page of a simulation has the names of programs over time, zoom, and links from programs to
+/// their IR.
 #[test]
 fn simulation_page_links_to_program_ir() {
     let page = scratch("report_simulated").join("grid.html");

@@ -1,6 +1,7 @@
-//! Weights with one scale for a whole row, or with multiples of one for 128 columns. Compiled code
-//! is compared with the interpreter and with the original model, streamed with resident, and
-//! packing in each run with packing in a plan. Invalid settings are refused.
+//! Requantised weights, with one scale for a whole row, or with an integer multiple of this scale
+//! for every 128 columns. Compiled code is compared with the interpreter and with the original
+//! model, streamed experts with resident ones, and packing at load with packing in a plan. Invalid
+//! settings are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -20,20 +21,22 @@ use ixc_testing::nmse::nmse;
 const MAX_TOKENS: u32 = 40;
 /// Memory for some of the 16 blocks, each with 3 * 256 rows of 320 bytes.
 const BUDGET: u64 = 8 * 3 * 256 * 320;
-/// Products in sequence in these models, whose noise adds up.
+/// Number of consecutive products in these models, whose errors add up.
 const PRODUCTS: f64 = 9.0;
-/// Noise of a product's activations, in 127 steps of a row's largest: (amax / 127)^2 / 12, for a
-/// signal of at least (amax / 10)^2.
+/// Relative squared error of activations, which are rounded to 127 steps of a row's largest number:
+/// (amax / 127)^2 / 12, for a mean square of at least (amax / 10)^2.
 const BYTES: f64 = 100.0 / (12.0 * 127.0 * 127.0);
-/// Noise of weights in four bits. A uniform quantiser of 16 steps leaves 0.01154 of normal numbers
-/// (Max, 1960). The bound is twice that, for rows of few columns that are not normal.
+/// Relative squared error of weights in four bits. For normally distributed numbers, a uniform
+/// quantiser of 16 steps has 0.01154 (Max, 1960). The bound is twice that, since short rows are not
+/// normally distributed.
 const FOUR_BITS: f64 = 2.0 * 0.01154;
-/// Noise of weights in four bits with a scale for every 128 columns. Laplace numbers with the best
-/// scale leave 0.0178 (simulated; normal numbers leave 0.0095). Scales that are multiples of one
-/// add 2 %.
+/// Relative squared error of weights in four bits with a scale for every 128 columns. For
+/// Laplace-distributed numbers with the best scale it is 0.0178 (simulated; for normally
+/// distributed numbers it is 0.0095). Rounding these scales to multiples of the row's scale adds 2
+/// %.
 const FOUR_BITS_OF_GROUPS: f64 = 1.02 * 0.0178;
 
-/// Values of `--weights`, and the noise of a product with such weights.
+/// Values of `--weights`, and the relative squared error of a product with such weights.
 const WEIGHTS: [(&str, f64); 5] = [
     ("i8_row", BYTES),
     ("i4_row", FOUR_BITS),
@@ -92,7 +95,8 @@ fn requantised_code_matches_the_graph_within_format_error() {
                 let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
                 let (error, from_exact) = (nmse(&found, &right), nmse(&found, &exact[..found.len()]));
                 println!("{what}: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it was");
-                // Sums of floats differ before rows are rounded to bytes: few of the bytes differ.
+                // Float sums before the rounding of rows to bytes differ in their last bits, so
+                // that few bytes differ.
                 assert!(error <= PRODUCTS * BYTES, "{what}: {error:e}");
                 let limit = PRODUCTS * (noise + BYTES);
                 assert!(from_exact <= limit, "{what}: {from_exact:e} > {limit:e}");
@@ -122,7 +126,8 @@ fn streamed_experts_have_the_bits_of_resident_ones() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Golden models: the additional error of requantising compared with their own rounding.
+/// For golden models, the error that requantising adds is compared with the error of their own
+/// rounding.
 #[test]
 fn requantising_golden_models_meets_the_error_bounds() {
     let Some(golden) = shared("golden") else { return };
@@ -179,7 +184,7 @@ fn program_requantises_reports_the_error_and_saves() {
     }
 }
 
-/// Plans whose weights cannot be made of the stored format, which the runtime must refuse.
+/// The runtime must refuse plans whose weights cannot be converted from the stored format.
 #[test]
 fn plans_with_impossible_requantisation_are_refused() {
     let [_, made] = models();

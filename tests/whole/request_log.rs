@@ -1,5 +1,5 @@
-//! The request log of `ixc serve`: a line for each request and every outcome, as words or as
-//! objects.
+//! The request log of `ixc serve`: one line for each request with any outcome, as text or as a JSON
+//! object.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::serve::{Server, end};
 use crate::support::scratch;
 
-/// Starts a server with a key that logs to a file.
+/// Starts a server that needs an API key and logs to a file.
 fn logging(name: &str, more: &[&str]) -> (Server, PathBuf) {
     let file = scratch(name).join("serve.log");
     let arguments = [&["--api-key", "one", "--log-file", file.to_str().unwrap()], more].concat();
@@ -27,7 +27,7 @@ fn send(server: &Server, bytes: &[u8]) {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(bytes).unwrap();
     let mut all = Vec::new();
-    // A refused head may be answered by a reset.
+    // After a refused head, the server may reset the connection.
     let _ = stream.read_to_end(&mut all);
 }
 
@@ -82,7 +82,7 @@ fn each_request_is_logged_as_a_line() {
         let tokens = line.split_once("s, ").unwrap().1;
         let numbers: Vec<f64> =
             tokens.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect();
-        // Tokens in, cached and out, and the rate.
+        // Numbers of prompt tokens, cached tokens and generated tokens, and the rate.
         assert!(numbers.len() == 4 && numbers[0] > 1.0 && numbers[2] == 5.0 && numbers[3] > 0.0, "{line}");
         assert_eq!(numbers[1] > 0.0, cached, "{line}");
     }
@@ -94,8 +94,8 @@ fn each_request_is_logged_as_a_line() {
     assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:#?}");
 }
 
-/// Lines as objects. Clients leave during an answer, and before an answer begins. A log is appended
-/// to.
+/// Lines as JSON objects, also of clients that disconnect during an answer, or before it begins. An
+/// existing log is appended to.
 #[test]
 fn request_log_can_be_json() {
     let (server, file) = logging("log_json", &["--log-format", "json", "--parallel", "1"]);
@@ -134,7 +134,7 @@ fn request_log_can_be_json() {
     server.get("/health");
     end(server);
     assert!(fs::metadata(&file).unwrap().len() > before);
-    // -q leaves all lines out.
+    // With `-q`, nothing is logged.
     let quiet = scratch("log_quiet").join("serve.log");
     let server = Server::start_quietly(&["--log-file", quiet.to_str().unwrap()]);
     server.get("/health");

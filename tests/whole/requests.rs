@@ -1,4 +1,4 @@
-//! Fields of requests to a server with a model: forms, tools, ends and seeds.
+//! Fields of requests to a server with a model: output formats, tools, stop conditions and seeds.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const QWEN: &str = r#"{%- if tools %}<|im_start|>system
 {{ m.content or '' }}<|im_end|>
 {% endfor %}{%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"#;
-/// A template that loops over arguments, and one that prints them.
+/// A template that loops over the arguments of calls, and one that prints them as text.
 const WALKS: &str = "{%- for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for t in m.tool_calls or [] %}<function={{ t.function.name }}>\
     {% for k, v in t.function.arguments | items %}<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>{% endfor %}{% endfor %}";
 const PRINTS: &str = "{%- for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for t in m.tool_calls or [] %}\
@@ -42,15 +42,15 @@ fn function(name: &str, parameters: Value) -> Value {
     json!({"type": "function", "function": {"name": name, "description": "the time", "parameters": parameters}})
 }
 
-/// Returns the only choice of an answer.
+/// Returns the only element of an answer's `choices`.
 fn choice(server: &Server, request: &Value) -> Value {
     let (status, answer) = server.post("/v1/chat/completions", request);
     assert_eq!(status, 200, "{request}: {answer}");
     answer["choices"][0].clone()
 }
 
-/// Every field of every interface. Honoured fields are checked; others are ignored or refused by
-/// name.
+/// Every field of every interface is tested: wrong types of honoured fields are refused, and other
+/// fields are ignored or refused by name.
 #[test]
 fn every_field_is_honoured_ignored_or_refused() {
     let (text, vectors) = (Server::start(&["--chat-template", "chatml"]), Server::start(&["--embeddings"]));
@@ -106,7 +106,7 @@ fn every_field_is_honoured_ignored_or_refused() {
     assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{answer}");
 }
 
-/// Values at the limits, in the forms that clients use.
+/// Values at the limits, in the formats that clients use, are accepted or refused by name.
 #[test]
 fn values_at_the_edges_are_taken_or_refused_by_name() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -214,7 +214,7 @@ fn no_text_becomes_a_call_without_tools() {
     let function = &called["message"]["tool_calls"][0]["function"];
     assert_eq!((&function["name"], &function["arguments"]), (&json!("f"), &json!("{\"id\": 1}")), "{called}");
     assert_eq!((&called["message"]["content"], &called["finish_reason"]), (&Value::Null, &json!("tool_calls")));
-    // A call that is cut off becomes a partial call, or nothing.
+    // A truncated call becomes a partial call, or is dropped.
     let mut parts = 0;
     for limit in 1..40 {
         let cut = choice(&server, &request(json!({"tools": tools, "max_tokens": limit})));
@@ -229,7 +229,7 @@ fn no_text_becomes_a_call_without_tools() {
     assert!(parts > 0);
 }
 
-/// An answer is a tool call or follows the form, whichever the model begins.
+/// An answer is a tool call or follows the output format, whichever the model begins.
 #[test]
 fn answer_with_tools_is_a_call_or_the_format() {
     let tools = json!([function(
@@ -279,8 +279,8 @@ fn answer_with_tools_is_a_call_or_the_format() {
     }
 }
 
-/// If a template leaves tools out, the prompt describes them as text, and calls in that form are
-/// read.
+/// If a template ignores tools, the prompt describes them as text, and calls in the described
+/// format are parsed.
 #[test]
 fn tools_omitted_by_the_template_are_described() {
     let tools = json!([function("look_up", json!({"type": "object", "properties": {"id": {"type": "integer"}}}))]);
@@ -338,7 +338,7 @@ fn call_arguments_enter_the_prompt_as_the_template_expects() {
         assert_eq!(status, 200, "{arguments}: {answer}");
         assert!(answer["prompt"].as_str().unwrap().contains("<function=f></function>"), "{arguments}: {answer}");
     }
-    // A call that was cut off keeps its complete arguments.
+    // A truncated call keeps its complete arguments.
     let (status, answer) = server.post("/apply-template", &history(json!("{\"a\": 1, \"b\": \"x")));
     assert_eq!(status, 200, "{answer}");
     assert!(answer["prompt"].as_str().unwrap().contains("<parameter=a>1</parameter></function>"), "{answer}");
@@ -387,7 +387,7 @@ fn seeds_are_of_64_bits() {
     }
 }
 
-/// Stop tokens, stop texts, and the least number of tokens.
+/// Answers end at stop tokens and stop texts, but not before the least number of tokens.
 #[test]
 fn answers_end_at_stops_after_the_minimum_length() {
     let server = Server::start(&[]);

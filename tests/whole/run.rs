@@ -1,4 +1,5 @@
-//! `ixc run` and plans: the text is the model's, from a model file, a plan and the built-in model.
+//! `ixc run` with a model file, a plan and the built-in model: the text is that of the model's
+//! logits.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -57,7 +58,7 @@ fn thread_pinning_changes_no_text_and_is_reported() {
     };
     let (on, off) = (run("on"), run("off"));
     assert!(on.contains("threads   bound to processors ") && !off.contains("threads   "), "{on}\n{off}");
-    // The report covers all resident memory.
+    // The parts in the report add up to all resident memory.
     let pages = |what: &str| {
         off.lines().any(|line| line.starts_with(&format!("pages     {what}: ")) && line.ends_with("in pages of 2 MiB"))
     };
@@ -92,8 +93,8 @@ fn greedy_text_is_equal_on_every_x86_target() {
     assert_eq!(portable.status.code(), Some(2), "{}", stderr(&portable));
 }
 
-/// A plan with packed weights, one without them, and one that does not pack. The first two give the
-/// same text.
+/// Plans with packed weights and with weights that are packed at load give the same text. A third
+/// plan packs no weights.
 #[test]
 fn plans_with_or_without_packed_weights_give_equal_text() {
     let mut sizes = Vec::new();
@@ -152,7 +153,7 @@ fn prompt_and_model_may_come_from_any_source() {
     let expected = stdout(command);
     assert!(expected.len() > 12);
 
-    // With and without the newline of `echo`.
+    // Standard input with and without the newline that `echo` adds.
     for input in ["The borrow checker", "The borrow checker\n"] {
         let mut command = ixc(["run", "--raw"]);
         command.args(greedy);
@@ -287,7 +288,7 @@ fn plans_are_inspected_and_every_stage_is_written() {
     assert_eq!(fs::read_to_string(folder.join("plan.d/2.fused.ix")).unwrap(), dumped);
 }
 
-/// `inspect` does not report a plan as supported that `run` refuses.
+/// If `run` refuses a plan, `inspect` reports it as not supported.
 #[test]
 fn unloadable_plan_is_inspected_as_unsupported() {
     let folder = scratch("inspect-refused");
@@ -348,8 +349,7 @@ fn bench_with_deferral_reports_bytes_read() {
     let model = demo_model();
     let bench =
         ["bench", model.to_str().unwrap(), "-p", "0", "-n", "4", "-r", "1", "-t", "2", "--defer", "1", "--json"];
-    // Each error names the needed memory: first for the first session, then for one that follows
-    // others.
+    // Each error names the needed memory. The next round tries the budget that the error named.
     let mut budget = 1;
     let rows = loop {
         let output = ixc(bench).args(["--memory", &format!("{budget}MiB")]).output().unwrap();
@@ -366,7 +366,8 @@ fn bench_with_deferral_reports_bytes_read() {
     let rows = &bench["rows"];
     let read: Vec<f64> =
         rows.as_array().unwrap().iter().map(|row| row["bytes_read_per_token"].as_f64().unwrap()).collect();
-    // With and without deferral, memory holds a part of the experts, so both runs read.
+    // With and without deferral, memory holds only a part of the experts, so both runs read experts
+    // from the drive.
     assert!(read.len() == 2 && read.iter().all(|&bytes| bytes > 0.0), "{rows}");
 }
 
@@ -394,7 +395,7 @@ fn options_without_effect_are_reported() {
     for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
         assert_eq!(stderr(&compile(options)), "", "{options:?}");
     }
-    // Warnings that runs print in addition to the answer.
+    // Returns the warnings that a run prints in addition to the answer.
     let run = |more: &[&str]| {
         let mut command = ixc(["run", "--raw", "-p", "x", "-n", "1"]);
         stderr(&command.arg(demo_model()).args(more).output().unwrap())
@@ -462,13 +463,14 @@ fn experts_that_do_not_fit_are_streamed() {
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed\n") && report.contains("drive "), "{report}");
         assert!(report.contains("overlap   the drive read during "), "{report}");
-        // By default, plans have early routers, and runs use the strategy that measurements favour.
+        // By default, plans have early routers, and a run chooses the prediction strategy by its
+        // measurements.
         assert!(report.contains("prefetch  ") && report.contains("router"), "{report}");
         // The report names the rejected strategy.
         assert!(report.contains("\n          rejected frequency: "), "{report}");
         assert!(!report.contains("prediction is off"), "{report}");
     }
-    // Read-ahead and cache policies do not change the text. A plan without early routers refuses
+    // Prefetching and cache policies do not change the text. A plan without early routers refuses
     // `--prefetch router`.
     let model = demo_model();
     let small = run(&model, "1MiB").output().unwrap();
@@ -496,7 +498,7 @@ fn experts_that_do_not_fit_are_streamed() {
     let refused = command.args(["--prefetch", "router"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(65));
     assert!(stderr(&refused).contains("compile it with --prefetch router"), "{}", stderr(&refused));
-    // Kernels that read weights in the model file's layout have no blocks of experts.
+    // A plan with blocks of experts has no kernels for weights in the model file's layout.
     let blocks = |more: &[&str]| {
         let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
         ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
@@ -530,8 +532,8 @@ fn mapped_experts_give_equal_text_without_budget() {
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("control group"), "{}", stderr(&refused));
 }
 
-/// User input is text, from every source. Control tokens in it are split like ordinary words: the
-/// number of tokens is about that of a misspelled control token.
+/// User input is text, from every source. Names of control tokens in the input are tokenised like
+/// ordinary words: the number of tokens is about that of a misspelled name.
 #[test]
 fn chat_input_never_becomes_control_tokens() {
     let folder = scratch("said_in_a_chat");
@@ -552,7 +554,7 @@ fn chat_input_never_becomes_control_tokens() {
         counted(chat().args(["--system", &control, "-p", "Hello"]).output().unwrap()),
     ];
     assert!(near > 200 && counts.iter().all(|count| near.abs_diff(*count) < 20), "{counts:?}, {near}");
-    // A raw prompt may contain control tokens.
+    // In a raw prompt, names of control tokens become control tokens.
     let raw = counted(ixc(["run", "--no-chat", "-c", "32", "-n", "1", "-p", &control]).output().unwrap());
     assert_eq!(raw, 40);
 }

@@ -1,5 +1,5 @@
-//! Saved states: a sequence that continues from one has the bits of an uninterrupted sequence, and
-//! invalid states are refused.
+//! Saved states: a sequence that continues from a saved state has the same bits as an uninterrupted
+//! sequence. Invalid states are refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn golden(name: &str) -> Golden {
 
 /// Models of each kind of state.
 ///
-/// - Attention to all positions: several times in a layer, with sinks, with soft caps.
+/// - Attention to all positions: also several times in a layer, with sinks, and with soft caps.
 /// - Attention to windows and to chunks.
 /// - Latent attention, with an index, with compressed entries, and by blocks of each key head.
 /// - Recurrent: delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant
@@ -87,12 +87,12 @@ fn restore(engine: &mut Engine, id: SequenceId, bytes: &[u8]) -> Result<Vec<u32>
     engine.load_state(id, &mut &*bytes, bytes.len() as u64).map(|loaded| loaded.tokens)
 }
 
-/// Returns `count` tokens: the prompt's, repeated.
+/// Returns `count` tokens: the golden prompt, repeated.
 fn long(golden: &Golden, count: usize) -> Vec<u32> {
     golden.tokens("prompt_tokens").into_iter().cycle().take(count).collect()
 }
 
-/// Runs the tokens in steps of a few, and returns the bits of each step.
+/// Runs the tokens in steps of a few tokens, and returns the bits of each step's logits.
 fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut random = Random::new(9);
     let (mut rest, mut all) = (tokens, Vec::new());
@@ -105,8 +105,8 @@ fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     all
 }
 
-/// Saves a sequence at several positions, and continues from there in a used sequence of the same
-/// engine, and in another engine.
+/// Saves a sequence at several positions, and continues from there in another sequence of the same
+/// engine, which was used before, and in another engine.
 fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Engine>, tokens: &[u32]) {
     let used = engine.add_sequence().unwrap();
     for at in [31, tokens.len() - 12] {
@@ -130,7 +130,7 @@ fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Eng
     engine.remove_sequence(used);
 }
 
-/// A cover of the golden models: whole states, and pages with points.
+/// A cover of the golden models continues from whole states, and from pages with points.
 #[test]
 fn saved_states_of_golden_models_continue_with_equal_bits() {
     let mut points = 0;
@@ -144,8 +144,8 @@ fn saved_states_of_golden_models_continue_with_equal_bits() {
     assert!(points > 0);
 }
 
-/// Each kind of state continues in another engine, also with keys and values in blocks, and beyond
-/// windows.
+/// Each kind of state continues in another engine, also with a quantised KV cache, and after more
+/// positions than a window has.
 #[test]
 fn every_kind_of_state_goes_on_in_another_engine() {
     let mut tried = 0;
@@ -158,7 +158,7 @@ fn every_kind_of_state_goes_on_in_another_engine() {
             }
             let options = Options { target: Some(Target::native()), passes, ..Options::default() };
             let compiled = compile(&Model::open(&golden.model).unwrap(), &options);
-            // Some models' heads are not whole blocks.
+            // Models whose head size is not a multiple of the block length are skipped.
             let Ok(compiled) = compiled else { continue };
             tried += 1;
             let (mut engine, mut other) = (load(compiled.plan.clone(), None), load(compiled.plan, None));
@@ -172,7 +172,8 @@ fn every_kind_of_state_goes_on_in_another_engine() {
     assert!(tried > KINDS.len(), "{tried}");
 }
 
-/// Whole pages with a point, or pages with a part of the last one, restore the sequence.
+/// Pages with a point restore the sequence. So do pages alone, also if only a part of the last page
+/// is used.
 fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -> usize {
     const PAGE: usize = 64;
     let mut points = 0;
@@ -200,7 +201,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
         let chosen = &pages[..at.div_ceil(PAGE)];
         let facts: Vec<_> = chosen.iter().map(|(facts, _)| facts).collect();
         if !engine.can_load_pages(other, &facts, at as u32) {
-            // The first positions of a short window are gone.
+            // The first positions of a short window are no longer in memory.
             assert!(engine.reach(at as u32) < at as u32, "{name} at {at}");
             continue;
         }
@@ -226,7 +227,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
     points
 }
 
-/// The sampler's state also continues.
+/// The saved sampler draws the same tokens as the original.
 #[test]
 fn saved_sampler_continues_its_sequence() {
     let golden = golden("granite");
@@ -261,12 +262,12 @@ fn invalid_saved_states_are_refused() {
     let tokens = long(golden, 50);
     engine.step(&tokens, &[]).unwrap();
     let bytes = save(&engine, FIRST, &tokens);
-    // Only used blocks are saved: half of the tokens take half of the bytes, in whole blocks.
+    // Only used cache blocks are saved: half of the tokens take about half of the bytes.
     engine.truncate(20);
     let short = save(&engine, FIRST, &tokens[..20]);
     assert!(short.len() * 2 < bytes.len() + 4096 && short.len() < bytes.len(), "{} {}", short.len(), bytes.len());
     let refused = |engine: &mut Engine, bytes: &[u8]| restore(engine, FIRST, bytes).unwrap_err();
-    // Every changed, missing or added byte is found.
+    // A state with a changed, missing or added byte is refused.
     let mut random = Random::new(3);
     let at = (0..HEADER_BYTES + 300).chain((0..200).map(|_| random.index(bytes.len()))).collect::<Vec<_>>();
     for at in at {
@@ -282,7 +283,7 @@ fn invalid_saved_states_are_refused() {
     let error = refused(&mut engine, &[&*bytes, b"x"].concat());
     assert!(matches!(error, SavedError::Length { .. }), "{error}");
     assert_eq!(engine.position(), 0, "a sequence whose loading fails is empty");
-    // A smaller context holds the short state, but not the long one.
+    // An engine with a smaller context accepts the short state, and refuses the long one.
     let mut small = load(plan(golden, Options::default()), Some(40));
     assert!(matches!(refused(&mut small, &bytes), SavedError::Positions { found: 50, context: 40 }));
     assert!(restore(&mut small, FIRST, &short).is_ok());
@@ -294,7 +295,7 @@ fn invalid_saved_states_are_refused() {
     let mut portable = load(compiled.plan, None);
     assert!(matches!(refused(&mut portable, &bytes), SavedError::OtherPlan { .. }));
     let mut weights = std::fs::read(&golden.model).unwrap();
-    // The last weights of the file, which has no metadata there.
+    // Changes the last bytes of the file, which are weights.
     let end = weights.len();
     weights[end - 60_000..].iter_mut().for_each(|byte| *byte ^= 1);
     let path = scratch("saved-other").join("other.gguf");
@@ -331,8 +332,8 @@ fn forged_numbers_are_refused() {
     let numbers = [(64, "from"), (68, "to"), (72, "tokens"), (76, "states"), (80, "copies"), (84, "recent")];
     let inside = [(HEADER_BYTES, "a token"), (firsts, "a first place")];
     for (at, what) in numbers.into_iter().chain(inside) {
-        // Numbers that need the same blocks are valid, for example 33 positions and 17 following
-        // tokens. None of these is tried.
+        // Other numbers that need the same number of blocks are valid, for example 33 positions and
+        // 17 following tokens. The test avoids these.
         for number in [1, 32, 64, 1000, 1 << 20, 1 << 24, 1 << 31, u32::MAX - 1, u32::MAX] {
             let forged = forge(at, number);
             if forged == bytes || what == "a token" && number < engine.vocabulary() {
@@ -345,15 +346,15 @@ fn forged_numbers_are_refused() {
     restore(&mut engine, FIRST, &forge(HEADER_BYTES, 1)).unwrap();
 }
 
-/// Returns the offset of the places in a state without a sampler.
+/// Returns the offset of the cache slots in a saved state without a sampler.
 fn facts_end(bytes: &[u8]) -> usize {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     HEADER_BYTES + 4 * (word(72) + word(76) + word(80))
 }
 
-/// Prompts that share their first three quarters. The second continues from the kept part of the
-/// first, up to the last position that its states can restore. The kept part is in memory, and then
-/// in a folder.
+/// Prompts that share their first three quarters. The second prompt continues from the cached part
+/// of the first, up to the last position that the states can restore. The cache is in memory, and
+/// then in a folder.
 #[test]
 fn cached_prompts_are_reused_to_the_last_restorable_position() {
     let mut found_points = 0;
@@ -394,15 +395,15 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
         assert_eq!(engine.copy_sequence(FIRST, third, expected).unwrap(), expected);
         let rest = &second[expected as usize..];
         assert!(go_on(&mut engine, other, rest) == go_on(&mut engine, third, rest), "{name}: other bits");
-        // A second text shares the pages of the first, but has its own points.
+        // A second text shares the cached pages of the first, but has separate points.
         again.store(&engine, other, &second);
         assert!(engine.needs_points() || again.tally().memory < 2 * tally.memory, "{name}");
     }
     assert!(found_points > 0);
 }
 
-/// Without a folder and with full memory, the least recently used text is dropped, its end before
-/// its beginning.
+/// Without a folder, if the memory of the cache is full, the least recently used text is dropped,
+/// the end of it before its beginning.
 #[test]
 fn memory_for_prompts_has_a_limit() {
     let golden = &golden("granite");

@@ -1,5 +1,5 @@
-//! Factors of weights: results of `X.weight` are multiplied with `X.scale`, which has a factor for
-//! each expert.
+//! Scales of weights: results of `X.weight` are multiplied with `X.scale`, one factor for the
+//! tensor or for each expert.
 
 use std::path::Path;
 
@@ -12,12 +12,13 @@ use ixc_testing::nmse::nmse;
 /// Models of the repository with dense layers, experts, shared experts, experts whose router
 /// already has a factor, and latent experts.
 const MODELS: [&str; 6] = ["dots1", "gemma4-moe", "granitehybrid-moe", "nemotron_h_moe", "phi3", "qwen3vlmoe"];
-/// Factors of weights, in turn; products are divided by them. This is exact, since no weight here
-/// comes near the largest half.
+/// Factors for weights, used in turn. Weights are multiplied by them, and results divided. This is
+/// exact, since they are powers of two, and no weight here comes near the largest half-precision
+/// number.
 const FACTORS: [f32; 3] = [4.0, 8.0, 2.0];
 
-/// Returns a model with the same products: matrices times powers of two, with their inverses as
-/// factors.
+/// Returns a model with the same products: matrices are multiplied by powers of two, and the
+/// inverses are stored as scales.
 fn rescaled(model: &Gguf) -> (GgufWriter, usize) {
     let keys =
         |writer: GgufWriter, (key, value): (&str, &ixc::model_files::gguf::Value)| writer.key(key, value.clone());
@@ -61,7 +62,7 @@ fn scale_tensors_undo_the_scaling_of_weights() {
         assert!(scaled >= 8, "{name}: {scaled}");
         model.model = folder.join(format!("{name}.gguf"));
         std::fs::write(&model.model, writer.finish()).unwrap();
-        // Powers of two cause no rounding, except of numbers below the least normal number.
+        // Powers of two cause no rounding, except of subnormal numbers.
         let found = model.logits(&folder, &["--engine", "interpreter"]);
         let error = nmse(&found, &before);
         assert!(error <= 1e-13, "{name}: {error:e}");

@@ -1,4 +1,4 @@
-//! `ixc serve`: a model over HTTP, with clients that only write and read bytes.
+//! `ixc serve`: a model over HTTP. The clients of these tests write and read raw bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use crate::support::prometheus::Page;
 use crate::support::{ixc, stdout, target_without_tiles};
 
-/// Returns how many tokens of a prompt a second request finds in the demo model's cache: whole
-/// chunks of 16 rows. At least the last 6 rows are computed (`Engine::min_rows`).
+/// Returns the number of a prompt's tokens that a second request reuses from the demo model's
+/// cache: whole chunks of 16 rows. At least the last 6 rows are computed again
+/// (`Engine::min_rows`).
 pub fn found_again(prompt: u64) -> u64 {
     prompt.saturating_sub(6) / 16 * 16
 }
@@ -24,20 +25,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves the demo model, with additional arguments.
+    /// Starts a server for the demo model, with additional arguments.
     pub fn start(arguments: &[&str]) -> Server {
         Server::of("demo", arguments)
     }
 
-    /// Serves a model.
+    /// Starts a server for a model.
     pub fn of(model: &str, arguments: &[&str]) -> Server {
         Server::start_with(&[&[model], arguments].concat())
     }
 
-    /// Serves with these arguments.
+    /// Starts a server with these arguments.
     pub fn start_with(arguments: &[&str]) -> Server {
         let mut serve = ixc(["serve", "--port", "0", "-t", "2"]);
-        // Tiles round the rows of a step together, and reuse less of a prompt.
+        // With tiles, rows of a step are rounded together, and less of a prompt can be reused.
         serve.env("IXC_TARGET", target_without_tiles().name());
         let mut child = serve.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -52,7 +53,7 @@ impl Server {
         Server { child, address }
     }
 
-    /// Serves the demo model without output, on a port that was free just now.
+    /// Starts a server for the demo model without output, on a port that was free just before.
     pub fn start_quietly(arguments: &[&str]) -> Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = ixc(["serve", "demo", "-q", "-t", "2", "--port", &port.to_string()]);
@@ -88,7 +89,7 @@ impl Server {
         &self.address
     }
 
-    /// Returns an answer's bytes as text.
+    /// Returns the whole answer, with its head, as text.
     pub fn raw(&self, method: &str, path: &str) -> String {
         let mut text = String::new();
         self.begin(method, path, "", "").read_to_string(&mut text).unwrap();
@@ -173,7 +174,7 @@ fn completion(prompt: &str, tokens: usize) -> Value {
 
 const PROMPTS: [&str; 4] = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {"];
 
-/// Greedy texts of many simultaneous requests are those of `ixc run`.
+/// Greedy texts of many simultaneous requests equal the texts of `ixc run`.
 #[test]
 fn concurrent_texts_equal_single_runs() {
     let server = Server::start(&["--parallel", "3"]);
@@ -200,7 +201,7 @@ fn concurrent_texts_equal_single_runs() {
         });
     }
     assert_eq!(server.metric("requests_ended_total"), 2.0 * PROMPTS.len() as f64);
-    // At the second request, a sequence holds the whole prompt.
+    // At the second request, a slot holds the whole prompt.
     let before = [0; 2].map(|_| {
         let before = server.metric("prompt_tokens_cached_total");
         server.post("/v1/completions", &completion(&PROMPTS[2].repeat(8), 1));
@@ -240,7 +241,7 @@ fn streamed_answer_equals_the_whole_one() {
     assert_eq!(parts, content);
 }
 
-/// One conversation in Anthropic's and in OpenAI's form has one answer, whole and in parts.
+/// A conversation has the same answer by Anthropic's and by OpenAI's interface, whole and streamed.
 #[test]
 fn messages_are_answered_as_chat_completions_are() {
     let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
@@ -258,7 +259,7 @@ fn messages_are_answered_as_chat_completions_are() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    // A budget for thinking is accepted and left to the model.
+    // A budget for thinking is accepted, but not enforced.
     let thinking =
         json!({"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled", "budget_tokens": 16}});
     assert_eq!(post("/v1/messages", &with(thinking)).0, 200);
@@ -471,7 +472,8 @@ fn invalid_requests_are_refused_by_field_name() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().contains(says), "{answer}");
     }
-    // Texts too long for the context, and texts refused by their length alone.
+    // Texts with too many tokens for the context, and texts that are refused for their number of
+    // bytes, without tokenising.
     for (long, least) in [(long, 65), ("word ".repeat(10_000), 65)] {
         let messages = json!([{"role": "user", "content": long}]);
         for (path, body, kind) in [
@@ -519,15 +521,15 @@ fn invalid_requests_are_refused_by_field_name() {
         let (status, answer) = server.post("/completion", &json!({"prompt": "x", "ignore_eos": true, name: 2}));
         assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{name}: {answer}");
     }
-    // A body whose declared length is too large is not read.
+    // A body whose declared length is too large is refused without reading it.
     let stream = server.send(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n",
     );
     assert_eq!(answer_status(stream), 413);
-    // An incomplete body that is not too large.
+    // A chunked body whose chunk length is malformed is refused.
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(answer_status(server.send(format!("{head}no length\r\n").as_bytes())), 400);
-    // The server still works, and has the name of the command line.
+    // The server still answers, and the model has the name from the command line.
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
     assert_eq!(server.get("/v1/models/demo").0, 200);
 }
@@ -538,7 +540,8 @@ fn answer_status(stream: TcpStream) -> u16 {
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Answers follow a schema, a grammar, or the form of tool calls, whatever the model would write.
+/// Answers follow a schema, a grammar, or the format of tool calls, whatever the model's logits
+/// are.
 #[test]
 fn answers_follow_the_requested_format() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_template.jinja");
@@ -632,7 +635,7 @@ fn log_probabilities_are_returned() {
     assert_eq!((tokens.len(), &*tokens.concat()), (6, text));
     for (i, top) in logprobs["top_logprobs"].as_array().unwrap().iter().enumerate() {
         let own = logprobs["token_logprobs"][i].as_f64().unwrap();
-        // A greedy request takes the likeliest token.
+        // A greedy request draws the likeliest token.
         assert_eq!(top[tokens[i]].as_f64(), Some(own), "{logprobs}");
         assert!(
             own < 0.0 && top.as_object().unwrap().values().all(|other| other.as_f64().unwrap() <= own),
@@ -648,7 +651,8 @@ fn log_probabilities_are_returned() {
         first["top_logprobs"].as_array().unwrap().iter().map(|one| one["logprob"].as_f64().unwrap().exp()).sum();
     assert!(sum > 0.5 && sum < 1.0 + 1e-5, "{sum}");
     assert_eq!((&first["token"], &first["id"]), (&first["top_logprobs"][0]["token"], &first["top_logprobs"][0]["id"]));
-    // Probabilities after the samplers, on request: of some tokens, and they add up to 1.
+    // With `post_sampling_probs`, the probabilities after the samplers are returned. Only some
+    // tokens remain, and their probabilities add up to 1.
     let left = json!({
         "prompt": PROMPTS[0], "n_predict": 4, "temperature": 1.5, "seed": 3, "top_k": 6, "n_probs": 100, "post_sampling_probs": true,
         "ignore_eos": true,
@@ -662,12 +666,12 @@ fn log_probabilities_are_returned() {
         assert!((2..=6).contains(&all.len()) && (sum - 1.0).abs() < 1e-5, "{token}");
         assert!(all.iter().any(|one| one["id"] == token["id"] && one["prob"] == token["prob"]), "{token}");
     }
-    // In a chat, whole and in parts.
+    // The same in a chat, whole and streamed.
     let mut chat = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0, "logprobs": true, "top_logprobs": 2,
     });
-    // The request runs twice: of a prompt that is already in a slot, only the last token is
-    // computed, and rounding differs.
+    // Each request runs twice. If a prompt is already in a slot, only the last token is computed,
+    // and rounding differs, so the second answers are compared.
     let [_, (_, whole)] = [0; 2].map(|_| server.post("/v1/chat/completions", &chat));
     let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len() as u64, whole["usage"]["completion_tokens"].as_u64().unwrap());
@@ -684,7 +688,7 @@ fn log_probabilities_are_returned() {
     assert_eq!(parts.cloned().collect::<Vec<_>>(), *content);
 }
 
-/// Several answers to a request: each has the text of a separate request with its seed.
+/// With several answers to a request, each has the text of a separate request with its seed.
 #[test]
 fn several_answers_equal_separate_requests() {
     let server = Server::start(&["--parallel", "3"]);
@@ -710,8 +714,8 @@ fn several_answers_equal_separate_requests() {
     assert_eq!(parts, texts);
 }
 
-/// Several prompts in a request, as texts, as tokens and mixed, each with several answers: they are
-/// the answers to separate requests.
+/// A request can have several prompts, as texts, as tokens and mixed, each with several answers.
+/// These equal the answers to separate requests.
 #[test]
 fn several_prompts_equal_separate_requests() {
     let server = Server::start(&["--parallel", "3"]);
@@ -725,7 +729,7 @@ fn several_prompts_equal_separate_requests() {
         .map(|answer| (answer["content"].clone(), answer["tokens_evaluated"].clone()))
         .collect();
     assert!(alone.iter().any(|one| one.0 != alone[0].0));
-    // llama-server's interface, whole and in parts.
+    // llama-server's interface, whole and streamed.
     let (_, answers) = server.post("/completion", &request(&all, 2, 7, false));
     let answers = answers.as_array().unwrap();
     assert!(answers.iter().enumerate().all(|(i, answer)| answer["index"] == i), "{answers:?}");
@@ -747,7 +751,8 @@ fn several_prompts_equal_separate_requests() {
     assert_eq!(answer["usage"]["prompt_tokens"], prompts, "{answer}");
 }
 
-/// Additional fields of llama-server: the prompt, settings, tokens, and a selection of fields.
+/// Additional fields of llama-server's answers: the prompt, settings, tokens, and a selection of
+/// fields.
 #[test]
 fn completions_return_requested_additional_fields() {
     let server =
@@ -784,8 +789,8 @@ fn completions_return_requested_additional_fields() {
     }
 }
 
-/// One conversation at /v1/responses and at /v1/chat/completions has one answer, whole and in
-/// parts.
+/// A conversation has the same answer at /v1/responses and at /v1/chat/completions, whole and
+/// streamed.
 #[test]
 fn responses_are_answered_as_chat_completions_are() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -844,7 +849,7 @@ fn responses_are_answered_as_chat_completions_are() {
     assert!(["\"yes\"", "\"no\""].contains(&answer["output"][0]["content"][0]["text"].as_str().unwrap()), "{answer}");
 }
 
-/// With every sampler, a request has the same text alone and among others.
+/// With every sampler, a request has the same text alone and together with other requests.
 #[test]
 fn draws_are_the_same_alone_and_among_others() {
     let server = Server::start(&["--parallel", "4"]);
@@ -892,14 +897,14 @@ fn server_answers_health_models_props_and_token_requests() {
     assert_eq!(serde_json::from_str::<Value>(&server.get("/props").1).unwrap()["total_slots"], 4);
 }
 
-/// Metrics match the work, whatever the model's name.
+/// Metrics match the work that was done, also if the model's name has special characters.
 #[test]
 fn metrics_match_the_work_done() {
     let server = Server::start(&["--alias", "a \"b\" \\c", "--parallel", "2"]);
     let empty = server.metrics();
     assert_eq!(empty.sum("ixc:time_to_first_token_seconds_count", &[]), 0.0);
     assert_eq!(empty.sum("ixc:predicted_tokens_seconds", &[]), 0.0);
-    // The model's weights are in memory.
+    // All weights are in memory, so there are no metrics of experts.
     assert!(!empty.families.keys().any(|name| name.contains("expert") || name.contains("drive")), "{empty:?}");
     for (tokens, ignores_end) in [(5, true), (7, true), (3, true)] {
         let mut request = completion(PROMPTS[2], tokens);
@@ -920,7 +925,7 @@ fn metrics_match_the_work_done() {
         assert_eq!(is(&format!("{name}_count"), &[]), 4.0, "{name}");
     }
     assert_eq!(is("inter_token_latency_seconds_count", &[]), made - 4.0);
-    // Three of four equal prompts reuse the same tokens.
+    // Of four equal prompts, three reuse the same number of tokens.
     let (computed, cached) = (is("prompt_tokens_total", &[]), is("prompt_tokens_cached_total", &[]));
     assert!(cached % 3.0 == 0.0 && (computed + cached) % 4.0 == 0.0, "{computed} {cached}");
     assert_eq!(is("iteration_tokens_total_count", &[]), is("n_decode_total", &[]));
@@ -955,8 +960,8 @@ fn requests_without_a_key_are_refused() {
     }
 }
 
-/// Without keys, the server refuses a host name that was made to point at it, and pages of other
-/// origins. With keys, names do not matter.
+/// Without API keys, the server refuses host names that are not its own (DNS rebinding), and pages
+/// of other origins. With keys, any host name is accepted.
 #[test]
 fn foreign_host_names_and_origins_are_refused() {
     let ask = |server: &Server, host: &str, more: &str| {
@@ -984,8 +989,8 @@ fn foreign_host_names_and_origins_are_refused() {
     assert_eq!(ask(&server, "any.example", "x-api-key: one\r\n").0, 200);
 }
 
-/// A client that disconnects, during its answer or while it waits, frees its place. A full queue
-/// refuses requests.
+/// A client that disconnects during its answer frees its slot, and a client that disconnects while
+/// it waits frees its place in the queue. If the queue is full, requests are refused.
 #[test]
 fn clients_that_go_away_free_their_places() {
     let server = Server::start(&["--parallel", "1", "--queue", "1"]);

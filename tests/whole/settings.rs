@@ -1,5 +1,5 @@
-//! Values of options from environment variables and the configuration file, and `ixc doctor`, which
-//! shows them.
+//! Values of options from environment variables and the configuration file, and the output of `ixc
+//! doctor`, which shows these values.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// Folder of a user's configuration.
+/// A temporary home folder with a user's configuration.
 struct Home {
     folder: PathBuf,
 }
@@ -49,7 +49,7 @@ impl Home {
         stdout(command)
     }
 
-    /// Returns text without the path of the folder.
+    /// Returns a text in which a placeholder replaces the path of the folder.
     fn without_path(&self, text: &str) -> String {
         text.replace(self.folder.to_str().unwrap(), "HOME")
     }
@@ -95,7 +95,7 @@ fn flag_has_four_sources() {
     }
     home.write("json = false\n[tokenize]\njson = true");
     assert!(is_json(&[], &[]));
-    // `-vv` shows details, and nothing without it.
+    // Details are shown only with `-vv`.
     let has_details = |variables: &[(&str, &str)]| {
         let output = home.output(&["run", "--raw", "-p", "The", "-n", "1"], variables);
         assert!(output.status.success());
@@ -114,7 +114,8 @@ fn repeated_option_has_four_sources() {
         home.stdout(&[&run[..], arguments].concat(), variables)
     };
     let whole = text(&[], &[]);
-    // Words of the text, the last one first: each source stops at an earlier one than the next.
+    // Three words that occur once in the text, used as stop texts. The text ends at the first stop
+    // text of the source that takes precedence.
     let words: Vec<&str> = whole.split_whitespace().collect();
     let unique = |word: &&&str| whole.matches(**word).count() == 1;
     let ends: Vec<&str> = words.iter().filter(unique).copied().collect();
@@ -131,7 +132,8 @@ fn repeated_option_has_four_sources() {
     assert_eq!(text(&[], &[]), whole);
 }
 
-/// The command line excludes values of the other sources, and so does each source for the next.
+/// If two options conflict, the one from the source with higher precedence counts: the command
+/// line, then the environment, then the file.
 #[test]
 fn conflicting_values_give_way() {
     let home = Home::new("settings_conflicts");
@@ -145,9 +147,9 @@ fn conflicting_values_give_way() {
         ("", &["-p", "x", "--raw"], &[("IXC_CHAT", "1"), ("IXC_SYSTEM", "Brief.")]),
         ("raw = true\n[run]\nchat = true", &["-p", "x"], &[]),
         ("[run]\nprompt = \"x\"\nraw = true", &["demo", "y"], &[]),
-        // An option without the options that it requires.
+        // Options in the file whose required options are missing have no effect.
         ("parallel = 8\noutput = \"o.jsonl\"\nkeep = 4", &["-p", "x"], &[("IXC_PIN_PERCENT", "7")]),
-        // Conflicts that the program knows, and clap does not.
+        // Conflicts that the program checks, and not clap.
         ("model = \"missing.gguf\"", &["demo", "x"], &[]),
         ("memory = \"1GiB\"", &["-p", "x", "--experts", "map"], &[]),
         ("[run]\nexperts = \"map\"", &["-p", "x"], &[("IXC_MEMORY", "1GiB")]),
@@ -161,7 +163,7 @@ fn conflicting_values_give_way() {
     home.write(format!("[logits]\ntokens = \"1,2\"\noutput = {:?}", tokens.to_str().unwrap()));
     home.stdout(&["logits", "demo"], &[]);
     assert!(tokens.exists());
-    // Within a source, and for conflicts of values, the error names the sources.
+    // For conflicts within a source, and conflicts of values, the error names the sources.
     home.write("[run]\nraw = true\nchat = true");
     let (status, said) = run(&["-p", "x"], &[]);
     assert_eq!(status, Some(2));
@@ -221,7 +223,7 @@ fn malformed_files_are_refused() {
     refuse("a.".repeat(30_000).as_bytes(), 65);
     refuse("#".repeat(65_537).as_bytes(), 65);
     insta::assert_snapshot!("malformed_files", page);
-    // Values of other commands, and help, are independent of a refused value.
+    // A refused value affects neither other commands nor help.
     home.write("[serve]\nport = \"x\"");
     home.stdout(&["kernel", "cost", "rms_norm_f32"], &[]);
     home.write("thread = 4");

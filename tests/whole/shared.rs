@@ -1,4 +1,5 @@
-//! Sequences that share the pages of a common prefix have the bits of sequences that do not.
+//! Sequences that share the pages of a common prefix have the same bits as sequences that share
+//! nothing.
 
 use std::path::Path;
 
@@ -86,7 +87,7 @@ impl Pair {
         self.held.iter().map(Vec::len).collect()
     }
 
-    /// Cuts, copies, restores or removes a sequence, or does nothing.
+    /// Truncates, copies, restores or removes a sequence, or does nothing, chosen at random.
     fn act(&mut self, random: &mut Random) {
         let (one, other) = (random.index(SEQUENCES), random.index(SEQUENCES));
         let (length, ids) = (self.held[one].len(), [self.ids[one], self.ids[other]]);
@@ -124,13 +125,14 @@ impl Pair {
         }
     }
 
-    /// Compares saved states. If all blocks are full, they contain only results of steps, so their
-    /// bytes are equal.
+    /// Compares the saved states of both engines. If all cache blocks are full, the states contain
+    /// only results of steps, so their bytes must be equal.
     fn compare(&self) {
         for (id, tokens) in self.ids.iter().zip(&self.held).filter(|(_, tokens)| !tokens.is_empty()) {
             let positions = self.engines.each_ref().map(|engine| engine.sequence(*id).unwrap().position() as usize);
             assert_eq!(positions, [tokens.len(); 2], "{}", self.name);
-            // If positions share an entry, blocks are longer than these sequences.
+            // For states in which several positions share an entry, a block is longer than these
+            // sequences, so they are skipped.
             let (states, _) = self.engines[0].states();
             if tokens.len().is_multiple_of(32) && states.iter().all(|state| state.every == 1) {
                 let saved = |engine: &Engine| {
@@ -145,8 +147,8 @@ impl Pair {
     }
 }
 
-/// Runs steps, cuts, copies, saving and restoring in random order. Returns the number of copies
-/// that shared pages.
+/// Runs steps, truncations, copies, saving and restoring in random order. Returns the number of
+/// copies that shared pages.
 fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut Random) -> u64 {
     let mut pair = Pair::new(name, plan, prompt);
     for _ in 0..40 {
@@ -162,7 +164,7 @@ fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut
     found.copies - found.whole_copies
 }
 
-/// A cover of the golden models, half of them with keys and values in blocks.
+/// A cover of the golden models, half of them with a quantised KV cache.
 #[test]
 fn sharing_sequences_have_the_bits_of_separate_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -171,7 +173,8 @@ fn sharing_sequences_have_the_bits_of_separate_ones() {
     let folders = [Some(own), shared("golden")].into_iter().flatten();
     let goldens: Vec<Golden> = folders.flat_map(|folder| Golden::all(&folder)).collect();
     for (number, golden) in cover(&goldens, Target::native()).into_iter().enumerate() {
-        // Each model runs with one of both formats: all with both would take a minute more.
+        // Models alternate between the two formats; running all models with both would take another
+        // minute.
         let formats = [[Format::F16; 2], [Format::Q8_0, Format::Q4_0]][number % 2];
         let mut passes = OptionSet::default();
         for (field, format) in ["keys", "values"].into_iter().zip(formats) {

@@ -1,4 +1,4 @@
-//! Completions and manual pages, as shells and `man` read them.
+//! Shell completions and manual pages, tested with the shells and with `man` if they are installed.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn shells_accept_their_completions() {
                 assert!(script.contains(value), "{shell} completes no {value}");
             }
         }
-        // Arguments that take a name or a file complete files.
+        // Arguments that take a model's name or a file complete file names.
         if shell == "zsh" {
             assert!(script.contains("{compadd ") && script.contains("; _files}"), "{shell}");
         }
@@ -81,7 +81,7 @@ fn manual_pages_are_of_every_command_and_groff_reads_them() {
     let Some(groff) = GROFF.find("manual pages are read") else { return };
     for name in &names {
         let mut command = Command::new(&groff.program);
-        // Characters without bold printing.
+        // Without overstriking, which prints bold characters.
         command.args(["-man", "-Tutf8", "-ww", "-P-cbou"]);
         let output = piped(command, &fs::read_to_string(folder.join(name)).unwrap());
         assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", stderr(&output));

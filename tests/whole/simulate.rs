@@ -148,7 +148,7 @@ fn random_model(random: &mut Random, number: u64) -> Model {
         Some(MadeExperts { count: 4, used: 1, inner: 512 }),
     ]);
     let formats = random.pick(FORMATS);
-    // Some rows are normed in pieces, and some of those have a shorter last one.
+    // Some rows are normalised in pieces; some of these have a shorter last piece.
     let in_blocks = formats.iter().any(|(_, format)| matches!(format, Q4K | Q6K));
     let width = random.pick(if in_blocks { &[256, 512, 768] } else { &[256, 512, 544] });
     let made = Made {
@@ -201,7 +201,7 @@ fn random_models_on_random_grids_have_the_bits_of_the_engine() {
         }));
         let tokens: Vec<u32> = (0..5).map(|_| random.below(96) as u32).collect();
         let runner = if number % 5 == 4 { Runner::Interpreter } else { Runner::Compiled };
-        // In a short context, parts of attention have 32 positions.
+        // With a short context, parts of attention have 32 positions.
         same_bits(&format!("model {number}"), &model, &grid, 96, &[&tokens[..1], &tokens[1..4], &tokens[4..]], runner);
     }
     assert!(alone.len() == 2, "heads of one group are attended together in some models");
@@ -221,7 +221,8 @@ fn faults_planted_in_a_placed_model_are_detected() {
     let error = Machine::new(full).unwrap_err().to_string();
     assert!(error.contains(&format!("needs {most} bytes, but has {}", most - 1)), "{error}");
 
-    // Every missing stream is noticed: no other stream brings its bytes.
+    // If any stream is removed from a descriptor, the simulator reports it: no other stream
+    // delivers the same bytes.
     let mut faults = HashSet::new();
     for stream in (0..sound.streams.len()).step_by(7) {
         let mut cut = sound.clone();
@@ -235,7 +236,7 @@ fn faults_planted_in_a_placed_model_are_detected() {
     }
     assert!(faults.contains("port"), "{faults:?}");
 
-    // All columns send the first column's bytes.
+    // A wrong descriptor, in which all columns send the first column's bytes.
     let mut changed = 0;
     for (number, label) in sound.programs.iter().map(|program| program.label.clone()).enumerate() {
         let mut same = sound.clone();
@@ -258,7 +259,7 @@ fn faults_planted_in_a_placed_model_are_detected() {
     }
     assert!(changed > 10, "{changed}");
 
-    // Without room for a second row, rows still arrive, but later.
+    // Without room for a second row in the receiver, rows still arrive, but later.
     let mut narrow = sound;
     for program in &mut narrow.programs {
         for port in &mut program.ports {
@@ -282,12 +283,12 @@ fn weights_of_another_model_are_refused() {
     let model = Model::open(&golden.model).unwrap();
     let placed = place(&model, &grids::find("medium").unwrap(), &Options { context: Some(64) }).unwrap().descriptor;
     ModelWeights::new(&placed, &model.gguf).unwrap();
-    // The same shapes with another header.
+    // A file with the same shapes but another header is refused.
     let mut bytes = std::fs::read(&golden.model).unwrap();
     let name = b"general.architecture";
     let place = bytes.windows(name.len()).position(|window| window == name).unwrap();
     let other = scratch("simulate_other").join("other.gguf");
-    // The last letter of a key that is not used.
+    // The last letter of an unused key is changed.
     let key = b"general.file_type";
     let place = bytes.windows(key.len()).position(|window| window == key).map_or(place, |at| at + key.len() - 1);
     bytes[place] ^= 1;

@@ -1,5 +1,5 @@
-//! Sequences that a server keeps: saved and restored slots, prompts that survive a restart, and
-//! full contexts.
+//! State of sequences in a server: saved and restored slots, the prompt cache across restarts, and
+//! shifts of full contexts.
 
 use std::path::Path;
 
@@ -88,7 +88,7 @@ fn cached_prompt_prefix_survives_requests_and_restart() {
     let again = ask(&server, &long("One."), 8);
     assert_eq!(again["content"], first["content"]);
     assert_eq!(again["tokens_cached"].as_u64(), Some(found_again(tokens)), "{again}");
-    // With another end, the common part is not computed again.
+    // For a prompt with another end, the common part is not computed again.
     let other = ask(&server, &(long("One.") + "Why?"), 1);
     assert!(other["tokens_cached"].as_u64().unwrap() >= found_again(tokens), "{other}");
     end(server);
@@ -108,7 +108,7 @@ fn cached_prompt_prefix_survives_requests_and_restart() {
     assert!(server.metric("prompt_cache_folder_bytes") > 0.0);
     end(server);
 
-    // Damaged entries are found, and computed again.
+    // Damaged cache entries are detected, and their prompts computed again.
     for entry in std::fs::read_dir(&path).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none() {
@@ -185,7 +185,8 @@ fn oldest_turns_are_dropped_on_request() {
     assert!(prompt.contains("Be brief.") && prompt.matches("user").count() < 9, "{prompt}");
 }
 
-/// A text in two runs is the text of one run, with the same random numbers.
+/// A text generated in two runs, with a saved state, equals the text of one run: the sampler
+/// continues with the same random numbers.
 #[test]
 fn saved_run_continues_like_one_run() {
     let folder = scratch("slots-run");
@@ -197,7 +198,7 @@ fn saved_run_continues_like_one_run() {
     let rest = run(&["-n", "14", "--temp", "1.2", "--load-state", &state, "--save-state", &later]);
     assert_eq!(first.trim_end_matches('\n').to_owned() + rest.trim_end_matches('\n'), whole.trim_end_matches('\n'));
     assert!(!run(&["-p", " and", "-n", "4", "--load-state", &later]).is_empty());
-    // An output may not be an input, or a file of another kind.
+    // The saved state must not replace an input, or a file of another kind.
     let note = at("note");
     std::fs::write(&note, "text").unwrap();
     let says = |arguments: &[&str]| {

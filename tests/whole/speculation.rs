@@ -42,11 +42,12 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state that can be cut, with and without experts, and with float weights.
+/// Models of each kind of state that can be truncated, with and without experts, and with float
+/// weights.
 const KINDS: [&str; 6] = ["granite", "gemma2", "gpt-oss", "llama4", "deepseek2-kv_b", "qwen3vlmoe"];
 
-/// A draft source that knows the text, and sometimes makes a mistake, so that every case of
-/// accepted and rejected drafts occurs.
+/// A draft source that knows the expected text, and sometimes drafts wrong tokens, so that every
+/// case of accepted and rejected drafts occurs.
 #[derive(Debug)]
 struct Knows {
     texts: Vec<Vec<u32>>,
@@ -77,8 +78,8 @@ pub fn always(max: usize) -> speculate::SpeculationOptions {
     speculate::SpeculationOptions { max, min: 1, always: true }
 }
 
-/// Checks that rows of drafts have the same bits of logits as steps of one token, for any golden
-/// model and its states.
+/// Checks that the logits of rows with draft tokens have the same bits as the logits of steps with
+/// one token.
 fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
     let plan = compile(&Model::open(&golden.model).unwrap(), &Options { target: Some(target), ..Options::default() });
     let options = engine::Options {
@@ -100,13 +101,13 @@ fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
     let mut at = from;
     while at < prompt.len() {
         let right = (1 + random.index(7)).min(prompt.len() - at);
-        // Wrong tokens follow, as in a rejected draft, and are cut off again.
+        // Wrong tokens follow, as in a rejected draft, and the sequence is truncated again.
         let wrong = if engine.cuts_steps() { random.index(8 - right + 1) } else { 0 };
         let tokens = [&prompt[at..at + right], &prompt[..wrong]].concat();
         let tokens = &tokens[..tokens.len().min((engine.context() as usize).saturating_sub(at))];
         let mut additions: Vec<Addition<'_>> =
             tokens.chunks(1).map(|tokens| Addition { sequence: FIRST, tokens, outputs: &[0] }).collect();
-        // Another sequence is in the step, and begins again each time.
+        // Some steps also have tokens of another sequence, which begins anew each time.
         let beside = random.once_in(2);
         if beside {
             engine.truncate_sequence(other, 0).unwrap();
@@ -142,8 +143,8 @@ fn draft_rows_match_the_bits_of_single_steps() {
     rows_are_steps(&golden("granite"), Target::PORTABLE, &mut random);
 }
 
-/// Tiles round the rows of an addition together. Each addition still has its own bits if that is
-/// requested.
+/// On targets with tiles, the rows of an addition are rounded together. With the option for exact
+/// batches, the rows of drafts still have the bits of single steps.
 #[test]
 fn draft_rows_match_single_step_bits_with_tiles() {
     println!("amx: {}", if Target::AMX.missing().is_empty() { "native" } else { "emulated" });
@@ -265,7 +266,7 @@ fn drafts_change_no_texts_of_streamed_models() {
     let text = [&prompt[..], &expected.tokens].concat();
     let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
     let plan = compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan;
-    // The least budget: the experts for rows of drafts are not all in memory at once.
+    // With the least budget, the experts for all rows of a draft do not fit in memory at once.
     let budget = match engines::load(plan.clone(), target_without_tiles(), 1) {
         Err(LoadError::Stream(error)) => match *error {
             StreamError::Budget { needed, .. } => needed,
@@ -293,8 +294,8 @@ fn json_matcher(model: &LoadedModel) -> Matcher {
     Vocabulary::new(model.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
 }
 
-/// Drafts that a grammar forbids are rejected; the grammar's state is that after the last sampled
-/// token.
+/// Draft tokens that a grammar forbids are rejected. After a rejection, the grammar's state is that
+/// after the last sampled token.
 #[test]
 fn drafts_change_no_grammar_constrained_answers() {
     let mut plain = session(None, 0);
@@ -320,7 +321,8 @@ fn drafts_change_no_grammar_constrained_answers() {
     assert!(accepted > 20 && accepted < drafted, "{accepted} of {drafted}");
 }
 
-/// A text that the caller stops ends there, and the next request uses what the session holds.
+/// If the caller stops a text within a draft, later tokens are dropped, and the next request reuses
+/// the remaining tokens.
 #[test]
 fn stopping_during_a_draft_keeps_only_returned_tokens() {
     let mut plain = session(None, 9);
@@ -405,7 +407,7 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
     (all, most)
 }
 
-/// Requests of all kinds together, in random mixtures.
+/// Requests of all kinds run together, in random combinations.
 #[test]
 fn drafts_change_no_concurrent_requests() {
     let open = |more: u32| {
@@ -455,7 +457,7 @@ fn models_without_state_truncation_refuse_drafts() {
         assert!(matches!(refused, Err(ixc::GenerationError::NoSpeculation)), "{name}");
     }
     let model = golden("mamba2").model;
-    // It has no vocabulary; that error follows the warning.
+    // This model has no vocabulary; the error about that follows the warning.
     let output = ixc(["run", "-m"]).arg(&model).args(["--spec", "ngram", "-p", "a"]).output().unwrap();
     assert!(stderr(&output).contains("--spec has no effect"), "{}", stderr(&output));
 }
@@ -477,7 +479,7 @@ fn draft_model_predicts_for_a_large_model() {
             DraftModel::new(model(None, 0), large.model(), draft_model::DraftModelOptions { min_probability: least })
                 .unwrap();
         large.speculate(Speculation::new(Box::new(small), always(5))).unwrap();
-        // The second time, the draft model's sequence has to be cut first.
+        // In the second round, the draft model's sequence has to be truncated first.
         for _ in 0..2 {
             let (accepted, drafted) = same(&mut large, &request, &expected, "the demo model, by itself");
             println!("greedy {greedy}, at least {least}: {accepted} of {drafted}");
@@ -508,7 +510,8 @@ fn draft_model_serves_concurrent_requests() {
     let (found, _) = run(&mut guessing, &jobs, &mut random);
     assert_eq!(found, expected);
     let tally = guessing.speculation_tally();
-    // Not all drafts are accepted: prompts that are read in other parts are rounded differently.
+    // Some drafts are rejected, because both models read the prompt in different parts, which
+    // changes the rounding.
     assert!(tally.accepted > 10 && tally.accepted * 2 > tally.drafted, "{tally:?}");
 }
 

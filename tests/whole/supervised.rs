@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::{ixc, stderr};
 
-/// Returns a command of the shell that gives a server the socket as descriptor 3. The process id of
-/// the server is known only in its own process.
+/// Returns a shell command that starts a server with the socket as descriptor 3. The shell sets
+/// `LISTEN_PID`, because a process id is known only in the process itself.
 fn supervised(socket: impl Into<OwnedFd>, variables: &str, arguments: &[&str]) -> Command {
     let program = ixc(["serve", "demo", "-q", "-t", "2"]);
     let mut shell = Command::new("sh");
@@ -33,13 +33,13 @@ fn terminate(child: &Child) {
 
 #[test]
 fn requests_before_readiness_are_answered() {
-    // Paths of sockets have at most 107 bytes.
+    // A short path is needed, because paths of sockets have at most 107 bytes.
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("notify");
     let manager = UnixDatagram::bind(&place).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // The connection waits in the socket, before the server exists.
+    // The connection waits in the listening socket before the server is started.
     let mut early = TcpStream::connect(address).unwrap();
     early.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut child =

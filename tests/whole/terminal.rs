@@ -1,5 +1,5 @@
-//! Foreign text never reaches a terminal raw: names, labels and text in models, descriptors and
-//! file names, tested on a pseudo-terminal.
+//! Untrusted text never reaches a terminal with control characters: names, labels and texts in
+//! models, descriptors and file names. Tested on a pseudo-terminal.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,10 +17,10 @@ use serde_json::Value as Json;
 const EVIL: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\u{202e}\u{9b}31mEVIL";
 
 /// Runs a command on a new terminal, and returns its output there. Standard error is on the
-/// terminal, and standard output too, unless `out` is given.
+/// terminal, and standard output too, unless `out` is set.
 fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: both places are valid, and the other pointers are null, which the call allows.
+    // SAFETY: both pointers are valid, and the other pointers are null, which the call allows.
     let opened = unsafe {
         libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut())
     };
@@ -51,7 +51,8 @@ fn is_terminal_control(shown: &str) -> bool {
 /// Writes the demo model with an escape sequence in every token of ordinary text, and in its name.
 fn hostile_model(path: &Path) {
     let demo = Gguf::open(&demo_model()).unwrap();
-    // `ě` is GPT-2's letter for the byte 0x1b; the rest is the text after it.
+    // `ě` is GPT-2's letter for the byte 0x1b; the following letters are the rest of the escape
+    // sequence.
     let tokens = demo.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
     let evil = tokens.iter().enumerate().map(|(i, text)| if i < 300 { text.to_owned() } else { format!("ě[2J{i}") });
     let tokens: StringArray = evil.collect();
@@ -131,7 +132,7 @@ fn hostile_names_send_no_terminal_escapes() {
         ixc(["kernel", "run", EVIL]),
         ixc(["simulate", "--target", &format!("dataflow:{EVIL}")]),
     ];
-    // Texts on standard error, while standard output has the file.
+    // Commands that print texts on standard error, while standard output is a file.
     let beside = [
         with(&["simulate", "--target", "dataflow:small", "--html", "-"], &model, &text),
         with(&["compile", "--target", "dataflow:small", "-o", "-"], &model, &[]),
@@ -179,7 +180,7 @@ fn lines_fit_the_terminal() {
             assert!(line.chars().count() <= 80 || is_long_word, "{words:?}: {} columns: {line}", line.chars().count());
         }
     }
-    // The variable takes precedence over the terminal; neither counts for a pipe.
+    // `COLUMNS` takes precedence over the terminal's width; neither applies to a pipe.
     let words = ["kernel", "list", "gemv"];
     let (wide, narrow) = (on(&words, 80, "1000"), on(&words, 1000, "60"));
     let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();

@@ -13,7 +13,8 @@ fn a_run_writes_its_timeline_and_the_same_text() {
     let path = folder.join("out.json");
     let expected = stdout(ixc(GREEDY));
     for (memory, streamed) in [(None, false), (Some("8MiB"), true)] {
-        // The error names the memory that the process needs in addition to experts.
+        // The error for a small budget names the memory that the process needs in addition to
+        // experts.
         let needed = memory.map(|memory| {
             let refused =
                 ixc(GREEDY).arg(demo_model()).args(["--memory", memory, "--trace"]).arg(&path).output().unwrap();

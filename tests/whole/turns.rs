@@ -1,4 +1,4 @@
-//! Agents that take turns: each agent's text stays in a slot, and the common prefix is computed
+//! Agents that take turns: each agent's text remains in a slot, and the common prefix is computed
 //! once.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use ixc::runtime::sample::Settings;
 
 /// Tokens of the agents' common prefix.
 const SHARED: usize = 304;
-/// Tokens that an agent gets in a turn, and tokens of its answer.
+/// Number of tokens that an agent gets in a turn, and number of tokens of its answer.
 const TOLD: usize = 48;
 const ANSWER: usize = 50;
 
@@ -22,7 +22,7 @@ fn generator(sequences: u32) -> Generator {
 
 /// An agent's text so far.
 struct Agent {
-    /// Makes the agent's tokens different from other agents'.
+    /// Number of the agent, which makes its tokens different from other agents' tokens.
     number: u32,
     text: Vec<u32>,
 }
@@ -77,8 +77,8 @@ impl Agent {
     }
 }
 
-/// Returns the number of the prompt's tokens that the slot holds from earlier turns. Missing are
-/// the last token of the answer, which was never computed, and the new tokens.
+/// Returns the number of the prompt's tokens that the slot holds from earlier turns. The slot does
+/// not hold the last token of the answer, which was never computed, and the new tokens.
 fn held_before(turn: &Turn) -> usize {
     turn.prompt - TOLD - 1
 }
@@ -100,16 +100,16 @@ fn alternating_agents_compute_only_their_new_tokens() {
                 };
                 let how = format!("{agents} agents, round {round}, agent {}", agent.number);
                 assert_eq!((turn.prompt, turn.reused), (same.text.len() + TOLD, expected), "{how}");
-                // Alone, each agent continues in the only slot, and its first turn is computed
-                // whole.
+                // If an agent is alone, it continues in the only slot, and its whole first prompt
+                // is computed.
                 assert!(same.turn(alone).made == turn.made, "{how}: other bits");
             }
         }
     }
 }
 
-/// With more texts than slots, the least recently used text is dropped, except for the parts that
-/// other slots share.
+/// If there are more texts than slots, the least recently used text is dropped, except for the
+/// parts that other slots share.
 #[test]
 fn least_recently_used_slot_is_reused_first() {
     let mut generator = generator(2);
@@ -127,13 +127,14 @@ fn least_recently_used_slot_is_reused_first() {
         assert_eq!(reused, held);
     }
     assert_eq!(reused(&mut a, &mut generator).0, SHARED);
-    // `a` took the slot of `b`.
+    // The previous turn of `a` took the slot of `b`.
     let (found, held) = reused(&mut c, &mut generator);
     assert_eq!(found, held);
     assert_eq!(reused(&mut b, &mut generator).0, SHARED);
 }
 
-/// A short changed end is cut off in the same slot; a larger change copies the slot and keeps it.
+/// If only a short end of a text changes, the slot is truncated. If more changes, the common part
+/// is copied to another slot, and the slot is kept.
 #[test]
 fn short_changes_truncate_and_large_ones_copy_the_slot() {
     let mut generator = generator(3);

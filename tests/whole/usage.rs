@@ -1,5 +1,5 @@
-//! Wrong usage: exit status 2 for every mistake, and a message with the right usage. Also the
-//! program's other messages.
+//! Wrong usage: exit status 2 for every mistake, and a message with the correct usage. Also other
+//! messages of the program.
 
 use std::fs;
 
@@ -129,7 +129,7 @@ fn log_file_is_appended_and_other_files_are_refused() {
     assert!(text.starts_with("20") && text.contains("kernels ready") && !text.contains('\u{1b}'), "{text}");
     run(&log);
     assert!(fs::read_to_string(&log).unwrap().starts_with(&text), "the second is appended");
-    // Any other file stays unchanged.
+    // Any other file remains unchanged.
     let model = folder.join("model.gguf");
     fs::copy(demo_model(), &model).unwrap();
     for (other, status) in [(&model, 74), (&folder, 66)] {
@@ -187,7 +187,7 @@ fn misspelled_names_get_suggestions() {
     assert!(status == Some(2) && !text.contains("similar"), "{text}");
 }
 
-/// All errors look alike, clap's and ours, and one option controls their colours.
+/// Errors of clap and of this program have the same form, and one option controls their colours.
 #[test]
 fn error_colours_follow_one_option() {
     let red = |text: &str| text.contains("\u{1b}[") && text.contains("error:");
@@ -206,7 +206,8 @@ fn error_colours_follow_one_option() {
     assert_eq!(ixc(["run", "--color", "mauve"]).output().unwrap().status.code(), Some(2));
 }
 
-/// The error for a weight's name in place of a kernel's has the right options, and few kernels.
+/// The error for a weight's name in place of a kernel's name suggests the right options, and few
+/// kernels.
 #[test]
 fn weight_name_given_as_kernel_suggests_op_options() {
     let output = ixc(["dump", "demo", "--stage", "asm", "--kernel", "blk.1.ffn_down"]).output().unwrap();

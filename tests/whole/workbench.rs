@@ -1,4 +1,5 @@
-//! A kernel developer's work: see every step, change one, and run the model with the change.
+//! The workflow of a kernel developer: inspect every compilation step, change a kernel, and run the
+//! model with the change.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +52,7 @@ fn compiling_resumes_after_each_pass_with_equal_plan() {
         stdout(ixc(arguments(&command, &[&short])));
         assert_eq!(fs::read(short.join("09-tile.ix")).unwrap(), fs::read(dump.join("09-tile.ix")).unwrap());
         assert!(!short.join("10-lower.ix").exists() && !short.join("kernels").exists());
-        // `dump` can also continue from it.
+        // `dump` can also continue from the output of an early stop.
         let left = dump.join("09-tile.ix");
         let resumed =
             stdout(ixc(arguments(&["dump", "--target", "avx2", "--after", "arena", "--start-from"], &[&left])));
@@ -77,7 +78,7 @@ fn dump_names_the_kernels_of_ops_without_weights() {
     named.sort_unstable();
     named.dedup();
     assert!(down["kernels"].as_array().unwrap().len() > 1, "{down}");
-    // The other kernels pack weights.
+    // The manifest counts further kernels, which pack weights.
     assert!(manifest["kernels"].as_u64().unwrap() >= named.len() as u64, "{manifest:#}");
     for name in named {
         let kernel = |ending: &str| folder.join("kernels").join(format!("{name}.{ending}"));
@@ -148,7 +149,7 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let option = Path::new("--override");
     let own = run(&[]);
     assert!(own.status.success(), "{}", stderr(&own));
-    // Unedited kernels replace nothing.
+    // If no kernel was edited, no kernel of the plan is replaced.
     let same = run(&[option, &dump.join("kernels")]);
     assert!(same.stdout == own.stdout && !stderr(&same).contains("replaced"), "{}", stderr(&same));
     let kernels = walk(&dump.join("kernels"));
@@ -181,7 +182,8 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
         let output = ixc(arguments(words, more)).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
     };
-    // The interpreter agrees with the wrong kernel, the formula of the spec does not.
+    // The interpreter computes the same wrong result as the kernel; the formula of the spec gives
+    // another.
     let (status, said, error) = exit(&["kernel", "run", "--target", "portable"], &[&edited]);
     assert!(said.contains("equal to the interpreter's, bit for bit") && said.contains("by spec  wrong: "), "{said}");
     assert!(status == Some(1) && error.contains("computes wrong results"), "{error}");
@@ -232,10 +234,10 @@ fn replacement_kernel_must_have_the_same_signature() {
     let write = |file: &str, text: &str| fs::write(folder.join(file), text).unwrap();
     let put = |plan: &mut _| Replacements::read(&folder).and_then(|read| read.put_into(plan));
     assert!(put(&mut plan).unwrap_err().to_string().contains("has no file of kernel IR"));
-    // Unchanged, nothing is replaced.
+    // If the kernel is unchanged, nothing is replaced.
     write("a.ix", &own);
     assert_eq!(put(&mut plan).unwrap(), [""; 0]);
-    // Other results are refused, unless the caller turned the check off.
+    // A kernel with other results is refused, unless the caller turned the check off.
     let edited = own.replacen(" 1e-6", " 4.0", 1);
     assert_ne!(edited, own);
     write("a.ix", &edited);

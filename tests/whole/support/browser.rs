@@ -19,7 +19,7 @@ pub struct Browser {
     child: Child,
     socket: TcpStream,
     calls: u64,
-    /// Complaints of the page: errors of scripts, and content that its policy refused.
+    /// Messages of the browser about the page: script errors, and content that its policy refused.
     pub complaints: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Browser {
         let path = page["webSocketDebuggerUrl"].as_str().unwrap().split_once(&address).unwrap().1.to_owned();
         let mut socket = TcpStream::connect(&address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Any key is accepted, since there is no proxy between.
+        // The WebSocket key can be constant, since there is no proxy in between.
         let upgrade = format!(
             "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -87,8 +87,8 @@ impl Browser {
             let said = &message["params"];
             match message["method"].as_str() {
                 Some("Runtime.exceptionThrown") => self.complaints.push(said["exceptionDetails"].to_string()),
-                // The log also has requests that the server refused, which are not errors of the
-                // page, and advice, which is not an error.
+                // Log entries about requests that the server refused, and advice, are not errors of
+                // the page.
                 Some("Log.entryAdded") if said["entry"]["source"] != "network" && said["entry"]["level"] == "error" => {
                     self.complaints.push(said["entry"].to_string());
                 }
@@ -97,7 +97,7 @@ impl Browser {
         }
     }
 
-    /// Returns the value of a JavaScript expression, when its promise is resolved.
+    /// Returns the value of a JavaScript expression. A promise is awaited.
     #[track_caller]
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
@@ -117,8 +117,8 @@ impl Browser {
         }
     }
 
-    /// Opens a page, also if it is the current one. In about one of fifty cases, the browser
-    /// forgets a navigation from a part of a page to the whole page; the call then repeats it.
+    /// Opens a page, or reloads the current one. In about one of fifty cases, the browser ignores a
+    /// navigation from an anchor of a page to the same page without it; the call then repeats it.
     #[track_caller]
     pub fn open(&mut self, address: &str) {
         let begin = Instant::now();
@@ -127,8 +127,7 @@ impl Browser {
             assert!(result.get("errorText").is_none(), "{result}");
             let told = Instant::now();
             while told.elapsed() < PATIENCE / 12 {
-                // Another document has another loader. A navigation within a document has no
-                // loader.
+                // A loaded document has a new loader id. A navigation within a document has none.
                 let frame = self.call("Page.getFrameTree", json!({}))["frameTree"]["frame"].take();
                 let there = result.get("loaderId").is_none_or(|loader| *loader == frame["loaderId"]);
                 if there

@@ -4,7 +4,8 @@
 //! Features of a model on a target:
 //! - each kernel spec, with its numbers by their kind: none, 0, 1 or more;
 //! - each source of an argument of a task, and each kind of step;
-//! - each op of the graph after all passes, with its attributes, numbers likewise.
+//! - each op of the graph after all passes, with its attributes, whose numbers are treated in the
+//!   same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -35,16 +36,16 @@ pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
     cover_on(models, &[target]).into_iter().map(|(model, _)| model).collect()
 }
 
-/// Returns models with the target that each runs on. A feature that several targets have is covered
-/// by one of them, and models alternate between targets. For tests of parts that are the same code
-/// on all targets.
+/// Returns pairs of model and target. A feature that several targets have is covered on one of
+/// them, and models alternate between targets. This is for tests of code that is the same for all
+/// targets.
 ///
 /// # Panics
 /// If a model does not compile.
 pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden, Target)> {
     let count = targets.len();
     let pairs = models.iter().enumerate().flat_map(|(number, model)| {
-        // The target after the one that the model before began with.
+        // Each model begins with the target after the first target of the previous model.
         (0..count).map(move |turn| (model, targets[(number + turn) % count]))
     });
     let pairs: Vec<_> = pairs.collect();
@@ -57,7 +58,7 @@ pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden
     let mut selected = BTreeSet::new();
     while !missing.is_empty() {
         let gain = |number: &usize| features[*number].iter().filter(|feature| missing.contains(feature)).count();
-        // The first of several with the same gain.
+        // If several pairs have the same gain, the first one is taken.
         let best = (0..pairs.len()).rev().max_by_key(gain).unwrap();
         missing.retain(|feature| !features[best].contains(*feature));
         assert!(selected.insert(best), "a model that adds nothing");

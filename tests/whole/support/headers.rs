@@ -16,7 +16,7 @@ use ixc::model_files::gguf::{Array, StringArray, TensorType, Value};
 pub struct ShapeExperts {
     pub count: u64,
     pub used: u64,
-    /// Width inside an expert.
+    /// Rows of an expert's up projection.
     pub inner: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct RealShape {
     pub architecture: &'static str,
     pub layers: u64,
     pub width: u64,
-    /// Width inside the dense network.
+    /// Rows of the dense network's up projection.
     pub inner: u64,
     pub heads: u64,
     pub kv_heads: u64,
@@ -171,7 +171,7 @@ impl RealShape {
             Words::Pairs(pre) => writer
                 .key("tokenizer.ggml.model", "gpt2")
                 .key("tokenizer.ggml.pre", pre)
-                // About as many merges as words.
+                // The number of merges is about that of the words.
                 .key("tokenizer.ggml.merges", words(self.vocabulary, |i| format!("wo rd{i}"))),
         }
     }
@@ -191,7 +191,8 @@ impl RealShape {
         put("token_embd", q4, &[width, self.vocabulary]);
         for layer in 0..self.layers {
             let more = if self.more_bits(layer) { q6 } else { q4 };
-            // If 8 experts share an attention, a more precise attention costs little.
+            // In models with 8 experts, attention is a small part of the weights, so Q4_K_M gives
+            // keys and values more bits.
             let (k, v) = match self.experts {
                 Some(experts) if experts.count == 8 => (Format::Q8_0, Format::Q8_0),
                 _ => (q4, more),

@@ -1,11 +1,11 @@
-//! A model that consists almost only of holes: a header, and tensors that take no space on the
-//! disk.
+//! A model file that is almost empty on the disk: a header, and holes in place of the tensors'
+//! data.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Width, width inside of the dense network, and layers of a model of some 12 GiB.
+/// Row width, feed-forward width and number of layers of a model of some 12 GiB.
 const SIZES: (u64, u64, u64) = (4096, 28_672, 24);
 
 fn text(out: &mut Vec<u8>, text: &str) {
@@ -59,7 +59,7 @@ pub fn write(path: &Path) {
         out.extend(ty.to_le_bytes());
         out.extend(offset.to_le_bytes());
         let elements: u64 = dims.iter().product();
-        // ggml: an f32, or blocks of 32 elements in 34 bytes.
+        // An f32 has 4 bytes; blocks of q8_0 have 32 elements in 34 bytes.
         let bytes = if *ty == f32 { 4 * elements } else { elements / 32 * 34 };
         offset = (offset + bytes).next_multiple_of(32);
     }

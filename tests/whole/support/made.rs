@@ -1,8 +1,9 @@
-//! Models made for tests: GGUF files with random weights, of any size, architecture and formats.
+//! Generated models for tests: GGUF files with random weights, of any size, architecture and
+//! formats.
 //!
-//! Weights have mean 0 and rows of about length 1, so that no part of the result dominates another;
-//! norms are near 1. Every bit of a block is random, and scales have both signs if quantisers write
-//! both.
+//! Weights have mean 0 and rows with a Euclidean norm of about 1, so that no part of the result
+//! dominates another; norms are near 1. Every bit of a block is random, and scales have both signs
+//! if quantisers write both.
 //!
 //! Routers of models with experts choose with a clear margin. Otherwise a rounded activation could
 //! choose another expert than an exact one, and no bound on the error would hold. The router's rows
@@ -13,14 +14,15 @@ use ixc::ir::format::Format;
 use ixc::ir::random::Random;
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// Scale of the router rows in embeddings, relative to the residual's noise, which is about 1.
+/// Scale of the router rows in embeddings, relative to the random part of the residual, which is
+/// about 1.
 const CODE: f32 = 2.0;
-/// Formats of random models' weights; a named weight can have any format.
+/// Formats of random models' weights. [`Made::formats`] can set any other format.
 const WEIGHTS: [Format; 8] =
     [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-/// Formats that can store given numbers.
+/// Formats for weights whose numbers are given: the quantiser of each is in this file.
 const VALUES: [Format; 4] = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0];
-/// Factor of experts' results, so that they are visible next to the embeddings.
+/// Factor of experts' results, so that they have a visible effect in addition to the embeddings.
 const LOUD: f32 = 6.0;
 /// Router logits of a token's experts; the others' are near 0.
 const ROUTED: f32 = 4.0;
@@ -119,7 +121,8 @@ impl Made {
         let experts = routed.then(|| {
             let count = rng.pick(&[1, 2, 3, 5, 7, 8, 9, 16, 17, 33]);
             let used = 1 + rng.below(count.min(6));
-            // Random signs over few elements do not distinguish experts; all experts are then used.
+            // Random signs over few elements do not distinguish experts well, so all experts are
+            // used then.
             let used = if width < 64 * used { count } else { used };
             MadeExperts { count, used, inner: rng.pick(&inner) }
         });
@@ -286,8 +289,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Adds an embedding that determines each token's experts. The router's rows are signs, the
-    /// same for all layers in another order.
+    /// Adds an embedding that determines each token's experts. The router's rows are random signs,
+    /// the same in all layers but in another order.
     fn embedding_that_routes(&mut self, experts: MadeExperts) {
         let made = self.made;
         let width = made.width as usize;
@@ -359,7 +362,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
             let at = format.field(field);
             block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
         };
-        // Uniform numbers of n values have a deviation of n / sqrt(12).
+        // Integers that are uniform over n values have a standard deviation of about n / sqrt(12).
         match format {
             Format::F32 => block.copy_from_slice(&number.to_le_bytes()),
             Format::F16 => block.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
@@ -371,7 +374,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let values = if format == Format::Q4K { 16.0 } else { 32.0 };
                 let d = size * 12f32.sqrt() / values / SCALE_MEAN_SQUARE.sqrt();
                 half(block, "d", d);
-                // Minimums about as large as scales, times the mean quant, put the mean at 0.
+                // Minimums of about the scale times the mean quant make the mean 0.
                 half(block, "dmin", d * (values - 1.0) / 2.0);
                 let at = format.field("scales");
                 put_scales(rng, &mut block[at..at + 12]);
@@ -380,7 +383,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let codec = format.quants().unwrap_or_else(|| panic!("no model file has weights in {format}"));
                 let names: Vec<&str> = codec.numbers().iter().map(|(name, ..)| *name).collect();
                 let put = |block: &mut [u8], field: &str, x: f32| format.put(field, x, block);
-                // Measures the mean of the block's other bits with scales of 1 and 0.
+                // Measures the block's mean: the given scale is 1, and the other one 0.
                 let mut measured = |ones: &str| -> (f32, f32) {
                     names.iter().for_each(|name| put(block, name, if *name == ones { 1.0 } else { 0.0 }));
                     let mut x = vec![0.0; format.block_len()];
@@ -393,7 +396,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let d = if names.len() > 1 { size } else { signed } / deviates;
                 put(block, "d", d);
                 if names.len() > 1 {
-                    // Minimums put the mean at 0.
+                    // Minimums make the mean 0.
                     put(block, names[1], -d * mean / minimum);
                 }
             }
@@ -402,12 +405,13 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
     bytes
 }
 
-/// Factor from a number in -1..1 to one of deviation 1.
+/// Factor from a uniform number in -1..1 to a number with standard deviation 1.
 const UNIFORM: f32 = 1.732_050_8;
 /// Mean square of 6-bit scales.
 const SCALE_MEAN_SQUARE: f32 = 63.0 * 127.0 / 6.0;
 
-/// Writes eight 6-bit scales, and minimums near them: the inverse of ggml's `get_scale_min_k4`.
+/// Writes eight 6-bit scales, and minimums close to the scales: the inverse of ggml's
+/// `get_scale_min_k4`.
 fn put_scales(rng: &mut Random, out: &mut [u8]) {
     out.fill(0);
     for s in 0..8 {

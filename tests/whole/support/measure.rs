@@ -20,7 +20,7 @@ pub struct Measured {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: String,
-    /// Processor time of all its threads, and of its children.
+    /// Processor time of all threads of the command, and of its children.
     pub processor: Duration,
     /// Peak memory in KiB, including mapped files.
     pub peak_kib: u64,
@@ -49,7 +49,7 @@ struct Taken {
 
 /// Environment variable with a [`Task`] for the measuring program.
 const TASK: &str = "IXC_TEST_MEASURE";
-/// Name of the measuring test in libtest.
+/// Name of the test function that measures.
 const NAME: &str = "support::measure::measuring_program";
 
 /// Runs a command's program and arguments with empty standard input. The system ends it after
@@ -103,8 +103,8 @@ fn measuring_program() {
     let child = command.spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: the child belongs to this process and was not waited for; both places are valid, and
-    // an rusage may be all zeros.
+    // SAFETY: the child belongs to this process and was not waited for; both pointers are valid,
+    // and an rusage may be all zeros.
     let usage = unsafe {
         assert_eq!(libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()), pid);
         usage.assume_init()

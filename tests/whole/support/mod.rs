@@ -1,4 +1,4 @@
-//! Code that the whole-program tests share: the program, the golden files, `.npy`, and measures of
+//! Code that the whole-program tests share: commands, golden models, `.npy` files, and measures of
 //! error.
 
 pub mod browser;
@@ -80,14 +80,14 @@ pub fn demo_model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/rustling-q4_k_m.gguf")
 }
 
-/// Returns the best target of this machine without tiles. Tiles round the rows of a step together,
-/// so that guesses and batches may change the last bits there (docs/serving.md).
+/// Returns the best target of this machine without tiles. With tiles, rows of a step are rounded
+/// together, so that drafts and batches may change the last bits (docs/serving.md).
 pub fn target_without_tiles() -> Target {
     let fits = |target: &Target| target.missing().is_empty() && !target.features().has(Feature::AmxTile);
     Target::all().filter(fits).max_by_key(|target| target.features().len()).unwrap_or(Target::PORTABLE)
 }
 
-/// Returns options for a session on that target.
+/// Returns options for a session on [`target_without_tiles`].
 pub fn session_without_tiles(run: ixc::runtime::engine::Options) -> ixc::loaded_model::LoadOptions {
     let compile = ixc::compile::Options { target: Some(target_without_tiles()), ..Default::default() };
     ixc::loaded_model::LoadOptions { run, compile, ..Default::default() }
@@ -155,12 +155,12 @@ impl Golden {
         self.expect["model"].as_str().unwrap()
     }
 
-    /// Returns the interpreter's logits, `[tokens, vocabulary]`. They are computed once, since they
-    /// replace the model's own logits in many tests.
+    /// Returns the interpreter's logits, `[tokens, vocabulary]`. They are computed once, since many
+    /// tests compare with them.
     pub fn interpreted(&self, folder: &Path) -> Arc<Vec<f32>> {
         type Known = BTreeMap<PathBuf, Arc<OnceLock<Arc<Vec<f32>>>>>;
         static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
-        // If one test fails to compute them, the next one tries again.
+        // If one test fails to compute the logits, the next test tries again.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let own = known.entry(self.model.clone()).or_default().clone();
         drop(known);

@@ -95,7 +95,8 @@ impl Page {
 /// A line of a histogram: the end of its name, the bound of its bucket, and its value.
 type Part<'a> = (&'a str, Option<f64>, f64);
 
-/// Checks for each set of labels that buckets rise to `+Inf`, which has the count.
+/// Checks for each set of labels that the buckets' values do not decrease, and that the bucket
+/// `+Inf` equals the count.
 fn is_histogram(name: &str, family: &Family) -> Result<(), String> {
     let mut by_labels: BTreeMap<Labels, Vec<Part>> = BTreeMap::new();
     for (part, labels, value) in &family.samples {
@@ -163,7 +164,8 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
         rest = rest.strip_prefix('}')?;
     }
     let value = rest.strip_prefix(' ')?;
-    // No timestamp follows the value, and the value has no form that only Rust uses.
+    // No timestamp follows the value, and the value has no spelling that only Rust's parser
+    // accepts.
     let is_number = !value.is_empty() && value.chars().all(|c| c.is_ascii_digit() || "+-.e".contains(c));
     let value = if value == "+Inf" { f64::INFINITY } else { value.parse().ok().filter(|_| is_number)? };
     Some((name.into(), labels, value))

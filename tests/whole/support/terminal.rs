@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// Output at the start of line editing: it turns on bracketed paste.
+/// Output at the start of line editing: the escape sequence that turns on bracketed paste.
 pub const ASKS: &str = "\x1b[?2004h";
 /// Text that a terminal sends before and after pasted text.
 pub const PASTE: [&str; 2] = ["\x1b[200~", "\x1b[201~"];
@@ -25,7 +25,7 @@ pub struct Terminal {
 
 impl Terminal {
     /// Starts a command with standard input and standard error at a new terminal. Standard output
-    /// is there too, unless `stdout` is given.
+    /// is also at the terminal, unless `stdout` is set.
     pub fn start(command: &mut Command, stdout: Option<Stdio>) -> Terminal {
         Terminal::start_with(command, stdout, 200)
     }
@@ -39,7 +39,7 @@ impl Terminal {
         let opened =
             unsafe { libc::openpty(&mut master, &mut terminal, std::ptr::null_mut(), std::ptr::null(), &size) };
         assert_eq!(opened, 0, "{}", io::Error::last_os_error());
-        // SAFETY: both were opened just now, and have no other owner.
+        // SAFETY: both descriptors were opened just now, and have no other owner.
         let (master, terminal) = unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(terminal)) };
         // A program that another test starts at the same time would inherit this terminal and keep
         // it open.
@@ -60,8 +60,8 @@ impl Terminal {
             });
         }
         let child = command.spawn().unwrap();
-        // The command object also holds the terminal, which ends only when all holders have closed
-        // it.
+        // The command object also holds the terminal, and reading ends only when all holders have
+        // closed it.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Terminal { master: File::from(master), child, seen: Vec::new(), read: 0 }
     }
@@ -106,8 +106,8 @@ impl Terminal {
         (String::from_utf8_lossy(&self.seen[self.read..]).into_owned(), status)
     }
 
-    /// Reads available output, and returns whether there was some. Reading a terminal that all have
-    /// closed is an error.
+    /// Reads available output, and returns whether there was any. Reading fails after all other
+    /// holders have closed the terminal.
     fn more(&mut self) -> bool {
         let mut buffer = [0; 4096];
         let count = self.master.read(&mut buffer).unwrap_or(0);

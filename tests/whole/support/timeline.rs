@@ -70,7 +70,7 @@ impl Timeline {
                     let start = nanoseconds("ts");
                     let end = start + nanoseconds("dur");
                     let around = open.entry(lane).or_default();
-                    // Spans are in the order of time, outer ones first: viewers nest them that way.
+                    // Spans are sorted by time, outer spans first: viewers nest them in this order.
                     assert!(around.last().is_none_or(|last| last.0 <= start), "out of order: {event}");
                     while around.last().is_some_and(|last| last.1 <= start) && !around.is_empty() {
                         around.pop();
