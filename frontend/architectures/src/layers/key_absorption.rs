@@ -8,7 +8,7 @@
 //! ```
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
-use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, Tensor};
 
 use crate::hyper::{LatentLengths, latent_lengths};
 
@@ -16,7 +16,7 @@ use crate::hyper::{LatentLengths, latent_lengths};
 ///
 /// # Errors
 /// When keys are missing, or the matrix has another shape than they require.
-pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {
         let Some(layer) = tensor.name().strip_suffix("attn_kv_b.weight") else { continue };
@@ -28,7 +28,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     Ok(made)
 }
 
-fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<Made, GgufError> {
+fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<DerivedTensor, GgufError> {
     let LatentLengths { plain, value } = latent_lengths(gguf, architecture)?;
     let &[rank, rows] = tensor.dims() else {
         return Err(gguf.metadata().bad_value(tensor.name(), tensor.dims().len(), "of two dimensions"));
@@ -51,5 +51,5 @@ fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> 
         change: Change::Keep,
     };
     let derived = Derived { format: element.scaled_format(), columns: plain, beside: 1, pieces: vec![piece] };
-    Ok(Made { name, dims: vec![plain, rank, heads], derived })
+    Ok(DerivedTensor { name, dims: vec![plain, rank, heads], derived })
 }

@@ -14,14 +14,14 @@
 use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
-use ixc_model_files::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
 
 use crate::builder::{Bias, Builder, SsmScan, StateSizes, layer_of};
 use crate::error::ArchError;
 use crate::hyper::{Hyper, Keys, MAX_COUNT, MAX_WIDTH, stated_layers};
 use crate::numbers;
 
-/// Norm that identifies such layers.
+/// Norm that identifies layers with lightning attention.
 const NORM: &str = "attn_norm_2.weight";
 /// Name endings of those weights: decays, biases of steps, and factors that bypass the state.
 const WEIGHTS: [&str; 3] = ["lightning.decays", "lightning.steps", "lightning.skipped"];
@@ -88,7 +88,7 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
 ///
 /// # Errors
 /// When a key has another type.
-pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let count = |key: &str| gguf.metadata().read_optional::<u64>(&format!("{architecture}.{key}"));
     let mut made = Vec::new();
     let (Some(heads), Some(layers)) = (count("attention.head_count")?, count("block_count")?) else { return Ok(made) };
@@ -111,7 +111,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         for (name, pieces) in WEIGHTS.into_iter().zip(all) {
             let beside = pieces.len() as u32;
             let derived = Derived { format: Format::F32, columns: heads, beside, pieces };
-            made.push(Made { name: format!("{prefix}{name}"), dims: vec![heads], derived });
+            made.push(DerivedTensor { name: format!("{prefix}{name}"), dims: vec![heads], derived });
         }
     }
     Ok(made)

@@ -14,7 +14,7 @@
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
-use ixc_model_files::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
 
 use crate::builder::{Bias, Builder};
 use crate::error::ArchError;
@@ -87,7 +87,7 @@ pub(crate) fn relu_squared_network(b: &mut Builder<'_>, layer: usize, x: ValueId
 ///
 /// # Errors
 /// When a key has another type.
-pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     let width = gguf.metadata().read_optional::<u64>(&format!("{architecture}.embedding_length"))?.unwrap_or(0);
     // A width that differs from the last norm's is invalid.
@@ -100,7 +100,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         beside: 2,
         pieces: vec![numbers::constant(1.0, width, 1), numbers::constant(-1.0, width, 1)],
     };
-    made.push(Made { name: TAPS.into(), dims: vec![2, width], derived });
+    made.push(DerivedTensor { name: TAPS.into(), dims: vec![2, width], derived });
     for tensor in gguf.tensors() {
         let Some(prefix) = tensor.name().strip_suffix(FUSED) else { continue };
         let element = Element::of(gguf.require_format(tensor)?);
@@ -128,7 +128,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
                 change: Change::Keep,
             };
             let derived = Derived { format: Format::F32, columns: len, beside: 1, pieces: vec![piece] };
-            made.push(Made { name: format!("{prefix}{name}"), dims: vec![len], derived });
+            made.push(DerivedTensor { name: format!("{prefix}{name}"), dims: vec![len], derived });
         }
     }
     Ok(made)

@@ -7,7 +7,7 @@
 //! the model, unless our key `norm_head` is set. Rows of length 1 stay unchanged.
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
-use ixc_model_files::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
 
 use crate::architecture::Architecture;
 use crate::builder::UNIT_HEAD;
@@ -38,7 +38,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 /// Derives the output matrix with rows of length 1, with the precision of the file's numbers, or
 /// f16.
-fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     // For a folder of safetensors, the tensor is already derived.
     let Some(head) = gguf.tensor("output.weight").filter(|head| head.file() < gguf.files().len()) else {
         return Ok(Vec::new());
@@ -59,5 +59,5 @@ fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
         change: Change::Unit,
     };
     let derived = Derived { format: element.unit_format(), columns, beside: 1, pieces: vec![piece] };
-    Ok(vec![Made { name: format!("{UNIT_HEAD}.weight"), dims: vec![columns, rows], derived }])
+    Ok(vec![DerivedTensor { name: format!("{UNIT_HEAD}.weight"), dims: vec![columns, rows], derived }])
 }

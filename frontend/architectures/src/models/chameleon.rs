@@ -6,7 +6,7 @@
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
-use ixc_model_files::gguf::{Gguf, GgufError, Made, StringArray};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, StringArray};
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, PostNorms, Style, decoder};
@@ -44,7 +44,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 /// Derives a bias of logits that excludes image tokens.
-fn image_token_bias(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
+fn image_token_bias(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
     /// Prefix of the names of image tokens.
     const IMAGE_PREFIX: &str = "IMGIMG";
     const NAME: &str = "output.bias";
@@ -74,5 +74,5 @@ fn image_token_bias(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
     let pieces: Vec<Piece> = runs.iter().map(piece).collect();
     let columns = runs.iter().map(|(_, len)| len).sum();
     let derived = Derived { format: Format::F32, columns, beside: pieces.len() as u32, pieces };
-    Ok(vec![Made { name: NAME.to_owned(), dims: vec![columns], derived }])
+    Ok(vec![DerivedTensor { name: NAME.to_owned(), dims: vec![columns], derived }])
 }

@@ -28,7 +28,7 @@ use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
-use ixc_model_files::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder, Compression, PositionIndex, RopePositions};
@@ -241,14 +241,14 @@ fn add_table_rows(
 }
 
 /// Derives tensors that files lack.
-fn derived_tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+fn derived_tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = taps_in_singles(gguf)?;
     made.extend(zeros(gguf, architecture)?);
     Ok(made)
 }
 
 /// Derives zeros for each position of a run, in layers with an indexer.
-fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     let Some(run) = runs::length(gguf, architecture) else { return Ok(made) };
     for norm in gguf.tensors() {
@@ -260,13 +260,13 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
             beside: 1,
             pieces: vec![numbers::constant(0.0, run, length)],
         };
-        made.push(Made { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
+        made.push(DerivedTensor { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
     }
     Ok(made)
 }
 
 /// Derives f32 taps if a file has f16 ones: converters treat them as a matrix.
-fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
+fn taps_in_singles(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {
         let Some(layer) = tensor.name().strip_suffix(TAPS) else { continue };
@@ -287,7 +287,7 @@ fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
             change: Change::Keep,
         };
         let derived = Derived { format: Format::F32, columns: taps, beside: 1, pieces: vec![piece] };
-        made.push(Made { name: format!("{layer}{TAPS_IN_SINGLES}"), dims: vec![taps, channels], derived });
+        made.push(DerivedTensor { name: format!("{layer}{TAPS_IN_SINGLES}"), dims: vec![taps, channels], derived });
     }
     Ok(made)
 }

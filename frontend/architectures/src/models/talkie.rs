@@ -13,7 +13,7 @@
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::graph::ValueId;
-use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
+use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, Tensor};
 
 use crate::architecture::Architecture;
 use crate::builder::{Builder, HEAD_GAIN};
@@ -64,7 +64,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 
 /// Derives rows of norm weights from the numbers of heads: each number is repeated for each element
 /// of its head.
-fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufError> {
     const FILE_NAME: &str = "attn_q_norm.weight";
     let length = head_length(gguf, architecture)?;
     let of_layer = |tensor: &Tensor| {
@@ -85,7 +85,7 @@ fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
             change: Change::Keep,
         };
         let derived = Derived { format: Element::F32.scaled_format(), columns: length, beside: 1, pieces: vec![piece] };
-        Some(Made { name, dims: vec![length, heads], derived })
+        Some(DerivedTensor { name, dims: vec![length, heads], derived })
     };
     Ok(gguf.tensors().filter_map(of_layer).collect())
 }

@@ -75,7 +75,7 @@ pub struct Gguf {
 /// A tensor that no file has and that is derived from file data, with 1 to 4 dimensions in `ne`
 /// order.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct DerivedTensor {
     /// Name of the tensor.
     pub name: String,
     /// Dimensions of the tensor.
@@ -176,11 +176,11 @@ impl Gguf {
     ///
     /// # Errors
     /// When a tensor of this name exists, or needs bytes outside of the files.
-    pub fn with(mut self, made: Vec<Made>) -> Result<Gguf, GgufError> {
+    pub fn with(mut self, made: Vec<DerivedTensor>) -> Result<Gguf, GgufError> {
         let lengths: Vec<u64> = self.files.iter().map(|file| file.data().len() as u64).collect();
         let first = self.files.len() + self.derived.len();
         let mut added = Vec::with_capacity(made.len());
-        for Made { name, dims, derived } in made {
+        for DerivedTensor { name, dims, derived } in made {
             let outside = || {
                 let path = self.metadata.path().into();
                 let bytes = derived.bytes().unwrap_or(u64::MAX);

@@ -48,7 +48,7 @@ mod vocabulary;
 pub mod write;
 
 pub use error::{Fault, GgufError, Place, among, quoted};
-pub use file::{FileIdentity, Gguf, Made, ShardFile};
+pub use file::{DerivedTensor, FileIdentity, Gguf, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
 pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};
 pub use tensor_type::{NO_ID, TENSOR_TYPES, TensorType};
