@@ -137,7 +137,7 @@ fn a_plan_that_cannot_be_loaded_is_never_written() {
         (with(&|plan| plan.target = "z80".to_owned()), |error| matches!(error, LoadError::Target { .. })),
         // The buffer is smaller than the bytes that the kernel reads.
         (with(&|plan| plan.kernels[0].buffers[0].size = 1.into()), |error| matches!(error, LoadError::Kernel { .. })),
-        // The verifier's limits refuse these.
+        // These kernels exceed limits of the verifier.
         (
             with(&|plan| plan.kernels[0].buffers[0].size = i64::MAX.into()),
             |error| matches!(error, LoadError::Kernel { source, .. } if source.to_string().contains("constant")),

@@ -99,7 +99,7 @@ pub enum Problem {
     Feed {
         /// The kernel's buffer.
         buffer: String,
-        /// Keyword of its kind.
+        /// Keyword of the buffer's kind.
         kind: &'static str,
         /// Name of the source.
         source_name: &'static str,

@@ -83,7 +83,7 @@ pub(super) fn check(
     let checked = layers.map(|(layer, stages)| {
         let of_layer = of(plan, routings, layer, width, stages);
         let layer = at(&format!("layer {}", layer.layer), of_layer)?;
-        // Each layer's own steps sort its ids.
+        // The steps of each layer sort the layer's ids.
         let numbers = [(0u8, layer.number), (1, layer.ids.0)];
         if numbers.into_iter().any(|number| !seen.insert(number)) {
             let problem = Problem::Shape { expected: "a number and ids that no other layer has" };

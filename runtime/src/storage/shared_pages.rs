@@ -128,7 +128,7 @@ pub enum Refusal {
     /// The system has no anonymous files, or forbids them for this process.
     #[error("the system has no memory for sequences to share: {0}")]
     NoFile(String),
-    /// The system refuses to write or map them.
+    /// The system refuses to write or map shared pages.
     #[error("the system refused to share a sequence's memory: {0}")]
     Refused(String),
     /// The process would have too many mappings.

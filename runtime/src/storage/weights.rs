@@ -33,8 +33,8 @@ use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
 use crate::weight_source::WeightSource;
 
-/// Number of prompt steps that keep no packed parts. Keeping a part costs as much as packing it ten
-/// times; half is added, because prompts end.
+/// Number of prompt steps that keep no packed parts. Keeping a part takes as much time as packing
+/// it ten times. The number is half as large again, because a prompt may end soon.
 const PROMPT_STEPS: u64 = 16;
 /// Steps of few tokens over which commonly used weights are made ready.
 const FEW_STEPS: u64 = 4;

@@ -236,7 +236,7 @@ impl Drop for Uring {
         while self.outstanding > 0 {
             if let Err(error) = self.wait(&mut done) {
                 tracing::error!(%error, outstanding = self.outstanding, "a ring is closed with reads outstanding; its memory is kept");
-                // Memory that may still be written to is never freed.
+                // The kernel may still write to this memory, so it is never freed.
                 std::mem::forget(Arc::clone(&self.reservation));
                 return;
             }

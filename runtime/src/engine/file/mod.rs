@@ -232,7 +232,7 @@ pub enum FormatError {
     /// The payload has bytes after the plan.
     #[error("has {bytes} bytes in its payload after the plan")]
     Rest {
-        /// Number of these bytes.
+        /// Number of bytes after the plan.
         bytes: usize,
     },
 }

@@ -57,7 +57,7 @@ pub enum SavedError {
         "was saved by another plan ({found}); this plan ({expected}) has other states or kernels and cannot continue it"
     )]
     OtherPlan {
-        /// Digest of the plan that saved it.
+        /// Digest of the plan that saved the state.
         found: String,
         /// Digest of this plan.
         expected: String,

@@ -69,11 +69,11 @@ const MAX_PENDING: u32 = 1 << 20;
 /// states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The plan and weights that it belongs to.
+    /// The plan and weights that the saved state belongs to.
     pub identity: Identity,
     /// Digest of all tokens before [`Facts::positions`].
     pub before: Digest,
-    /// Positions of the sequence that it holds.
+    /// Positions of the sequence whose states are saved.
     pub positions: Range<u32>,
     /// Tokens from the first position on.
     pub tokens: Vec<u32>,

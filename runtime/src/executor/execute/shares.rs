@@ -234,8 +234,8 @@ mod tests {
             let turn = shares.turn(0, round, 10, false);
             std::iter::from_fn(|| turn.next()).map(|range| range.end - range.start).sum::<u64>()
         };
-        // Without `between`, a counter that no round needed reads as used up. So does one of a
-        // round with the same tag.
+        // Without the calls of `between`, both counters would seem to be used up. No round has used
+        // the first one, and an earlier round with the same tag has used the second one.
         let unused = Shares::new(2);
         unused.between(ROUNDS / 2);
         assert_eq!(count(&unused, ROUNDS), 10);

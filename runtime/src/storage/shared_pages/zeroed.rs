@@ -9,7 +9,7 @@ pub(crate) enum ZeroedMemory {
     Nothing,
     /// All memory of the sequence.
     All,
-    /// These byte ranges of each column.
+    /// Byte ranges, listed for each column.
     Parts(Vec<Vec<Range<u64>>>),
 }
 

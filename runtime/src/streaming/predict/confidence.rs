@@ -32,7 +32,7 @@ const PRIOR: f64 = 8.0;
 const ODDS_PRIOR: f64 = 4.0;
 /// Number of classes: equal intervals of probability.
 const CLASSES: usize = 10;
-/// Step sizes before Adagrad reduces them.
+/// Initial step sizes of Adagrad.
 const RANK_STEP: f64 = 0.5;
 const GROUP_STEP: f64 = 0.5;
 const EXPERT_STEP: f64 = 2.0;

@@ -99,7 +99,7 @@ pub struct StoreState {
 }
 
 impl Entry {
-    /// Whether the block is predicted or announced.
+    /// Returns whether the block is predicted or announced.
     fn is_foreseen(&self) -> bool {
         self.expected || self.announced
     }
