@@ -11,7 +11,7 @@ use crate::hyper::Defaults;
 pub struct Family {
     /// Name of the family, with its author.
     pub name: &'static str,
-    /// Architectures of its models.
+    /// Architectures of the family's models.
     pub architectures: &'static [Architecture],
 }
 
@@ -22,8 +22,8 @@ pub struct Architecture {
     pub name: &'static str,
     /// Names of the models.
     pub doc: &'static str,
-    /// Values of keys that its files lack.
+    /// Values of keys that files of the architecture lack.
     pub(crate) defaults: Defaults,
-    /// Builds the graph, and returns its result.
+    /// Builds the graph, and returns the value of the logits.
     pub(crate) build: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
 }

@@ -104,8 +104,8 @@ pub(super) enum OutputGate {
     /// Sigmoid of one number for each element of a head's value; `attn_q` has these after the
     /// queries of each head.
     WithQueries,
-    /// This function of a product with `attn_gate`, which has a number for each element, or for
-    /// each head.
+    /// Result of this function, applied to the product of the layer's input and `attn_gate`: a
+    /// number for each element, or for each head.
     Own(Unary),
 }
 

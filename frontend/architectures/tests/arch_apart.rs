@@ -97,7 +97,7 @@ fn chameleon_image_tokens_have_no_logits() {
     assert_eq!(last(&changed("chameleon", &[], None)), OpKind::Matmul);
 }
 
-/// Each layer must have this number.
+/// Each layer must have the tensor `layer_output_scale`, a scalar.
 #[test]
 fn layer_output_scale_is_required_in_each_layer() {
     let missing = "blk.1.layer_output_scale.weight";
@@ -169,7 +169,7 @@ fn embeddings_may_be_the_output_matrix() {
     ixc_architectures::build(&model).unwrap();
     let model = changed("codeshell", &[], None);
     assert_ne!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
-    // Other architectures do not do so.
+    // Other architectures do not replace a missing embedding table by the output matrix.
     assert_eq!(refused("starcoder2", &[], Some("token_embd.weight")), "tensor \"token_embd.weight\" is missing");
 }
 

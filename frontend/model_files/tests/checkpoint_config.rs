@@ -318,7 +318,7 @@ fn checkpoint_keys_and_tensors_match_the_converter() {
         assert_eq!(ours.metadata().read::<&str>("general.architecture").unwrap(), architecture);
         for (key, value) in theirs.metadata().iter() {
             let Some(part) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else { continue };
-            // Nemotron-H has another key for its epsilon.
+            // Nemotron-H has another key for the epsilon of norms.
             let found = ours
                 .metadata()
                 .get(key)

@@ -33,7 +33,7 @@ const POLL_PERIOD: Duration = Duration::from_millis(20);
 /// Limits of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Stack of its thread.
+    /// Bytes of the stack of the helper's thread.
     pub stack_bytes: u64,
     /// Memory in addition to the stack.
     pub memory_bytes: u64,

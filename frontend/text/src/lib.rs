@@ -11,7 +11,7 @@
 //! | [`chat`] | reasoning, answer and tool calls of a model's text |
 //! | [`helper`] | a helper process for untrusted tasks, whose crash does not affect this process |
 //!
-//! It uses no other crate of the workspace than `failure`.
+//! The only other crate of the workspace that this one uses is `failure`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -81,7 +81,7 @@ pub(crate) struct BlockSelection {
 }
 
 impl Builder<'_> {
-    /// Rotates heads by these positions.
+    /// Rotates heads by `positions`.
     pub fn rope_by(
         &mut self,
         x: ValueId,

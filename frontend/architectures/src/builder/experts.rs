@@ -22,7 +22,7 @@ pub(crate) struct Route {
 pub(crate) enum GroupScore {
     /// The sum of the scores of its two best experts.
     TwoBest,
-    /// The score of its best expert.
+    /// The score of the group's best expert.
     Best,
 }
 

@@ -51,7 +51,7 @@ pub(crate) const QWEN: Style = Style {
     ..Style::NEOX
 };
 
-/// Differences between such layers.
+/// Differences between models with gated delta-net layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeltaNetStyle {
     /// Key head of each value head.

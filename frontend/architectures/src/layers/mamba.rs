@@ -24,7 +24,7 @@ use crate::hyper::{Keys, MAX_TAPS, MAX_WIDTH};
 /// Epsilon of norms without weights: the default of Falcon Mamba's class, which all its files use.
 const NORM_EPS: f64 = 1e-6;
 
-/// Sizes of such layers.
+/// Sizes of Mamba layers.
 struct Mamba {
     /// Taps of the convolution.
     taps: u64,

@@ -72,7 +72,7 @@ pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     layers(b, style, None)
 }
 
-/// Builds such a decoder with an indexer.
+/// Builds a decoder with latent attention and an indexer.
 pub(crate) fn decoder_with_indexer(
     b: &mut Builder<'_>,
     style: &Style,

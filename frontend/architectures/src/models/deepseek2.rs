@@ -21,7 +21,7 @@ use crate::layers::{key_absorption, temperature};
 
 /// Layers of GLM-4.7-Flash, with and without its draft layer.
 const FLASH_LAYERS: [u64; 2] = [47, 48];
-/// Rows of its embedding table.
+/// Number of rows of GLM-4.7-Flash's embedding table.
 const FLASH_VOCABULARY: u64 = 154_880;
 
 pub(super) const STYLE: Style =

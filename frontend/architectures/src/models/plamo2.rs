@@ -79,7 +79,7 @@ fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId,
     let key = part("ssm_b_norm.weight", 0, state)?;
     let query = part("ssm_c_norm.weight", state, state)?;
     let step = part("ssm_dt_norm.weight", 2 * state, rank)?;
-    // Its bias is a weight of the scan.
+    // The bias of `ssm_dt` is a weight of the scan op.
     let matrix = b.weight(&name("ssm_dt.weight"), &[heads, rank])?;
     let step = b.matmul(step, matrix)?;
     let rows =

@@ -377,7 +377,7 @@ pub(super) fn of_experts(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(rows_of_experts(s, x)?)
 }
 
-/// Splits and transposes such a matrix.
+/// Splits a matrix that has the rows of all experts, and transposes each expert's matrix.
 pub(super) fn transposed_of_experts(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(transposed_array(rows_of_experts(s, x)?)?)
 }

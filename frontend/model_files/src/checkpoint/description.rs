@@ -205,7 +205,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
 /// Returns factors on the results of matrices; absent ones are 1.
 fn factors(config: &Config) -> Result<Factors, CheckpointError> {
     let number = |key: &str| Ok::<_, CheckpointError>(config.number(&[key])?.unwrap_or(1.0) as f32);
-    // Jais's names; it has two factors on logits.
+    // These keys are of Jais, which has two factors on logits.
     let width = config.number(&["width_scale"])?.unwrap_or(1.0);
     let alpha =
         config.number(&["mup_output_alpha"])?.unwrap_or(1.0) * config.number(&["mup_width_scale"])?.unwrap_or(width);

@@ -93,7 +93,7 @@ struct PartPlaceholder {
     placeholder: &'static str,
     /// Name of one part, for error messages.
     word: &'static str,
-    /// Number of parts, if the configuration has it.
+    /// Number of parts, if the configuration states it.
     count: fn(&Sizes) -> Option<u64>,
     /// Whether each part is a separate matrix of the GGUF tensor; otherwise the rows are
     /// concatenated.

@@ -79,7 +79,7 @@ impl Entry {
 /// Content of a file's header.
 #[derive(Debug)]
 pub(super) struct Header {
-    /// Length including the eight bytes before it.
+    /// Length of the header, including the eight bytes of its length field.
     pub bytes: u64,
     pub tensors: Vec<Entry>,
 }

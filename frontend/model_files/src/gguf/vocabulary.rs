@@ -119,7 +119,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
             Bos::Always => true,
         },
         add_eos: match model {
-            // The key of either name may set the flag.
+            // A key with either of the two names may set the flag.
             ModelKind::WordPiece => {
                 metadata.read_or("tokenizer.ggml.add_sep_token", true)?
                     || metadata.read_or("tokenizer.ggml.add_eos_token", false)?

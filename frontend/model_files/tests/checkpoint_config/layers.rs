@@ -95,7 +95,7 @@ fn windows_apply_to_the_configured_layers() {
     };
     let kinds = json!(["sliding_attention", "full_attention", "sliding_attention"]);
     assert_eq!(windows(json!({"model_type": "mistral"})), (Some(24), None));
-    // Its class has no window.
+    // Transformers' class for `llama` has no window.
     assert_eq!(windows(json!({"model_type": "llama"})), (None, None));
     assert_eq!(windows(json!({"model_type": "qwen2"})), (None, None));
     let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});

@@ -17,7 +17,7 @@ pub(super) const FUNCTIONS: &str = "functions.";
 pub(super) enum Grammar {
     /// `{"name": N, "arguments": {…}}`, a list of such objects, or several in sequence.
     Objects,
-    /// `[{N: {…}}]`, or one such object.
+    /// `[{N: {…}}]`, or one such object without the list. N is the tool's name.
     Keyed,
     /// Like the inner grammar, including the bracket at the end of its marker. Only calls of
     /// available tools are accepted, because nothing else distinguishes them from an answer.

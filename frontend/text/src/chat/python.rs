@@ -7,7 +7,7 @@ use super::reading::Reading;
 
 /// Reads a list of calls.
 pub(super) fn calls(text: &str) -> Reading<Vec<ParsedCall>> {
-    // MiniCPM3 writes them in a code block.
+    // MiniCPM3 writes calls in a code block.
     let text = text.trim();
     let text = text.strip_prefix("```python").map_or(text, |code| code.strip_suffix("```").unwrap_or(code)).trim();
     let mut reader = Reader { rest: text };

@@ -7,7 +7,7 @@ pub enum Reading<T> {
     Whole(T),
     /// The text is the beginning of a value.
     Unfinished,
-    /// The text is not such a value.
+    /// The text is not a value of the expected syntax.
     Wrong,
 }
 

@@ -31,7 +31,7 @@ const MAX_HEAD: usize = 4096;
 pub(super) enum CallDelta {
     /// A call begins.
     Begin { id: Option<String>, name: String },
-    /// More of its arguments.
+    /// A further piece of the call's arguments.
     Arguments(String),
 }
 
@@ -84,7 +84,7 @@ struct TagValue {
     kind: Option<ParameterType>,
     /// Position of the value's first byte.
     from: usize,
-    /// First possible position of its closing tag.
+    /// First possible position of the value's closing tag.
     search_from: usize,
     /// End of the part of a string that was already returned.
     emitted_to: Option<usize>,

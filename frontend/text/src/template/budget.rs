@@ -28,8 +28,8 @@ const MAX_STEPS: u64 = 1_000_000;
 const BASE_OUTPUT: u64 = 1 << 20;
 /// Memory for any template, in addition to its stack.
 const BASE_MEMORY: u64 = 48 << 20;
-/// Copies of the input during rendering: the request as JSON and as values, slices, the output and
-/// its JSON.
+/// Bytes of memory for each byte of input. During rendering there are several copies of it: the
+/// request as JSON and as values, slices, the output and its JSON.
 const MEMORY_PER_INPUT_BYTE: u64 = 32;
 
 /// Limits for one conversation.

@@ -31,7 +31,7 @@ impl Json {
         &self.0
     }
 
-    /// Replaces each string in it, including keys.
+    /// Replaces each string in the value, including keys.
     #[must_use]
     pub fn map_texts(&self, mut map: impl FnMut(&str) -> String) -> Json {
         let mut out = String::with_capacity(self.0.len());

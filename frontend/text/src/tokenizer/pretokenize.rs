@@ -73,7 +73,7 @@ pub enum WholeWords {
 /// Spelling of text in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
-    /// Each byte is one of GPT-2's letters.
+    /// Each byte is written as one of GPT-2's letters.
     Bytes,
     /// Unchanged text, with a space as `▁`; characters without a token become tokens like `<0x0A>`.
     Characters,

@@ -31,7 +31,7 @@ pub(super) struct Ngrams {
     pub length: u64,
     /// Hashes that select each row of a token.
     pub hashes: Vec<Hash>,
-    /// Taps of the convolution after them.
+    /// Taps of the convolution after the n-gram rows.
     pub taps: u64,
     /// Tokens between consecutive taps.
     pub dilation: u64,
