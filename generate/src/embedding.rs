@@ -155,7 +155,7 @@ impl Embedder {
         }
     }
 
-    /// Whether there is no text to compute.
+    /// Returns whether there is no text to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.slots.iter().all(|(_, active)| active.is_none())
     }

@@ -25,7 +25,7 @@ use ixc_compile::checksum::{ChecksumError, sealed, unsealed_if_there};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "ixc.experts.v1";
-/// First bytes of such a file.
+/// First bytes of a record of expert use.
 const BEGIN: &[u8] = br#"{"schema":"ixc.experts.v"#;
 /// Record of expert use.
 pub const KIND: Kind =

@@ -375,7 +375,7 @@ impl Generator {
         self.slots.iter().filter(|slot| slot.active_request.is_some()).count()
     }
 
-    /// Whether there is no request.
+    /// Returns whether there is no request.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.active_requests() == 0
     }

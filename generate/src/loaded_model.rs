@@ -237,8 +237,8 @@ impl LoadedModel {
         &self.files
     }
 
-    /// Whether experts are deferred. Cache misses are then no measure of the model's routing, since
-    /// a prompt reads some experts twice.
+    /// Returns whether experts are deferred. Cache misses are then no measure of the model's
+    /// routing, since a prompt reads some experts twice.
     pub fn defers(&self) -> bool {
         self.defers
     }

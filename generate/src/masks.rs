@@ -59,7 +59,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Waits until the bell has rung since the last wait, for at most `most`.
+    /// Waits until [`Bell::ring`] was called since the last wait, but at most for `most`.
     pub fn wait(&self, most: Duration) {
         let has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(has_rung, most, |has_rung| !*has_rung);
@@ -224,7 +224,7 @@ impl Masks {
         self.last_check = Instant::now();
     }
 
-    /// Whether a message from the thread is still expected.
+    /// Returns whether a message from the thread is still expected.
     pub fn is_pending(&self) -> bool {
         matches!(self.progress, Progress::Accepting | Progress::Making)
     }

@@ -244,7 +244,7 @@ impl Moe {
         &self.layers
     }
 
-    /// Whether experts are streamed because they do not all fit.
+    /// Returns whether experts are streamed because they do not all fit.
     pub fn is_streamed(&self) -> bool {
         self.streams
     }

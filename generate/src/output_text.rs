@@ -51,7 +51,7 @@ impl OutputText {
         self.stop.push(&text.unwrap_or_default())
     }
 
-    /// Whether a stop string was found.
+    /// Returns whether a stop string was found.
     pub fn stopped(&self) -> bool {
         self.stop.stopped()
     }
@@ -129,7 +129,7 @@ impl StopStrings {
         std::mem::replace(&mut self.withheld, rest)
     }
 
-    /// Whether one of the strings was found.
+    /// Returns whether one of the strings was found.
     pub fn stopped(&self) -> bool {
         self.found.is_some()
     }

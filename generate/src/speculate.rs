@@ -82,7 +82,7 @@ pub trait Drafter: Debug + Send {
     /// When the drafter's own model fails. There are no drafts then.
     fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error>;
 
-    /// Whether the drafter uses hidden states of the model, and must be shown each step.
+    /// Returns whether the drafter uses hidden states of the model, and must be shown each step.
     fn needs_hidden_states(&self) -> bool {
         false
     }
@@ -234,7 +234,8 @@ impl Speculation {
         self.failed = true;
     }
 
-    /// Whether the drafter must be shown the results of steps: [`Drafter::needs_hidden_states`].
+    /// Returns whether the drafter must be shown the results of steps:
+    /// [`Drafter::needs_hidden_states`].
     pub fn needs_hidden_states(&self) -> bool {
         !self.failed && self.drafter.needs_hidden_states()
     }

@@ -90,7 +90,7 @@ pub struct Defaults {
     pub text_limit: Option<usize>,
     /// Whether a prompt is a user's chat message.
     pub chats: bool,
-    /// System message for such a prompt.
+    /// System message for prompts that become user messages.
     pub system: Option<String>,
 }
 
@@ -345,7 +345,7 @@ impl Answers {
         Ok(Answers { path, file, answered_lines })
     }
 
-    /// Whether a line was answered.
+    /// Returns whether a line was answered.
     fn has(&self, line: &Line) -> Result<bool, Error> {
         match self.answered_lines.get(&line.number) {
             None => Ok(false),

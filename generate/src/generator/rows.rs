@@ -25,7 +25,7 @@ impl Rows {
 }
 
 impl Generator {
-    /// Whether the next rows of a slot give logits that need a mask.
+    /// Returns whether the next rows of a slot give logits that need a mask.
     pub(super) fn needs_mask(&self, number: usize) -> bool {
         let slot = &self.slots[number];
         let left = |active: &ActiveRequest| active.request.tokens.len() - slot.cached_tokens.len();

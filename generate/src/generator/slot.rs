@@ -14,7 +14,7 @@ use crate::{Error, slot_file};
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) sequence: SequenceId,
-    /// Tokens that its states hold.
+    /// Tokens whose states the sequence holds.
     pub(super) cached_tokens: Vec<u32>,
     pub(super) active_request: Option<ActiveRequest>,
     /// Number of tokens of the last request's prompt. Tokens after it were computed one by one.

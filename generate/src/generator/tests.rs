@@ -9,7 +9,7 @@ use super::*;
 use crate::loaded_model::LoadOptions;
 use ixc_compile::compile;
 
-/// Grammar that can read a text in too many ways to count.
+/// Grammar with exponentially many parses of a text.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 fn generator(sequences: u32, target: Option<Target>) -> Generator {

@@ -30,7 +30,7 @@ pub struct UnloadedModel(Contents);
 enum Contents {
     Plan {
         file: Box<PlanFile>,
-        /// Folder that its relative paths start from.
+        /// Folder to which relative paths in the plan are relative.
         folder: PathBuf,
         /// Names of replaced kernels.
         replaced: Vec<String>,

@@ -80,8 +80,8 @@ impl Entry {
         matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
     }
 
-    /// Whether the entry is neither in memory nor in the folder: the write failed, or there was no
-    /// time to write.
+    /// Returns whether the entry is neither in memory nor in the folder: the write failed, or there
+    /// was no time to write.
     pub(super) fn is_lost(&self) -> bool {
         self.bytes.is_none() && !self.is_in_folder()
     }

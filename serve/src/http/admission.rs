@@ -153,8 +153,8 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
     served.unwrap_or_else(|| HttpError::crashed().into_response())
 }
 
-/// Whether a request has one of the keys, or no keys are configured. Each comparison covers all
-/// keys in full, so that its duration reveals nothing about them.
+/// Returns whether a request has one of the keys, or no keys are configured. Each comparison covers
+/// all keys in full, so that its duration reveals nothing about them.
 fn has_key(keys: &[String], request: &Request) -> bool {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     // Scheme names are case-insensitive (RFC 9110, 11.1).

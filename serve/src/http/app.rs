@@ -41,7 +41,7 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// Whether requests with another `Host` are refused.
     pub checks_host: bool,
-    /// Other origins whose pages may send requests.
+    /// Additional origins whose pages may send requests.
     pub origins: Vec<AllowedOrigin>,
     /// The log of requests.
     pub log: Option<Arc<RequestLog>>,
@@ -217,7 +217,7 @@ impl RequestState {
         Ok(Some(self.with_permit(&self.compiled, constrain).await??))
     }
 
-    /// Returns the tokens at which repetitions end: see [`Host::breakers`].
+    /// Returns DRY sequence breakers: see [`Host::breakers`].
     pub(crate) async fn breakers(&self, texts: Option<Vec<String>>) -> Result<Arc<Breakers>, HttpError> {
         Ok(self.with_permit(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }

@@ -300,7 +300,7 @@ mod tests {
         served.await.unwrap();
     }
 
-    /// Reports when it is dropped.
+    /// Value that sends a message when it is dropped.
     struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
 
     impl Drop for Dropped {

@@ -104,7 +104,7 @@ impl Origin {
             || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
     }
 
-    /// Whether the request's `Host` is this origin, so that this server sent the page.
+    /// Returns whether the request's `Host` is this origin, so that this server sent the page.
     fn is_called(&self, request: &Request) -> bool {
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let called = host.and_then(split_port);
@@ -157,7 +157,8 @@ pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || headers.contains_key(FETCH_SITE)
 }
 
-/// Whether the content type is JSON. A page of any origin may send other types without a preflight.
+/// Returns whether the content type is JSON. A page of any origin may send other types without a
+/// preflight.
 pub(crate) fn says_json(headers: &HeaderMap) -> bool {
     let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

@@ -165,8 +165,8 @@ impl Work for Worker<'_> {
     }
 
     fn embed(&mut self, texts: EmbeddingTexts) {
-        // [`Host::embed`](crate::serving::Host::embed) refuses such requests, so this is not
-        // reached.
+        // [`Host::embed`](crate::serving::Host::embed) refuses such requests, so this call does not
+        // happen.
         let _ = texts.done.send(Err(Refusal::Ending));
     }
 
