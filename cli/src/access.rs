@@ -69,7 +69,8 @@ impl AccessChoice {
         [&self.allowed_host[..], &names.iter().filter(is_name).cloned().collect::<Vec<_>>()].concat()
     }
 
-    /// Whether requests to other names are refused. They are without keys, and if names are given.
+    /// Returns whether requests to other host names are refused. They are refused without API keys,
+    /// or if allowed names are set.
     pub fn checks_host(&self, keys: &[String]) -> bool {
         keys.is_empty() || !self.allowed_host.is_empty()
     }

@@ -22,7 +22,7 @@ impl DisplayedAnswer {
         DisplayedAnswer { text: AnswerText::new(parser), answer: Answer::default(), thinks: false }
     }
 
-    /// Whether names of control tokens are looked for in the text.
+    /// Returns whether names of control tokens are looked for in the text.
     pub fn reads_markers(&self) -> bool {
         self.text.reads_markers()
     }

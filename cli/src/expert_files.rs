@@ -38,7 +38,7 @@ pub struct ExpertFiles {
     pin_percent: Option<u32>,
 }
 
-/// Earlier counts, and the output for new ones.
+/// Counts of earlier runs, and the output for new counts.
 pub struct ExpertRecord {
     output: Option<Output>,
     before: Option<ExpertUse>,
@@ -48,12 +48,12 @@ pub struct ExpertRecord {
 }
 
 impl ExpertFiles {
-    /// Whether counts are written.
+    /// Returns whether counts are written.
     pub fn writes(&self) -> bool {
         self.expert_stats.is_some()
     }
 
-    /// Whether counts are read.
+    /// Returns whether counts are read.
     pub fn reads(&self) -> bool {
         self.pin_experts.is_some()
     }

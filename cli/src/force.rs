@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ixc_files::{Guard, Kind, Output};
 
-/// Whether other files are replaced.
+/// Option to replace files of other kinds.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Force {
     /// Overwrite an existing file, even if it is of another kind.
@@ -14,7 +14,7 @@ pub struct Force {
 }
 
 impl Force {
-    /// Whether `--force` was given.
+    /// Returns whether `--force` was given.
     pub fn is_set(self) -> bool {
         self.force
     }

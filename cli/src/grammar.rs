@@ -67,7 +67,7 @@ impl GrammarChoice {
     }
 }
 
-/// Whether the text is a schema, and not the name of a file.
+/// Returns whether the text is a schema, and not the name of a file.
 fn is_schema(text: &str) -> bool {
     text.trim_start().starts_with('{') || text.trim() == "true"
 }

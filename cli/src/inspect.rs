@@ -188,7 +188,7 @@ impl Problem {
     }
 }
 
-/// Whether the error means an inconsistent file, rather than an unsupported one.
+/// Returns whether the error means an inconsistent file, rather than an unsupported one.
 fn is_contradiction(error: &GgufError) -> bool {
     match error {
         GgufError::Malformed { .. }

@@ -347,7 +347,7 @@ pub struct RunChoice {
 }
 
 impl RunChoice {
-    /// Whether the length of the context is given.
+    /// Returns whether the length of the context is given.
     pub fn has_context(&self) -> bool {
         self.context.is_some()
     }

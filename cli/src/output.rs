@@ -28,12 +28,12 @@ pub fn set_loudness(quiet: bool, verbose: u8) {
     LOUDNESS.store(if quiet { 0 } else { verbose.saturating_add(1) }, Ordering::Relaxed);
 }
 
-/// Whether only errors are printed (`--quiet`).
+/// Returns whether only errors are printed (`--quiet`).
 pub fn is_quiet() -> bool {
     LOUDNESS.load(Ordering::Relaxed) == 0
 }
 
-/// Whether details are printed (`--verbose`).
+/// Returns whether details are printed (`--verbose`).
 pub fn is_verbose() -> bool {
     LOUDNESS.load(Ordering::Relaxed) > 1
 }
@@ -129,7 +129,7 @@ pub fn set_colours(colours: Colours) {
     COLOURS.store(colours as u8, Ordering::Relaxed);
 }
 
-/// Whether text on standard error has colours.
+/// Returns whether text on standard error has colours.
 pub fn colours() -> bool {
     let colours = COLOURS.load(Ordering::Relaxed);
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -30,7 +30,7 @@ pub struct ChangeChoice {
 }
 
 impl ChangeChoice {
-    /// Whether anything was changed.
+    /// Returns whether anything was changed.
     pub fn is_given(&self) -> bool {
         self.start_from.is_some() || self.kernels.is_some()
     }

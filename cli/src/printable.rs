@@ -15,8 +15,8 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a character controls a terminal: control characters, marks of the writing direction, and
-/// other line ends.
+/// Returns whether a character controls a terminal: control characters, marks of the writing
+/// direction, and other line ends.
 pub fn is_terminal_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

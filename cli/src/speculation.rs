@@ -112,7 +112,7 @@ pub enum Guesser {
     Ngram(Ngram),
     /// The model's own draft layer, loaded.
     OwnLayer(Box<LoadedModel>),
-    /// A small model, loaded.
+    /// A loaded draft model.
     Model(Box<LoadedModel>),
 }
 
@@ -125,7 +125,7 @@ impl SpeculationChoice {
         }
     }
 
-    /// Whether there is a source of draft tokens.
+    /// Returns whether there is a source of draft tokens.
     pub fn is_on(&self) -> bool {
         self.method() != SpeculationMethod::Off
     }

@@ -35,7 +35,7 @@ impl StageChoice {
         self.changes.over(options, OverrideCheck::OFF)
     }
 
-    /// Whether any of the options was given.
+    /// Returns whether any of the options was given.
     pub fn is_given(&self) -> Result<bool, ixc_error::Error> {
         let (memory, defer) = (self.experts.memory(), self.experts.deferral.defer);
         Ok(memory.is_some() || defer > 0 || !self.passes.options()?.is_empty() || self.changes.is_given())

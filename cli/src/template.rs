@@ -27,7 +27,7 @@ fn long_help() -> String {
 }
 
 impl TemplateChoice {
-    /// Whether one is named.
+    /// Returns whether one is named.
     pub fn is_given(&self) -> bool {
         self.chat_template.is_some()
     }

@@ -392,7 +392,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether packing took long enough for a message.
+/// Returns whether packing took long enough for a message.
 fn is_long(packing: f64, seconds: f64) -> bool {
     packing >= LONG_PACKING.0 && packing >= seconds * LONG_PACKING.1
 }

@@ -56,7 +56,7 @@ struct Model {
     identity: Vec<FileIdentity>,
 }
 
-/// Size and checksum that distinguish a file from others.
+/// Size and checksum that identify a file.
 #[derive(Clone, Debug, Serialize)]
 struct FileIdentity {
     bytes: u64,

@@ -161,7 +161,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Whether the command succeeds for a file, which means that the failure is still there.
+/// Returns whether the command succeeds for a file, which means that the failure is still there.
 fn still_fails(command: &str, file: &Path) -> Result<bool, ixc_error::Error> {
     let mut sh = Command::new("sh");
     sh.arg("-c").arg(command).arg("sh").arg(file);

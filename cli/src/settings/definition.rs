@@ -173,7 +173,7 @@ pub fn find<'c>(command: &'c Command, name: &str) -> Option<&'c Arg> {
     options(command).find(|arg| arg.get_long() == Some(name) || is_alias(arg))
 }
 
-/// Whether the word after an option is its value.
+/// Returns whether the word after an option is its value.
 pub fn takes_value(arg: &Arg) -> bool {
     matches!(OptionShape::of(arg), OptionShape::Text { optional: false, .. })
 }

@@ -39,7 +39,7 @@ const GIVES_WAY: [GivesWay; 4] = [
     GivesWay { option: "experts", value: Some("map"), argument: "memory", argument_value: None },
 ];
 
-/// Whether the command line has an option or argument.
+/// Returns whether the command line has an option or argument.
 pub fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
 }
