@@ -13,16 +13,17 @@
  * says so.
  *
  * Threads. All functions may be called from any thread, and by several threads at once. Calls with
- * one model run one after the other, as do calls with one chat, sampler or embedder. Tokens, texts
- * and facts need no waiting. A function that frees a handle must be the last that uses it.
+ * one model run one after the other, as do calls with one chat, sampler or embedder. Functions
+ * for tokens, texts and facts do not wait for other calls. A function that frees a handle must be
+ * the last that uses it.
  *
  * Texts are UTF-8. A length counts bytes. IXC_TERMINATED in its place means that the text ends
  * with 0. Texts without a length end with 0.
  *
- * Buffers are a pointer, a capacity in elements, and a place for the number of elements. The number
- * is always written. If it exceeds the capacity, nothing else is written, and the status is
- * IXC_BUFFER. A NULL buffer with capacity 0 only asks for the number. Texts also need an element
- * for the terminating 0, which the number does not include.
+ * A buffer has a pointer, a capacity in elements, and a pointer to which the number of elements is
+ * written. The number is always written. If it exceeds the capacity, nothing else is written, and
+ * the status is IXC_BUFFER. A NULL buffer with capacity 0 queries the number. Texts also need an
+ * element for the terminating 0, which the number does not include.
  *
  * Structs with a field `size` first: set it to sizeof the struct. Set all other fields of options to
  * 0 for the defaults, as `ixc_model_options options = {sizeof options};` does. Programs then work
@@ -57,7 +58,7 @@ typedef enum {
     IXC_NO_INPUT = 3,    /* a file is missing or may not be read */
     IXC_UNAVAILABLE = 4, /* the CPU lacks a feature of the target */
     IXC_IO = 5,          /* reading or writing failed */
-    IXC_INTERRUPTED = 6, /* the switch of the call was set */
+    IXC_INTERRUPTED = 6, /* the cancellation switch of the call was set */
     IXC_FAILED = 7,      /* other failures, such as a lack of memory */
     IXC_PANIC = 8,       /* a bug in the library; close the handles of the call */
     IXC_BUFFER = 9       /* a buffer is too small */
@@ -92,7 +93,7 @@ ixc_status ixc_set_log(int max_level, ixc_log_callback callback, void *user);
 
 /* ---- Cancellation ------------------------------------------------------------------------- */
 
-/* A switch that ends calls of other threads. Free it with ixc_cancel_free. */
+/* A cancellation switch, which ends calls of other threads. Free it with ixc_cancel_free. */
 typedef struct ixc_cancel ixc_cancel;
 
 ixc_status ixc_cancel_new(ixc_cancel **cancel);
@@ -113,7 +114,7 @@ typedef struct ixc_model ixc_model;
 typedef struct {
     size_t size;
     const char *target;     /* "avx2", "avx512", "amx", "portable"; NULL: the best of this machine */
-    const char *model_file; /* the model file of a plan; NULL: where the plan says */
+    const char *model_file; /* the model file of a plan; NULL: the path in the plan */
     uint64_t memory;        /* max bytes of the process, beyond which experts are streamed; 0: automatic */
     uint32_t threads;       /* 0: one for each processor */
     uint32_t context;       /* tokens of the longest text; 0: the model's, at most 4096 */
@@ -212,7 +213,7 @@ ixc_status ixc_sampler_sample(ixc_sampler *sampler, const ixc_model *model, cons
 
 /* ---- Generation --------------------------------------------------------------------------- */
 
-/* The part of an answer that a piece of text belongs to. Without a chat, all is content. */
+/* The part of an answer that a piece of text belongs to. Without a chat, all text is content. */
 typedef enum {
     IXC_CONTENT = 0,
     IXC_REASONING = 1,
@@ -258,7 +259,7 @@ typedef enum {
     IXC_END_CONTEXT = 3,  /* the context is full */
     IXC_END_STOP = 4,     /* a stop text was generated */
     IXC_END_CALLBACK = 5, /* the callback stopped it */
-    IXC_END_CANCELLED = 6 /* the switch was set during the generation */
+    IXC_END_CANCELLED = 6 /* the cancellation switch was set during the generation */
 } ixc_end;
 
 /* Counts and times of a generation. */
@@ -283,8 +284,8 @@ typedef struct {
 typedef struct ixc_generation ixc_generation;
 
 /* Generates a text after a prompt of at least one token. The model keeps the states of its last
- * text, so that a prompt with the same beginning is computed only from there on. `options` may be
- * NULL. A switch that is set before the first step gives IXC_INTERRUPTED. */
+ * text: if a prompt begins with the same tokens, only the rest is computed. `options` may be NULL. A
+ * switch that is set before the first step gives IXC_INTERRUPTED. */
 ixc_status ixc_generate(const ixc_model *model, const uint32_t *prompt, size_t count,
                         const ixc_generate_options *options, ixc_generation **generation);
 
@@ -317,7 +318,7 @@ ixc_status ixc_generation_call(const ixc_generation *generation, size_t number, 
 /* Writes the states of the model's last text to a file. A file of another kind is not replaced. */
 ixc_status ixc_state_save(const ixc_model *model, const char *path);
 
-/* Reads the states of a text. A prompt that begins with its tokens is computed only from there on,
+/* Reads the states of a text. If a prompt begins with the text's tokens, only the rest is computed,
  * with the same bits. */
 ixc_status ixc_state_load(ixc_model *model, const char *path);
 
@@ -326,7 +327,7 @@ ixc_status ixc_state_tokens(const ixc_model *model, uint32_t *tokens, size_t cap
 
 /* ---- Sequences and steps ------------------------------------------------------------------ */
 
-/* A sequence of tokens whose states the model keeps, apart from its last text. Free it with
+/* A sequence of tokens whose states the model keeps, separate from its last text. Free it with
  * ixc_sequence_free. */
 typedef struct ixc_sequence ixc_sequence;
 
@@ -338,15 +339,16 @@ void ixc_sequence_free(ixc_sequence *sequence);
 /* Writes the tokens of the sequence. */
 ixc_status ixc_sequence_tokens(const ixc_sequence *sequence, uint32_t *tokens, size_t capacity, size_t *count);
 
-/* Cuts the sequence to its first tokens, and writes the number of tokens left. Some models keep
- * states of few positions only. Fewer tokens may then be left. */
+/* Truncates the sequence to its first tokens, and writes the number of remaining tokens. Some models
+ * can only restore states at few positions. Fewer tokens may then remain. */
 ixc_status ixc_sequence_truncate(ixc_sequence *sequence, size_t tokens, size_t *left);
 
 /* Makes a sequence a copy of the first tokens of another one of the same model, and writes the
  * number of copied tokens, which may be smaller as above. */
 ixc_status ixc_sequence_copy(const ixc_sequence *from, ixc_sequence *to, size_t tokens, size_t *copied);
 
-/* Write a sequence to a file, and replace it by that of a file. A failed load empties it. */
+/* Write a sequence to a file, and replace a sequence by the one in a file. If loading fails, the
+ * sequence is empty. */
 ixc_status ixc_sequence_save(const ixc_sequence *sequence, const char *path);
 ixc_status ixc_sequence_load(ixc_sequence *sequence, const char *path);
 
@@ -400,7 +402,7 @@ ixc_status ixc_chat_add(ixc_chat *chat, const ixc_message *message);
 ixc_status ixc_chat_remove_last(ixc_chat *chat);
 
 /* Sets the tools: a JSON array in OpenAI's form, [{"type": "function", "function": {"name": ...}}].
- * NULL: none. If the template leaves tools out, the prompt describes them. */
+ * NULL: none. If the template does not print tools, the prompt describes them as text. */
 ixc_status ixc_chat_set_tools(ixc_chat *chat, const char *tools);
 
 /* Sets a variable of the template, such as "enable_thinking", to a JSON value. */
@@ -410,8 +412,9 @@ ixc_status ixc_chat_set_variable(ixc_chat *chat, const char *name, const char *v
 ixc_status ixc_chat_tokens(const ixc_chat *chat, uint32_t *tokens, size_t capacity, size_t *count);
 
 /* Generates an answer and adds it to the conversation, even if it was stopped. Fails if the
- * conversation does not fit in the context. `options` may be NULL. A tool call that has begun is
- * text if the answer ends with IXC_END_TOKEN or IXC_END_GRAMMAR. Other ends cut it. */
+ * conversation does not fit in the context. `options` may be NULL. An incomplete tool call is
+ * returned as text if the answer ends with IXC_END_TOKEN or IXC_END_GRAMMAR. Otherwise the call is
+ * truncated. */
 ixc_status ixc_chat_generate(ixc_chat *chat, const ixc_generate_options *options, ixc_generation **generation);
 
 /* ---- Embeddings --------------------------------------------------------------------------- */

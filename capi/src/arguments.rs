@@ -9,7 +9,7 @@ use crate::error::Failure;
 const TERMINATED: usize = usize::MAX;
 /// Max size of a struct with options. A larger size means that the field was not set.
 const MAX_STRUCT_BYTES: usize = 4096;
-/// Size of the first field of such a struct.
+/// Bytes of the size field of a [`SizedStruct`].
 const SIZE_BYTES: usize = size_of::<usize>();
 
 /// A struct whose first field is its size in bytes, as a `usize`.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn optional_string<'a>(what: &str, at: *const c_char) -> Resul
     if at.is_null() { Ok(None) } else { unsafe { string(what, at) }.map(Some) }
 }
 
-/// Returns the text of this many bytes at `at`.
+/// Returns the text of `bytes` bytes at `at`.
 ///
 /// # Safety
 /// `at` is null, or has that many bytes, or ends with 0 if `bytes` is [`TERMINATED`]. The text does
@@ -78,7 +78,7 @@ pub(crate) unsafe fn text<'a>(what: &str, at: *const c_char, bytes: usize) -> Re
         .map_err(|error| Failure::usage(format!("{what} is not UTF-8: byte {} is invalid", error.valid_up_to())))
 }
 
-/// Returns texts that end with 0, or have these lengths.
+/// Returns `count` texts, which end with 0 or have the lengths in `bytes`.
 ///
 /// # Safety
 /// `at` has `count` pointers, and `bytes` is null or has `count` lengths. Each text is as for

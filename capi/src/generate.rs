@@ -309,7 +309,8 @@ pub(crate) fn generate(
     let grammar = match &options.source {
         Some(source) => {
             let matcher = model.vocabulary()?.matcher_after(source, &[], &is_wanted);
-            // A cancelled compilation has an error of its own.
+            // A cancelled compilation of the grammar returns an error, so cancellation is checked
+            // first.
             options.cancel.check()?;
             Some(matcher?)
         }

@@ -33,7 +33,7 @@ unsafe impl Send for Sink {}
 // SAFETY: as above.
 unsafe impl Sync for Sink {}
 
-/// The callback of this process.
+/// The log callback of this process.
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
 /// Returns the number of a level in the header.

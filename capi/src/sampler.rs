@@ -23,7 +23,7 @@ struct State {
 }
 
 impl IxcSampler {
-    /// Returns the settings, for the texts of this model.
+    /// Returns the settings, with DRY sequence breakers for this model's tokenizer.
     pub(crate) fn settings(&self, model: &Shared) -> Result<Settings, Failure> {
         complete(&self.0.lock("the sampler")?.settings, model)
     }

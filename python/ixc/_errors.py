@@ -40,7 +40,7 @@ class InputOutputError(IxcError, OSError):
 
 
 class InterruptedWorkError(IxcError):
-    """The user ended the work."""
+    """The user interrupted the work."""
 
     code = "interrupted"
 

@@ -126,7 +126,7 @@ def _schema_of(response_format: Any) -> dict[str, Any]:
 
 
 def _parsed(response_format: Any, content: str, finish_reason: str) -> Any:
-    """Returns the object of a whole answer."""
+    """Returns the object of an answer that was not streamed."""
     if response_format is None or finish_reason != "stop":
         return None
     if isinstance(response_format, type):
@@ -231,7 +231,7 @@ class Model:
         }
         self._host = _ixc.Host.open(self._path, embeddings=embeddings, **self._open_options)
         self._facts: dict[str, Any] = json.loads(self._host.facts())
-        # The model that gives vectors, loaded for the first of them.
+        # The model that computes vectors. It is loaded at the first call of `embed`.
         self._embedder: _ixc.Host | None = self._host if self._facts["dimensions"] is not None else None
         self._loading = threading.Lock()
         self._closed = False
@@ -455,7 +455,7 @@ class Model:
     # States
 
     def save_state(self, path: str | os.PathLike[str], *, slot: int | None = None) -> int:
-        """Saves the state of a sequence: its tokens, and what the model computed for them.
+        """Saves the state of a sequence: its tokens, and the KV cache or other states.
 
         Args:
             path: File to write. A file that is not a saved state is not replaced.
@@ -471,7 +471,7 @@ class Model:
         return self._host.save(slot, os.path.abspath(path))[0]
 
     def load_state(self, path: str | os.PathLike[str], *, slot: int | None = None) -> int:
-        """Loads a state of `save_state`. A prompt with the same beginning is then computed from there.
+        """Loads a state of `save_state`. If a prompt begins with its tokens, only the rest is computed.
 
         Args:
             path: File to read.

@@ -74,14 +74,14 @@ def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int32]:
 
 
 class Job:
-    """Rows in computation."""
+    """Submitted rows that are being computed."""
 
     def __init__(self, raw: _ixc.Job, like: Any) -> None:
         self._raw = raw
         self._like = like
 
     def done(self) -> bool:
-        """Returns whether the result is there."""
+        """Returns whether the result is ready."""
         return self._raw.done()
 
     def wait(self) -> Any:

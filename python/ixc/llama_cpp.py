@@ -22,7 +22,7 @@ Completion = dict[str, Any]
 """An answer in the form of OpenAI's interface."""
 
 _IGNORED = {"n_batch", "n_ubatch", "n_gpu_layers", "use_mmap", "use_mlock", "verbose", "flash_attn", "n_threads_batch"}
-"""Arguments of `Llama` that change how an answer is computed, and not the answer."""
+"""Arguments of `Llama` that affect only how an answer is computed, not its content."""
 
 _RENAMED = {
     "frequency_penalty": "frequency_penalty",
