@@ -180,9 +180,9 @@ pub enum RuleCondition {
 /// Properties of a tensor that conditions of rules use.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorPosition {
-    /// Number among the tensors of its role; usually the layer's index.
+    /// Number of the tensor among the tensors of its role; usually the layer's index.
     pub layer: usize,
-    /// Number of tensors of its role.
+    /// Number of tensors of the same role.
     pub layers: usize,
     /// The model's layers.
     pub depth: usize,

@@ -67,7 +67,7 @@ pub enum QuantiseError {
     /// The tensor is already quantised.
     #[error("{tensor} is already quantised to {from}; quantising it again adds the errors of both formats")]
     Quantised {
-        /// The first such tensor.
+        /// The first tensor that is already quantised.
         tensor: String,
         /// Format of the tensor.
         from: Format,

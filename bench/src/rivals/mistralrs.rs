@@ -14,7 +14,7 @@ pub struct Mistralrs {
 }
 
 impl Mistralrs {
-    /// Uses a Python that has it, and the script.
+    /// Uses a Python with the package `mistralrs`, and the driver script.
     pub fn new(python: &Path, script: PathBuf) -> Mistralrs {
         Mistralrs { python: python.to_owned(), script }
     }
