@@ -11,8 +11,8 @@
 //! ```
 //!
 //! This is ggml's rounding of these formats, with two differences: `q` is computed with the stored
-//! `d`, and `d` is always finite. No bytes of a cache are infinite or NaN, and the rest of a
-//! dropped position times a weight of 0 is 0.
+//! `d`, and `d` is always finite. A cache therefore holds no infinity and no NaN: stale bytes of a
+//! dropped position times an attention weight of 0 are 0.
 //!
 //! In memory [`KEY_LANES`] positions lie together, with a *panel* for each block of the head. A
 //! panel has as many bytes as its blocks have in a file:
@@ -35,10 +35,10 @@ use crate::plan::KEY_LANES;
 use crate::state::STATES;
 
 const LANES: usize = KEY_LANES as usize;
-/// Bytes of a half.
+/// Bytes of an `f16`.
 const HALF: usize = 2;
 
-/// The integers of a format that a cache can have.
+/// Integer codes of a block format that a KV cache can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codes {
     /// Elements of a block.
@@ -56,14 +56,14 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// Returns the integers of a format. Returns `None` for a format without blocks, and for one
-    /// whose blocks have more than a half and one plane of integers in order.
+    /// Returns the codes of a format. Returns `None` for a format without blocks, and for one whose
+    /// blocks have more fields than an f16 scale and one plane of consecutive integers.
     pub fn of(format: Format) -> Option<Codes> {
         let quants = format.quants()?;
         let Quants { low: plane, values, .. } = *quants;
         let zero = i32::from(quants.zero());
         let (least, signed) = match values {
-            // Symmetric: as many integers below 0 as above.
+            // Symmetric: the range has the same number of integers below 0 as above.
             Values::Signed => (1 - zero, true),
             Values::Linear { .. } => (-zero, false),
             Values::Codebook(_) => return None,
@@ -83,12 +83,12 @@ impl Codes {
         LANES * (HALF + self.bytes())
     }
 
-    /// Returns the offset of a panel's codes.
+    /// Returns the byte offset of the codes in a panel.
     pub fn first(&self) -> usize {
         LANES * HALF
     }
 
-    /// Returns the scale of a block, as a half.
+    /// Returns the scale `d` of a block.
     fn scale(&self, x: &[f32]) -> f16 {
         let top = x.iter().copied().fold(f32::MIN, f32::max);
         let bottom = x.iter().copied().fold(f32::MAX, f32::min);
@@ -97,7 +97,7 @@ impl Codes {
         f16::from_f32((extreme * (self.least as f32).recip()).clamp(-largest, largest))
     }
 
-    /// Returns the integers of a block with this scale.
+    /// Quantises the elements of a block with the scale `d`.
     fn integers<'x>(&self, d: f16, x: &'x [f32]) -> impl Iterator<Item = i32> + use<'x> {
         let d = d.to_f32();
         let inverse = if d.abs() > 0.0 { 1.0 / d } else { 0.0 };
@@ -113,13 +113,13 @@ impl Codes {
     }
 }
 
-/// Whether a cache's field may have this format.
+/// Whether a cache may store keys or values in this format.
 pub fn is_cached(format: Format) -> bool {
     STATES.iter().flat_map(|row| row.fields).any(|field| field.positions && field.formats.contains(&format))
 }
 
-/// Rounds a row of heads to the numbers of the field's format. Formats without blocks round
-/// nothing: see [`crate::graph::interpret`].
+/// Rounds a row of heads to numbers that the format can represent. Formats without blocks leave the
+/// row unchanged: see [`crate::graph::interpret`].
 pub fn round(format: Format, row: &mut [f32]) {
     let Some(codes) = Codes::of(format) else { return };
     for block in row.chunks_mut(codes.len) {
@@ -189,8 +189,8 @@ mod tests {
                     let mut decoded = vec![0.0; codes.len];
                     format.dequantise(&bytes, &mut decoded);
                     assert_eq!(decoded, rounded);
-                    // Half a step, or a whole one at the end without the largest magnitude, plus
-                    // the rounding of the half.
+                    // The error is at most half a step, or a whole step at the end of the range
+                    // that lacks the largest magnitude, plus the rounding of the scale.
                     let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
                     let step = largest / -codes.least as f32;
                     let close = |(x, y): (&f32, &f32)| {

@@ -1,5 +1,5 @@
-//! Derived tensors: weights of a graph that no file has as such. They are computed from bytes of
-//! files when they are read, a few rows at a time.
+//! Derived tensors: weights of a graph that files store in another form. They are computed from
+//! bytes of files when they are read, a few rows at a time.
 //!
 //! Checkpoints of Hugging Face differ from graphs. They keep each expert's matrix separately, and
 //! rotate halves of heads where a graph rotates neighbours. They also store numbers in formats that
@@ -14,9 +14,9 @@
 //! row 3 is head 0, pair 1, second half: element (32 + 1) * 512
 //! ```
 //!
-//! If columns of a matrix are stored separately, several pieces stand *beside* each other and make
-//! rows together. Integers in [tiles](Tiles) are moved, with the scale of their row, into a format
-//! that has both. Integers with scales by [groups](Groups) of columns are also moved.
+//! If columns of a matrix are stored separately, several pieces lie side by side and form rows
+//! together. Integers in [tiles](Tiles) are copied, with their row's scale, into a format that has
+//! row scales. Integers with scales by [groups](Groups) of columns are copied in the same way.
 //!
 //! Numbers are rounded only if they do not fit the derived format: FP8 numbers times their scales,
 //! as `f32`, become the nearest `bf16`.
@@ -49,13 +49,13 @@ pub use tiles::Tiles;
 /// Maximum rows of a transposed matrix that are read together. With bf16, a column of this many
 /// rows fills two cache lines.
 const TILE_ROWS: u64 = 64;
-/// Maximum distance of such rows, in elements. Rows of interleaved gate and up matrices are two
-/// apart.
+/// Maximum distance of rows of a transposed matrix that are read together, in elements. Rows of
+/// interleaved gate and up matrices are two apart.
 const MAX_STEP: u64 = 4;
 /// Maximum axes of a view: twice as many as any checkpoint needs.
 const MAX_AXES: usize = 8;
 
-/// Change of each number.
+/// Conversion of each number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Change {
     /// No change.
@@ -100,7 +100,7 @@ impl Change {
     }
 }
 
-/// A digit of an index, and the number of elements that it moves by.
+/// An axis of a strided view: one digit of an index, and its stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axis {
     /// Number of values of the digit.
@@ -134,7 +134,7 @@ pub struct Piece {
     pub extent: Extent,
     /// Storage of its elements.
     pub element: Element,
-    /// Number of the element of row 0 and column 0.
+    /// Index of the element at row 0 and column 0.
     pub first: u64,
     /// Digits of a row's number, the slowest first.
     pub rows: Vec<Axis>,
@@ -152,7 +152,7 @@ fn len(axes: &[Axis]) -> Option<u64> {
     axes.iter().try_fold(1u64, |product, axis| product.checked_mul(axis.len))
 }
 
-/// Returns the offset of a number's digits, in elements.
+/// Returns the offset, in elements, of an index. `axes` divide the index into digits.
 fn at(axes: &[Axis], mut number: u64) -> u64 {
     let mut element = 0;
     for axis in axes.iter().rev() {
@@ -162,8 +162,8 @@ fn at(axes: &[Axis], mut number: u64) -> u64 {
     element
 }
 
-/// Returns the largest element of any row and column of a view. Returns `None` if an axis has no
-/// length, or on overflow.
+/// Returns the largest element index of a view. Returns `None` if an axis has no length, or on
+/// overflow.
 fn last(first: u64, rows: &[Axis], columns: &[Axis]) -> Option<u64> {
     rows.iter()
         .chain(columns)
@@ -171,12 +171,13 @@ fn last(first: u64, rows: &[Axis], columns: &[Axis]) -> Option<u64> {
 }
 
 impl Piece {
-    /// Returns the number of its rows.
+    /// Returns the number of rows.
     pub fn row_count(&self) -> u64 {
         len(&self.rows).unwrap_or(0)
     }
 
-    /// Returns the number of columns of the derived tensor that it fills, or `None` on overflow.
+    /// Returns the number of columns of the derived tensor that the piece fills, or `None` on
+    /// overflow.
     fn column_count(&self) -> Option<u64> {
         len(&self.columns)?.checked_mul(self.element.columns())
     }
@@ -216,35 +217,35 @@ struct Tile {
     step: u64,
 }
 
-/// A tensor that is made of other tensors.
+/// A tensor that is computed from stored tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
     /// Format of the tensor's rows.
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,
-    /// Number of pieces that stand beside each other: together they have a row's columns.
+    /// Number of pieces side by side, which have a row's columns together.
     pub beside: u32,
-    /// Pieces in order of rows. Of pieces beside each other, the leftmost comes first.
+    /// Pieces in order of rows. Of pieces side by side, the leftmost comes first.
     pub pieces: Vec<Piece>,
 }
 
-/// A part of some rows of a piece, for a format that takes their integers.
+/// A rectangle of a piece, for a format that takes the integers unchanged.
 pub(super) struct Part {
     /// Rows of the piece, at most those that are read together.
     pub rows: Range<u64>,
     /// Columns: whole blocks of the format.
     pub columns: Range<u64>,
-    /// Whether the part has the ends of its rows, so that their tails are read too.
+    /// Whether the part includes the ends of its rows, so that their tails are read too.
     pub ends: bool,
 }
 
 /// Place to write the rows of a part.
 pub(super) struct Slots<'o> {
     pub out: &'o mut [u8],
-    /// Bytes from one row to the next.
+    /// Bytes from one output row to the next.
     pub stride: usize,
-    /// Bytes of a row that belong to the part.
+    /// Bytes of an output row that the part fills.
     pub at: Range<usize>,
 }
 
@@ -253,8 +254,8 @@ pub(super) struct Slots<'o> {
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
 impl Derived {
-    /// Returns a vector of numbers that no file stores. Each is made of the first four bytes of the
-    /// first file, with any content.
+    /// Returns a vector of numbers that no file stores. Each element names the first four bytes of
+    /// the first file as its source, and ignores their content.
     pub fn of_numbers(numbers: &[f32]) -> Derived {
         let one = || vec![Axis { len: 1, stride: 0 }];
         let piece = |&number: &f32| Piece {
@@ -271,14 +272,14 @@ impl Derived {
         Derived { format: Format::F32, columns: pieces.len() as u64, beside: pieces.len() as u32, pieces }
     }
 
-    /// Returns the number of bytes of all its rows, or `None` on overflow.
+    /// Returns the number of bytes of all rows, or `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
         let rows = leftmost.try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
 
-    /// Returns the number of bytes of its stored elements, without scales, or `None` on overflow.
+    /// Returns the number of bytes of the stored elements, without scales, or `None` on overflow.
     pub fn stored_bytes(&self) -> Option<u64> {
         self.pieces.iter().try_fold(0u64, |sum, piece| {
             let elements = len(&piece.rows)?.checked_mul(len(&piece.columns)?)?;
@@ -286,8 +287,8 @@ impl Derived {
         })
     }
 
-    /// Adds the end of the rows of each piece, so that a row is found fast among any number of
-    /// pieces.
+    /// Adds the number of the last row of each piece, so that a row's piece is found by binary
+    /// search.
     pub fn indexed(self) -> Indexed {
         let mut rows = 0u64;
         let end = |piece: &Piece| {

@@ -29,7 +29,7 @@ impl Language {
     /// All languages, with their names and purposes.
     pub const ALL: [(&'static str, &'static str, Language); 2] = [
         ("dot", "A drawing for Graphviz", Language::Dot),
-        ("mermaid", "A drawing for Mermaid, as Markdown has it", Language::Mermaid),
+        ("mermaid", "A Mermaid flowchart for Markdown", Language::Mermaid),
     ];
 }
 

@@ -1,29 +1,28 @@
 //! Block formats: the storage of weights and quantised activations, in one table.
 //!
 //! A *block format* stores `block_len` consecutive elements of a row in `block_bytes` bytes. Rows
-//! are independent: a row of `n` elements takes `n / block_len` blocks, and `n` must divide.
-//! Scalars (`f32`, `f16`, `bf16`) are formats with blocks of one element.
+//! are independent: a row of `n` elements takes `n / block_len` blocks, and `n` must be a multiple
+//! of `block_len`. Scalars (`f32`, `f16`, `bf16`) are formats with blocks of one element.
 //!
 //! All code that depends on a format reads its row of [`FORMATS`]. The GGUF reader takes ids and
 //! sizes, and the passes take [`Format::activation`]. Code that computes with blocks takes the
-//! [`Codec`], which gives the meaning of the bytes. No code compares formats by name to find this
-//! out.
+//! [`Codec`], which gives the meaning of the bytes. No code compares formats by name.
 //!
 //! Data that all elements of a row share (`i8_row`: its scale) follows the row's blocks; in packed
-//! formats, it follows the strip's blocks. This part is the *tail*. Padding between rows (`pad`) is
-//! also there.
+//! formats, it follows the strip's blocks. This part is the *tail*. The tail also contains padding
+//! between rows (`pad`).
 //!
 //! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row ([`packed`]).
-//! It follows from the codec of its unpacked format and needs no hand-written row. Its sizes are
-//! those of one row's share, so that `n * row_bytes` holds for whole strips. Its fields are those
-//! of a strip's block of 16 shares.
+//! It follows from the codec of its unpacked format and needs no hand-written row. Its sizes count
+//! one row's share, so that `n` rows take `n * row_bytes`, for whole strips. Its fields describe a
+//! strip's block, which has 16 shares.
 //!
 //! ```text
 //! weight @blk.0.ffn_gate_exps.weight : q4_k[16, 256, 256]     // 16 experts, 256 rows, 256 columns
 //! ```
 //!
 //! To add a weight format, add a row to the table below. A test of the table or of the kernels
-//! reports all that is then missing.
+//! reports each missing part.
 
 pub mod codec;
 mod decode;
@@ -55,7 +54,7 @@ const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 3
 const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 /// Numbers of a one-bit code.
 const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Magnitudes of grids, then the negative ones.
+/// Magnitudes of the grid, then the same numbers negated.
 const IQ3_XXS: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 const IQ2: [i8; 16] = [8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -350,16 +349,18 @@ format_table! {
         /// AMXINT4).
         I4Row "i4_row", 64 => 32, { quants @ 0, 32 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Row)), activation A8Row, packed I4RowR16 "i4_row_r16";
-        /// Requantised: four bits with a scale for 128 columns, a multiple of the row's:
-        /// `x = d * (scale * (q - 8))`. AWQ, GPTQ and KTransformers' AMXINT4_KGroup have a float
-        /// there. That makes the error 2 % less, but sums leave the integers every 128 columns.
+        /// Requantised: four bits, with an integer scale for 128 columns that multiplies the row's
+        /// scale: `x = d * (scale * (q - 8))`. AWQ, GPTQ and KTransformers' AMXINT4_KGroup have a
+        /// float scale instead. A float reduces the error by 2 %, but integer sums then end every
+        /// 128 columns.
         I4G128 "i4_g128", 128 => 65, { quants @ 0, 64; scales @ 64, 1 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Multiples { columns: 128 })), activation A8Row, packed I4G128R16 "i4_g128_r16";
-        /// Format of checkpoints: bytes with an f32 for 64 columns, `x = d * q`. KTransformers'
-        /// AMXINT8 has it if a row's columns are cut into parts with scales of their own.
+        /// Format of checkpoints: bytes with an f32 scale for 64 columns, `x = d * q`.
+        /// KTransformers' AMXINT8 has it if a row's columns are cut into parts with scales of their
+        /// own.
         I8D64 "i8_d64", 64 => 68, { d @ 0, 4; quants @ 4, 64 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).d(Number::Single)), activation A8Small, packed I8D64R16 "i8_d64_r16";
-        /// Format of checkpoints: four bits with an f32 for 128 columns, `x = d * (q - 8)`.
+        /// Format of checkpoints: four bits with an f32 scale for 128 columns, `x = d * (q - 8)`.
         /// KTransformers' AMXINT4 has it in the same case.
         I4D128 "i4_d128", 128 => 68, { d @ 0, 4; quants @ 4, 64 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).d(Number::Single)), activation A8Small, packed I4D128R16 "i4_d128_r16";
@@ -374,7 +375,8 @@ format_table! {
         /// 16 of them, and the sum of the elements as f32. One scale for all 32, as in ggml's
         /// `block_q8_0`, has a third more error.
         A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
-        /// `a8_small` with the sums of 16 bytes as i16, for formats with a float for 16 elements.
+        /// `a8_small` with the sums of 16 bytes as i16, for formats with a float scale for 16
+        /// elements.
         A8Halves "a8_halves", 32 => 48, { quants @ 0, 32; sums16 @ 32, 4; d @ 36, 8; sums @ 44, 4 }, Codec::Bytes { scaled: 16 }, tiles A8HalvesTile;
         /// `a8_super`, and the same elements as bf16 for tile products. In all formats for tile
         /// products, rows are an odd number of cache lines apart. A tile's 16 rows are then in 16
@@ -422,14 +424,14 @@ impl Format {
     }
 
     /// Returns the number of elements of a quantised weight's row that share a float `d` and an
-    /// addend: those of a block in its file, or fewer.
+    /// addend: the block of its file format, or fewer.
     pub fn d_columns(self) -> usize {
         let own = self.quants().and_then(|quants| quants.columns_of_d);
         own.map_or_else(|| self.unpacked().unwrap_or(self).block_len(), usize::from)
     }
 
-    /// Writes a number near `x` for each float `name` of a file's block. Code that makes blocks
-    /// uses it.
+    /// Sets each float `name` of a file's block to a number near `x`. Tests use it to generate
+    /// blocks.
     pub fn put(self, name: &str, x: f32, block: &mut [u8]) {
         let number = self.quants().map_or(Number::Half, |quants| quants.number(name));
         let floats = block[self.field(name)..].chunks_exact_mut(number.bytes());
@@ -487,8 +489,8 @@ impl Format {
         self.row().gguf_id.is_some()
     }
 
-    /// Whether weights have this format: a format of files, one that weights are requantised to, or
-    /// the packed form of either.
+    /// Whether weights have this format: a format of files, a target of requantisation, or the
+    /// packed form of either.
     pub fn is_weight(self) -> bool {
         self.packed().is_some() || self.unpacked().is_some()
     }
@@ -560,8 +562,7 @@ impl Format {
         self.row().tail.bytes() / self.rows()
     }
 
-    /// Returns the byte offset of the field `name` in a block. The table must list the name: a
-    /// wrong one is a bug here.
+    /// Returns the byte offset of the field `name` in a block. The table must list the name.
     pub fn field(self, name: &str) -> usize {
         match self.row().fields.iter().find(|field| field.name == name) {
             Some(field) => field.offset,
@@ -606,7 +607,7 @@ impl Format {
         assert_eq!(
             out.len() % (row.rows * row.block_len),
             0,
-            "{} elements are no whole blocks of {}",
+            "{} elements are not whole blocks of {}",
             out.len(),
             row.name
         );
@@ -639,7 +640,9 @@ impl Format {
     /// The bytes are not whole rows or strips. Callers have checked shapes before.
     pub fn dequantise_rows(self, bytes: &[u8], row_len: usize) -> Vec<f32> {
         let elements = self.elements(bytes.len(), row_len).filter(|n| n.is_multiple_of(self.rows() * row_len));
-        let Some(elements) = elements else { panic!("{} bytes are no rows of {row_len} in {self}", bytes.len()) };
+        let Some(elements) = elements else {
+            panic!("{} bytes are not whole rows of {row_len} elements in {self}", bytes.len())
+        };
         let mut out = vec![0.0; elements];
         if let Some(strips) = elements.checked_div(self.rows() * row_len).filter(|n| *n > 0) {
             let parts = bytes.chunks_exact(bytes.len() / strips).zip(out.chunks_exact_mut(self.rows() * row_len));

@@ -10,8 +10,8 @@
 //! assert_eq!(written.longest(["c"]), None);
 //! ```
 //!
-//! The steps of a plan and the programs of a grid are both counted in this way. The level of a task
-//! is one more than the highest level that it reads, and its outputs have its level.
+//! The steps of a plan and the programs of a grid are both numbered in this way. The level of a
+//! task is one more than the highest level that it reads, and its outputs have its level.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -10,10 +10,10 @@
 
 use std::ops::Range;
 
-/// Maximum digits of a layer's number. A longer number is not one.
+/// Maximum digits of a layer's number. A longer number is not a layer number.
 const DIGITS: usize = 6;
 
-/// Returns the place of the layer's number in a word, and its value.
+/// Returns the range of the layer's number in a word, and its value.
 fn number(word: &str) -> Option<(Range<usize>, u32)> {
     word.match_indices('.').find_map(|(dot, _)| {
         let begin = dot + 1;
@@ -44,7 +44,7 @@ pub fn in_layer(text: &str, mark: &str) -> String {
 pub struct Label<'l> {
     /// Mnemonic of the op.
     pub op: &'l str,
-    /// Names after the mnemonic, separated by spaces, or an empty text.
+    /// Names after the mnemonic, separated by spaces. May be empty.
     pub rest: &'l str,
 }
 
@@ -55,7 +55,7 @@ impl<'l> Label<'l> {
         Label { op, rest }
     }
 
-    /// Returns the names. The first is a weight's name without `.weight`, or a state's.
+    /// Returns the names. The first is a weight's name without `.weight`, or a state's name.
     pub fn names(self) -> impl Iterator<Item = &'l str> {
         self.rest.split(' ').filter(|name| !name.is_empty())
     }

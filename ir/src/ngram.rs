@@ -1,4 +1,4 @@
-//! N-gram embeddings (Qwen3.8-Flash-Next): the last tokens together name a row of a table.
+//! N-gram embeddings (Qwen3.8-Flash-Next): the last few tokens together select a row of a table.
 //!
 //! ```text
 //! h = id * m0 ^ (id before) * m1 ^ (id before that) * m2 ^ ...      // 64 bits
@@ -6,14 +6,14 @@
 //! ```
 //!
 //! At an end-of-text id the history stops: that id and all ids before it count as the end id. Ids
-//! before the first token also count as the end id. The token's own id is used as it is.
+//! before the first token also count as the end id. This does not apply to the token's own id.
 //!
 //! The hash needs 64-bit arithmetic and gives a row number, which no kernel may compute. The
 //! runtime computes it, with the earlier ids from a state.
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of tokens that name a row together.
+/// Maximum number of tokens that select a row.
 pub const TOKENS: usize = 4;
 /// Number of earlier ids that the state remembers.
 pub const BEFORE: usize = TOKENS - 1;

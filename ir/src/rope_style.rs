@@ -1,4 +1,4 @@
-//! Pairing of elements in rotary position embedding, for ops of the graph and tables of the plan.
+//! Pairing of elements in rotary position embedding, for graph ops and rotary tables.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! State, which lasts from one step of a model to the next, and the one table of its kinds. A
-//! graph's module declares each state of a model, and a plan has a table of them. The runtime uses
-//! the properties listed here and never asks which op touches a state.
+//! Kinds of state, which lasts from one step of a model to the next, in one table. A graph's module
+//! declares each state of a model, and a plan has a table of them. The runtime uses the properties
+//! listed here and never asks which op touches a state.
 //!
 //! | kind | fields | can be |
 //! | --- | --- | --- |
@@ -25,7 +25,7 @@ use crate::format::Format;
 /// Symbol of the dimension of a field that counts positions.
 pub const POSITIONS: &str = "S";
 
-/// Return of a state to an earlier position.
+/// Method of returning a state to an earlier position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Rollback {
     /// Cut at the position: data of later positions is dropped.
@@ -50,7 +50,7 @@ impl Rollback {
     }
 }
 
-/// A field of a kind of state.
+/// A field that a kind of state has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldRow {
     /// Name of the field.
@@ -59,7 +59,7 @@ pub struct FieldRow {
     /// blocks fill the last dimension.
     pub formats: &'static [Format],
     /// Whether the field's second dimension counts positions: `[columns, S, width]`. Otherwise all
-    /// its dimensions are numbers.
+    /// dimensions are numbers.
     pub positions: bool,
     /// Whether positions are interleaved, [`crate::plan::KEY_LANES`] at a time:
     /// `[columns, S / 16, width, 16]`, in f16.
@@ -94,7 +94,7 @@ pub struct StateRow {
     pub name: &'static str,
     /// Fields, in order.
     pub fields: &'static [FieldRow],
-    /// Possible methods to get back to an earlier position; the first is the default.
+    /// Possible methods of returning to an earlier position; the first is the default.
     pub rollbacks: &'static [Rollback],
     /// Whether a state may need only its last positions (`window`).
     pub windowed: bool,
@@ -137,8 +137,7 @@ impl StateKind {
         STATES.iter().find(|row| row.name == name).map(|row| row.kind)
     }
 
-    /// Returns the position of the field of this name, which the table must list: anything else is
-    /// a bug.
+    /// Returns the position of the field of this name, which the table must list.
     pub fn field(self, name: &str) -> u32 {
         match self.row().fields.iter().position(|field| field.name == name) {
             Some(i) => i as u32,
@@ -156,11 +155,11 @@ mod tests {
         for (i, row) in STATES.iter().enumerate() {
             assert_eq!((row.kind as usize, StateKind::from_name(row.name)), (i, Some(row.kind)));
             assert!(!row.fields.is_empty() && !row.rollbacks.is_empty());
-            // A state that is cut at positions has data for each position.
+            // A state that can be cut at positions has data for each position.
             let positions = row.fields.iter().all(|field| field.positions);
             assert_eq!(row.rollbacks.contains(&Rollback::Cut), positions, "{}", row.name);
             assert!(positions || !(row.windowed || row.shared), "{}", row.name);
-            // Formats with blocks are those that caches support.
+            // Formats with blocks must be formats that caches support.
             let known = |format: &Format| !format.is_quantised() || crate::cache::Codes::of(*format).is_some();
             assert!(row.fields.iter().all(|field| !field.formats.is_empty() && field.formats.iter().all(known)));
         }

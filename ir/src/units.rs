@@ -1,11 +1,11 @@
-//! Numbers as people read them, in one set of units for all of `ixc`.
+//! Numbers in text for readers, with one set of units for all of `ixc`.
 //!
 //! | what | units | as |
 //! | --- | --- | --- |
 //! | amounts of memory, of files and of traffic | binary: B, KiB, MiB, GiB | [`Bytes`] |
 //! | other counts | decimal: k, M, G | [`Count`] |
 //! | things that are counted | the number itself and a noun that agrees with it | [`counted`] |
-//! | rates of drives and memories | decimal: GB/s, as their makers state them | |
+//! | rates of drives and memories | decimal: GB/s, as vendors state them | |
 //!
 //! ```
 //! use ixc_ir::units::{Bytes, Count, counted};
@@ -30,7 +30,7 @@ impl fmt::Display for Bytes {
         }
         let step = ((self.0.ilog2() / 10) as usize).min(UNITS.len());
         let (value, unit) = (self.0 as f64 / f64::powi(1024.0, step as i32), UNITS[step - 1]);
-        // `64 MiB` is as exact as `64.0 MiB`, and what limits are stated in.
+        // Limits are stated as `64 MiB`, without a fraction.
         if value.fract() == 0.0 { write!(f, "{value:.0} {unit}") } else { write!(f, "{value:.1} {unit}") }
     }
 }

@@ -6,7 +6,7 @@ use ixc_ir::format::{FORMATS, Format};
 /// Number of blocks of each format.
 const BLOCKS: usize = 64;
 
-/// Returns the blocks that `blocks` in `formats/generate.py` makes.
+/// Returns the same blocks as `blocks` in `formats/generate.py`.
 fn blocks(format: Format) -> Vec<u8> {
     let (mut state, size) = (1u64, format.block_bytes());
     let mut next = move || {
@@ -24,7 +24,7 @@ fn blocks(format: Format) -> Vec<u8> {
 }
 
 fn checksum(x: &[f32]) -> u64 {
-    // -0 counts as 0.
+    // Adding 0 turns -0 into 0.
     let bytes = x.iter().flat_map(|x| (x + 0.0).to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

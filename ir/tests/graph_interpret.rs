@@ -1,4 +1,4 @@
-//! Tests every op against values worked out by hand, and every fused op against the ops that it
+//! Tests every op against values computed by hand, and every fused op against the ops that it
 //! replaces.
 
 use ixc_ir::format::Format;
@@ -152,7 +152,7 @@ fn streams_are_weighted_and_mixed() {
     let row = [0.5, 0.0, 3.0, 0.0, 3f32.ln(), 0.0, 0.0, 3f32.ln()];
     let y = run(text, &[bytes(&[2.0, 0.0, 1.0]), bytes(&base)], &[f32s(&[1, 8], &row)]).unwrap();
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    // Rows and columns are alike: 7/8 and 3/8, each divided by the sum plus 1/8, three times.
+    // Rows and columns are equal: 7/8 and 3/8, each divided by the sum plus 1/8, three times.
     let (mut a, mut b) = (0.875, 0.375);
     for _ in 0..3 {
         (a, b) = (a / (a + b + 0.125), b / (a + b + 0.125));
@@ -300,8 +300,8 @@ fn temperatures_of_heads() {
     near(&y[0], &[2.0, -4.0, 3.0, 1.5, 2.0 * one, -4.0 * one, other, 0.5 * other]);
 }
 
-/// Positions 0 and 1 are in one chunk of 32, position 32 in the next. Scores of 4 are bent to 2
-/// tanh 2.
+/// Positions 0 and 1 are in one chunk of 32, position 32 in the next. The soft cap turns scores of
+/// 4 into 2 tanh 2.
 #[test]
 fn chunked_attention_with_capped_scores() {
     let text = ATTEND
@@ -370,12 +370,12 @@ fn attention_is_causal_and_shares_key_heads() {
     let w = 1.0 / (1.0 + (-4f64).exp());
     let mixed = |a: f64, b: f64| (a * (1.0 - w) + b * w) as f32;
     near(&y[0], &[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, mixed(1.0, 5.0), mixed(2.0, 6.0)]);
-    // The next step finds both in the cache; position 0 may be written again.
+    // The next step reads both positions from the cache; position 0 may be written again.
     let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[0.0, 0.0], &[2])).unwrap();
     near(&y[0], &[2.0, 8.0 / 3.0, 2.0, 8.0 / 3.0]);
     let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[0])).unwrap();
     near(&y[0], &[9.0; 4]);
-    // A gap is an error.
+    // A step that skips a position is an error.
     let error = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[4])).unwrap_err();
     assert!(matches!(error, InterpretError::Index { what: "position", found: 4, bound: 4, .. }), "{error}");
     interpreter.reset();
@@ -414,7 +414,7 @@ fn indexer_selects_top_scores_and_attention_sees_only_those() {
         i32s(&[4], &[0, 1, 2, 3]),
     ];
     let found = run(text, &[], &args).unwrap();
-    // One position; both; scores 1, 1, 1.5; scores 0, 0, -2, 0.
+    // Row by row: one position; both; scores 1, 1, 1.5; scores 0, 0, -2, 0.
     assert_eq!(found[0], i32s(&[4, 2], &[0, -1, 0, 1, 0, 2, 0, 1]));
     near(&found[1], &[1.0, 1.0, 1.0, 1.0, -0.5, -0.5, 1.0, 1.0]);
 }
@@ -483,7 +483,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
     near(&found[1], &means.collect::<Vec<f32>>());
 }
 
-/// Places that do not exist take no columns, for any `top_k`.
+/// Columns are limited to existing positions, for any `top_k`.
 #[test]
 fn indexer_has_no_columns_beyond_the_positions() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
@@ -591,7 +591,7 @@ fn head_sums_and_dilated_convolutions() {
     near(&found.unwrap()[0], &[2.0, -3.0, 0.0, -1e-3]);
 }
 
-/// Tests removal of the value at `find`, read before the decay, along another key. Also tests
+/// Tests that the value at `find`, read before the decay, is removed along another key. Also tests
 /// results from the state before the row, and keys scaled by one minus the decay.
 #[test]
 fn wkv_states_decay_per_token_and_subtract_found_values() {
@@ -642,8 +642,8 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     }
 }
 
-/// The first choice is 2: 1.99 is near it, and 1 is not. Among the rest, only 1.99 itself is near
-/// 1.99.
+/// The first choice is 2: 1.99 is near it, and 1 is not. Among the remaining logits, only 1.99 is
+/// near 1.99.
 #[test]
 fn sparse_mixer_weights_only_near_choices() {
     let mixer = "{top_k = 2, score = sparse_mixer, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
@@ -675,8 +675,8 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
     assert!((f64::from(p[0]) / expected - 1.0).abs() < 1e-6, "{p:?}");
 }
 
-/// The two highest of the second group have the larger sum, but the first group has the highest
-/// expert.
+/// The two highest experts of the second group have the larger sum, but the first group has the
+/// highest expert.
 #[test]
 fn expert_groups_rank_by_two_best_or_by_best() {
     let logits = [3.0, -9.0, -9.0, 2.5, 2.25, -9.0];
@@ -707,7 +707,7 @@ fn identity_experts_return_the_sum_of_their_weights() {
 
 #[test]
 fn experts_multiply_the_rows_that_are_routed_to_them() {
-    // Expert e multiplies by e + 1.
+    // The matrix of expert e multiplies by e + 1.
     let weight = "weight @w : f32[3, 1, 1]";
     let body = "%d = dequantise @w %y = expert.matmul %x, %i, %d return %y }";
     let args = [f32s(&[2, 1], &[10.0, 100.0]), i32s(&[2, 2], &[2, 0, 1, 2])];
@@ -726,8 +726,8 @@ fn experts_multiply_the_rows_that_are_routed_to_them() {
     );
     let combine = "func @f(%y: f32[T, 2, 2], %p: f32[T, 2]) -> (f32[T, 2]) { %c = expert.combine %y, %p return %c }";
     check(combine, &[], &[f32s(&[1, 2, 2], &X), f32s(&[1, 2], &[0.5, 2.0])], &[f32s(&[1, 2], &[6.5, -7.0])]);
-    // A slot of weight 0 adds nothing, for any row. Here the second slot's expert gave NaN and
-    // infinity.
+    // A slot of weight 0 adds nothing, even if `y` is not finite. Here the second slot's expert
+    // gave NaN and infinity.
     let infinite = [f32::INFINITY, 1.0, f32::NAN, f32::NEG_INFINITY];
     check(
         combine,
@@ -953,7 +953,8 @@ fn compressed_rows_are_means_of_their_positions() {
         %s = state.begin @s %y, %t = compress %s, %x, %g, %pos, @ape {every = 2, overlap = true} return %y }";
     let x = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0];
     let args = [f32s(&[4, 2], &x), f32s(&[4, 2], &[0.0; 8]), pos];
-    // The second halves of its own positions, the first halves of those before.
+    // Inputs are the second halves of the entry's own positions, and the first halves of the
+    // positions before.
     let y = run(text, &[bytes(&[0.0; 4])], &args).unwrap();
     near(&y[0], &[10.0, 15.0, 33.0 / 3.0, 73.0 / 4.0]);
 }
@@ -971,7 +972,7 @@ fn entry_attention_sees_only_complete_entries() {
         column([0.0; 5]),
         column([0.0; 5]),
         column([1.0, 2.0, 3.0, 4.0, 5.0]),
-        // The last position of a place stays. The fifth place is incomplete.
+        // An entry has the data of its last position. The fifth entry is incomplete.
         column([7.0, 10.0, 7.0, 40.0, 7.0]),
         i32s(&[5], &[0, 1, 2, 3, 4]),
     ];
@@ -999,7 +1000,7 @@ fn indexer_selects_entries_in_addition_to_a_window() {
     let args = [
         column([1.0; 7]),
         f32s(&[7, 1], &[1.0; 7]),
-        // The last position of a place stays: 1, 3, 3, and 9 in an incomplete place.
+        // An entry has the data of its last position: 1, 3, 3, and 9 in an incomplete entry.
         column([9.0, 1.0, 9.0, 3.0, 9.0, 3.0, 9.0]),
         column([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
         column([0.0, 10.0, 0.0, 40.0, 0.0, 70.0, 0.0]),
@@ -1009,7 +1010,7 @@ fn indexer_selects_entries_in_addition_to_a_window() {
     let expected = [[-1, -1], [0, -1], [0, -1], [0, 1], [0, 1], [1, 2], [1, 2]];
     assert_eq!(y[0], i32s(&[7, 2], expected.as_flattened()));
     near(&y[1], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0, 116.0 / 3.0, 39.0]);
-    // The state has four places.
+    // The state has four entries.
     let rows = [[-1, -1, -1, -1], [0, -1, -1, -1], [0, -1, -1, -1], [0, 1, -1, -1], [0, 1, -1, -1]];
     let expected = [rows.as_flattened(), &[0, 1, 2, -1, 0, 1, 2, -1]].concat();
     assert_eq!(y[2], i32s(&[7, 4], &expected));
@@ -1030,7 +1031,7 @@ fn listed_experts_are_weighted_by_their_scores() {
     let table: Vec<u8> = [2i32, 0, -5, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
     let logits = f32s(&[2, 3], &[0.0, 9.0, 3f32.ln(), 3f32.ln(), 9.0, 0.0]);
     let y = run(text, &[table], &[logits, i32s(&[2], &[0, 1])]).unwrap();
-    // A number that is not an expert's becomes the nearest expert.
+    // A number outside the range of experts becomes the nearest expert.
     assert_eq!(y[0], i32s(&[2, 2], &[2, 0, 0, 2]));
     near(&y[1], &[1.5, 0.5, 1.5, 0.5]);
 }

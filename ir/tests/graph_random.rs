@@ -1,5 +1,4 @@
-//! Properties of the graph IR over random modules. Seeds are fixed, and a failure prints the one to
-//! rerun.
+//! Properties of the graph IR over random modules. Seeds are fixed; a failure prints its seed.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +79,7 @@ fn a_broken_module_is_an_error_and_never_a_panic() {
         let m = random_module(seed % 40, Formats::All);
         let mut rng = Random::new(seed);
         let broken = mutated(&m.module, &mut rng);
-        // The printer takes any module.
+        // Printing also works for modules that do not verify.
         let text = broken.to_string();
         if verify(&broken).is_err() {
             continue;

@@ -185,7 +185,7 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I8, chunks([15, 15, 0, 0, 0, 1, 0, 15, 2, 3, 4, 5, 6, 7, 8, 9], [16; 16])),
         ),
-        // Entries of iq2_xxs: eight places of two bits, in nibbles. Numbers above 255 wrap.
+        // Entries of iq2_xxs: eight indices of two bits, in nibbles. Numbers above 255 wrap.
         case(
             Op::Lookup,
             &[(I32, i32s(&[0, 1, 256, -255]))],
@@ -199,8 +199,8 @@ fn cases() -> Vec<Case> {
             Imm::Int(4 * 2 + 2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002])),
         ),
-        // The places of the first four elements of iq2_xxs; then the table of signs, where seven
-        // give the eighth.
+        // The indices of the first four elements of iq2_xxs; then the table of signs, which
+        // computes the eighth sign from seven.
         case(Op::LookupByte, &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])], Imm::Int(4), (I8, vec![0, 2, 0, 2])),
         case(
             Op::LookupByte,
@@ -336,8 +336,9 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (Bf16, u16s(&[0x3f80, 0x3f82, 0xbf81, 0xbf81, 0x7f7f, 0x7f80, 0xff80, 0xff80])),
         ),
-        // Denormals give zero, also one that would round to the least normal number; that number
-        // itself stays. Then a signalling NaN whose upper half alone would be infinity.
+        // Denormals give zero, even if they would round to the least normal number. The least
+        // normal number is unchanged. Then a signalling NaN whose upper half alone would be
+        // infinity.
         case(
             Op::ToBf16,
             &[(
@@ -399,8 +400,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I16, i16s(&[i16::MAX, i16::MIN, -5, -255])),
         ),
-        // Neither the pairs nor the four saturate. Only the first factor is unsigned. The sum with
-        // `acc` wraps.
+        // Neither the sums of pairs nor of four products saturate. Only the first factor is
+        // unsigned. The sum with `acc` wraps.
         case(
             Op::Dot4U8S8,
             &[
@@ -435,7 +436,7 @@ fn cases() -> Vec<Case> {
         case(Op::ReduceAdd, &[(F32, f32s(&[1e8, -1e8, 1.0, 1.0]))], Imm::None, (F32, f32s(&[0.0]))),
         case(Op::ReduceAdd, &[(I32, i32s(&[max, 1, 1, 0]))], Imm::None, (I32, i32s(&[min + 1]))),
         case(Op::ReduceAdd, &[(F32, f32s(&[7.0]))], Imm::None, (F32, f32s(&[7.0]))),
-        // A NaN in the lower half gives the upper half. A NaN in the upper half stays.
+        // A NaN in the lower half is replaced by the upper half. A NaN in the upper half is kept.
         case(Op::ReduceMax, &[(F32, f32s(&[nan, 1.0]))], Imm::None, (F32, f32s(&[1.0]))),
         case(Op::ReduceMax, &[(F32, f32s(&[1.0, nan]))], Imm::None, (F32, f32s(&[nan]))),
         case(Op::ReduceMax, &[(I32, i32s(&[-5, min, -7, -6]))], Imm::None, (I32, i32s(&[-5]))),
@@ -458,7 +459,7 @@ fn every_op_has_a_case() {
     let cases = cases();
     for row in OPS {
         let has = cases.iter().any(|case| case.op == row.op);
-        // Ops with an address or an affine value have their own tests below, tile ops in
+        // Ops with an address or an affine value have separate tests below, tile ops in
         // `kernel_tiles`.
         assert!(has || row.memory != Memory::None || row.op.takes_tiles(), "`{}` has no case", row.mnemonic);
     }
@@ -522,7 +523,7 @@ fn out_of_bounds_or_forbidden_accesses_are_errors() {
         let value = b.splat_f32(8, 1.0);
         b.store(x, 1, value);
     };
-    // The declared size counts, not the actual 64 bytes.
+    // The declared size is the limit, not the actual 64 bytes.
     for kind in [BufferKind::Read, BufferKind::ReadWrite, BufferKind::Scratch] {
         assert!(matches!(run(kind.clone(), 32, load), Err(InterpretError::OutOfBounds { offset: 1, size: 32, .. })));
         assert!(matches!(run(kind.clone(), 32, splat), Err(InterpretError::OutOfBounds { offset: -1, bytes: 4, .. })));

@@ -27,7 +27,7 @@ fn dot(op: Op, ty: Type, acc: &[u8], (a_ty, a): (Type, &[u8]), (b_ty, b): (Type,
     buffers.pop().unwrap_or_default()
 }
 
-/// Runs an op with four bytes each of `a` and `b`, and one element of `acc`.
+/// Runs an op with four bytes of `a`, four of `b`, and one element of `acc`.
 fn dot_one(op: Op, acc: [u8; 4], a: [u8; 4], b: [u8; 4]) -> [u8; 4] {
     let (sum, elem) = if op == Op::TileDotBf16 { (Elem::F32, Elem::Bf16) } else { (Elem::I32, Elem::I8) };
     let group = (4 / elem.bytes()) as u16;
@@ -59,8 +59,7 @@ fn tile_dot_suffixes_determine_signedness() {
     assert_eq!(dot_one(Op::TileDotS8S8, i32::MIN.to_le_bytes(), [255, 0, 0, 0], [1, 0, 0, 0]), i32::MAX.to_le_bytes());
 }
 
-/// All sizes differ. The expected places in rows and columns come from other loops than the
-/// interpreter's.
+/// All sizes differ. The expected rows and columns come from other loops than the interpreter's.
 #[test]
 fn tile_dot_uses_correct_rows_and_columns() {
     let (m, n, k) = (3usize, 5usize, 2usize);
@@ -119,7 +118,8 @@ fn bf16_dot_one(acc: u32, a: (u16, u16), b: (u16, u16)) -> u32 {
 fn bf16_tile_dot_sums_in_order_and_flushes_denormals() {
     const ONE: u16 = 0x3f80;
     let bits = f32::to_bits;
-    // (even + odd) is rounded before `acc` is added: 2^24 + 1 is 2^24. From the left it would be 1.
+    // (even + odd) is rounded before `acc` is added: 2^24 + 1 is 2^24. A sum from left to right
+    // would be 1.
     let (big, minus_big) = (0x4b80, 0xcb80); // 2^24, -2^24
     assert_eq!(bf16_dot_one(bits(-16_777_216.0), (big, ONE), (ONE, ONE)), bits(0.0));
     assert_eq!(bf16_dot_one(bits(1.0), (big, minus_big), (ONE, ONE)), bits(1.0));
@@ -214,7 +214,7 @@ fn verifier_checks_the_whole_extent_of_tile_accesses() {
         // Loaded rows may overlap, stored rows may not.
         assert_eq!(problem(64, 0, 0).is_none(), load);
         assert_eq!(problem(1024, 0, 63).is_none(), load);
-        // The interpreter checks bounds itself.
+        // The interpreter checks bounds without the verifier.
         for (size, stride, fine) in [(15 * 100 + 64, 100, true), (15 * 100 + 63, 100, false), (1024, MAX_STRIDE, false)]
         {
             let mut buffers = [vec![0; size as usize]];
@@ -264,8 +264,8 @@ fn tiles_are_valid_up_to_16_rows_of_64_bytes() {
     assert!(!Type::bf16(3).is_valid() && Type::bf16(32).is_valid() && !Type::bf16(64).is_valid());
 }
 
-/// Tries tiles in every place of every op: vector ops reject them, and tile ops reject all other
-/// values.
+/// Tries tiles as every operand and result of every op: vector ops reject them, and tile ops reject
+/// vectors.
 #[test]
 fn vector_ops_refuse_tiles_and_tile_ops_vectors() {
     let tiles = [
@@ -353,7 +353,7 @@ fn random_tiles_hold_no_nan() {
     let mut tiles = 0;
     for seed in 0..200 {
         let mut kernel = random_kernel_with(seed, Options { widest: 32, tiles: true, has: |op| op.takes_tiles() });
-        // Stores every float tile also to a separate buffer, at its end.
+        // Adds a store of every float tile to a separate buffer.
         fn floats(body: &mut [Stmt], to: BufferId, count: &mut usize) {
             for statement in body {
                 match statement {
@@ -382,7 +382,7 @@ fn random_tiles_hold_no_nan() {
     assert!(tiles > 200, "{tiles}");
 }
 
-/// Returns the live tiles before the statements, from those after them.
+/// Returns the tiles that are live before the statements, given the tiles that are live after them.
 fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most: &mut usize) -> BTreeSet<ValueId> {
     let is_tile = |value: &ValueId| kernel.ty(*value).is_tile();
     for statement in body.iter().rev() {

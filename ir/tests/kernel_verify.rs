@@ -276,7 +276,7 @@ fn buffer_kinds_forbid_wrong_accesses() {
     }
 }
 
-/// Returns a kernel with every kind of statement, for tests that break one place.
+/// Returns a kernel with every kind of statement, for tests that damage one part.
 fn whole() -> Kernel {
     let mut b = KernelBuilder::new("whole");
     let n = b.dim("n", 0, 9);
@@ -335,7 +335,7 @@ fn malformed_kernel_structure_is_refused() {
     assert!(matches!(broken(|k| k.body.insert(0, k.body[0].clone())), Some(Redefined { what: "value", .. })));
     assert!(matches!(broken(|k| k.body.insert(1, k.body[1].clone())), Some(Redefined { what: "variable", .. })));
     for operand in [1, 2, 99] {
-        // A value of the body after its end, and one that does not exist.
+        // A value of a body that has ended, and a value that does not exist.
         let found = broken(|k| {
             let i = store(k);
             inst(&mut k.body[i]).operands[0] = ValueId(operand);
@@ -437,8 +437,8 @@ fn strided(coefficient: i64, most: i64) -> Kernel {
 
 #[test]
 fn coefficient_limit_follows_from_reach_and_admits_real_strides() {
-    // 32 rows of logits over the vocabulary of Qwen3: the first stride of a real model that an
-    // earlier limit rejected.
+    // 32 rows of logits over the vocabulary of Qwen3: a real stride that an earlier, lower limit
+    // rejected.
     assert_eq!(verify(&strided(151_936 * 4 * 32, 1 << 20)), Ok(()));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 20) - 1)), Ok(()));
     let found = Affine::MAX_COEFFICIENT + 1;
@@ -447,7 +447,7 @@ fn coefficient_limit_follows_from_reach_and_admits_real_strides() {
         let refused = Problem::Coefficient { what: "coefficient", found: coefficient, max };
         assert_eq!(problem(&strided(coefficient, 1)), Some(refused));
     }
-    // 2^40 times 2^21 is 2^61, one too many. With one less, the constant fits too.
+    // 2^40 times 2^21 is 2^61, just above the limit. With 2^21 - 1, the constant fits too.
     let reach = (1 << 61) + 32;
     assert_eq!(problem(&strided(Affine::MAX_COEFFICIENT, 1 << 21)), Some(Problem::Reach { reach }));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 21) - 1)), Ok(()));

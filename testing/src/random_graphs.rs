@@ -15,8 +15,8 @@
 //! interpreter.run("f", arguments(&m.module, "f", 7)).unwrap();
 //! ```
 //!
-//! Result: a seed always gives one module, in canonical numbering. A type error here is a bug here
-//! and panics.
+//! Result: a seed always gives the same module, in canonical numbering. A type error is a bug of
+//! the generator and panics.
 
 mod mutate;
 mod recurrent;
@@ -49,7 +49,7 @@ const IDS: u64 = 4;
 /// Formats of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
-    /// f32 only: fused and unfused graphs give the same bits but for the order of sums.
+    /// f32 only: fused and unfused graphs give the same bits, except for the order of sums.
     F32,
     /// Every weight format of the table.
     All,
@@ -81,7 +81,7 @@ pub fn random_module(seed: u64, formats: Formats) -> RandomModule {
 /// every kind of RoPE. Biases, norms of heads and a tied output are optional.
 pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     let mut rng = Random::new(seed);
-    // K-quant rows need 256 elements: at least two heads of keys of 128.
+    // K-quant rows need 256 elements: at least two heads with keys of 128 elements.
     let (width, head) = if formats == Formats::F32 { (32, 8) } else { (256, 64) };
     let layers = 1 + rng.below(2);
     let (heads, kv_heads) = (width / head, rng.pick(&[1, 2]));
@@ -169,7 +169,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     with_weights(m.b.finish(&[logits]), seed)
 }
 
-/// Returns arguments for a function of a module from here: `T` is [`TOKENS`], `L` is [`ROWS`],
+/// Returns arguments for a function of a random module: `T` is [`TOKENS`], `L` is [`ROWS`],
 /// positions are `0..T`.
 pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
     let mut rng = Random::new(seed ^ 0xa5);
@@ -204,8 +204,8 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
     function.params.iter().map(argument).collect()
 }
 
-/// Returns the bytes of a weight in the file: those of [`weight_bytes`], or row by row if rows have
-/// a scale.
+/// Returns the bytes of a weight in the file: from [`weight_bytes`], or row by row if the format
+/// has a scale for each row.
 pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     let elements = weight.shape.iter().product::<u64>() as usize;
     let row = weight.shape.last().map_or(1, |&n| n as usize);
@@ -219,7 +219,7 @@ pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     }
 }
 
-/// Returns bytes of `elements` (whole blocks) in a format without scales of rows. Every quant is
+/// Returns bytes of `elements` (whole blocks) in a format without scales of rows. Every code is
 /// random, and scales keep values within about ±0.2.
 pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
@@ -250,7 +250,7 @@ fn formats_of(formats: Formats, width: u64) -> Vec<Format> {
     all.filter(|&format| formats == Formats::All || format == Format::F32).collect()
 }
 
-/// Unwraps the type rule's result for an op made in this file.
+/// Unwraps the type rule's result for a generated op.
 fn ok<T>(result: Result<T, TypeError>) -> T {
     result.unwrap_or_else(|error| unreachable!("the generator made an ill-typed op: {error}"))
 }

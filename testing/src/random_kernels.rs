@@ -26,14 +26,15 @@ use ixc_ir::kernel::op::OPS;
 use ixc_ir::kernel::*;
 use ixc_ir::random::Random;
 
-/// Number of statements of one body, without those that make their operands.
+/// Number of statements of one body, without the statements that define their operands.
 const STATEMENTS: u64 = 12;
 /// Maximum nesting of loops.
 const DEPTH: usize = 3;
-/// Number of values that are stored at the end, to make computations visible.
+/// Number of values that are stored at the end, so that tests can compare them.
 const OBSERVED: usize = 24;
 
-/// Maximum live tiles in a random kernel. With one more to copy, x86's 8 registers suffice.
+/// Maximum live tiles in a random kernel. With one more for copies, they fit x86's 8 tile
+/// registers.
 pub const MAX_LIVE_TILES: usize = 6;
 
 /// Options of a random kernel.
@@ -108,7 +109,7 @@ pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
     kernel
 }
 
-/// Returns random dims in the kernel's ranges; the ends are likely.
+/// Returns random dims in the kernel's ranges. The ends of a range are likely.
 pub fn random_dims(kernel: &Kernel, seed: u64) -> Vec<i64> {
     let mut rng = Random::new(seed ^ 0xd1);
     let dims = kernel.dims.iter();
@@ -156,7 +157,7 @@ fn random_word(rng: &mut Random) -> u32 {
         1 => rng.below(512) as u32,
         2 => (rng.below(512) as u32).wrapping_neg(),
         3 => random_float(rng).to_bits(),
-        // Two halves near 1.
+        // Two f16 near 1.
         4 => (rng.bits() as u32 & 0x83ff_83ff) | 0x3c00_3c00,
         5 => rng.pick(&[
             0x7f80_0001,
@@ -261,7 +262,7 @@ impl Generator {
             .collect();
         inits.extend(self.carried_tile(depth));
         let (values, vars) = (self.pool.len(), self.vars.len());
-        // The builder's closure must own the builder. The rest stays here.
+        // The builder's closure must own the builder; the other fields stay in `self`.
         let inner = std::mem::replace(&mut self.b, KernelBuilder::new(""));
         let mut outer = inner;
         let results = outer.for_carry("i", trip.clone(), &inits, |b, var, carried| {
@@ -315,8 +316,8 @@ impl Generator {
         self.b.store(buffer, offset, value);
     }
 
-    /// Returns a random offset, a multiple of `unit`, with `bytes` inside the buffer. The rest of
-    /// the size is spent on the constant, the dims and the variables in scope. Variables count
+    /// Returns a random offset, a multiple of `unit`, with `bytes` inside the buffer. The remaining
+    /// room is divided between the constant, the dims and the variables in scope. Variables count
     /// forwards or backwards.
     fn offset(&mut self, buffer: BufferId, bytes: u32, unit: i64) -> Affine {
         let size = &self.sizes[buffer.index()];
@@ -340,7 +341,7 @@ impl Generator {
             else {
                 continue;
             };
-            // A limit that falls with a dim frees no space.
+            // A limit that decreases with a dim frees no room.
             (0..3).for_each(|i| rest[i] -= (need[i] * k).max(0));
             match self.rng.once_in(3) {
                 false => offset = offset + var * k,
@@ -386,7 +387,7 @@ impl Generator {
         if fitting.is_empty() || self.rng.once_in(6) {
             return self.fresh(ty);
         }
-        // The newest in half of the cases, so that chains grow.
+        // Takes the newest value in half of the cases, so that chains of dependent ops grow.
         let value = if self.rng.once_in(2) { fitting[fitting.len() - 1] } else { self.rng.pick(&fitting) };
         if may_be_tainted { value } else { self.clean(value) }
     }
@@ -429,7 +430,7 @@ impl Generator {
         }
     }
 
-    /// Replaces every NaN by `0x7fc00000`, if arithmetic may have made one.
+    /// Replaces every NaN by `0x7fc00000`, if arithmetic may have produced one.
     fn clean(&mut self, value: ValueId) -> ValueId {
         let ty = self.b.ty(value);
         let tainted = self.pool.iter().any(|p| p.value == value && p.tainted);
@@ -469,7 +470,8 @@ impl Generator {
     }
 }
 
-/// Whether the result shows only that an operand is NaN, not its bits, or is itself tainted.
+/// Whether the result hides an operand's NaN bits: it shows only that the operand is NaN, or is
+/// itself tainted.
 fn hides_nan_bits(op: Op) -> bool {
     match op {
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma | Op::Dot2Bf16 => true,
@@ -485,7 +487,7 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Shl | Op::ShrU | Op::ShrS | Op::CmpEq | Op::CmpGt | Op::ToF32 | Op::F16ToF32 | Op::F32ToF16 => false,
         Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::Dot2U8S8 | Op::Dot2S16 | Op::Dot4U8S8 => false,
         Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => false,
-        // Their operands come from elsewhere. `tiles` explains why no tile has a NaN.
+        // These ops take operands elsewhere. The module `tiles` explains why tiles contain no NaN.
         Op::TileZero | Op::TileLoad | Op::TileStore | Op::TileDotBf16 => false,
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => false,
     }

@@ -21,12 +21,12 @@ pub enum DerivedError {
     Outside {
         /// Number of the piece.
         piece: usize,
-        /// Name of the bytes.
+        /// Name of the bytes, for the message.
         what: &'static str,
         /// Number of bytes in the file or tensor.
         available: u64,
     },
-    /// Properties that do not fit together.
+    /// Properties of a piece that contradict each other.
     #[error("piece {piece}: {what}")]
     Shape {
         /// Number of the piece.
@@ -37,8 +37,8 @@ pub enum DerivedError {
 }
 
 impl Derived {
-    /// Checks that every element lies inside files with these lengths, and that all parts fit
-    /// together.
+    /// Checks that every element lies inside files with these lengths, and that properties of
+    /// pieces agree.
     ///
     /// # Errors
     /// The first problem.
@@ -56,8 +56,7 @@ impl Derived {
         Ok(())
     }
 
-    /// Checks that pieces beside each other have equal numbers of rows, and together a row's
-    /// columns.
+    /// Checks that pieces side by side have equal numbers of rows, and together a row's columns.
     fn check_beside(&self) -> Result<(), DerivedError> {
         let beside = self.beside as usize;
         let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
@@ -74,10 +73,10 @@ impl Derived {
                 columns.checked_add(own)
             });
             if columns != Some(self.columns) {
-                return wrong(number * beside, "other columns than the derived tensor");
+                return wrong(number * beside, "columns do not match the derived tensor");
             }
             if group.iter().any(|piece| len(&piece.rows) != len(&group[0].rows)) {
-                return wrong(number * beside, "a different number of rows than the pieces next to it");
+                return wrong(number * beside, "rows do not match the pieces next to it");
             }
         }
         Ok(())
@@ -124,7 +123,7 @@ impl Check<'_> {
             return self.wrong("too many axes");
         }
         if rows.iter().chain(columns).any(|axis| axis.len == 0) {
-            return self.wrong("an axis of no length");
+            return self.wrong("an axis has length 0");
         }
         let elements = last(*first, rows, columns).and_then(|last| last.checked_add(1));
         let end = elements.and_then(|elements| element.bytes_of(elements));
@@ -134,12 +133,12 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that elements, scales and format fit together.
+    /// Checks that elements, scales and format agree.
     fn elements(&self, elements: u64) -> Result<(), DerivedError> {
         let (piece, format) = (self.piece, self.derived.format);
         let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
         if piece.change == Change::Unit && (self.derived.beside > 1 || !is_float) {
-            return self.wrong("rows of length 1 that are not whole rows, or not numbers");
+            return self.wrong("rows normalised to length 1 must be whole rows of plain numbers");
         }
         if piece.groups.is_some() && !matches!(piece.element, Element::Integer(_)) {
             return self.wrong("groups without integers");
@@ -153,12 +152,14 @@ impl Check<'_> {
             (Element::Mxfp4 | Element::Nvfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
                 self.blocks(elements, extent)
             }
-            (Element::Mxfp4 | Element::Nvfp4, _) => self.wrong("blocks without a scale for each"),
-            (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => self.wrong("scales of blocks without blocks"),
-            (Element::Block(format), _) if format.row().gguf_id.is_none() => {
-                self.wrong("blocks of a format that files cannot have")
+            (Element::Mxfp4 | Element::Nvfp4, _) => self.wrong("blocks lack scales"),
+            (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => {
+                self.wrong("block scales of elements that are not blocks")
             }
-            (Element::Block(_), Some(_)) => self.wrong("scales for a format that has its own"),
+            (Element::Block(format), _) if format.row().gguf_id.is_none() => {
+                self.wrong("blocks in a format that is not a file format")
+            }
+            (Element::Block(_), Some(_)) => self.wrong("separate scales for a format that contains scales"),
             (
                 _,
                 Some(Scales {
@@ -176,16 +177,16 @@ impl Check<'_> {
                     ..
                 }),
             ) => self.wrong("scales that are not numbers of two or four bytes"),
-            _ if !is_float => self.wrong("a format that numbers are not converted to"),
+            _ if !is_float => self.wrong("numbers cannot be converted to this format"),
             (_, None) => Ok(()),
             (_, Some(scales)) => self.scales(elements, scales),
         }
     }
 
-    /// Checks tiles of integers, with an f32 for each row.
+    /// Checks tiles of integers, with an f32 scale for each row.
     fn tiles(&self, tiles: Tiles, scales: Option<&Scales>) -> Result<(), DerivedError> {
         if !tiles::fits(self.piece, tiles, self.derived.format) {
-            return self.wrong("tiles that are not whole, not read row by row, or in a format without such integers");
+            return self.wrong("tiles must be whole, read row by row, and in a format with the same integers");
         }
         let Tiles { rows, columns, .. } = tiles;
         match scales {
@@ -199,7 +200,7 @@ impl Check<'_> {
                 Some(bytes) if bytes <= extent.bytes => Ok(()),
                 _ => self.outside("its scales", extent.bytes),
             },
-            _ => self.wrong("tiles without an f32 for each row"),
+            _ => self.wrong("tiles lack an f32 scale for each row"),
         }
     }
 
@@ -216,7 +217,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks scales that are numbers, each for a block of rows and columns.
+    /// Checks scales that are plain numbers, one for each block of rows and columns.
     fn scales(&self, elements: u64, scales: &Scales) -> Result<(), DerivedError> {
         if scales.block_rows == 0 || scales.block_columns == 0 || scales.columns == 0 {
             return self.wrong("scales for no rows or columns");

@@ -1,4 +1,4 @@
-//! Elements of stored tensors: their place and their numbers.
+//! Elements of stored tensors: their location and their decoding.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -114,14 +114,14 @@ impl Element {
         }
     }
 
-    /// Returns the storage of a file format's numbers.
+    /// Returns the storage of a format's numbers in files.
     pub fn of(format: Format) -> Element {
         let plain = [Element::F32, Element::F16, Element::Bf16];
         plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
     }
 
-    /// Returns the numbers of a block and its bytes. Plain numbers and MX blocks are blocks of one
-    /// element.
+    /// Returns the number of elements of a block, and its bytes. Plain numbers and MX blocks are
+    /// blocks of one element.
     pub(super) fn block(self) -> (u64, u64) {
         match self {
             Element::F32 => (1, 4),
@@ -135,8 +135,8 @@ impl Element {
         }
     }
 
-    /// Returns the place of `count` elements from `first` on: the first byte of their blocks, and
-    /// the number of bytes.
+    /// Returns the location of `count` elements from `first` on: the first byte of their blocks,
+    /// and the number of bytes.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
         if let Element::Tiled(tiles) = self {
             return tiles.span(first, count);
@@ -172,8 +172,8 @@ impl Element {
         }
     }
 
-    /// Returns the format of rows that are divided by their length: that of plain numbers, or
-    /// halves for all others.
+    /// Returns the format of rows that are divided by their length: `scaled_format` for plain
+    /// floats, `f16` for all others.
     pub fn unit_format(self) -> Format {
         match self {
             Element::F32 | Element::F16 | Element::Bf16 => self.scaled_format(),
@@ -188,7 +188,7 @@ impl Element {
         }
     }
 
-    /// Returns the format that has the same numbers in the same bytes.
+    /// Returns the format with the same numbers in the same bytes, if there is one.
     pub fn format(self) -> Option<Format> {
         match self {
             Element::F32 => Some(Format::F32),
@@ -237,7 +237,7 @@ impl Element {
                 let codes = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
                 out.iter_mut().zip(codes).for_each(|(x, code)| *x = numbers[usize::from(code)]);
             }
-            // Blocks are moved or converted as a whole, and integers are moved. None come here.
+            // Unreachable: blocks are moved or converted as a whole, and integers are moved.
             Element::Mxfp4 | Element::Nvfp4 | Element::Block(_) | Element::Tiled(_) | Element::Integer(_) => {}
         }
     }

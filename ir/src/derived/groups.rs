@@ -17,12 +17,12 @@
 //! | eight bits | `q8_0`: `d * q` |
 //! | two bits, of three values | `tq2_0`: `d * (q - 1)` |
 //!
-//! A scale that is not a half becomes the nearest half. Nothing else is rounded. If groups are not
+//! A scale that is not an f16 becomes the nearest f16. Nothing else is rounded. If groups are not
 //! whole blocks, integers become the nearest numbers of a float format. This happens if a matrix is
 //! transposed, or if columns of a group are not neighbours.
 //!
-//! The group of a column may also be stored for each column ([`Order`]). Quantisers that take
-//! columns by their weight (GPTQ's `desc_act`) leave them at their places.
+//! The group of a column may also be stored for each column ([`Order`]). Quantisers that group
+//! columns by importance (GPTQ's `desc_act`) do not reorder the stored columns.
 
 use std::ops::{Add, Range};
 
@@ -41,14 +41,15 @@ const SPAN: u64 = 1 << 20;
 /// Maximum number of groups in an order: the reader holds a scale for each of them.
 const MAX_GROUPS: u64 = 1 << 20;
 
-/// A strided view of a stored tensor: scales or zeros, one for each row and column of the matrix.
+/// A strided view of a stored tensor: scales or zeros, with an element for each row and column of
+/// the matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct View {
     /// The stored tensor.
     pub extent: Extent,
     /// Storage of its elements.
     pub element: Element,
-    /// Number of the element of row 0 and column 0.
+    /// Index of the element at row 0 and column 0.
     pub first: u64,
     /// Digits of a row's number, the slowest first.
     pub rows: Vec<Axis>,
@@ -74,7 +75,7 @@ pub struct Order {
     pub view: View,
     /// Number of groups. Every integer is below it.
     pub groups: u64,
-    /// Elements of scales, and of zeros, from one group to the next.
+    /// Strides of scales, and of zeros, from one group to the next, in elements.
     pub steps: [u64; 2],
 }
 
@@ -83,8 +84,8 @@ pub struct Order {
 pub struct Zeros {
     /// Integers of four bits.
     pub view: View,
-    /// Difference between a zero point and its stored number, modulo 16. GPTQ's first files store
-    /// each minus one.
+    /// Difference between a zero point and its stored number, modulo 16. Early GPTQ files store
+    /// each zero point minus one.
     pub more: u8,
 }
 
@@ -96,29 +97,29 @@ impl View {
         fetch(self.extent.file, place, out.get_mut(..bytes as usize)?).then_some(())
     }
 
-    /// Returns the number of columns, from a multiple of it on, that share an element.
+    /// Returns the length of aligned runs of columns that share an element.
     fn shared(&self) -> u64 {
         let same = self.columns.iter().rev().take_while(|axis| axis.stride == 0);
         same.fold(1, |product: u64, axis| product.saturating_mul(axis.len))
     }
 
-    /// Returns the problem of a view for a matrix of `rows` and `columns`, if there is one. The
-    /// view's elements may reach `beyond` elements further.
+    /// Returns the problem of a view of a matrix of `rows` and `columns`, if there is one. The view
+    /// may extend by `beyond` more elements.
     fn wrong(&self, rows: u64, columns: u64, beyond: Option<u64>) -> Option<&'static str> {
         if self.rows.len().max(self.columns.len()) > super::MAX_AXES {
             return Some("too many axes of its groups");
         }
         if self.rows.iter().chain(&self.columns).any(|axis| axis.len == 0) {
-            return Some("an axis of no length of its groups");
+            return Some("an axis of its groups has length 0");
         }
         if (len(&self.rows), len(&self.columns)) != (Some(rows), Some(columns)) {
-            return Some("scales or zeros for other rows or columns");
+            return Some("scales or zeros do not match the rows or columns");
         }
         let last = last(self.first, &self.rows, &self.columns);
         let end = last.and_then(|last| last.checked_add(beyond?)?.checked_add(1));
         match end.and_then(|elements| self.element.bytes_of(elements)) {
             Some(bytes) if bytes <= self.extent.bytes => None,
-            _ => Some("scales or zeros outside of the bytes that they are in"),
+            _ => Some("scales or zeros are outside of their tensor"),
         }
     }
 }
@@ -134,8 +135,7 @@ impl Groups {
         [Some(&self.scales), self.zeros.as_ref().map(|zeros| &zeros.view), self.order.as_ref().map(|order| &order.view)]
     }
 
-    /// Returns the number of columns, from a multiple of it on, that share a scale and a zero
-    /// point.
+    /// Returns the length of aligned runs of columns that share a scale and a zero point.
     pub fn shared(&self) -> u64 {
         if self.order.is_some() {
             return 1;
@@ -144,7 +144,7 @@ impl Groups {
         self.scales.shared().min(of_zeros)
     }
 
-    /// Reads the scale and the zero point in these elements.
+    /// Reads the scale and the zero point at these element indices.
     fn numbers(&self, elements: GroupElements, fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
         let GroupElements { scale, zero } = elements;
         let (mut stored, mut number) = ([0; 4], [0f32]);
@@ -155,13 +155,13 @@ impl Groups {
         Some((number[0], Some(nibble(stored[0], zero).wrapping_add(*more) & 15)))
     }
 
-    /// Returns the number of elements for the views of scales and zeros.
+    /// Applies `of` to the views of scales and zeros, and returns both element indices.
     fn elements(&self, of: impl Fn(&View) -> u64) -> GroupElements {
         GroupElements { scale: of(&self.scales), zero: self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view)) }
     }
 }
 
-/// Numbers of the elements with the scale and the zero point of a group, in their views.
+/// Indices of the elements with the scale and the zero point of a group, each in its view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct GroupElements {
     scale: u64,
@@ -180,13 +180,13 @@ impl Add for GroupElements {
 /// Returns the problem of a piece of integers with groups, if there is one. The caller checks the
 /// end of the integers, as for other elements.
 pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option<&'static str> {
-    let Some(groups) = &piece.groups else { return Some("integers without scales of groups") };
+    let Some(groups) = &piece.groups else { return Some("integers lack group scales") };
     let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
     if !is_float && format != integers.format() || piece.change != Change::Keep || piece.scales.is_some() {
-        return Some("integers of another format");
+        return Some("integers do not match the format");
     }
     if ![Element::F32, Element::F16, Element::Bf16].contains(&groups.scales.element) {
-        return Some("scales that are not numbers of two or four bytes");
+        return Some("scales must be numbers of two or four bytes");
     }
     let zeros = groups.zeros.as_ref();
     let right = (integers == Integers::FourFromZeros).then_some(Element::Integer(Integers::Four));
@@ -203,7 +203,7 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
     let view = views.filter_map(|(view, beyond)| view?.wrong(piece.row_count(), columns, beyond)).next();
     let whole = is_float || groups.shared().is_multiple_of(format.block_len() as u64);
-    view.or((!whole).then_some("groups that are not whole blocks"))
+    view.or((!whole).then_some("groups must be whole blocks"))
 }
 
 /// Returns the number of rows from `row` on that are read together: several, unless each row is
@@ -295,13 +295,13 @@ pub(super) fn read(
     true
 }
 
-/// An order, with the data that was read last.
+/// A column order, with a cache of the groups that were read last.
 struct Ordered<'o> {
     order: &'o Order,
-    /// First element of a row in the order, and first column, of the groups in `of_columns`.
+    /// Cache key of `of_columns`: the row's first element in the order, and the first column.
     there: Option<(u64, u64)>,
     of_columns: Vec<u64>,
-    /// Numbers of groups that were read, and the elements of the first group that they belong to.
+    /// Cache of scales and zero points by group, and its key: the elements of group 0.
     known: Vec<Option<(f32, Option<u8>)>>,
     of: Option<GroupElements>,
 }
@@ -315,7 +315,7 @@ impl<'o> Ordered<'o> {
     fn read(&mut self, row: u64, columns: &Range<u64>, fetch: &Fetch<'_>) -> bool {
         let Order { view, groups, .. } = self.order;
         let base = view.first + at(&view.rows, row);
-        // Most rows have the same groups.
+        // Most rows have the groups of the row before.
         if self.there == Some((base, columns.start)) {
             return true;
         }
@@ -330,7 +330,7 @@ impl<'o> Ordered<'o> {
         self.of_columns.len() as u64 == columns.end - columns.start
     }
 
-    /// Returns the scale and zero point of a group, by their elements in the first group.
+    /// Returns the scale and zero point of a group. `first` are the elements of group 0.
     fn numbers(
         &mut self,
         groups: &Groups,

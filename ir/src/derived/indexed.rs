@@ -1,9 +1,8 @@
-//! Reads of a derived tensor: the pieces of its rows, and the places of their bytes.
+//! Reads of a derived tensor: the pieces of its rows, and the locations of their bytes.
 
 use super::{Axis, Change, Derived, Element, Extent, Fetch, Piece, at, groups, tiles};
 
-/// A derived tensor, with the end of the rows of each piece, or of each set of pieces beside each
-/// other.
+/// A derived tensor, with the end of the rows of each piece, or of each set of pieces side by side.
 #[derive(Clone, Debug)]
 pub struct Indexed {
     pub(super) derived: Derived,
@@ -19,7 +18,7 @@ impl std::ops::Deref for Indexed {
 }
 
 impl Indexed {
-    /// Returns the pieces beside each other that have a row, and their first row.
+    /// Returns the pieces side by side that contain a row, and the first row of these pieces.
     fn beside(&self, row: u64) -> Option<(&[Piece], u64)> {
         let number = self.ends.partition_point(|end| *end <= row);
         let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -58,7 +57,7 @@ impl Indexed {
         let (mut row, within) = (offset / row_bytes, offset % row_bytes);
         let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
         let tail = self.format.tail_bytes() as u64;
-        // Blocks with the row's tail, or blocks alone.
+        // Whether the requested bytes include the row's tail.
         let ends = within + each.min(row_bytes) == row_bytes;
         let blocks = if ends { each.saturating_sub(tail) } else { each };
         if each == 0
@@ -104,8 +103,8 @@ impl Indexed {
         true
     }
 
-    /// Returns the approximate source of bytes: for each piece with rows of them, the range from
-    /// the first byte to the last.
+    /// Returns the approximate source of bytes: for each piece that provides some of them, the
+    /// range from the first byte to the last.
     pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
         let mut spans = Vec::new();
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
@@ -130,7 +129,8 @@ impl Indexed {
         spans
     }
 
-    /// Returns the place of bytes that a file has unchanged, or `None` if they need a conversion.
+    /// Returns file number and offset of bytes that a file stores unchanged, or `None` if they need
+    /// a conversion.
     pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
         let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
         if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
@@ -159,7 +159,7 @@ impl Indexed {
     }
 }
 
-/// Returns the number of rows from `row` on that are read at a time from pieces beside each other.
+/// Returns the number of rows from `row` on that are read at a time from pieces side by side.
 fn together(pieces: &[Piece], row: u64) -> u64 {
     let each = pieces.iter().map(|piece| match piece.element {
         Element::Tiled(tiles) => tiles::together(piece, tiles, row),

@@ -8,8 +8,8 @@ use crate::format::Format;
 
 /// Number of elements that are converted at a time.
 pub(super) const CHUNK: u64 = 2048;
-/// Columns of them that are read before they are put in rows. With bf16, that is a cache line of
-/// each row, and a few KiB in all.
+/// Columns of a transposed matrix that are read before their numbers are written to rows. With
+/// bf16, that is a cache line of each row, and a few KiB in all.
 const TILE_COLUMNS: usize = 32;
 
 impl Derived {
@@ -39,8 +39,8 @@ impl Derived {
         true
     }
 
-    /// Returns the piece with the numbers of one row divided by its length, or `None` if the row
-    /// cannot be read.
+    /// Returns the piece with a factor that scales one row to length 1, or `None` if the row cannot
+    /// be read.
     fn divided(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
         let plain = Piece { change: Change::Keep, ..piece.clone() };
         let numbers = Derived { format: Format::F32, columns: self.columns, beside: 1, pieces: Vec::new() };
@@ -57,8 +57,8 @@ impl Derived {
         Some(Piece { change: Change::Times([factor as f32, 1.0]), ..plain })
     }
 
-    /// Reads the same columns of several rows of pieces beside each other. With `ends` there is
-    /// also room for the rows' tails.
+    /// Reads the same columns of several rows of pieces side by side. With `ends` there is also
+    /// room for the rows' tails.
     pub(super) fn rows_beside(
         &self,
         pieces: &[Piece],
@@ -107,14 +107,14 @@ impl Derived {
         match self.format.block_bytes() {
             2 => self.tile_of::<2>(piece, tile, column, out, fetch),
             4 => self.tile_of::<4>(piece, tile, column, out, fetch),
-            // No other format consists of single numbers.
+            // All other formats consist of blocks.
             _ => false,
         }
     }
 
-    /// Reads such rows, with elements of `BYTES` bytes. It reads some columns at a time, which are
-    /// contiguous, and then writes them row by row. Neither reads nor writes then jump from cache
-    /// line to cache line.
+    /// Reads rows of a transposed matrix with elements of `BYTES` bytes. It reads some columns at a
+    /// time, which are contiguous, and then writes them row by row. Neither reads nor writes then
+    /// jump from cache line to cache line.
     fn tile_of<const BYTES: usize>(
         &self,
         piece: &Piece,

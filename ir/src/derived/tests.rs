@@ -367,10 +367,10 @@ fn pieces_outside_the_file_are_refused() {
     says(piece_of(&|p| p.first = 1), "the end of its view is after");
     says(piece_of(&|p| p.rows[0].len = 9), "the end of its view is after");
     says(piece_of(&|p| p.rows[0].stride = u64::MAX), "the end of its view is after");
-    says(piece_of(&|p| p.rows[0].len = 0), "an axis of no length");
-    says(piece_of(&|p| p.columns[0].len = 2), "other columns");
+    says(piece_of(&|p| p.rows[0].len = 0), "an axis has length 0");
+    says(piece_of(&|p| p.columns[0].len = 2), "columns do not match");
     says(piece_of(&|p| p.rows = axes(&[(1, 1); 9])), "too many axes");
-    says(piece_of(&|p| p.element = Element::Mxfp4), "other columns");
+    says(piece_of(&|p| p.element = Element::Mxfp4), "columns do not match");
     says(with(&|d| d.format = Format::Q8_0), "no columns");
     says(with(&|d| d.columns = 0), "no columns");
     let scales =
@@ -378,7 +378,10 @@ fn pieces_outside_the_file_are_refused() {
     let number = ScaleKind::Number(Element::F32);
     says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 0))), "scales for no rows");
     says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 1))), "the end of its scales");
-    says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks without blocks");
+    says(
+        piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))),
+        "block scales of elements that are not blocks",
+    );
     says(
         piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
         "scales that are not numbers of two or four bytes",

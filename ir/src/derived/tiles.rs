@@ -2,10 +2,10 @@
 //! in this form. It is the `BufferB` of its kernels for 8 and 4 bits.
 //!
 //! A matrix of `n` rows and `k` columns is cut into blocks of `block_rows` rows, and each of those
-//! into blocks of `block_columns` columns. The last block of both has the remainder. The rows of a
-//! block form *bands* of 32. In a band, 64 bytes of each row form a *tile* of 2048 bytes, in two
-//! *halves* of 16 rows. In a half, 64 bytes of a row are 16 dwords. Dwords of all rows with the
-//! same number are adjacent (the layout of TDPBSSD's second operand).
+//! into blocks of `block_columns` columns. The last block in each direction has the remainder. The
+//! rows of a block form *bands* of 32. In a band, 64 bytes of each row form a *tile* of 2048 bytes,
+//! in two *halves* of 16 rows. In a half, 64 bytes of a row are 16 dwords. Dwords of all rows with
+//! the same number are adjacent (the layout of TDPBSSD's second operand).
 //!
 //! ```text
 //! nb = r - r % block_rows,    h = min(block_rows, n - nb)
@@ -16,8 +16,8 @@
 //! ```
 //!
 //! With four bits, a row's 64 bytes are 128 columns: byte `i` has column `i` in its low nibble and
-//! column `i + 64` in its high one. All other terms have half the bytes. Integers are in two's
-//! complement.
+//! column `i + 64` in its high one. All other terms of the formula are half as large. Integers are
+//! in two's complement.
 
 mod read;
 
@@ -79,7 +79,7 @@ impl Tiles {
         Some(self.rows.checked_mul(self.columns)? / self.per_byte()).filter(|_| is_whole)
     }
 
-    /// Returns the place of `count` integers from `first` on: the bytes of their blocks of rows.
+    /// Returns the byte range of the blocks of rows that contain `count` integers from `first` on.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
         self.bytes()?;
         let end = first.checked_add(count)?.div_ceil(self.columns);
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Several nodes share the columns of a matrix in this way.
+    /// Tests a matrix whose columns are divided between several NUMA nodes.
     #[test]
     fn adjacent_parts_keep_their_scales() {
         for (bits, format) in [(8, Format::I8D64), (4, Format::I4D128)] {
@@ -339,7 +339,12 @@ mod tests {
             assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("the pieces side by side"));
             let mut bad = derived.clone();
             bad.pieces[1].rows[0].len = 64;
-            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("a different number of rows"));
+            assert!(
+                bad.check(&[file.len() as u64])
+                    .unwrap_err()
+                    .to_string()
+                    .contains("rows do not match the pieces next to it")
+            );
             let bad = Derived { format: if bits == 4 { Format::I4Row } else { Format::I8Row }, ..derived };
             assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("one scale for the whole row"));
         }
@@ -364,7 +369,7 @@ mod tests {
             let found = with(change);
             assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}");
         };
-        let tiled = "tiles that are not whole";
+        let tiled = "tiles must be whole";
         says(&|_, tiles| tiles.bits = 3, "the end of its view is after");
         says(&|_, tiles| tiles.bits = 0, "the end of its view is after");
         says(&|_, tiles| tiles.block_rows = 48, "the end of its view is after");
@@ -377,9 +382,9 @@ mod tests {
         says(&|piece, _| piece.rows[0].stride = 64, tiled);
         says(&|piece, _| piece.change = Change::PlusOne, tiled);
         says(&|_, tiles| (tiles.bits, tiles.block_columns) = (4, 128), tiled);
-        says(&|piece, _| piece.scales = None, "without an f32 for each row");
-        says(&|piece, _| piece.scales.as_mut().unwrap().block_rows = 2, "without an f32 for each row");
-        says(&|piece, _| piece.scales.as_mut().unwrap().columns = 64, "without an f32 for each row");
+        says(&|piece, _| piece.scales = None, "tiles lack an f32 scale for each row");
+        says(&|piece, _| piece.scales.as_mut().unwrap().block_rows = 2, "tiles lack an f32 scale for each row");
+        says(&|piece, _| piece.scales.as_mut().unwrap().columns = 64, "tiles lack an f32 scale for each row");
         says(&|piece, _| piece.scales.as_mut().unwrap().extent.bytes = 255, "the end of its scales is after");
         says(&|piece, _| piece.extent.bytes -= 1, "the end of its view is after");
     }

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The fields `d`, `dmin` and `m` have these names. `dmin` and `m` are half-precision numbers, and
-//! so is `d` unless the codec has another [`Number`]. A field `s`, the sum of the numbers, follows
-//! from them: it is written and not read. A scale `d` of a whole row is an f32 after its blocks,
-//! and the factor of the integer `scale * (value - zero)`.
+//! so is `d` unless the codec has another [`Number`]. The encoder writes a field `s`, the sum of
+//! the numbers, and the decoder ignores it. A scale `d` of a whole row is an f32 after its blocks.
+//! It multiplies the integer `scale * (value - zero)`.
 //!
 //! All other code that computes with a block follows from these data: packing, kernels, bounds of
 //! sums and registers.
@@ -41,7 +41,7 @@ pub enum Codec {
     Quants(Quants),
     /// Activations: signed bytes in -127..=127 in `quants`, with an f32 scale in `d` for each
     /// `scaled` elements. `sums` are those of 32 elements. The optional `sums16` are the integer
-    /// sums of 16 elements, and the optional `bf16` the elements again.
+    /// sums of 16 elements, and the optional `bf16` repeats the elements as bf16.
     Bytes {
         /// Number of elements that share a scale: 16 or 32.
         scaled: usize,
@@ -49,7 +49,7 @@ pub enum Codec {
     /// Activations: signed bytes in -127..=127 in `quants`. After a row's blocks come their f32
     /// scale `d` and their integer `sum`.
     Row,
-    /// Activations as a bf16 `high`, or the sum of that and another bf16, `low`.
+    /// Activations as a bf16 `high`, or as the sum of two bf16, `high` and `low`.
     Bf16 {
         /// Number of bf16 parts of an element: 1 or 2.
         parts: usize,
@@ -155,13 +155,13 @@ pub enum Values {
 pub enum Number {
     /// IEEE half.
     Half,
-    /// An IEEE half, which is divided by 2 `halved` times.
+    /// An IEEE half, divided by `2^halved`.
     PartOfHalf {
         /// Number of divisions by 2.
         halved: u8,
     },
-    /// An IEEE half in the highest four bits of four 16-bit words, the lowest bits first. The half
-    /// is divided by 2 `halved` times. The other bits of the words have another use.
+    /// An IEEE half in the highest four bits of four 16-bit words, the lowest bits first. The
+    /// number is divided by `2^halved`. The other bits of the words belong to other fields.
     TopsOfWords {
         /// Number of divisions by 2.
         halved: u8,
@@ -214,7 +214,7 @@ impl Number {
         }
     }
 
-    /// Returns 1 divided by 2 `halved` times.
+    /// Returns `2^-halved`.
     pub fn part(halved: u8) -> f32 {
         f32::from(1u16 << halved).recip()
     }
@@ -240,7 +240,7 @@ impl Number {
     }
 
     /// Writes a number near `x` to its bytes in a block, with its sign if the format has signs.
-    /// Code that makes blocks uses it.
+    /// Encoders use it.
     pub fn put(self, x: f32, bytes: &mut [u8]) {
         match self {
             Number::Half => bytes[..2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
@@ -418,8 +418,8 @@ impl ScaleCodes {
     }
 }
 
-/// Largest multiple. 8 times it, above [`ZERO`] or below, is an unsigned byte. 8 times 16 above it
-/// is not.
+/// Largest scale. Four-bit numbers (-8..=7) times it, plus [`ZERO`], are unsigned bytes. With -16
+/// as scale, `-8 * -16 + 128` would be 256.
 pub const MOST_MULTIPLE: i8 = 15;
 /// Zero point of signed bytes that are multiplied as unsigned ones.
 const ZERO: u8 = 128;
@@ -431,7 +431,7 @@ pub enum Minimum {
     None,
     /// The field `m`.
     Half,
-    /// Minus `dmin` times the minimum that stands beside the scale.
+    /// Minus `dmin` times the integer minimum that is stored with the scale.
     Scaled,
 }
 
@@ -493,12 +493,12 @@ impl Quants {
         Quants { d: self.d.packed(), ..self }
     }
 
-    /// Sets the kind of number of `d`.
+    /// Sets the storage of `d`.
     pub const fn d(self, d: Number) -> Quants {
         Quants { d, ..self }
     }
 
-    /// Sets the number of elements for each `d`, less than a block's.
+    /// Sets the number of elements that share a `d`, if it is less than a block.
     pub const fn d_of(self, columns: u8) -> Quants {
         Quants { columns_of_d: Some(columns), ..self }
     }
@@ -671,8 +671,8 @@ pub(super) fn nibbles(byte: u8) -> (f32, f32) {
     (f32::from(byte & 15), f32::from(byte >> 4))
 }
 
-/// Returns the offset of a field that the row has. Another name is a bug of the table, which the
-/// tests of every format find.
+/// Returns the byte offset of the field `name`. The row must have the field; the tests of each
+/// format check the table.
 pub(super) fn offset(fields: &[Field], name: &str) -> usize {
     match fields.iter().find(|field| field.name == name) {
         Some(field) => field.offset,

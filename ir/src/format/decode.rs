@@ -13,10 +13,10 @@ use super::codec::{Codec, Float, Minimum, Number, Quants, Scales, f32_at, offset
 use super::reader::{Block, Offsets, Reader};
 use super::{FormatRow, packed};
 
-/// Most elements of a run.
+/// Maximum elements of a run.
 const MOST_OF_RUN: usize = 256;
 
-/// A row of a block, with the tail of its rows.
+/// One row of a block, with the tail of the row or strip.
 pub(super) struct Place<'a> {
     pub row: &'a FormatRow,
     pub offsets: &'a Offsets,

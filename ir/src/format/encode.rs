@@ -15,9 +15,9 @@
 //! - If codes are those of a grid, the search takes a table's nearest entries instead of each
 //!   element's nearest code ([`entries`]).
 //!
-//! At the end, `d` of a grid block is raised until the block is as long as its numbers. Squared
-//! errors are least for shorter blocks, but predictions suffer from those. With
-//! `ixc eval --against` on a model with experts, the mean divergence falls:
+//! At the end, `d` of a grid block is raised until the block has the norm of its numbers. The
+//! squared error is least for a smaller norm, but predictions suffer from it. With `ixc eval
+//! --against` on a model with experts, the mean divergence falls:
 //!
 //! | format | before | after |
 //! | --- | --- | --- |
@@ -73,15 +73,18 @@ impl Format {
         whole && self.is_in_files() && self.is_weight()
     }
 
-    /// Writes a row of numbers. `importance` is that of each column.
+    /// Encodes a row of numbers. `importance` has one number for each column.
     ///
     /// # Panics
     /// The format cannot be [encoded](Format::encodes), the row is not whole blocks, or `out` has
     /// another length.
     pub fn encode_row(self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-        assert!(self.encodes(), "{self} is not made of numbers");
+        assert!(self.encodes(), "{self} has no encoder");
         assert_eq!(Some(out.len() as u64), self.row_bytes(x.len() as u64), "{} numbers in {self}", x.len());
-        assert!(importance.is_none_or(|importance| importance.len() == x.len()), "importance of other columns");
+        assert!(
+            importance.is_none_or(|importance| importance.len() == x.len()),
+            "the importance does not match the columns"
+        );
         match (self.codec(), self.quants()) {
             (Codec::Float(Float::F32), _) => floats(x, out, f32::to_le_bytes),
             (Codec::Float(Float::F16), _) => halves(x, out),
@@ -109,7 +112,7 @@ fn halves(x: &[f32], out: &mut [u8]) {
 }
 
 impl ScaleCodes {
-    /// Returns the code of a scale, which must be one of a code.
+    /// Returns the code of a scale, which must be representable.
     fn code(&self, scale: f32) -> u16 {
         match self.number {
             ScaleNumber::Less(zero) => (scale as i16 + i16::from(zero)) as u16,
@@ -173,12 +176,12 @@ impl Quants {
     }
 }
 
-/// Encoder for rows of a format: all data that is the same for each row.
+/// Encoder for rows of a format: all data that does not depend on the row.
 struct Encoder {
     format: Format,
     quants: &'static Quants,
-    /// Number of elements of a part, which has its own `d`; and of a group, which has its own
-    /// scale, or the whole part.
+    /// Number of elements of a part (a part has its own `d`) and of a group (a group has its own
+    /// scale).
     columns: usize,
     group: usize,
     /// Integers that scales can be.
@@ -233,7 +236,7 @@ impl Encoder {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn row_by_avx512(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-        // The rest uses narrow vectors if it would leave many lanes idle.
+        // The last parts use narrower vectors if wide ones would leave many lanes idle.
         let left = x.len() / self.columns % Avx512::COUNT;
         let wide = if left > Avx2::COUNT { x.len() } else { x.len() - left * self.columns };
         let (x, x_left) = x.split_at(wide);

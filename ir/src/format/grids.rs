@@ -51,7 +51,7 @@ pub static BYTE_TABLES: [&[u8]; 13] = [
     &bytes::<2048>(&data::IQ1_S, 8),
     &even_signs(),
 ];
-/// Number of the table that completes seven signs to eight, with an even number of negative ones.
+/// Number of the byte table that adds the eighth sign to seven, so that an even number is negative.
 pub const SIGNS: usize = 12;
 
 /// Expands entries of `len` codes of `bits` bits to the layout of [`TABLES`].
@@ -98,14 +98,14 @@ const fn even(seven: u8) -> u8 {
     seven | (seven.count_ones() as u8 & 1) << 7
 }
 
-/// Codes of a block of 256 elements by a table.
+/// Codes of a block of 256 elements, stored as indices of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of the table in [`TABLES`].
     pub table: usize,
     /// Elements of an entry: 4 or 8.
     pub len: usize,
-    /// Bits of a magnitude's place. The sign stands above it.
+    /// Bits of a magnitude's index. The sign is the next bit.
     pub bits: usize,
     /// Place of the indices.
     pub index: Index,
@@ -176,7 +176,8 @@ pub enum Signs {
     },
 }
 
-/// Four bytes of each sub-block in a file's block, which are a dword in the packed block.
+/// Location of four bytes of each sub-block in a file's block, which form a dword of the packed
+/// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourBytes {
     /// Field with the bytes.
@@ -233,7 +234,7 @@ impl Grid {
         }
     }
 
-    /// Returns the places of each entry's elements, the first lowest.
+    /// Returns the indices of the magnitudes in each entry, the first lowest.
     pub(super) fn entries(&self) -> impl Iterator<Item = u16> {
         let [low, high] = [0, 1].map(|half| BYTE_TABLES[2 * self.table + half]);
         low.iter().zip(high).map(|(low, high)| u16::from_le_bytes([*low, *high]))

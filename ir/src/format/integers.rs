@@ -1,4 +1,4 @@
-//! Rows of given integers and their scale, quantised by others, in formats that keep them
+//! Rows of integers with a scale that another program quantised, in formats that keep the integers
 //! unchanged.
 
 use half::f16;
@@ -8,7 +8,7 @@ use super::{Format, requantise};
 
 impl Format {
     /// Whether this format can hold rows of `bits`-bit integers in two's complement, with an `f32`
-    /// for each row, without changing a number.
+    /// scale for each row, without changing a number.
     pub fn takes_integers(self, bits: usize) -> bool {
         let takes = |quants: &Quants| {
             let values = match quants.values {
@@ -32,13 +32,13 @@ impl Format {
     }
 
     /// Writes whole blocks of integers with the factor `d`, and with `ends` also the row's tail.
-    /// Each byte of `integers` has the bits of one, which become codes.
+    /// Each byte of `integers` has the bits of one integer, which become its code.
     ///
     /// # Panics
     /// The lengths do not fit together, or the format does not [take](Format::takes_integers) such
     /// integers. Callers have checked both.
     pub fn put_integers(self, integers: &mut [u8], d: f32, ends: bool, out: &mut [u8]) {
-        let Some(quants) = self.quants() else { panic!("{self} has no integers") };
+        let Some(quants) = self.quants() else { panic!("{self} does not store integers") };
         let (blocks, tail) = out.split_at_mut(integers.len() / self.block_len() * self.block_bytes());
         let zero = match quants.values {
             Values::Linear { zero } => zero,
@@ -59,13 +59,12 @@ impl Format {
         }
     }
 
-    /// Writes a block of codes with their scale, rounded to the nearest half. `zero` is the code of
+    /// Writes a block of codes with their scale, rounded to the nearest f16. `zero` is the code of
     /// 0, if the block stores one; it becomes the addend of all elements.
     ///
-    /// # Panics
-    /// The format does not have codes in planes with a half.
+    /// # Panics The format does not have codes in planes with an f16 scale.
     pub(crate) fn put_group(self, codes: &[u8], d: f32, zero: Option<u8>, block: &mut [u8]) {
-        let Some(quants) = self.quants() else { panic!("{self} has no integers") };
+        let Some(quants) = self.quants() else { panic!("{self} does not store integers") };
         block.fill(0);
         requantise::put_codes(self, quants, codes, block);
         quants.d.put(d, &mut block[self.field("d")..]);

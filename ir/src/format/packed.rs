@@ -5,7 +5,7 @@
 //! in *groups* of four. A dword of a row holds four neighbouring columns, as `dot4_u8s8` takes
 //! them, and 16 rows make 64 bytes.
 //!
-//! If quants have four bits (or four low bits), a vector holds two groups: group `2j` of a
+//! If quantised codes have four bits (or four low bits), a vector holds two groups: group `2j` of a
 //! sub-block of 32 in the low nibbles, `2j + 1` in the high ones. With two bits, a vector holds
 //! four groups.
 //!
@@ -16,27 +16,28 @@
 //!
 //! A block begins with its scales, which kernels read first. The high bits of a sub-block's quants
 //! stand just before their low bits. Kernels then read memory strictly forwards, which suits
-//! prefetchers. High bits in a field of their own are a second stream, and cost a single row 40 %
-//! of the memory bandwidth of a Zen 4 core.
+//! prefetchers. A separate field of high bits would be a second stream. For products of one row, it
+//! would cost 40 % of the memory bandwidth of a Zen 4 core.
 //!
 //! Scales are stored per sub-block, interleaved for 16 rows, a byte each:
-//! - Six-bit scales have the two high bits of their minimum above them. The other bits of minimums
-//!   are nibbles: rows 0 to 7 have the low ones of eight bytes, rows 8 to 15 the high ones.
-//! - Four-bit scales have their four-bit minimums above them.
+//! - A byte with a six-bit scale has the two high bits of the minimum on top. The other bits of
+//!   minimums are nibbles: rows 0 to 7 have the low ones of eight bytes, rows 8 to 15 the high
+//!   ones.
+//! - A byte with a four-bit scale has the four-bit minimum on top.
 //! - Other scales are signed bytes.
 //!
-//! A packed weight takes the bytes of its file, or some more, in memory and for each token: `q6_k`
-//! 1 %, `iq4_xs` 3 %, `q3_k` 5 %. The causes are scales of six bits, and half a cache line of
-//! padding after a block's `d`.
+//! A packed weight takes at least the bytes of its file, in memory and in reads for each token.
+//! Some take more: `q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %. The causes are bytes for six-bit scales,
+//! and half a cache line of padding after a block's `d`.
 //!
 //! If a file has indices of a [grid](super::grids), so has the packed block. In the vectors of a
 //! sub-block, byte `i` of a row's dword is the low byte of index `i`. A vector of signs follows,
 //! with a row's bits of 32 columns as in the file. The field `high` has a byte or a word for each
 //! row, with the high bits of indices and the other bits of the file's field.
 //!
-//! Codes of scales stay in these words, or above the signs. Otherwise they are nibbles: rows 0 to 7
-//! have the low ones of eight bytes, rows 8 to 15 the high ones. These formats take the bytes of
-//! their files (`iq1_m` takes 4 % more, because scales of three bits take four).
+//! Codes of scales stay in the words of `high`, or on top of the signs. Otherwise they are nibbles:
+//! rows 0 to 7 have the low ones of eight bytes, rows 8 to 15 the high ones. These formats take the
+//! bytes of their files (`iq1_m` takes 4 % more, because scales of three bits take four).
 //!
 //! ```text
 //! iq3_s_r16, sub-block s, row r, for v in 0..2 and i in 0..4:
@@ -328,7 +329,7 @@ impl Reader for Strip<'_> {
 /// # Panics
 /// `to` is not a packed format, or the lengths do not fit together.
 pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
-    let from = to.unpacked().unwrap_or_else(|| panic!("{to} is no packed format"));
+    let from = to.unpacked().unwrap_or_else(|| panic!("{to} is not a packed format"));
     let block_bytes = STRIP * to.block_bytes();
     let blocks = (out.len() - to.row().tail.bytes()) / block_bytes;
     let (out, tail) = out.split_at_mut(blocks * block_bytes);
@@ -429,7 +430,7 @@ fn pack_block(to: &FormatRow, r: usize, number: usize, reader: &Block<'_>, out: 
                         let code = reader.scale_code(&codes, s) << (r / 8 * 4);
                         out[at("scales") + STRIP / 2 * s + r % 8] |= code;
                     }
-                    // Already packed with their words or signs.
+                    // The words or signs, which contain the scales, are already packed.
                     CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
                 }
             }

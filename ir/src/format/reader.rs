@@ -1,7 +1,7 @@
-//! Readers of the parts of an element's formula: codes, floats and scales.
+//! Readers of the terms of an element's formula: codes, floats and scales.
 //!
 //! Names of fields are looked up once for each row ([`Offsets`]), since a comparison of names takes
-//! longer than a number.
+//! longer than decoding a number.
 
 use super::codec::{Codes, Number, Plane, Quants, ScaleCodes, Scales, nibbles, offset, six_bits};
 use super::{FormatRow, digits};
@@ -10,16 +10,16 @@ use super::{FormatRow, digits};
 /// never read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offsets {
-    /// The planes of codes.
+    /// Offsets of the planes of codes.
     pub low_plane: usize,
     pub high_plane: usize,
-    /// Floats.
+    /// Offsets of floats.
     pub d: usize,
     pub m: usize,
     pub dmin: usize,
-    /// Integer scales.
+    /// Offset of integer scales.
     pub scales: usize,
-    /// Fields of packed blocks.
+    /// Offsets of fields that only packed blocks have.
     pub mins: usize,
     pub high: usize,
     pub quants: usize,
@@ -47,7 +47,7 @@ impl Offsets {
     }
 }
 
-/// Access to the parts of an element's formula in a block of a file or of a strip.
+/// Access to the terms of an element's formula, in a block of a file or of a strip.
 pub(super) trait Reader {
     /// Writes the codes of consecutive elements, from `first` on.
     fn codes(&self, quants: &Quants, first: usize, codes: &mut [u8]);
@@ -55,11 +55,11 @@ pub(super) trait Reader {
     fn float(&self, number: Number, field: usize, i: usize) -> f32;
     /// Reads the scale and minimum of element `i`.
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32);
-    /// Returns where fields are.
+    /// Returns the offsets of the fields.
     fn offsets(&self) -> &Offsets;
 }
 
-/// A block as it lies in a file.
+/// A block in the layout of files.
 pub(super) struct Block<'a> {
     pub row: &'a FormatRow,
     pub offsets: &'a Offsets,

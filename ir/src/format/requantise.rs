@@ -1,5 +1,5 @@
-//! Requantisation of rows of any weight format to one with a scale for the whole row: the
-//! definition and the code.
+//! Requantisation of rows of any weight format to a format with a scale for the whole row. This
+//! code defines the results.
 //!
 //! ```text
 //! q4_k row: 8 scales and minimums for every 256 columns
@@ -9,31 +9,32 @@
 //! ```
 //!
 //! With eight bits, the largest magnitude becomes 127. With four bits, a scale that fits the
-//! largest magnitude would leave most of a long row to few codes. The search therefore also tries
-//! scales that clip. It takes the scale whose row has the least squared error, with the factor that
-//! reduces the error further: `d = sum(x q) / sum(q q)`.
+//! largest magnitude would give most of a long row only a few codes. The search therefore also
+//! tries scales that clip. It takes the scale whose row has the least squared error, with the
+//! factor that reduces the error further: `d = sum(x q) / sum(q q)`.
 //!
-//! The error is smooth in the scale's logarithm and has one minimum, except with a few outliers.
-//! Some coarse steps down and ever finer ones around the best are therefore enough. For rows of a
-//! few hundred numbers and more, the error is within 1 % of that of 600 tries (a test).
+//! The error is smooth in the scale's logarithm and has one minimum, except with a few outliers. A
+//! few coarse steps, then finer ones around the best scale, are therefore enough. For rows of a few
+//! hundred numbers and more, the error is within 1 % of that of 600 tries (a test).
 //!
-//! With multiples, the search first finds every group's own scale. It needs fewer tries, since the
-//! largest of 128 numbers is not far out. The largest scale becomes the largest multiple. Each
-//! group takes the better of the two multiples next to its own scale. At the end comes the factor
-//! with the least error for the whole row.
+//! In `i4_g128`, the search first finds a scale for each group. It needs fewer trials, since the
+//! largest of 128 numbers is seldom an outlier. The largest of these scales becomes the largest
+//! multiple. Each group takes the better of the two multiples next to its own scale. At the end
+//! comes the factor with the least error for the whole row.
 //!
 //! Functions are `inline`, so that the optimisations of the calling crate apply.
 
 use super::codec::{MOST_MULTIPLE, Quants, Values};
 use super::{Codec, Format};
 
-/// Fractions of the fitting scale that are tried first: powers of two with steps of one half in the
-/// exponent.
+/// First trials, as fractions of the scale that fits the largest magnitude: powers of two with
+/// steps of one half in the exponent.
 const COARSE: [f32; 5] = [1.0, std::f32::consts::FRAC_1_SQRT_2, 0.5, 0.353_553_38, 0.25];
-/// Factors on the best scale that are tried next, in both directions: the 4th, 8th and 16th root of
-/// 2.
+/// Factors on the best scale that are tried next, in both directions: roots of 2 of degree 4, 8 and
+/// 16.
 const FINE: [f32; 3] = [1.189_207_1, 1.090_507_7, 1.044_273_8];
-/// Fractions that are tried for a group's scale. Only about four bits of the scale are kept.
+/// Trials for a group's scale, as fractions of the scale that fits. Only about four bits of a
+/// group's scale are stored.
 const OF_GROUPS: [f32; 3] = [1.0, 0.875, 0.75];
 
 /// Converts rows of `row_len` elements in `from` to rows in `to`, one of [`Format::requantised`].
@@ -50,7 +51,7 @@ pub fn requantise(from: Format, to: Format, rows: &[u8], row_len: usize) -> Vec<
 /// See [`requantise`].
 #[inline]
 pub fn of_floats(to: Format, x: &[f32], row_len: usize) -> Vec<u8> {
-    let Codec::Quants(quants) = to.codec() else { panic!("{to} has no integers") };
+    let Codec::Quants(quants) = to.codec() else { panic!("{to} does not store integers") };
     assert!(to.has_row_scale() && to.rows() == 1, "{to} has no scale for each row");
     let row_bytes = to.row_bytes(row_len as u64).map_or(0, |bytes| bytes as usize);
     let mut out = vec![0; x.len() / row_len * row_bytes];
@@ -103,7 +104,7 @@ pub(super) fn put_codes(to: Format, quants: &Quants, codes: &[u8], blocks: &mut 
     }
 }
 
-/// A scale, and the factor that turns elements into codes: its inverse, or nearly.
+/// A scale, and the factor that turns elements into codes: the inverse, except for rounding.
 #[derive(Clone, Copy)]
 struct Scale {
     d: f32,
@@ -149,7 +150,7 @@ impl Best {
     fn takes(&mut self, range: &Range, x: &[f32], tried: f32) -> bool {
         let inverse = tried.recip();
         let sums = range.sums(x, inverse);
-        // False for NaN, which comes from scales that are not numbers.
+        // False for a NaN, which a scale that is not finite gives.
         let better = sums.gained() > self.gained;
         if better {
             let d = (sums.with_x / sums.squares) as f32;
@@ -182,7 +183,7 @@ impl Range {
             Values::Linear { zero } => {
                 Range { least: -f32::from(zero), most: f32::from(quants.max()) - f32::from(zero) }
             }
-            Values::Codebook(_) => unreachable!("no requantised format has a table"),
+            Values::Codebook(_) => unreachable!("a requantised format has no codebook"),
         }
     }
 
@@ -198,9 +199,9 @@ impl Range {
         let zero = match quants.values {
             Values::Signed => 0,
             Values::Linear { zero } => zero,
-            Values::Codebook(_) => unreachable!("no requantised format has a table"),
+            Values::Codebook(_) => unreachable!("a requantised format has no codebook"),
         };
-        // The mask also limits codes of NaN to a code's bits.
+        // The mask also limits the bits of a NaN to those of a code.
         let mask = ((1u16 << quants.low.bits) - 1) as u8;
         for (x, code) in x.iter().zip(codes) {
             *code = (self.rounded(*x, inverse).to_bits() as u8).wrapping_add(zero) & mask;
@@ -229,8 +230,8 @@ impl Range {
         sums
     }
 
-    /// Returns the scale that fits all elements. The extreme element gets the number without
-    /// counterpart, if there is one.
+    /// Returns the scale that fits all elements. The extreme element gets the number whose negative
+    /// is not representable, if there is one.
     #[inline]
     fn fits(&self, x: &[f32]) -> Scale {
         let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
@@ -259,8 +260,8 @@ impl Range {
         best.scale
     }
 
-    /// Returns the best of fractions of the fitting scale. Tries them in descending order, until
-    /// two are worse.
+    /// Returns the best of these fractions of the scale `fits`. Tries them in descending order,
+    /// until two are worse.
     #[inline]
     fn best(&self, x: &[f32], fits: Scale, parts: &[f32]) -> Best {
         let mut best = Best { scale: fits, gained: f64::NEG_INFINITY, tried: fits.d };
@@ -333,14 +334,14 @@ mod tests {
             let lost: f64 = x.iter().zip(back(to, &x)).map(|(x, y)| square(x - y)).sum();
             lost / x.iter().map(|x| square(*x)).sum::<f64>()
         };
-        // A uniform error of one step gives (amax / 127)^2 / 12. With 16 codes, it is a hundredth
-        // of a normal row's energy.
+        // A uniform error of one step gives (amax / 127)^2 / 12. With 16 codes, the error is a
+        // hundredth of a normal row's energy.
         let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
         let mean_square = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / x.len() as f64;
         let uniform = f64::from(amax / 127.0).powi(2) / 12.0 / mean_square;
         assert!(error(Format::I8Row) < uniform * 1.1 && error(Format::I8Row) > uniform * 0.8);
         assert!((0.008..0.014).contains(&error(Format::I4Row)), "{}", error(Format::I4Row));
-        // The largest of 128 numbers is nearer than that of a row, so steps are smaller.
+        // The largest of 128 numbers is smaller than the largest of a row, so steps are smaller.
         assert!((0.006..0.0105).contains(&error(Format::I4G128)), "{}", error(Format::I4G128));
     }
 

@@ -38,7 +38,7 @@ pub enum RouteScore {
     Softmax,
     /// Sigmoid of each logit.
     Sigmoid,
-    /// The logits themselves, and softmax over the chosen experts.
+    /// The logits themselves, then softmax over the chosen experts.
     Chosen,
     /// The square root of `ln(1 + exp(logit))`.
     RootSoftplus,
@@ -50,8 +50,8 @@ pub enum RouteScore {
 }
 
 impl RouteScore {
-    /// Whether an expert's weight depends on the experts that remain when it is chosen. Then logits
-    /// alone choose, among all experts.
+    /// Whether an expert's weight depends on the experts that remain when it is chosen. If so,
+    /// logits alone choose, among all experts.
     pub fn weighs_by_those_left(self) -> bool {
         match self {
             RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::Chosen | RouteScore::RootSoftplus => false,
@@ -77,8 +77,8 @@ pub enum Activation {
     /// `min(silu(x), limit)`: the limit applies to the function's result, and the gate itself has
     /// none (Step-3.5).
     LimitedSilu,
-    /// `bend * tanh(x / bend) / (1 + exp(-x))`: bent instead of cut off. Up is also bent, by the
-    /// limit (SiTU, Kimi K3).
+    /// `bend * tanh(x / bend) / (1 + exp(-x))`: bounded smoothly instead of clamped. The limit
+    /// bounds up in the same way (SiTU, Kimi K3).
     BentSilu,
     /// `max(x, 0)`: ReGLU.
     Relu,
@@ -103,7 +103,7 @@ impl Activation {
         }
     }
 
-    /// Whether gate and up are bent instead of cut off.
+    /// Whether gate and up are bounded smoothly (by `tanh`) instead of clamped.
     pub fn bends(self) -> bool {
         match self {
             Activation::Silu
@@ -241,9 +241,9 @@ impl RopeAttrs {
 pub struct ScoreAttrs {
     /// Factor on products.
     pub scale: f64,
-    /// Bound that the scores are bent into; 0 for none.
+    /// Soft cap of the scores (`cap * tanh(score / cap)`); 0 for none.
     pub cap: f64,
-    /// Maximum bias that the slopes of the heads follow from (ALiBi); 0 for no slopes. A slope
+    /// Maximum bias (ALiBi), which determines the slopes of the heads; 0 for no slopes. A slope
     /// lowers scores with distance.
     pub max_bias: f64,
     /// Factor on the slopes; 0 for none.
@@ -275,7 +275,7 @@ impl ScoreAttrs {
     /// Returns the slope of a head: the decrease of its scores for each position before the row's
     /// position. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409). If
     /// the number of heads is not a power of two, heads beyond the largest power of two below it
-    /// take slopes in between: those of twice that power. The result is multiplied by the factor.
+    /// take every other slope of twice that power. The result is multiplied by `slope`.
     ///
     /// ```
     /// use ixc_ir::graph::attrs::ScoreAttrs;
@@ -306,9 +306,9 @@ impl ScoreAttrs {
 pub struct TemperatureAttrs {
     /// Factor on the logarithm.
     pub scale: f64,
-    /// Positions of a step.
+    /// Number of positions that share a factor.
     pub length: u64,
-    /// Positions that the first step lacks.
+    /// Number of positions that the first range has less than the others.
     pub offset: u64,
 }
 
@@ -356,7 +356,7 @@ pub struct RouteAttrs {
 }
 
 impl RouteAttrs {
-    /// Returns attributes for the best of all experts, by a softmax over all.
+    /// Returns attributes for the `top_k` of all experts, by a softmax over all.
     pub fn softmax(top_k: u64, normalise: bool) -> RouteAttrs {
         RouteAttrs {
             top_k,
@@ -408,7 +408,7 @@ pub struct GateAttrs {
     pub limit: f64,
     /// Number that is added to up.
     pub shift: f64,
-    /// Bound of a bent gate, which it never reaches; 0 if the gate is not bent.
+    /// Bound of a smoothly bounded gate; 0 if the gate is clamped.
     pub bend: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Builds a graph. Each op has a method, which returns the values that it defines, or the reason
-//! why it has no type.
+//! Construction of a graph. Each op has a method, which returns the defined values, or the reason
+//! why the op has no type.
 //!
 //! ```
 //! use ixc_ir::format::Format;
@@ -59,7 +59,8 @@ pub struct StepParams {
 /// Divisors of the frequencies of a rotation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RopeFactors {
-    /// Divisors for contexts up to the one before scaling, or for all contexts if `long` is `None`.
+    /// Divisors for contexts up to the length before scaling, or for all contexts if `long` is
+    /// `None`.
     pub short: Option<WeightId>,
     /// Divisors for longer contexts.
     pub long: Option<WeightId>,
@@ -221,7 +222,7 @@ impl GraphBuilder {
 use Operand::{Value as V, Weight as W};
 
 /// One method per op of the table. Each returns a [`TypeError`] if the type rule rejects the op.
-#[allow(clippy::missing_errors_doc)] // said once above for all of them
+#[allow(clippy::missing_errors_doc)] // the comment on the `impl` states the errors
 impl GraphBuilder {
     /// Adds op `embed`.
     pub fn embed(&mut self, ids: ValueId, table: WeightId) -> Result<ValueId, TypeError> {
@@ -355,8 +356,8 @@ impl GraphBuilder {
         self.two(OpKind::Ngram, vec![V(tokens), V(ids)], ngram_attrs(hash))
     }
 
-    /// Adds op `index.top_k`: positions and the next token. With `entries` it gives places that
-    /// several positions share.
+    /// Adds op `index.top_k`: positions and the next token. With `entries` it returns entries.
+    /// Several positions share an entry.
     pub fn index_top_k(
         &mut self,
         q: ValueId,
@@ -447,8 +448,8 @@ impl GraphBuilder {
         self.one(OpKind::Ends, vec![V(pos)], vec![])
     }
 
-    /// Adds op `attention.entries` with the tokens of both states, over `chosen` entries if given:
-    /// the result and the next tokens.
+    /// Adds op `attention.entries` with the tokens of both states, over all entries, or those in
+    /// `chosen`: the result and the next tokens.
     pub fn attention_entries(&mut self, op: &AttentionEntries) -> Result<(ValueId, [ValueId; 2]), TypeError> {
         let results = self.op(OpKind::AttentionEntries, op.operands(), op.attrs())?;
         Ok((results[0], [results[1], results[2]]))
@@ -557,7 +558,7 @@ impl GraphBuilder {
         Ok((results[0], results[1], results[2]))
     }
 
-    /// Adds op `rope.heads`. `eps` is that of `norm`.
+    /// Adds op `rope.heads`. `eps` belongs to `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_heads(
         &mut self,
@@ -575,7 +576,7 @@ impl GraphBuilder {
         self.one(OpKind::RopeHeads, operands, attrs)
     }
 
-    /// Adds op `rope.append`: the next token. `eps` is that of `norm`.
+    /// Adds op `rope.append`: the next token. `eps` belongs to `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_append(
         &mut self,

@@ -11,8 +11,9 @@
 //! 1.
 //!
 //! The input is any function, also one that does not verify. A value without definition has no
-//! edges, and the first of two definitions counts. Positions are those of [`Function::ops`] at the
-//! time of construction. Construction takes time in proportion to the number of ops and operands.
+//! edges. If a value has two definitions, the first counts. Positions of ops are indices of
+//! [`Function::ops`] at the time of construction. Construction takes time in proportion to the
+//! number of ops and operands.
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -167,8 +168,8 @@ impl DefUse {
         let (mut ops, mut met) = (Vec::new(), false);
         while let Some(node) = walk.next(graph) {
             let Node::Op(at) = self.graph[node] else { return None };
-            // An op before the definition of `from` that takes values depends on a parameter in the
-            // end. The walk need not find it.
+            // Walking back from an op with operands before the definition of `from` ends at a
+            // parameter, so the walk can stop here.
             let takes = || self.graph.edges_directed(node, Direction::Incoming).next().is_some();
             if defined.is_some_and(|defined| at < defined) && takes() {
                 return None;

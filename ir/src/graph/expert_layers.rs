@@ -1,4 +1,4 @@
-//! Functions for the routed experts of single layers.
+//! Functions that compute the routed experts of one layer each.
 //!
 //! The router is not part of them: rows come with the ids and weights of their experts. The input
 //! is `@step` as a frontend writes it. The search for a layer's experts begins at their sum,
@@ -47,7 +47,7 @@ pub enum CutError {
     /// The model has no routed experts.
     #[error("the model has no routed experts")]
     NoExperts,
-    /// A layer's experts take other values than rows and one routing.
+    /// Experts with other inputs than rows and one routing.
     #[error(
         "layer {layer}: experts must take one input of rows and one routing, through ops without effects; they {problem}"
     )]
@@ -121,7 +121,7 @@ pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Mo
     if seen.is_empty() { Err(CutError::NoExperts) } else { Ok(cut) }
 }
 
-/// The ops between the rows and the sum over the experts.
+/// Ops between the input rows and the sum over the experts, and their inputs.
 #[derive(Default)]
 struct Part {
     /// Positions of the ops.
@@ -130,7 +130,7 @@ struct Part {
     rows: BTreeSet<ValueId>,
     /// Ids that the ops take.
     ids: BTreeSet<ValueId>,
-    /// Numbers of experts in the matrices.
+    /// Numbers of experts of the matrices.
     experts: BTreeSet<u64>,
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Only ops that take and return a state's token touch the state. Order is therefore an edge and
 //! never a convention: `state.begin @kv.0` returns the first `token<@kv.0>` of a step. If experts
-//! are loaded on demand, their memory lasts for one step alone. It has a plain `token`, which
-//! `expert.slots` returns.
+//! are loaded on demand, their memory is also an object with a token, a plain `token` that
+//! `expert.slots` returns. This object exists for one step.
 //!
 //! ```text
 //! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}
@@ -204,8 +204,8 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// A slice of a tensor's rows, as a weight of its own. If the tensor has a matrix for each expert,
-/// it is a slice of every matrix.
+/// A slice of a tensor's rows that is a weight. If the tensor has a matrix for each expert, the
+/// slice applies to every matrix.
 ///
 /// ```text
 /// weight @gate : q4_k[8, 512, 256] {file = 0, offset = 0x0, tensor = "gate_up", rows = 1024, from = 0}
@@ -230,10 +230,10 @@ pub struct Weight {
     pub format: Format,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Location of its bytes. `None` in hand-written text.
+    /// Location of the bytes. `None` in hand-written text.
     pub place: Option<Place>,
-    /// Slice of a tensor that the weight is, if it is not the whole tensor. The place is the
-    /// tensor's.
+    /// Slice of a tensor that this weight is, or `None` for a whole tensor. `place` is the location
+    /// of the whole tensor.
     pub part: Option<Part>,
     /// Decisions of passes about the weight.
     pub choice: Choice,
@@ -285,7 +285,7 @@ pub struct Field {
     pub dims: Vec<Dim>,
 }
 
-/// A state: a symbol with its kind, its fields and its abilities.
+/// A state: a symbol with its kind, its fields and its rollback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Name of the state.
@@ -294,13 +294,13 @@ pub struct State {
     pub kind: StateKind,
     /// Fields, as the kind lists them.
     pub fields: Vec<Field>,
-    /// Method to get back to an earlier position.
+    /// Method of returning to an earlier position.
     pub rollback: Rollback,
     /// Number of positions that a token needs, including the token's position. `None` means all
     /// positions up to and including it.
     pub window: Option<u64>,
-    /// Number of positions that share a place, which the last of them keeps. 1 gives each position
-    /// a place.
+    /// Number of positions that share one entry of the state. The last of these positions writes
+    /// the entry. With 1, each position has its own.
     pub every: u64,
     /// Whether the window is a chunk: a token needs the positions from the last multiple of
     /// `window` on, and none before them.
@@ -326,7 +326,7 @@ impl State {
         }
     }
 
-    /// Returns a state with one value of these dimensions, which every token changes.
+    /// Returns a state with one value of these dimensions, which every token updates.
     pub fn recurrent(name: &str, dims: &[u64], rollback: Rollback) -> State {
         let fields = StateKind::Recurrent.row().fields.iter();
         let dims: Vec<Dim> = dims.iter().map(|&n| n.into()).collect();
@@ -386,26 +386,26 @@ impl Operand {
 pub struct Op {
     /// The computation.
     pub kind: OpKind,
-    /// Operands, as the op table lists them.
+    /// Operands, in the order of the op table.
     pub operands: Vec<Operand>,
-    /// Attributes, as the op table lists them.
+    /// Attributes, in the order of the op table.
     pub attrs: Vec<Attr>,
     /// Values that the op defines.
     pub results: Vec<ValueId>,
 }
 
 impl Op {
-    /// Returns the values that it takes, each with its position among the operands.
+    /// Returns the values that the op takes, each with its position among the operands.
     pub fn values(&self) -> impl Iterator<Item = (usize, ValueId)> + '_ {
         self.operands.iter().enumerate().filter_map(|(i, operand)| Some((i, operand.value()?)))
     }
 
-    /// Returns the weights that it takes.
+    /// Returns the weights that the op takes.
     pub fn weights(&self) -> impl Iterator<Item = WeightId> + '_ {
         self.operands.iter().filter_map(|operand| operand.weight())
     }
 
-    /// Returns the attribute `name`, which the op table must list: anything else is a bug here.
+    /// Returns the attribute `name`, which the op table must list.
     pub fn attr(&self, name: &str) -> &Attr {
         match self.kind.row().attrs.iter().position(|a| a.name == name) {
             Some(i) => &self.attrs[i],
@@ -426,7 +426,7 @@ impl Op {
         data && state
     }
 
-    /// Returns the operand `name`, which the op table must list: anything else is a bug here.
+    /// Returns the operand `name`, which the op table must list.
     pub fn operand(&self, name: &str) -> Operand {
         match self.kind.row().operands.iter().position(|o| o.name == name) {
             Some(i) => self.operands[i],

@@ -1,8 +1,8 @@
 //! Canonical numbering: values are numbered in the order of their definitions, parameters first.
 //! Values without definition are dropped.
 //!
-//! Passes delete and insert ops and leave gaps. Printed text has consecutive numbers.
-//! `parse(print(m)) == canonical(m)` for every module that verifies, and
+//! Passes that delete and insert ops leave gaps in the numbers. Printed text has consecutive
+//! numbers. `parse(print(m)) == canonical(m)` for every module that verifies, and
 //! `canonical(canonical(m)) == canonical(m)`.
 //!
 //! ```text

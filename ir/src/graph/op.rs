@@ -7,10 +7,10 @@
 //! `interpret/` with the same name. Then add its lowering in the `schedule` pass, or a rewrite that
 //! removes it before.
 //!
-//! A function of one number that applies to every element is complete in its row here, among the
-//! [`Unary`] ops. These ops share type rule, interpreter, random graphs and costs; each needs only
-//! a kernel of its own (`passes/src/schedule/lower/rows.rs`). An op that changes a state token by
-//! token has its row among the [`Recurrent`] ops, and a file ([`super::recurrent`]).
+//! An elementwise function of one operand needs only a row here, among the [`Unary`] ops. These ops
+//! share type rule, interpreter, random graphs and costs; each needs only a kernel of its own
+//! (`passes/src/schedule/lower/rows.rs`). An op that changes a state token by token has its row
+//! among the [`Recurrent`] ops, and a file ([`super::recurrent`]).
 
 use serde::{Deserialize, Serialize};
 

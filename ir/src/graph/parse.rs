@@ -29,7 +29,7 @@ use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
 use lex::{Token, clip, expected};
 
-/// An error in the text, and its place.
+/// An error in the text, and its location.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct ParseError {
@@ -45,7 +45,7 @@ pub struct ParseError {
 /// A problem in the text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseProblem {
-    /// Another token than expected.
+    /// An unexpected token.
     #[error("expected {expected}, found {found}")]
     Expected {
         /// Expected token.
@@ -160,7 +160,7 @@ struct Parser<'t> {
     module: Module,
     weights: HashMap<String, WeightId>,
     states: HashMap<String, StateId>,
-    /// Place of each part of the module in the text, for the verifier's errors.
+    /// Location of each part of the module in the text, for the verifier's errors.
     sites: Vec<(Site, usize)>,
 }
 
@@ -272,7 +272,7 @@ impl<'t> Parser<'t> {
                         let words = Rollback::ALL.map(Rollback::word).join(" or ");
                         state.rollback = rollback.ok_or_else(|| expected(value_at, &words, &value))?;
                     }
-                    ("rollback", other) => return Err(expected(value_at, "how it rolls back", other)),
+                    ("rollback", other) => return Err(expected(value_at, "a kind of rollback", other)),
                     ("window", token) => state.window = Some(this.unsigned(value_at, token)?),
                     ("every", token) => state.every = this.unsigned(value_at, token)?,
                     ("chunked", Token::Word("true")) => state.chunked = true,
@@ -302,8 +302,8 @@ impl<'t> Parser<'t> {
         self.states.get(name).copied().ok_or_else(|| Failure { at, problem: unknown() })
     }
 
-    /// Reads `file = 0, offset = 0x40, layout = q4_k_r16, ...}`. All attributes are optional, but a
-    /// file needs an offset, and a tensor needs its rows and the first row of the part.
+    /// Reads `file = 0, offset = 0x40, layout = q4_k_r16, ...}`. All attributes are optional, but
+    /// `file` requires `offset`, and `tensor` requires `rows` and `from`.
     fn weight_attrs(&mut self) -> Result<(Option<Place>, Option<Part>, Choice), Failure> {
         let (mut place, mut part, mut choice) = (None, None, Choice::default());
         self.list("}", |this| {
@@ -428,7 +428,7 @@ impl<'t> Parser<'t> {
             let (at, token) = self.next()?;
             operands.push(match token {
                 Token::Value(label) => Operand::Value(open.find(label, at)?),
-                // A state, if the op table lists one here.
+                // The operand is a state if the op table lists a state here.
                 Token::Symbol(name)
                     if row.operands.get(operands.len()).is_some_and(|operand| operand.kind == OperandKind::State) =>
                 {

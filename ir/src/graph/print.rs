@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! The input is any module, also one that does not verify. A value without number is `%?`.
+//! The input is any module, also one that does not verify. A value without a number is `%?`.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -64,7 +64,7 @@ impl Display for Weight {
 }
 
 impl Display for State {
-    /// Writes only the attributes that the kind leaves open.
+    /// Writes only the attributes that differ from the kind's defaults.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let row = self.kind.row();
         f.write_str("state ")?;
@@ -206,7 +206,7 @@ impl<'a> Text<'a> {
         f.write_str("\n")
     }
 
-    /// Writes an op without its results.
+    /// Writes an op without its results and its `=`.
     pub(super) fn computed(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
         let row = op.kind.row();
         f.write_str(row.mnemonic)?;

@@ -27,13 +27,14 @@ use crate::format::{Codec, Format};
 /// `1 / 127` in f32.
 pub const INV_127: f32 = 1.0 / 127.0;
 
-/// Returns rows of `row_len` elements in an activation format. `f32` gives the bytes of the values.
+/// Returns rows of `row_len` elements in an activation format. For `f32`, returns the bytes of the
+/// values.
 ///
 /// # Panics
 /// `format` is not an activation format, or `x` does not divide into rows of whole blocks. The type
 /// rules have checked both.
 pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
-    assert!(row_len > 0 && x.len().is_multiple_of(row_len), "{} elements are no rows of {row_len}", x.len());
+    assert!(row_len > 0 && x.len().is_multiple_of(row_len), "{} elements are not whole rows of {row_len}", x.len());
     let apart = format.row_bytes(row_len as u64).unwrap_or(0) as usize;
     let row = |x| {
         let mut row = quantise(format, x);
@@ -49,8 +50,8 @@ pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
 /// `format` is not an activation format, or `x` does not divide into whole blocks. The type rules
 /// have checked both.
 pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
-    assert_eq!(format.activation(), format, "{format} is no activation format");
-    assert!(x.len().is_multiple_of(format.block_len()), "{} elements are no whole blocks of {format}", x.len());
+    assert_eq!(format.activation(), format, "{format} is not an activation format");
+    assert!(x.len().is_multiple_of(format.block_len()), "{} elements are not whole blocks of {format}", x.len());
     if *format.codec() == Codec::Row {
         return row_of(format, x);
     }

@@ -1,9 +1,9 @@
 //! Recurrent ops: the code that they share, and a map of their files.
 //!
 //! A recurrent op takes the token of a `recurrent` state, rows of f32 for the tokens of a step, and
-//! weights. Token by token it changes the state and gives a row. Each op has one file with all that
-//! is its own ([`Definition`]): the shapes of its state and result, and the computation for a
-//! token. All recurrent ops share type rule and interpreter.
+//! weights. Token by token it changes the state and gives a row. Each op has one file with its
+//! [`Definition`]: the shapes of its state and result, the computation for a token, and operands
+//! for random graphs. All recurrent ops share type rule, interpreter and random modules.
 //!
 //! ```text
 //! state @conv.0 : recurrent f32[3, 256]
@@ -12,9 +12,8 @@
 //! %y, %s1 = short_conv %s0, %x, @w {dilation = 1} : f32[T, 256], token<@conv.0>
 //! ```
 //!
-//! To add one: add its row to the recurrent ones of `op.rs`, its file here with an arm of
-//! `definition`, its operands in random graphs (`testing/src/random_graphs/recurrent.rs`), and its
-//! kernel (`passes/src/schedule/lower/recurrent.rs`).
+//! To add an op: add its row to the [`Recurrent`] rows of `op.rs`, its file here with an arm of
+//! `definition`, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
 
 mod compress;
 mod delta_net;
@@ -30,9 +29,9 @@ use crate::state::StateKind;
 
 /// The parts of a recurrent op that its own file defines.
 pub struct Definition {
-    /// Returns the shapes for operands and attributes.
+    /// Returns the shapes that follow from operands and attributes.
     pub(super) shape: fn(&Rule<'_>) -> Result<Shape, TypeError>,
-    /// Updates the state for a token and writes its row of the result, which has the row's length.
+    /// Updates the state (first slice) for a token and writes its row of the result (second slice).
     /// It computes in f64 and rounds each number when it is stored.
     pub(super) step: fn(&Token<'_>, &mut [f32], &mut [f32]),
 }
@@ -95,7 +94,7 @@ pub(super) fn types(rule: &Rule<'_>, op: Recurrent) -> Result<Vec<Type>, TypeErr
 }
 
 /// Computes the rows of an op's result for consecutive tokens. `operands` has all rows of each
-/// operand, or a weight. Positions have no entry there and come separately.
+/// operand, or a weight. `operands` has no entry for positions, which are a separate argument.
 pub(super) fn run(
     op: &Op,
     kind: Recurrent,

@@ -30,10 +30,11 @@ use super::types::{TypeError, result_types};
 use super::view::OpView;
 use super::{Attr, DefUse, Function, Module, Op, OpKind, Operand, ValueId};
 
-/// Place for a new op. Ops inserted at the same place keep the order of insertion.
+/// Location of a new op. Ops inserted at the same location keep the order of insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Before the op at this position. The number of ops means the function's end.
+    /// Before the op at this position. A position equal to the number of ops means the function's
+    /// end.
     Before(usize),
     /// After the op at this position.
     After(usize),
@@ -114,8 +115,8 @@ impl<'m> Rewriter<'m> {
         Rewriter { module, function: function.clone(), inserted: HashMap::new(), erased, replaced }
     }
 
-    /// Returns the function with its original ops, with the changes made to them so far. Replaced
-    /// values keep their places.
+    /// Returns the function with its original ops, with the changes made to them so far. Operands
+    /// still name replaced values.
     pub fn function(&self) -> &Function {
         &self.function
     }
@@ -137,7 +138,8 @@ impl<'m> Rewriter<'m> {
         RewriteError::Type { function: self.name(), error }
     }
 
-    /// Returns the current replacement of a value, or the value itself.
+    /// Returns the current replacement of a value, followed through all replacements, or the value
+    /// itself.
     pub fn resolve(&self, mut value: ValueId) -> ValueId {
         while let Some(&by) = self.replaced.get(value.index())
             && by != value
@@ -147,7 +149,7 @@ impl<'m> Rewriter<'m> {
         value
     }
 
-    /// Returns the op at a position, with its operands replaced by their current replacements.
+    /// Returns the op at a position, with replaced operands substituted.
     ///
     /// # Errors
     /// [`RewriteError::NoOp`].

@@ -3,7 +3,7 @@
 //! file of rules.
 //!
 //! The builder, the verifier and the parser all call [`result_types`], so they always agree.
-//! Symbolic dimensions are equal if their names are.
+//! Symbolic dimensions with the same name are equal.
 //!
 //! ```text
 //! %8 = matmul %7, @w : f32[L, 4096]     // %7 : f32[L, 256], %w : f32[4096, 256]
@@ -62,7 +62,7 @@ pub enum TypeError {
         /// Actual number.
         found: usize,
     },
-    /// An operand that this op does not take.
+    /// An operand that the type rule rejects.
     #[error("{op}: operand {operand} is {found}; it must be {expected}")]
     Operand {
         /// Mnemonic.
@@ -74,7 +74,7 @@ pub enum TypeError {
         /// Expected operand.
         expected: String,
     },
-    /// An attribute that this op does not take.
+    /// An attribute that the type rule rejects.
     #[error("{op}: attribute {attr} is {found}; it must be {expected}")]
     Attr {
         /// Mnemonic.
@@ -86,7 +86,7 @@ pub enum TypeError {
         /// Expected attribute.
         expected: String,
     },
-    /// A weight's shape is not one that can be stored.
+    /// A weight with a shape that cannot be stored.
     #[error("weight @{name}: {format}{shape:?} {problem}")]
     Weight {
         /// Name of the weight.
@@ -153,14 +153,14 @@ impl CacheShape {
 }
 
 /// Checks that a value may have this type: `i32`, `f32` or an activation format in whole blocks, no
-/// dimension of 0, and symbols that can be written.
+/// dimension of 0, and valid symbols.
 ///
 /// # Errors
 /// [`TypeError::Type`].
 pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Type { ty: ty.to_string(), problem };
     let Type::Tensor { element, dims } = ty else { return Ok(()) };
-    // Bounds the memory that ops need to copy a long type from the text.
+    // The limit bounds the memory for copies of a long type from the text.
     if dims.len() > 4 {
         return Err(TypeError::Type {
             ty: format!("a tensor of {} dimensions", dims.len()),
@@ -195,7 +195,7 @@ pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     Ok(())
 }
 
-/// Whether a dimension's symbol can be written; at most 32 characters.
+/// Whether text is a valid symbol: a letter, then letters, digits and `_`, at most 32 characters.
 pub fn is_symbol(name: &str) -> bool {
     name.len() <= 32
         && name.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -11,7 +11,7 @@
 //!   the result of `state.begin` or `expert.slots`.
 //! - Every token is used at most once, by an op of its state. The ops of each state thus form one
 //!   chain.
-//! - Fields and abilities of states are those of their kinds, and attributes are valid for the op
+//! - Fields, windows and rollbacks of states fit their kinds, and attributes are valid for the op
 //!   table and the type rules.
 //!
 //! ```text
@@ -59,11 +59,11 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// A problem of a module, and its place.
+/// A problem of a module, and its location.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{site}: {problem}")]
 pub struct VerifyError {
-    /// Place of the problem.
+    /// Location of the problem.
     pub site: Site,
     /// The problem.
     #[source]
@@ -137,7 +137,7 @@ pub enum Problem {
     TokenReused {
         /// The token.
         value: String,
-        /// Place of its first use.
+        /// Location of its first use.
         by: Site,
     },
     /// More than one first token of one state.
@@ -284,7 +284,7 @@ impl Body<'_> {
                     return Err(fail(site, Problem::ResultType { op: row.mnemonic, value, found, expected }));
                 }
             }
-            // An op that takes no token gives the first token of the object that it touches.
+            // An op that touches an object without taking a token returns the object's first token.
             if !op.operands.iter().any(|operand| self.is_token(operand)) {
                 op.results.iter().try_for_each(|&result| self.begin(site, result))?;
             }

@@ -18,7 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The input is any op. An op that does not match its row has no view.
+//! An op whose operands or attributes do not match its row has no view.
 
 use super::attr::Attr;
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
@@ -228,7 +228,7 @@ mod tests {
         postcard::from_bytes(&postcard::to_allocvec(module).unwrap()).unwrap()
     }
 
-    /// Random modules have every op of the table (`random_modules_cover_every_op`).
+    /// Random modules contain every op of the table (`random_modules_cover_every_op`).
     #[test]
     fn op_views_convert_back_to_the_op() {
         for seed in 0..20 {
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(quantise(&|op| op.attrs.clear()), None);
         assert_eq!(Quantise::results(&Op { results: Vec::new(), ..op.clone() }), None);
         assert_eq!(RmsNorm::of(&op), None);
-        // Any other damage gives another view or none, and no panic.
+        // Any other damage gives another view or no view, but no panic.
         for seed in 0..200 {
             let module = converted(&mutated_module(seed));
             module.functions.iter().flat_map(|function| &function.ops).for_each(|op| {

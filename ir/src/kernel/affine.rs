@@ -26,16 +26,17 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Maximum magnitude of a coefficient in a verified kernel: a TiB. No distance from one row,
-    /// strip or expert of a matrix to the next is larger. An expert of 65536 rows of 65536 floats
-    /// takes 2^34 bytes; 32 rows of logits over 2^24 words take 2^31.
+    /// Maximum magnitude of a coefficient in a verified kernel: a TiB. It exceeds the stride of
+    /// rows, strips and experts of any matrix. An expert of 65536 rows of 65536 floats takes 2^34
+    /// bytes; 32 rows of logits over 2^24 words take 2^31.
     ///
     /// The proof needs this limit: it multiplies a coefficient by those of its variable's limit
     /// ([`super::verify::bounds`]). Lowerings need no limit. They compute addresses in 64 bits,
-    /// which hold all expressions that the proof accepts ([`super::verify::bounds::REACH_BITS`]).
-    /// Such instructions load a constant into a register that no other instruction can hold.
+    /// which is enough for all expressions that the proof accepts
+    /// ([`super::verify::bounds::REACH_BITS`]). Constants that do not fit an instruction are first
+    /// loaded into a register.
     pub const MAX_COEFFICIENT: i64 = 1 << 40;
-    /// Maximum magnitude of the constant part in a verified kernel: that of one step of a variable.
+    /// Maximum magnitude of the constant part in a verified kernel: the same as of a coefficient.
     pub const MAX_CONSTANT: i64 = Affine::MAX_COEFFICIENT;
 
     /// Returns a constant expression.
@@ -58,7 +59,7 @@ impl Affine {
         self.terms.iter().find(|(a, _)| *a == atom).map_or(0, |(_, c)| *c)
     }
 
-    /// Computes the value for given values of the atoms.
+    /// Computes the expression. `value` gives the value of each atom.
     ///
     /// # Errors
     /// `None` if the arithmetic overflows.

@@ -1,7 +1,7 @@
 //! Construction of kernels in Rust, for the generators in `ixc-kernels`.
 //!
-//! The builder assigns ids and keeps the nesting of statements. It makes none of the verifier's
-//! checks. Loop bodies are closures, so that Rust's scopes keep values from leaving their loop.
+//! The builder assigns ids and keeps the nesting of statements. It does not verify the kernel. Loop
+//! bodies are closures, so that Rust's scopes keep values from leaving their loop.
 
 use super::*;
 
@@ -66,7 +66,7 @@ impl KernelBuilder {
 
     fn var(&mut self, name: &str) -> VarId {
         let id = self.kernel.vars.len() as u32;
-        // Unique names make scopes in the text unnecessary.
+        // With unique names, the text form needs no scopes.
         let taken = |name: &str| {
             self.kernel.vars.iter().any(|v| v == name) || self.kernel.dims.iter().any(|dim| dim.name == name)
         };
@@ -193,7 +193,7 @@ impl KernelBuilder {
         self.same(op, &[acc, a, b])
     }
 
-    /// Loads an index value for addresses.
+    /// Loads an index as a variable of address expressions.
     pub fn load_index(&mut self, name: &str, buffer: BufferId, offset: impl Into<Affine>) -> VarId {
         let var = self.var(name);
         self.push(Stmt::LoadIndex { var, address: Address { buffer, offset: offset.into() } });

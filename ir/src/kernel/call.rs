@@ -1,4 +1,4 @@
-//! The check of a call's arguments that needs no buffers' bytes: numbers of dims and buffers, and
+//! Checks of a call's arguments that need no bytes of buffers: numbers of dims and buffers, and
 //! ranges of dims.
 //!
 //! ```

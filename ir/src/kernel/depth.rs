@@ -1,4 +1,4 @@
-//! Bounded recursion while kernels are deserialised.
+//! A limit of recursion for the deserialisation of kernels.
 //!
 //! A loop's body holds statements, which may be loops. A few bytes of a hostile plan open each
 //! further level, and each level takes native stack. Each thread counts its current levels and

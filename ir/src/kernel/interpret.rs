@@ -1,9 +1,9 @@
 //! The reference interpreter: the definition of every op, over plain byte buffers.
 //!
-//! A run takes a kernel, its dims and its buffers. It leaves in the buffers the bytes that every
-//! lowering must leave there. It assumes no proofs. It checks dims, buffer sizes, every access and
-//! every index value, so that it also tests the verifier. Memory is little-endian. There is no `_`
-//! arm over [`Op`]: a new op does not compile until it is defined here.
+//! A run takes a kernel, its dims and its buffers. Every lowering must leave the same bytes in the
+//! buffers. The interpreter does not rely on the verifier's proofs: it checks dims, buffer sizes,
+//! every access and every index value, so that it also tests the verifier. Memory is little-endian.
+//! There is no `_` arm over [`Op`]: a new op does not compile until it is defined here.
 //!
 //! ```text
 //! %a = load f32x8 %x[32*%i]     reads 32 bytes at 32 * i of buffer x, or stops with an error
@@ -140,7 +140,7 @@ impl BufferKind {
         }
     }
 
-    /// Whether `load`, `load_splat` and `tile_load` may read it.
+    /// Whether `load`, `load_splat` and `tile_load` may read a buffer of this kind.
     pub const fn may_load(&self) -> bool {
         match self {
             BufferKind::Read | BufferKind::ReadWrite | BufferKind::Scratch => true,
@@ -148,7 +148,7 @@ impl BufferKind {
         }
     }
 
-    /// Whether `store` and `tile_store` may write it.
+    /// Whether `store` and `tile_store` may write a buffer of this kind.
     pub const fn may_store(&self) -> bool {
         match self {
             BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => true,
@@ -217,7 +217,7 @@ impl Machine<'_> {
             .ok_or(InterpretError::Overflow)
     }
 
-    /// Checks an access and returns its place in the buffer.
+    /// Checks an access and returns its offset in the buffer.
     fn place(&self, op: &'static str, address: &Address, bytes: u64) -> Result<usize, InterpretError> {
         let offset = self.affine(&address.offset)?;
         let size = self.sizes[address.buffer.index()];
@@ -249,7 +249,8 @@ impl Machine<'_> {
         if trip < 0 {
             return Err(InterpretError::Trip { var: self.kernel.vars[f.var.index()].clone(), trip });
         }
-        // All values move at once: the next value of one may be another carried value.
+        // All carried values change at once, because the next value of one may be another carried
+        // value.
         let mut carried: Vec<Vector> = f.carries.iter().map(|c| self.values[c.init.index()]).collect();
         let mut tiles: Vec<Tile> = f.carries.iter().map(|c| self.tiles[c.init.index()].clone()).collect();
         for i in 0..trip {
@@ -386,7 +387,7 @@ impl Machine<'_> {
             Op::F16ToF32 => convert(lanes, &arg(0), |a| f16::from_bits(a).to_f32()),
             Op::F32ToF16 => convert(lanes, &arg(0), |a| f16::from_f32(a).to_bits()),
             Op::ToBf16 => convert(lanes, &arg(0), bf16::from_f32),
-            // Bits, because moving a float may change those of a NaN.
+            // Converts bits, because moving a float may change the bits of a NaN.
             Op::Bf16ToF32 => convert(lanes, &arg(0), |a: u16| u32::from(a) << 16),
             Op::ToBf16Pairs => bf16_pairs(lanes, &arg(0), &arg(1)),
             Op::ExtendS => resize(ty, arg_ty(0), &arg(0), |a| a),

@@ -176,7 +176,7 @@ impl Type {
         self.elem.bytes() * self.lanes as u32
     }
 
-    /// Returns the number of bytes from the first to the last that an access touches, with `stride`
+    /// Returns the number of bytes from the first to the last byte of an access, with `stride`
     /// bytes between rows. For a vector this is its size, for a tile `(rows - 1) * stride` plus one
     /// row. Returns `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules reject.
     pub const fn extent(self, stride: i64) -> Option<u64> {
@@ -241,15 +241,15 @@ ids! {
 pub struct Dim {
     /// Name without the sigil.
     pub name: String,
-    /// Smallest value, not negative.
+    /// Smallest value, at least 0.
     pub lo: i64,
     /// Largest value, at most [`Dim::MAX`].
     pub hi: i64,
 }
 
 impl Dim {
-    /// Maximum size that a dim may have. With the limit on coefficients, it keeps the proof of
-    /// 64-bit addresses itself from overflowing.
+    /// Maximum value of a dim. With the limit on coefficients, it ensures that the proof's own
+    /// arithmetic does not overflow.
     pub const MAX: i64 = 1 << 31;
 }
 
@@ -274,7 +274,7 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
-    /// Whether the buffer holds a result of the kernel. Working memory is written too, but is no
+    /// Whether the buffer holds a result of the kernel. Scratch memory is written but is not a
     /// result.
     pub fn is_result(&self) -> bool {
         matches!(self, BufferKind::Write | BufferKind::ReadWrite)
@@ -292,7 +292,7 @@ pub struct Buffer {
     pub size: Affine,
 }
 
-/// A place in a buffer.
+/// An address in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     /// The buffer.
@@ -325,7 +325,8 @@ pub struct Inst {
     pub operands: Vec<ValueId>,
     /// Immediate, of the kind in the op table.
     pub imm: Imm,
-    /// Place of the memory access. For `index`, [`Inst::index`] has the affine value itself.
+    /// Address of the memory access. `None` for `index`, which has its affine value in
+    /// [`Inst::index`].
     pub address: Option<Address>,
     /// The affine value of `index`.
     pub index: Option<Affine>,
@@ -372,7 +373,7 @@ pub enum Stmt {
     LoadIndex {
         /// Variable that the statement defines, in `0..below` of the buffer.
         var: VarId,
-        /// Place of the value, in an [`BufferKind::Index`] buffer.
+        /// Address of the value, in an [`BufferKind::Index`] buffer.
         address: Address,
     },
 }
@@ -380,7 +381,7 @@ pub enum Stmt {
 /// A kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// Cache key, profiler symbol and dump file name.
+    /// Name, which is also the cache key, the profiler symbol and the name of dump files.
     pub name: String,
     /// Run-time sizes, in the order in which the caller passes them.
     pub dims: Vec<Dim>,

@@ -1,9 +1,9 @@
 //! Canonical numbering: values and variables are numbered in the order of their definitions in the
-//! text. Those without definition are dropped. A loop defines its variable and inner values, then
+//! text. Values without definition are dropped. A loop defines its variable and inner values, then
 //! the values of its body, then its results.
 //!
-//! [`super::KernelBuilder`] numbers in this way; passes that insert and delete leave gaps.
-//! `parse(print(k)) == canonical(k)` for every kernel that verifies.
+//! [`super::KernelBuilder`] assigns these numbers. Passes that insert and delete statements leave
+//! gaps. `parse(print(k)) == canonical(k)` for every kernel that verifies.
 //!
 //! ```text
 //! %3 = iota i32x8        becomes     %0 = iota i32x8

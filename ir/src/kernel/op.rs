@@ -32,11 +32,11 @@ pub enum ImmKind {
 pub enum Memory {
     /// No access.
     None,
-    /// Reads [`Type::bytes`] of the result type at its address.
+    /// Reads [`Type::bytes`] of the result type at the address.
     Load,
-    /// Reads one element at its address.
+    /// Reads one element at the address.
     LoadElement,
-    /// Writes the operand at its address.
+    /// Writes the operand at the address.
     Store,
     /// Reads the rows of a tile. The immediate is the distance of rows in bytes: [`Type::extent`].
     LoadRows,
@@ -297,7 +297,7 @@ fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {
         && first >= 0
         && first % lanes == 0
         && first <= i64::from(o[0].lanes) - lanes
-    // no sum that a hostile immediate could overflow
+    // a subtraction, since a sum with a hostile immediate could overflow
     {
         return Ok(());
     }

@@ -26,7 +26,7 @@ use super::verify::{MAX_DEPTH, MAX_TERMS, Problem, Site, verify};
 use super::*;
 use lex::{Lexer, Position, Token};
 
-/// An error in the text, and its place.
+/// An error in the text, and its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct ParseError {
@@ -42,7 +42,7 @@ pub struct ParseError {
 /// A problem in the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseProblem {
-    /// Another token than expected.
+    /// An unexpected token.
     #[error("expected {expected}, found {found}")]
     Expected {
         /// Expected token.
@@ -79,8 +79,7 @@ pub enum ParseProblem {
 
 /// Reads one kernel and verifies it.
 ///
-/// # Errors
-/// The first place that is not a kernel's text, otherwise the first statement that does not verify.
+/// # Errors The first syntax error, otherwise the first statement that does not verify.
 pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     let (kernel, positions) = parse_with_positions(text)?;
     match verify(&kernel) {
@@ -91,8 +90,7 @@ pub fn parse(text: &str) -> Result<Kernel, ParseError> {
 
 /// Reads one kernel without verifying it.
 ///
-/// # Errors
-/// The first place that is not a kernel's text.
+/// # Errors The first syntax error.
 pub fn parse_unverified(text: &str) -> Result<Kernel, ParseError> {
     Ok(parse_with_positions(text)?.0)
 }
@@ -119,7 +117,7 @@ fn parse_with_positions(text: &str) -> Result<(Kernel, Positions), ParseError> {
     Ok((parser.kernel, parser.positions))
 }
 
-/// Places of a kernel's parts in its text.
+/// Locations of a kernel's parts in its text.
 #[derive(Default)]
 struct Positions {
     kernel: Position,
@@ -355,7 +353,8 @@ impl<'a> Parser<'a> {
                 }
             }
             self.symbol(")")?;
-            // The definitions come last, so that no carried value can start from another.
+            // Inner values are defined after all initial values are read, so that no carried value
+            // can start from another.
             for (position, name, init) in inner {
                 let inner = self.define(position, name, self.kernel.ty(init))?;
                 carries.push(Carry { inner, init, next: inner, result: inner });

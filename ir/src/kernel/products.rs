@@ -1,8 +1,8 @@
 //! Number of multiply-adds in a call of a kernel, by the type of the factors.
 //!
 //! The count includes all ops that sum products. Each lane of a `fma` counts as one, as does each
-//! byte of a `dot4_u8s8`, and each product of two elements in a tile product. A kernel with tiles
-//! counts whole tiles, also if rows are missing.
+//! byte of a `dot4_u8s8`, and each product of two elements in a tile product. For tiles, the count
+//! is that of whole tiles, even if rows are unused.
 //!
 //! ```
 //! use ixc_ir::kernel::{parse::parse, products::Counter};
@@ -29,7 +29,7 @@ use super::{Affine, Atom, Inst, Kernel, Op, Stmt, Type};
 /// Multiply-adds, by the type of the factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Products {
-    /// Bytes, or words that are sums of their products.
+    /// Products of bytes, or of 16-bit words that are sums of products of bytes.
     pub int8: u64,
     /// bf16, by tile products.
     pub bf16: u64,
@@ -56,10 +56,10 @@ impl AddAssign for Products {
 /// Multiply-adds of a kernel, for any values of its dims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Products outside loops, or in loops with constant trips alone.
+    /// Products outside loops, and in loops with only constant trip counts.
     once: Products,
-    /// Products in loops with trips that depend on dims: these trips from outside in, and the
-    /// products of one iteration of all.
+    /// Products in loops whose trip counts depend on dims: the trip counts of a nest, outermost
+    /// first, and the products of one innermost iteration.
     loops: Vec<(Vec<Affine>, Products)>,
 }
 
@@ -71,7 +71,7 @@ impl Counter {
         counter
     }
 
-    /// Returns the products of a call with these dims. A negative trip counts as none, and counts
+    /// Returns the products of a call with these dims. A negative trip count counts as 0, and sums
     /// saturate.
     pub fn count(&self, dims: &[i64]) -> Products {
         let mut sum = self.once;
@@ -131,7 +131,8 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::Dot2Bf16 => Products { bf16: 2 * n, ..Products::default() },
         Op::TileDotBf16 => Products { bf16: n * k(), ..Products::default() },
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => int8(n * k()),
-        // These words are sums of products of bytes, which are multiplied by scales.
+        // The words are sums of products of bytes, which count already. This op multiplies them by
+        // scales.
         Op::Dot2S16 => Products::default(),
         Op::Splat
         | Op::Broadcast

@@ -1,19 +1,18 @@
-//! The kernel verifier: proofs of all that lowerings rely on, for untrusted kernels.
+//! The kernel verifier: proofs of the properties that lowerings rely on, for untrusted kernels.
 //!
 //! The input is any [`Kernel`], also one from a hostile plan. `Ok` guarantees:
 //!
 //! - Every id is in range and every type is valid. Every op has the operands, types and immediate
 //!   of the op table.
-//! - Every value and variable is defined once, before its uses, which are in the same body or
-//!   inside it.
-//! - No affine expression overflows 64 bits for any dims that it is computed for. Trips are never
-//!   negative, and a buffer with a negative size has no bytes and no access.
+//! - Every value and variable is defined once, before its uses, which are in the same body or in a
+//!   nested one.
+//! - No affine expression overflows 64 bits for any dims with which it is evaluated. Trips are
+//!   never negative, and a buffer with a negative size has no bytes and no access.
 //! - **Every access lies inside its declared buffer**, and its kind allows it. This holds for all
-//!   dims in range and all index values below their limit; [`bounds`] has the argument. Index
-//!   values are read only at places that the caller has checked.
+//!   dims in range and all index values below their limit; [`bounds`] has the proof. Index values
+//!   are read only at offsets that the caller has checked.
 //!
-//! Invariant: nothing here or in a lowering bounds the *time* of a kernel; a hostile plan may loop
-//! long.
+//! The *time* of a kernel has no bound: a hostile plan may loop for a long time.
 //!
 //! ```text
 //! for %i in 0..%n { %0 = load f32x8 %x[32*%i + 4] ... }     with %x of 32*%n bytes
@@ -68,7 +67,7 @@ impl std::fmt::Display for Site {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{site}: {problem}")]
 pub struct VerifyError {
-    /// Place of the problem.
+    /// Location of the problem.
     pub site: Site,
     /// The problem, and the expectation.
     #[source]
@@ -236,7 +235,7 @@ pub enum Problem {
         /// Number of bytes after the end.
         excess: i128,
     },
-    /// An index value at a place that the caller has not checked.
+    /// An index value at an offset that the caller has not checked.
     #[error("index values must be read at multiples of 4, as the caller checks them; found {found}")]
     IndexAlignment {
         /// A constant or coefficient that is not a multiple of 4.
@@ -246,15 +245,14 @@ pub enum Problem {
 
 /// Proves that a kernel is well formed and stays inside its buffers.
 ///
-/// # Errors
-/// The first violation of the module's list.
+/// # Errors The first violation of the rules in the module's documentation.
 pub fn verify(kernel: &Kernel) -> Result<(), VerifyError> {
     structure(kernel)?;
     bounds::prove(kernel)
 }
 
-/// Proves all but the bounds of accesses. [`super::interpret`] needs no more, since it checks every
-/// access itself.
+/// Proves everything except the bounds of accesses. [`super::interpret`] needs no more, since it
+/// checks every access itself.
 ///
 /// # Errors
 /// The first violation.
@@ -328,7 +326,7 @@ fn names(kernel: &Kernel) -> Result<(), Problem> {
 enum State {
     Undefined,
     InScope,
-    /// Defined in a body that has ended.
+    /// Defined in a body that has ended, so no longer in scope.
     Left,
 }
 
@@ -455,7 +453,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the immediate and returns its value for the type rule.
+    /// Checks the immediate. Returns its value for the type rule.
     fn immediate(&self, inst: &Inst) -> Result<i64, Problem> {
         let ty = inst.ty;
         let bits = 8 * ty.elem.bytes();
@@ -464,7 +462,7 @@ impl Checker<'_> {
             (ImmKind::Int, Imm::Int(value)) => return Ok(*value),
             (ImmKind::Bytes, Imm::Bytes(bytes)) if bytes.len() == ty.bytes() as usize => return Ok(0),
             (ImmKind::Scalar, Imm::Float(_)) if ty.elem == Elem::F32 => return Ok(0),
-            // Signed or unsigned.
+            // Immediates may be in the element's signed or unsigned range.
             (ImmKind::Scalar, Imm::Int(value))
                 if ty.elem != Elem::F32 && (-(1i64 << (bits - 1))..1i64 << bits).contains(value) =>
             {
@@ -570,7 +568,7 @@ impl Checker<'_> {
     }
 }
 
-/// Returns the first word of a statement.
+/// Returns the mnemonic or keyword of a statement.
 pub(super) fn what(statement: &Stmt) -> &'static str {
     match statement {
         Stmt::Inst(inst) => inst.op.row().mnemonic,

@@ -1,4 +1,5 @@
-//! Number of places of a state that an index op lets a row see.
+//! Number of places of a state that an index op selects for a row. A *place* is a position, or an
+//! entry that several positions share.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -8,12 +9,13 @@ use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
 /// Positions of a block, for an index op that chooses blocks for each head: a power of two in this
-/// range. With at least 32, a word of bits belongs to one block. A block's score is then also cheap
-/// compared with the scores of its positions.
+/// range. With at least 32 positions, each 32-bit word of selection bits belongs to one block, and
+/// the score of a block is cheap compared with the scores of its positions.
 pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 
-/// Number of places that an index op chooses for a row. It depends on the row's position alone, and
-/// so do the blocks and parts of the chosen places.
+/// Number of places that an index op chooses for a row. The number depends only on the row's
+/// position. Attention's blocks and parts over the chosen places therefore also depend only on the
+/// position.
 ///
 /// ```
 /// use ixc_ir::plan::{Choice, Chosen};
@@ -22,13 +24,13 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 /// let choice = Choice { top_k: 2048, every: 1, of: Chosen::Positions };
 /// assert_eq!([0, 2047, 2048, 100_000].map(|position| choice.count(position)), [1, 2048, 2048, 2048]);
 /// assert_eq!([2047, 2048].map(|position| choice.is_all(position)), [true, false]);
-/// // Whole runs of 4, and the positions behind the last whole one.
+/// // Whole runs of 4, and the positions after the last whole run.
 /// let choice = Choice { top_k: 16, every: 4, of: Chosen::Positions };
 /// assert_eq!([14, 15, 16, 18, 19, 22].map(|position| choice.count(position)), [15, 16, 17, 19, 16, 19]);
-/// // Entries of 4 positions, as far as they are whole.
+/// // Whole entries of 4 positions.
 /// let choice = Choice { top_k: 16, every: 4, of: Chosen::Entries };
 /// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
-/// // Blocks of 4 positions, of which the row's own is one.
+/// // Blocks of 4 positions, including the row's own block.
 /// let choice = Choice { top_k: 16, every: 4, of: Chosen::Blocks };
 /// assert_eq!([14, 15, 16, 18, 19, 20].map(|position| choice.count(position)), [15, 16, 13, 15, 16, 13]);
 /// ```
@@ -37,9 +39,9 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 pub struct Choice {
     /// Maximum number of chosen places, among those that are scored.
     pub top_k: u32,
-    /// Number of positions that are scored together: 1, or those of a run or an entry.
+    /// Number of positions that are scored together: 1, or the length of a run or an entry.
     pub every: u32,
-    /// Meaning of a place.
+    /// Kind of place.
     pub of: Chosen,
 }
 
@@ -111,7 +113,7 @@ impl Choice {
         self.top_k > 0 && self.every > 0 && is_whole
     }
 
-    /// Returns the number of places that a row at `position` could see.
+    /// Returns the number of places that a row at `position` would see without the index op.
     pub fn seen(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);
         match self.of {
@@ -133,14 +135,14 @@ impl Choice {
         }
     }
 
-    /// Whether a row at `position` sees all places that it could see. Kernels then read the places
-    /// in the state itself, and rows share work as without an index. This holds up to
-    /// [`Choice::beyond`], and for no position after it.
+    /// Whether a row at `position` sees all places that it would see without the index op. If so,
+    /// kernels read the state directly, as without an index op. This is true for all positions
+    /// before [`Choice::beyond`], and for no later position.
     pub fn is_all(self, position: u32) -> bool {
         self.count(position) == self.seen(position)
     }
 
-    /// Returns the first position at which a row does not see all places.
+    /// Returns the first position whose row does not see all places.
     ///
     /// ```
     /// use ixc_ir::plan::{Choice, Chosen::*};
@@ -152,7 +154,7 @@ impl Choice {
     /// ```
     pub fn beyond(self) -> u32 {
         let every = self.every.max(1);
-        // The end of the first place beyond `top_k`, or the beginning of the first such block.
+        // The end of the first place after `top_k`, or the beginning of the first such block.
         match self.of {
             Chosen::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
             Chosen::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,

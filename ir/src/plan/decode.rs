@@ -3,10 +3,10 @@
 //! A byte can become many bytes in memory: six bytes encode an empty loop of 136, one byte a
 //! `String` of 24. The decoder therefore counts the size in memory of each list element, and of
 //! each list and text with its allocation. At every point, the sum may be at most
-//! [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is refused
-//! before it is made.
+//! [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is rejected
+//! before it is allocated.
 //!
-//! Plans that `ixc` makes take about eight times their bytes, tokenizers six times.
+//! Plans from `ixc` take about eight times their encoded bytes in memory, tokenizers six times.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use postcard::de_flavors::Flavor;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-/// Max bytes of memory for each byte read.
+/// Maximum bytes of memory for each byte read.
 pub const MEMORY_PER_BYTE: usize = 16;
-/// Bytes of memory allowed in addition, because a plan may begin with its largest part.
+/// Additional bytes of memory, because the largest part of a plan may come first.
 pub const SLACK: usize = 4 << 20;
-/// Min bytes that an allocation takes in addition to its content (glibc's malloc).
+/// Minimum bytes that an allocation takes in addition to its content (glibc's malloc).
 const ALLOCATION: usize = 16;
 
 /// The problem with the bytes of a value.
@@ -106,7 +106,7 @@ struct Decoder<'de> {
 }
 
 impl<'de> Decoder<'de> {
-    /// Counts memory before it is allocated.
+    /// Counts memory before it is allocated. Fails above the limit.
     fn make(&mut self, bytes: usize) -> postcard::Result<()> {
         self.made = self.made.saturating_add(bytes);
         let allowed = self.taken.get().saturating_mul(MEMORY_PER_BYTE).saturating_add(SLACK);
@@ -228,8 +228,8 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 }
 
-/// The elements of a list, which has an allocation of its own, or of a tuple or struct, which lies
-/// inside its owner.
+/// The elements of a list, which has its own allocation, or of a tuple or struct, which is stored
+/// in its owner.
 struct Elements<'a, 'de> {
     decoder: &'a mut Decoder<'de>,
     left: usize,
@@ -251,7 +251,8 @@ impl<'de> de::SeqAccess<'de> for Elements<'_, 'de> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        // The claimed elements may be absent. Serde reserves at most a mebibyte from this hint.
+        // The input may be shorter than the claimed number of elements. Serde reserves at most a
+        // mebibyte from this hint.
         Some(self.left)
     }
 }
@@ -321,7 +322,8 @@ mod tests {
 
     #[test]
     fn oversized_values_are_refused_before_allocation() {
-        // An empty text is one byte here and 24 in memory: eight more than the limit for one byte.
+        // An empty text is one encoded byte and 24 bytes in memory: eight more than the limit for
+        // one byte.
         let texts = |count: usize| postcard::to_allocvec(&vec![String::new(); count]).unwrap();
         let allowed = SLACK / (size_of::<String>() - MEMORY_PER_BYTE);
         assert_eq!(take_from_bytes::<Vec<String>>(&texts(allowed - 100)).unwrap().0.len(), allowed - 100);

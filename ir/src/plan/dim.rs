@@ -14,9 +14,8 @@
 //! are errors.
 //!
 //! Invariant: if `range` succeeds for ranges of the inputs, `evaluate` succeeds for all values in
-//! them and stays in the result.
-//! Invariant: an expression that was read has at most [`MAX_OPS`] operations and needs at most
-//! [`MAX_DEPTH`] values at once.
+//! them and stays in the result. Invariant: a deserialised expression has at most [`MAX_OPS`]
+//! operations and needs at most [`MAX_DEPTH`] values at once.
 
 mod text;
 
@@ -41,7 +40,7 @@ pub struct DimInputRow {
     pub unit: &'static str,
     /// Description.
     pub doc: &'static str,
-    /// Whether the input depends on positions of the item's rows. The rows are then tokens.
+    /// Whether the input depends on positions of the item's rows. If so, the rows are tokens.
     pub of_positions: bool,
     /// Largest value in any plan.
     pub max: u64,
@@ -98,7 +97,7 @@ impl DimInput {
         &DimInput::ROWS[self as usize]
     }
 
-    /// Returns all values that it has in any plan.
+    /// Returns the range of the input's values in any plan.
     pub fn bounds(self) -> RangeInclusive<u64> {
         0..=self.row().max
     }
@@ -143,7 +142,7 @@ enum Op {
 #[serde(try_from = "String", into = "String")]
 pub struct DimExpr(Vec<Op>);
 
-/// Reason why text is no expression, or an expression has no value.
+/// Reason why a text is not an expression, or an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DimError {
     /// Text that does not parse.
@@ -230,9 +229,9 @@ impl Value for Interval {
             Ok(Interval { lo: u64::apply(operator, lo.0, lo.1)?, hi: u64::apply(operator, hi.0, hi.1)? })
         };
         match operator {
-            // The results grow with both operands.
+            // The results increase with both operands.
             Operator::Add | Operator::Mul | Operator::Min | Operator::Max => of((a.lo, b.lo), (a.hi, b.hi)),
-            // The results grow with the first operand and fall with the second.
+            // The results increase with the first operand and decrease with the second.
             Operator::Sub | Operator::Div | Operator::DivCeil => of((a.lo, b.hi), (a.hi, b.lo)),
             Operator::Rem if b.lo == 0 => Err(Fault::Zero),
             Operator::Rem if a.hi < b.lo => Ok(a),
@@ -242,10 +241,10 @@ impl Value for Interval {
 }
 
 impl DimExpr {
-    /// Computes the value from those of the inputs.
+    /// Computes the value from the values of the inputs.
     ///
-    /// # Errors
-    /// [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if it was not read.
+    /// # Errors [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if the
+    /// expression exceeds [`MAX_DEPTH`].
     pub fn evaluate(&self, input: impl FnMut(DimInput) -> u64) -> Result<u64, DimError> {
         self.fold(0, input)
     }
@@ -307,7 +306,7 @@ impl DimExpr {
         start
     }
 
-    /// Returns its inputs, each as often as it occurs.
+    /// Returns the inputs, each as often as it occurs.
     pub fn inputs(&self) -> impl Iterator<Item = DimInput> + '_ {
         self.0.iter().filter_map(|op| match op {
             Op::Input(input) => Some(*input),

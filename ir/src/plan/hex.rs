@@ -1,4 +1,4 @@
-//! Bytes as hexadecimal digits in text, and unchanged in binary forms.
+//! Serialisation of bytes: hexadecimal digits in text formats, unchanged in binary formats.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

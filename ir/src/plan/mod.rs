@@ -10,8 +10,8 @@
 //! `passes::schedule` makes a `Plan<KernelSpec>`. `ixc-kernels` replaces each spec by kernel IR.
 //! When the plan is loaded, the runtime verifies the IR and generates code.
 //!
-//! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task. It has
-//! 2048 / 32 columns and chunks of up to 96 rows. Its kernel takes `x` (row stride = a row of
+//! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task. The grid
+//! has 2048 / 32 columns and chunks of up to 96 rows. Its kernel takes `x` (row stride = a row of
 //! `a8_super`), `w` (column stride = 32 rows of `q4_k`) and `y`.
 //!
 //! Invariant: a plan names kernels' buffers only by [`Source`]. The runtime checks every item's
@@ -53,10 +53,9 @@ pub const FILE_MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// Positions in a block of the KV cache, the unit of attention. The cache's capacity is a multiple
 /// of it.
 pub const ATTENTION_BLOCK: u32 = 32;
-/// Positions that lie together in the key cache. In f16, keys are stored
-/// `[position / 16][d][position % 16]`, so a vector lane is a position and a score needs no
-/// horizontal sum. Values are stored `[position][dv]`. [`crate::cache`] describes the layout of
-/// other formats.
+/// Positions that the key cache interleaves. In f16, keys are stored `[position / 16][d][position %
+/// 16]`, so a vector lane is a position and a score needs no horizontal sum. Values are stored
+/// `[position][dv]`. [`crate::cache`] describes the layout of other formats.
 pub const KEY_LANES: u32 = 16;
 
 /// A rule that divides the positions before a token into parts, which attention processes
@@ -216,7 +215,7 @@ pub enum Source {
     State {
         /// Position in [`Plan::states`].
         state: u32,
-        /// Position in its fields.
+        /// Position in the state's fields.
         field: u32,
     },
     /// The places of a state's field that an index op chose for the item's row. They are contiguous
@@ -227,7 +226,7 @@ pub enum Source {
     Chosen {
         /// Position in [`Plan::states`].
         state: u32,
-        /// Position in its fields.
+        /// Position in the state's fields.
         field: u32,
         /// Buffer with one bit for each place, in rows of tokens, written by the index op.
         marks: BufferId,
@@ -266,8 +265,8 @@ impl Source {
     }
 }
 
-/// Experts whose matrices are loaded together, as *blocks*. A block has one expert's matrix of each
-/// of these weights.
+/// Experts whose matrices are loaded together, as *blocks*. A block has the matrices of one expert
+/// from all of these weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertGroup {
     /// Number of experts, the outermost dimension of each weight.
@@ -292,11 +291,11 @@ pub struct Plan<K> {
     pub vocabulary: u32,
     /// Model files.
     pub files: Vec<SourceFile>,
-    /// Tensors that are made of parts of those files.
+    /// Tensors that are computed from parts of those files.
     pub derived: Vec<Derived>,
     /// Weights.
     pub weights: Vec<PlanWeight>,
-    /// Bytes of the weights after the plan in its own file, 0 without any.
+    /// Bytes of the weights after the plan in the plan's file, or 0.
     pub own_weight_bytes: u64,
     /// Groups of experts that may be loaded on demand. Empty if all experts stay in memory.
     pub expert_groups: Vec<ExpertGroup>,
@@ -320,7 +319,7 @@ pub struct Plan<K> {
     pub output: Output,
     /// Hidden states that the step takes with its tokens, in the plan of a draft layer.
     pub takes: Option<HiddenRows>,
-    /// Hidden states of all tokens that the step gives in addition to the logits: the input of a
+    /// Hidden states of all tokens that the step returns in addition to the logits: the input of a
     /// draft layer.
     pub gives: Option<HiddenRows>,
     /// Ranges of steps that run separately and together make up all steps. Empty if all steps run

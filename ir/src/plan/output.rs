@@ -51,8 +51,8 @@ pub struct HiddenRows {
     pub width: u32,
 }
 
-/// Id of an empty slot in a row's expert ids: the expert runs on another machine, or the slot has
-/// none.
+/// Id of an empty slot in a row's expert ids: the row has no expert in this slot, or the expert
+/// runs on another machine.
 pub const NOBODY: i32 = -1;
 
 /// The routed experts of one layer, run separately: [`Output::Experts`].

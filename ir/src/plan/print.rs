@@ -1,5 +1,5 @@
-//! Text of a plan for readers: one line for each task, weights as names, the arena as a map. It
-//! cannot be read back.
+//! Text of a plan for readers: one line for each task, weights as names, the arena as a map. There
+//! is no parser for it.
 //!
 //! ```text
 //! plan qwen3moe for avx2: 512 tokens a step, context 4096, vocabulary 1024
@@ -118,7 +118,7 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
 }
 
 /// Returns the text of a step with the tasks that `kept` selects by their number. `number` is the
-/// step's, and `name` returns the name of a kernel.
+/// number of the step, and `name` returns the name of a kernel.
 pub fn step<K>(
     plan: &Plan<K>,
     number: usize,
@@ -215,7 +215,7 @@ fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
     plan.kernels.get(id as usize).map_or_else(|| format!("missing kernel {id}"), name)
 }
 
-/// Returns a state's kind and fields, and the properties that its kind leaves open.
+/// Returns a state's kind and fields, and the properties that differ from the kind's defaults.
 fn state(state: &State) -> String {
     let row = state.kind.row();
     let fields = state.fields.iter().map(|field| {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::rope_style::RopeStyle;
 
-/// A rotary table, filled when the plan is loaded. Row `p` holds cosines and sines of
-/// `p * frequency`, times `magnitude` and the factor of `temperature`, computed in f64.
+/// A rotary table, filled when the plan is loaded. Row `p` holds cosines and sines of `p *
+/// frequency`, times `magnitude` and times the factor of `temperature`. They are computed in f64.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RopeTable {
@@ -17,9 +17,9 @@ pub struct RopeTable {
     pub magnitude: f64,
     /// Positions are rounded down to a multiple of this. 1 gives each position its own angles.
     pub every: u32,
-    /// Whether the rotation is reversed.
+    /// Whether the rotation is reversed (negative angles).
     pub back: bool,
-    /// Frequencies that replace those in long contexts.
+    /// Frequencies that replace `frequencies` in long contexts.
     pub long: Option<LongFrequencies>,
     /// Factor on cosines and sines that depends on the position.
     pub temperature: Option<Temperature>,
@@ -42,9 +42,9 @@ pub struct LongFrequencies {
 pub struct Temperature {
     /// Factor on the logarithm.
     pub scale: f64,
-    /// Positions of a step, at least 1.
+    /// Number of positions that share a factor, at least 1.
     pub length: u32,
-    /// Positions that the first step lacks.
+    /// Number of positions that the first range has less than the others.
     pub offset: u32,
 }
 

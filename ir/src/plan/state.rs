@@ -1,4 +1,4 @@
-//! States in a plan: their fields, and the bytes and places that they take.
+//! States in a plan: their fields, and the sizes of their memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ impl StateField {
     }
 }
 
-/// A state, which lasts from step to step, and its abilities: [`crate::state`].
+/// A state, which lasts from step to step, and its properties: [`crate::state`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Name, shown to users.
@@ -42,12 +42,12 @@ pub struct State {
     pub kind: StateKind,
     /// Fields, as the kind lists them.
     pub fields: Vec<StateField>,
-    /// Method to get back to an earlier position.
+    /// Method of returning to an earlier position.
     pub rollback: Rollback,
     /// Number of positions that a token needs, its own included. `None` means all positions before
     /// it.
     pub window: Option<u32>,
-    /// Number of positions that share a place. 1 gives each position a place.
+    /// Number of positions that share one entry of the state. With 1, each position has its own.
     pub every: u32,
     /// Whether the window is a chunk: a token needs the positions from the last multiple of
     /// `window` on, and none before them.
@@ -75,16 +75,17 @@ impl State {
         }
     }
 
-    /// Returns the number of places to hold for a context of `capacity` and steps of `max_tokens`.
-    /// Without a window these are the places of all positions. With a window, they are the step's
-    /// own places and those that its first token needs, rounded to blocks of [`ATTENTION_BLOCK`].
+    /// Returns the number of entries in memory for a context of `capacity` positions and steps of
+    /// `max_tokens`. Without a window, the memory has the entries of all positions. With a window,
+    /// it has the entries of the step's tokens and of the window of the first token, rounded to
+    /// blocks of [`ATTENTION_BLOCK`].
     pub fn held(&self, capacity: u32, max_tokens: u32) -> u32 {
         let Some(window) = self.window else { return self.places(capacity) };
         let own = window.saturating_add(max_tokens).saturating_add(ATTENTION_BLOCK);
         own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
     }
 
-    /// Returns the number of places of `positions` positions. If positions share places, they are
+    /// Returns the number of entries of `positions` positions. If positions share entries, it is
     /// rounded up to blocks of [`ATTENTION_BLOCK`].
     fn places(&self, positions: u32) -> u32 {
         match self.every {
@@ -93,7 +94,7 @@ impl State {
         }
     }
 
-    /// Returns the number of bytes of all fields for `positions` places. Returns `None` on
+    /// Returns the number of bytes of all fields for `positions` entries. Returns `None` on
     /// overflow.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
@@ -105,7 +106,7 @@ impl State {
         let bytes = |positions| self.bytes(positions).unwrap_or(u64::MAX);
         match self.window {
             Some(_) => (bytes(self.held(u32::MAX, max_tokens)), 0),
-            // Places are rounded up to a block, which adds up to one block of bytes.
+            // Entries are rounded up to a block, which adds up to one block of bytes.
             None if self.every > 1 => {
                 (bytes(ATTENTION_BLOCK), bytes(1).saturating_sub(bytes(0)).div_ceil(self.every.into()))
             }

@@ -18,7 +18,7 @@ pub struct Arg {
     pub source: Source,
     /// Constant byte offset.
     pub offset: u64,
-    /// Bytes from one row to the next. The row is the item's first row, counted over the whole
+    /// Bytes from one row to the next. It multiplies the number of the item's first row on the
     /// axis.
     pub row_stride: u64,
     /// Bytes from one column to the next.
@@ -52,18 +52,18 @@ pub struct Variant {
     pub dims: Vec<DimExpr>,
     /// Division of items into parts of the context, if any.
     pub split: Option<Split>,
-    /// Division of columns into bands, for cases with too few columns.
+    /// Division of columns into bands, for grids with too few columns.
     pub bands: Option<Bands>,
 }
 
-/// Division of each column into several items, its *bands*. A column is wide, for two reasons: data
-/// that is read again stays in a cache, and few threads read long stretches of memory. With few
-/// rows and many threads, a wide column has a cost: one thread with a column more than the others
-/// makes all of them wait. Then bands are the items. The number of threads decides between columns
-/// and bands, and the results do not depend on it. Tasks, their arguments and other variants stay
-/// as they are.
+/// Division of each column into several items, its *bands*. Columns are wide for two reasons:
+/// repeated reads hit a cache, and each thread reads a long range of memory. With few rows and many
+/// threads, wide columns have a cost: if one thread has one column more than the others, all of
+/// them wait. In this case, bands are the items. The number of threads decides between columns and
+/// bands, and the results do not depend on it. Tasks, their arguments and other variants do not
+/// change.
 ///
-/// A band is a slice of a column, or part of a block if columns consist of whole blocks. In the
+/// A band is a slice of a column, or a part of a block if columns consist of whole blocks. In the
 /// second case the kernel takes the number of its band as a dim
 /// ([`DimInput::Band`](super::DimInput::Band)).
 ///
@@ -86,19 +86,18 @@ pub struct Bands {
 }
 
 impl Variant {
-    /// Returns its kernels: that of a column, and that of a band.
+    /// Returns the kernel of a column, then the kernel of a band.
     pub fn kernels(&self) -> impl Iterator<Item = KernelId> + '_ {
         [self.kernel].into_iter().chain(self.bands.iter().map(|bands| bands.kernel))
     }
 }
 
-/// Output of the parts of an item, which the combining kernel reads.
+/// Output of the parts of an item, which the combining kernel takes as input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Leaves {
     /// Each part writes a whole result.
     Result,
-    /// Each part writes a 32-bit word for each place of its blocks. Together the words cover all
-    /// places.
+    /// Each part writes a 32-bit word for each place in its blocks.
     Words,
 }
 
@@ -112,17 +111,17 @@ impl Leaves {
 /// finishes the last part of a row and column combines all parts, in the order of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
-    /// The task's argument that `combine` writes.
+    /// Index of the task's argument that `combine` writes.
     pub argument: u32,
     /// Division of the places that a row sees.
     pub division: Division,
-    /// Number of positions that share a place, at least 1.
+    /// Number of positions that share an entry of the state, at least 1.
     pub every: u32,
     /// Output of a part.
     pub leaves: Leaves,
     /// Kernel that combines the parts into the result, such as `attention_combine`. Its buffers are
-    /// the contiguous parts, that argument and scratch. Its dim is the number of parts, or of
-    /// blocks.
+    /// the contiguous parts, the argument `argument`, and scratch. Its dim is the number of parts,
+    /// or of blocks.
     pub combine: KernelId,
     /// In plans for grids of processing elements: a kernel that combines one slice of the parts
     /// into the same slice of the result, with the bits of `combine`. It has the buffers and dims
@@ -155,11 +154,11 @@ pub enum Step {
     Run {
         /// The tasks.
         tasks: Vec<Task>,
-        /// Maximum number of rows (tokens, or requested outputs if all tasks are over those) for
-        /// which one thread runs the whole step. Another barrier would then cost more than the
-        /// step. The last thread that reaches the barrier before the step runs it there, and any
-        /// such steps that follow, before it releases the others. With more rows, all threads share
-        /// the step. 0 means that a step with rows is always shared.
+        /// Maximum number of rows (tokens, or requested outputs if all tasks have those as rows)
+        /// for which one thread runs the whole step. Another barrier would then cost more than the
+        /// step. The last thread that reaches the barrier before the step runs the step, and any
+        /// such steps that follow, before it releases the other threads. With more rows, all
+        /// threads share the step. 0 means that a step with rows is always shared.
         alone: u32,
     },
     /// Sorts the rows of a routing by expert. Fills the inputs of `bucket` from `top_k` ids of each
@@ -180,10 +179,10 @@ pub enum Step {
         /// weight 0. Slots of expert layers that run separately may always be empty.
         nobody: bool,
     },
-    /// Requests the blocks of all experts that a routing names, all at once. A [`Step::Release`] of
-    /// the group follows before any other request. Tasks that read the group's weights come between
-    /// the two, over the rows of that routing. After the release, another routing may request the
-    /// group again. If all experts are in memory, this step does nothing, nor do the next two.
+    /// Requests the blocks of all experts of a routing. A [`Step::Release`] of the group follows
+    /// before any other request. Tasks that read the group's weights come between the two, over the
+    /// rows of that routing. After the release, another routing may request the group again. If all
+    /// experts are in memory, this step, [`Step::Predict`] and [`Step::Release`] do nothing.
     Request {
         /// Position in [`Plan::expert_groups`](super::Plan::expert_groups).
         group: u32,

@@ -1,4 +1,4 @@
-//! Weights of a plan, and the places of their bytes.
+//! Weights of a plan, and the locations of their bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub enum WeightFile {
     /// In one of [`Plan::files`](super::Plan::files).
     Source(u32),
     /// In the plan's own file, after the plan. The offset counts from the first byte of the weights
-    /// there.
+    /// in that file.
     Plan,
     /// In the plan's own file, in blocks of a group of experts. The offset is that of the first
     /// expert's matrix; the matrix of expert `e` lies `e * stride` bytes later.
@@ -38,7 +38,7 @@ pub struct PlanWeight {
     pub file: WeightFile,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in the file, in bytes. For weights in blocks, the bytes between its matrices do not
+    /// Length in the file, in bytes. For weights in blocks, bytes between the matrices do not
     /// count.
     pub bytes: u64,
 }
@@ -53,7 +53,7 @@ impl PlanWeight {
         gaps.checked_add(self.bytes.checked_div(experts)?)
     }
 
-    /// Whether its bytes must be packed before kernels read them.
+    /// Whether the bytes must be packed before kernels read them.
     pub fn is_packed_at_load(&self) -> bool {
         self.format != self.stored
     }

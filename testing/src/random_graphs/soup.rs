@@ -15,7 +15,7 @@ use ixc_ir::graph::op::OpKind;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
 
-/// Makes one op after another from existing values, or from new parameters and weights.
+/// Generator of ops. Operands are existing values, or new parameters and weights.
 pub(super) struct Soup {
     b: GraphBuilder,
     pub(super) rng: Random,
@@ -109,7 +109,7 @@ impl Soup {
         RopeFactors { short: self.maybe_vector(rope.dims / 2), long: self.maybe_vector(rope.dims / 2) }
     }
 
-    /// Returns a weight with a row for each expert, such as biases.
+    /// Returns a weight with a row for each expert, such as a table of biases.
     fn table(&mut self, n: u64) -> WeightId {
         let name = self.name("w");
         ok(self.b.weight(&name, Format::F32, &[IDS, n], None))
@@ -183,7 +183,7 @@ impl Soup {
         self.rng.pick(&self.routed)
     }
 
-    /// Returns the token of the experts' memory; a function has only one.
+    /// Returns the token of the experts' memory. A function has only one such memory.
     fn slots(&mut self) -> ValueId {
         match self.slots {
             Some(slots) => slots,
@@ -192,7 +192,7 @@ impl Soup {
     }
 
     /// Returns the number of a state of this shape: an existing one, or a new one. The token of a
-    /// new one is a parameter, or begun here.
+    /// new state is a parameter, or the result of a new `state.begin`.
     fn cache(&mut self, shape: CacheShape) -> usize {
         if let Some(cache) = self.caches.iter().position(|(cache, _)| *cache == shape) {
             return cache;

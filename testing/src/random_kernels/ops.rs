@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Elements of the ops on integers.
+/// Element types of integer ops.
 const INTEGERS: [Elem; 3] = [Elem::I8, Elem::I16, Elem::I32];
-/// Elements of the ops on integers for which targets have no byte instructions.
+/// Element types of integer ops that lack byte instructions on targets.
 const WIDE_INTEGERS: [Elem; 2] = [Elem::I16, Elem::I32];
-/// Elements of four bytes.
+/// Element types of four bytes.
 const WORDS: [Elem; 2] = [Elem::F32, Elem::I32];
 
 impl Generator {
@@ -114,7 +114,7 @@ impl Generator {
         self.emit(op, ty, &[ty; OPERANDS]);
     }
 
-    /// Adds an op whose operands have as many lanes as its result.
+    /// Adds an op whose operands have the same number of lanes as its result.
     fn per_lane<const OPERANDS: usize>(&mut self, op: Op, elem: Elem, operand: fn(u16) -> Type) {
         let ty = self.lanes(elem);
         self.emit(op, ty, &[operand(ty.lanes); OPERANDS]);
@@ -170,7 +170,7 @@ impl Generator {
         self.push(value, false);
     }
 
-    /// Adds a prefetch of addresses around a buffer, not only in it.
+    /// Adds a prefetch of an address inside or outside a buffer.
     fn prefetch(&mut self) {
         let buffer = BufferId(self.rng.below(self.sizes.len() as u64) as u32);
         let mut offset = Affine::constant(self.rng.below(1 << 16) as i64 - (1 << 15));

@@ -1,9 +1,9 @@
 //! Tiles in random kernels.
 //!
-//! A kernel has three shapes, those of one matrix product, and few live tiles. Every target with
+//! A kernel has the three tile shapes of one matrix product, and few live tiles. Every target with
 //! tile registers can thus compile it. Floats come from a buffer that the kernel fills with finite
-//! numbers below 2, and only products of tiles add to them. No tile has a NaN, whose bits could not
-//! be compared.
+//! numbers below 2, and only products of tiles add to them. Tiles thus contain no NaN. The bits of
+//! a NaN could not be compared.
 
 use super::*;
 
@@ -14,16 +14,16 @@ const POOLED: usize = 2;
 
 /// State of the generator for tiles.
 pub struct Tiles {
-    /// Buffer that tiles are loaded from. Its words lack the upper bit of the exponent, of a single
-    /// and of two bf16.
+    /// Buffer that tiles are loaded from. Its words have a zero in the top bit of the exponent,
+    /// both as f32 and as two bf16.
     pub input: BufferId,
     /// Buffer that tiles are stored to.
     pub output: BufferId,
-    /// Rows of accumulators and of first factors.
+    /// Rows of accumulators and of left factors.
     m: u8,
     /// Columns of accumulators.
     n: u8,
-    /// Rows of second factors.
+    /// Rows of right factors.
     k: u8,
     /// Accumulators in scope, with the number of loops around them.
     pool: Vec<(ValueId, usize)>,
@@ -91,7 +91,7 @@ impl Generator {
         }
     }
 
-    /// Stores the tiles that are left in scope, to make them visible.
+    /// Stores the tiles that are in scope at the end, so that tests can compare them.
     pub(super) fn store_tiles(&mut self) {
         let Some(tiles) = &self.tiles else { return };
         let output = tiles.output;
@@ -131,7 +131,7 @@ impl Generator {
     }
 
     /// Prepares for a loop's body. An inner loop sees only the tiles that it carries, because other
-    /// tiles of outer loops would stay live all the time.
+    /// tiles of outer loops would stay live during the inner loop.
     pub(super) fn enter_loop(&mut self, depth: usize) {
         if let Some(tiles) = &mut self.tiles
             && depth > 0
@@ -150,7 +150,7 @@ impl Generator {
     fn load_tile(&mut self, ty: Type) -> ValueId {
         let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
         let input = tiles.input;
-        // Unaligned words of the input may not be finite.
+        // At unaligned offsets, words of the input may not be finite.
         let unit = if matches!(ty.elem, Elem::F32 | Elem::Bf16) { 4 } else { 1 };
         let stride = self.stride(ty, 0) / unit * unit;
         let offset = self.offset(input, ty.extent(stride).unwrap_or(0) as u32, unit);
@@ -165,8 +165,8 @@ impl Generator {
         self.b.tile_store(buffer, offset, value, stride);
     }
 
-    /// Returns a stride, at least `least`, that fits a tile in its buffer. It is often that of rows
-    /// without gaps.
+    /// Returns a stride, at least `least`, that fits a tile in its buffer. Often, rows have no
+    /// gaps.
     fn stride(&mut self, ty: Type, least: i64) -> i64 {
         let row = i64::from(ty.row_bytes());
         let most = (BYTES - row) / i64::from(ty.rows).saturating_sub(1).max(1);

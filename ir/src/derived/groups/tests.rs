@@ -54,7 +54,7 @@ fn zero(row: u64, group: u64) -> u8 {
     ((row * 5 + group * 3) % 16) as u8
 }
 
-/// Some of these scales are not halves.
+/// Returns a scale. Some of these scales are not exact in f16.
 fn scale(row: u64, group: u64) -> f32 {
     (1 + row % 7) as f32 / 1024.0 * if group.is_multiple_of(2) { 1.0 } else { -0.3 }
 }
@@ -343,8 +343,8 @@ fn transposed_integers_become_the_same_numbers() {
     }
 }
 
-/// Columns of a group that are not neighbours: numbers of each, as stored and transposed, also in
-/// parts. Also tests invalid orders.
+/// Tests groups whose columns are not neighbours: as stored, transposed, in partial reads, and with
+/// invalid orders.
 #[test]
 fn reordered_columns_use_their_stated_groups() {
     let group = |column: u64| (column * 7 + column / 9) % GROUPS;
@@ -365,7 +365,7 @@ fn reordered_columns_use_their_stated_groups() {
         };
         groups.order = Some(Order { view, groups: GROUPS, steps });
         let end = [file.len() as u64];
-        assert!(derived.check(&end).unwrap_err().to_string().contains("not whole blocks"), "{name}");
+        assert!(derived.check(&end).unwrap_err().to_string().contains("must be whole blocks"), "{name}");
         derived.format = Format::F32;
         derived.check(&end).unwrap();
         let mut out = vec![0; (4 * ROWS_OF_ALL * COLUMNS_OF_ALL) as usize];
@@ -415,10 +415,10 @@ fn reordered_columns_use_their_stated_groups() {
         };
         assert!(said(&|order| order.groups = 0).contains("an order without groups"), "{name}");
         assert!(said(&|order| order.groups = u64::MAX).contains("with too many groups"), "{name}");
-        assert!(said(&|order| order.groups = MAX_GROUPS).contains("outside of the bytes"), "{name}");
-        assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of the bytes"), "{name}");
+        assert!(said(&|order| order.groups = MAX_GROUPS).contains("outside of their tensor"), "{name}");
+        assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of their tensor"), "{name}");
         assert!(said(&|order| order.view.element = Element::F16).contains("four-byte integers"), "{name}");
-        assert!(said(&|order| order.view.first = 1).contains("outside of the bytes"), "{name}");
+        assert!(said(&|order| order.view.first = 1).contains("outside of their tensor"), "{name}");
         // A group that does not exist must not take another's scale.
         let last = file.len() - 4;
         file[last..].copy_from_slice(&(GROUPS as u32).to_le_bytes());
@@ -426,7 +426,7 @@ fn reordered_columns_use_their_stated_groups() {
     }
 }
 
-/// Columns of a row that lie too far apart to be read at once.
+/// Tests columns of a row that lie too far apart to be read at once.
 #[test]
 fn integers_that_lie_far_apart_are_read_one_by_one() {
     let far = SPAN + 2;
@@ -473,16 +473,18 @@ fn inconsistent_groups_are_refused() {
         change(derived.pieces[0].groups.as_mut().unwrap());
     };
     let (plain, with_zeros) = (of("GPTQ"), of("AWQ"));
-    assert!(said(plain, &|d| d.pieces[0].groups = None).contains("without scales"));
-    assert!(said(plain, &|d| d.format = Format::Q4_1).contains("another format"));
-    assert!(said(plain, &|d| d.pieces[0].change = Change::PlusOne).contains("another format"));
+    assert!(said(plain, &|d| d.pieces[0].groups = None).contains("lack group scales"));
+    assert!(said(plain, &|d| d.format = Format::Q4_1).contains("do not match the format"));
+    assert!(said(plain, &|d| d.pieces[0].change = Change::PlusOne).contains("do not match the format"));
     let halved = |g: &mut Groups| g.scales.columns = axes(&[[GROUPS, 1], [4, 1], [16, 0]]);
-    assert!(said(plain, &|d| groups(d, &halved)).contains("not whole blocks"));
-    assert!(said(plain, &|d| groups(d, &|g| g.scales.columns[1].len = 32)).contains("other rows or columns"));
-    assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].len = 8)).contains("other rows or columns"));
+    assert!(said(plain, &|d| groups(d, &halved)).contains("must be whole blocks"));
+    assert!(
+        said(plain, &|d| groups(d, &|g| g.scales.columns[1].len = 32)).contains("do not match the rows or columns")
+    );
+    assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].len = 8)).contains("do not match the rows or columns"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.element = Element::F8E4m3)).contains("two or four bytes"));
-    assert!(said(plain, &|d| groups(d, &|g| g.scales.first = 1)).contains("outside of the bytes"));
-    assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].stride = u64::MAX)).contains("outside of the bytes"));
+    assert!(said(plain, &|d| groups(d, &|g| g.scales.first = 1)).contains("outside of their tensor"));
+    assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].stride = u64::MAX)).contains("outside of their tensor"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.file = 1)).contains("in file 1"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.offset = u64::MAX)).contains("available bytes"));
     let without = |d: &mut Derived| {

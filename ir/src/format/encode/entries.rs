@@ -1,9 +1,9 @@
-//! The nearest entries of a grid, and the scale that brings these entries nearest.
+//! Search for the grid entries nearest to given numbers, and for the scale with the least error.
 //!
-//! An entry has the places of four or eight magnitudes at once. Signs are not always free: an even
-//! number of eight is negative, or all signs of an entry are the same. If signs of elements depend
-//! on each other, a few patterns are tried. For each pattern, the search for the nearest entry is
-//! exact:
+//! An entry gives the *places* (indices) of four or eight magnitudes. Signs are not always
+//! independent: an even number of eight is negative, or all signs of an entry are the same. If
+//! signs depend on each other, a few patterns are tried. For each pattern, the search for the
+//! nearest entry is exact:
 //!
 //! ```text
 //! // The cost of place p for element j, compared with the best place:
@@ -21,18 +21,18 @@ use super::super::SUB;
 use super::super::grids::{Grid, TABLES};
 use super::numbers::Numbers;
 
-/// Maximum places of an element of a grid.
+/// Maximum number of magnitudes of a grid.
 const PLACES: usize = 8;
 /// Maximum number of different halves of entries.
 const HALVES: usize = 256;
-/// Mark of a pattern that is not an entry.
+/// Mark of a pattern of places that is not an entry.
 const NONE: u16 = u16::MAX;
 
-/// First scale that is tried, as the ratio of the largest element to the grid's largest number.
+/// First trial scale, as the ratio of the largest element to the grid's largest number.
 const FIRST: f32 = 1.6;
 /// Ratio of one tried scale to the next.
 const RATIO: f32 = 1.11;
-/// Number of tried scales. Twice as many take a third of a percent from the error.
+/// Number of tried scales. Twice as many would reduce the error by a third of a percent.
 const TRIED: usize = 7;
 /// Number of rounds that fit the scale to entries, and entries to the scale.
 const ROUNDS: usize = 3;
@@ -85,7 +85,7 @@ impl Lattice {
 pub(super) struct Entries {
     grid: &'static Grid,
     lattice: &'static Lattice,
-    /// Numbers of places, without a sign and with one.
+    /// Number of each place: positive, then negative.
     numbers: [[f32; PLACES]; 2],
     /// The largest number.
     most: f32,
@@ -241,7 +241,7 @@ fn sums<const BITS: usize>(excess: &[[f32; PLACES]]) -> [f32; HALVES] {
     sums
 }
 
-/// Elements with a common scale.
+/// Elements with a common scale, and their nearest entries.
 struct Group<'g> {
     entries: &'g Entries,
     x: &'g [f32],

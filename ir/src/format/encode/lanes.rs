@@ -1,8 +1,8 @@
 //! Vectors with one number for each of several parts of a row, which are encoded in parallel.
 //!
 //! A part has its own `d`. Each sum over a part waits for the last element, and the next sum waits
-//! for the first. With one part alone, most of the time is spent waiting. With parts in parallel
-//! lanes there are no waits, and no sum runs across a vector.
+//! for the first. One part alone would spend most of the time on these latencies. Parallel parts
+//! hide them, and no sum runs across a vector.
 //!
 //! Every operation is one of IEEE 754 on each number, or a choice between two. Results thus have
 //! the same bits on vectors of all kinds.
@@ -384,11 +384,11 @@ impl<V: Vector> Lanes<V> {
         Lanes(self.0.greater_or_zero(others.0, then.0))
     }
 
-    /// Returns `then` where these are 0, otherwise `otherwise`.
+    /// Returns `then` where these numbers are 0, otherwise `otherwise`.
     #[inline(always)]
     pub fn nothing(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         let not_above = self.size().greater(Lanes::zero(), otherwise, then);
-        // NaN is not 0 either.
+        // The first comparison does not count NaN as 0.
         self.greatest(Lanes::of(f32::NEG_INFINITY)).greater(Lanes::of(f32::NEG_INFINITY), not_above, otherwise)
     }
 

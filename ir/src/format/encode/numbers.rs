@@ -1,5 +1,5 @@
-//! The nearest numbers for elements with codes of their own, and the scale that brings these
-//! numbers nearest.
+//! Search for the nearest codes of elements with independent codes, and for the scale with the
+//! least error.
 //!
 //! The search handles several groups in parallel, one in each lane ([`Lanes`]).
 
@@ -12,10 +12,10 @@ const STEPS: i32 = 9;
 const STEPS_WITH_MINIMUM: std::ops::RangeInclusive<i32> = -5..=15;
 /// Size of a step, in distances of two codes.
 const STEP: f32 = 0.1;
-/// Number of codes that makes a search useless: with 256 codes, the scale that fits and its best
-/// correction leave next to nothing to gain.
+/// Number of codes above which a search gains nothing: with 256 codes, the largest element
+/// determines a scale that least squares then correct.
 const BYTES: usize = 256;
-/// Distance in the order of trials. Of equally good scales, the first in that order wins.
+/// Distance between consecutive trials. Of equally good scales, the first trial wins.
 const APART: usize = 8;
 /// Number of scales that are tried at once, as many as fit in registers.
 const TOGETHER: usize = 2;
@@ -28,10 +28,10 @@ pub(super) struct Numbers {
     integers: Integers,
     /// Table of the numbers, if they are not consecutive integers.
     table: Option<Table>,
-    /// Numbers that the extreme element of a group may get. A scale is tried for each. Of equally
+    /// Numbers that the extreme element of a group may become. Each gives a trial scale. Of equally
     /// good scales, the first wins.
     tried: Vec<f32>,
-    /// Numbers that the largest element may get if there is a minimum, in the same order.
+    /// Numbers that the largest element may become in formats with a minimum, in the same order.
     tried_with_minimum: Vec<f32>,
 }
 
@@ -59,7 +59,8 @@ impl Nearest for Integers {
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
         let (least, most) = (Lanes::of(self.least), Lanes::of(self.most));
-        // NaN becomes the least number, as in a table. Its bits would give an arbitrary one.
+        // NaN becomes the least number, as in a table. The conversion by bits would give an
+        // arbitrary number.
         let behind_the_point = Lanes::of(BEHIND_THE_POINT);
         x.greatest(least).least(most) + behind_the_point - behind_the_point
     }
@@ -106,7 +107,7 @@ impl Numbers {
         let codes = quants.count() as u16;
         let zero = f32::from(quants.zero());
         let of: Vec<f32> = (0..codes).map(|code| f32::from(quants.byte(code as u8)) - zero).collect();
-        // The byte -128 has no counterpart, and no kernel of llama.cpp makes it.
+        // The byte -128 has no counterpart, and llama.cpp never writes it.
         let signed = quants.values == Values::Signed;
         let least = if signed { -127.0 } else { of.iter().copied().fold(f32::INFINITY, f32::min) };
         let most = of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -143,7 +144,7 @@ impl Numbers {
         let least = self.integers.least;
         let pairs = out.iter_mut().zip(numbers);
         match &self.table {
-            // The first code is that of the least number, also for bytes in two's complement.
+            // Code 0 is the least number, also for bytes in two's complement.
             None if self.of[0] == least => pairs.for_each(|(code, x)| *code = low_byte(x - least)),
             None => pairs.for_each(|(code, x)| *code = low_byte(*x)),
             Some(table) => pairs.for_each(|(code, x)| *code = table.codes[usize::from(low_byte(x + 128.0))]),
@@ -183,8 +184,8 @@ impl Numbers {
         for tried in self.tried.as_chunks::<TOGETHER>().0 {
             let inverses = tried.map(|number| Lanes::of(number) / extreme);
             for Sums { squares, with_x, .. } in self.sums::<V, false>(x, w, Lanes::zero(), inverses) {
-                // With the best scale for these codes, the weighted squared error is that of x
-                // minus this gain.
+                // The weighted squared error with the best scale for these codes is that of x minus
+                // this gain.
                 let gained = with_x * with_x / squares;
                 above = gained.greater(most_gained, with_x, above);
                 below = gained.greater(most_gained, squares, below);
@@ -236,7 +237,7 @@ impl Numbers {
                 least_lost = least_lost.greater(lost, lost, least_lost);
             }
         }
-        // Equal elements, and elements that are not numbers, have no scale.
+        // Equal elements, and elements that are not finite, have no scale.
         let of_least = least.finite(least, zero);
         let (some, low) = (range.finite(scale, zero), range.finite(minimum, of_least));
         (most.greater(least, some, zero), most.greater(least, low, of_least))

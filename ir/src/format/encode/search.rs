@@ -16,7 +16,7 @@ pub(super) struct Parts<V: Vector> {
     /// Elements, and the weight of each.
     x: Vec<Lanes<V>>,
     w: Vec<Lanes<V>>,
-    /// Scales and minimums of groups. They are integers in units of `d` and `minimum`, or ones.
+    /// Scales and minimums of groups. They are integers in units of `d` and `minimum`, or all 1.
     pub scales: [Lanes<V>; MOST_GROUPS],
     pub minimums: [Lanes<V>; MOST_GROUPS],
     pub units: Units<V>,
@@ -40,10 +40,10 @@ pub(super) struct GridParts<V: Vector> {
     /// Elements, and the weight of each, part after part.
     x: Vec<f32>,
     w: Vec<f32>,
-    /// Nearest numbers for the tried units, and their codes.
+    /// Nearest numbers for the trial units, and their codes.
     numbers: Vec<Lanes<V>>,
     codes: Vec<u8>,
-    /// Scales of groups that these numbers belong to. NaN before the first try.
+    /// Scales of groups that gave `numbers`. NaN before the first trial.
     scales: [Lanes<V>; MOST_GROUPS],
     /// Nearest codes with the best units so far.
     best: Vec<u8>,
@@ -55,13 +55,14 @@ struct Group<V: Vector> {
     scale: Lanes<V>,
     inverse: Lanes<V>,
     addend: Lanes<V>,
-    /// Integers of a group, with x close to `d * a - minimum * b`: `a` is `unit` times the number.
+    /// Factor of a group's codes: x is close to `d * a - minimum * b`, where `a` is `unit` times
+    /// the code's number.
     unit: Lanes<V>,
     b: Lanes<V>,
 }
 
-/// Error with some codes, and the sums that give the best scale for them: x is close to
-/// `d * a - minimum * b`.
+/// Error of one choice of codes, and the sums that give the best scale for it: x is close to `d * a
+/// - minimum * b`.
 struct Passed<V: Vector> {
     lost: Lanes<V>,
     aa: Lanes<V>,
@@ -71,7 +72,7 @@ struct Passed<V: Vector> {
     xb: Lanes<V>,
 }
 
-/// Rounds numbers to halves.
+/// Rounds numbers to f16.
 #[inline(always)]
 fn halved<V: Vector>(x: Lanes<V>) -> Lanes<V> {
     let (mut all, mut halves) = (x.all(), [f16::ZERO; MOST_LANES]);
@@ -80,7 +81,8 @@ fn halved<V: Vector>(x: Lanes<V>) -> Lanes<V> {
     Lanes::load(&all)
 }
 
-/// Returns the inverse of a scale. A scale below the normal numbers may have none; it gives 0.
+/// Returns the inverse of a scale. The inverse of a subnormal scale may overflow; the result is
+/// then 0.
 #[inline(always)]
 fn inverse(scale: f32) -> f32 {
     let inverse = scale.recip();
@@ -132,7 +134,7 @@ impl<V: Vector> Parts<V> {
         for (w, &x) in self.w.iter_mut().zip(&self.x) {
             let size = (least + x * x).sqrt();
             *w = if importance.is_some() { *w * size } else { size };
-            // NaN counts as a weight.
+            // A NaN weight counts as nonzero.
             matter = w.nothing(matter, one);
         }
         // A part whose columns are never multiplied has no weights, but its block still needs a
@@ -162,7 +164,7 @@ fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
 }
 
 impl<V: Vector> GridParts<V> {
-    /// Finds the nearest entries with these scales.
+    /// Finds the nearest grid entries at the scales of these groups.
     #[inline(always)]
     fn look(&mut self, encoder: &Encoder, entries: &Entries, groups: &[Group<V>]) {
         let (columns, group) = (encoder.columns, encoder.group);
@@ -193,7 +195,7 @@ impl Encoder {
     pub(super) fn search<V: Vector>(&self, x: &[f32], importance: Option<&[f32]>, parts: &mut Parts<V>) {
         parts.take(x, importance);
         self.fit(parts);
-        // Of powers of two, both neighbours are tried, and codes cannot improve them.
+        // If `d` is a power of two, both neighbours are tried, and least squares cannot improve it.
         let fits_more = self.quants.d != Number::HalfOfPower;
         let minimum = halved(parts.units.minimum);
         let near = self.near(parts.units.d);
@@ -213,7 +215,7 @@ impl Encoder {
                     break;
                 }
                 let next = self.fitted(&passed, &units);
-                // Unchanged units cannot lose less.
+                // Unchanged units cannot reduce the error.
                 if next.d.all() == units.d.all() && next.minimum.all() == units.minimum.all() {
                     break;
                 }
@@ -223,9 +225,10 @@ impl Encoder {
         self.lengthen(parts);
     }
 
-    /// Raises `d` of parts with codes of a grid until the codes are as long as their numbers, with
-    /// weights. With the best scale, a part with the relative error `e` is too short by a factor of
-    /// the square root of `1 - e`. The coarsest grids lose 4 to 10 %, all in one direction.
+    /// Raises `d` of parts with codes of a grid until the codes have the weighted norm of their
+    /// numbers. With the best scale, the norm of a part with the relative error `e` is too small by
+    /// a factor of the square root of `1 - e`. The coarsest grids lose 4 to 10 %, all in one
+    /// direction.
     #[inline(always)]
     fn lengthen<V: Vector>(&self, parts: &mut Parts<V>) {
         let Some(grid) = &parts.grid else { return };
@@ -247,7 +250,8 @@ impl Encoder {
         parts.units.d = self.near(d);
     }
 
-    /// Keeps units that lose less than the earlier ones. A NaN stays an error with any units.
+    /// Keeps units with a smaller error than the best ones so far. A NaN stays an error with any
+    /// units.
     #[inline(always)]
     fn keep<V: Vector>(
         &self,
@@ -276,7 +280,7 @@ impl Encoder {
         }
     }
 
-    /// Rounds to numbers that `d` can be.
+    /// Rounds to numbers that the storage of `d` can represent.
     #[inline(always)]
     fn near<V: Vector>(&self, d: Lanes<V>) -> Lanes<V> {
         match self.quants.d {
@@ -315,7 +319,8 @@ impl Encoder {
                     extreme = scale.size().greater(extreme.size(), scale, extreme);
                     lowest = minimum.least(lowest);
                 }
-                // The extreme scale gets the integer without counterpart, if there is one.
+                // The extreme scale gets the integer whose negative is not representable, if there
+                // is one.
                 let d = extreme / Lanes::of(range.of_extreme());
                 let minimum = lowest.negative() / Lanes::of(range.most);
                 let of_minimums = ScaleRange::of(0.0, range.most);
@@ -373,7 +378,7 @@ impl Encoder {
         Group { scale, inverse: inverse.finite(inverse, Lanes::zero()), addend, unit, b }
     }
 
-    /// Returns the error with the nearest numbers. `FIT` adds the sums for the best scale, and
+    /// Returns the error of the nearest codes. `FIT` adds the sums for the best scale, and
     /// `MINIMUM` those for the best minimum.
     #[inline(always)]
     fn passed<V: Vector, const FIT: bool, const MINIMUM: bool>(
@@ -426,8 +431,8 @@ impl Encoder {
         Passed { lost, aa, ab, bb, xa, xb }
     }
 
-    /// Returns the best units for codes with these sums. Keeps the units if all are equally good,
-    /// or if none can be fitted.
+    /// Returns the best units for codes with these sums. Keeps the current units if all are equally
+    /// good, or if the equations have no solution.
     #[inline(always)]
     fn fitted<V: Vector>(&self, sums: &Passed<V>, units: &Units<V>) -> Units<V> {
         let &Passed { aa, ab, bb, xa, xb, .. } = sums;
@@ -437,7 +442,8 @@ impl Encoder {
             minimum = minimum.greatest(Lanes::zero());
         }
         let (zero, least) = (Lanes::zero(), Lanes::of(1e-6) * aa * bb);
-        // Conditions as numbers: 1 if both units can be fitted, and 1 if both are finite.
+        // Conditions as numbers: 1 if the equations have a solution, and 1 if both units are
+        // finite.
         let one = Lanes::of(1.0);
         let both = bb.greater_or_zero(zero, determinant.greater_or_zero(least, one));
         let d = both.greater(zero, (xa + minimum * ab) / aa, xa / aa);
@@ -488,13 +494,13 @@ impl ScaleRange {
         if self.least < 0.0 { self.least } else { self.most }
     }
 
-    /// Returns the nearest integer to a value in units.
+    /// Returns the integer nearest to `value / unit`.
     #[inline(always)]
     fn near_in(&self, value: f32, unit: f32) -> f32 {
         if unit == 0.0 { self.near(0.0) } else { self.near(value / unit) }
     }
 
-    /// Returns the nearest integers to values in units.
+    /// Returns the integers nearest to values divided by their units.
     #[inline(always)]
     fn nearest<V: Vector>(&self, values: Lanes<V>, units: Lanes<V>) -> Lanes<V> {
         let (mut all, units) = (values.all(), units.all());
@@ -503,8 +509,8 @@ impl ScaleRange {
     }
 }
 
-/// Returns the unit of scales with the least rounding error. The search gives the largest scale
-/// each integer of the upper half.
+/// Returns the unit of scales with the least rounding error. The trials set the largest scale to
+/// each integer of the upper half of the range.
 fn unit(fits: &[Fit], range: ScaleRange, first: f32) -> f32 {
     let (mut best, mut least_lost) = (first, f32::INFINITY);
     let largest = fits.iter().fold(0f32, |a, b| a.max(b.scale));

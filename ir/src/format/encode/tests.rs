@@ -22,9 +22,9 @@ fn grid(format: Format) -> bool {
     format.quants().is_some_and(|quants| quants.grid().is_some())
 }
 
-/// Relative errors of grids on normal numbers, in blocks as long as the numbers. Shorter blocks
-/// lost 1 to 9 % less. ggml's search loses 8 % (`iq2_xxs`) to 60 % (`iq3_s`) more than the shorter
-/// blocks. The nearest place of each element, followed by any entry, loses far more.
+/// Relative errors of grids on normal numbers, in blocks with the norm of the numbers. Blocks with
+/// the least error have 1 to 9 % less. ggml's search has 8 % (`iq2_xxs`) to 60 % (`iq3_s`) more
+/// error than the least. Rounding each element alone has far more.
 const GRIDS: [(Format, f64); 7] = [
     (Format::Iq3Xxs, 0.03151),
     (Format::Iq3S, 0.01664),
@@ -46,7 +46,7 @@ fn encoded_rows_are_close_in_every_format() {
     let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
     for format in made() {
         let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
-        // Redundant fields improve nothing.
+        // Fields that follow from other fields carry no information.
         let redundant = if format.has_field("s") { Number::Half.bytes() } else { 0 };
         let bits = (format.block_bytes() - redundant) as f64 * 8.0 / format.block_len() as f64;
         let found = lost(&x, &y, |_| 1.0);
@@ -62,8 +62,8 @@ fn encoded_rows_are_close_in_every_format() {
     assert!(made().filter(|format| grid(*format)).count() == GRIDS.len() && made().count() >= 29);
 }
 
-/// Blocks with codes of a grid are as long as their numbers, with weights. With the best scale,
-/// they are shorter because of their error.
+/// Blocks with codes of a grid have the weighted norm of their numbers. With the best scale alone,
+/// the norm would be smaller.
 #[test]
 fn grid_blocks_keep_the_norm_of_their_numbers() {
     let x = normal(&mut Random::new(4), 1 << 13);
@@ -72,7 +72,8 @@ fn grid_blocks_keep_the_norm_of_their_numbers() {
         let length = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
         let ratio = length(&y) / length(&x);
         println!("{format}: {ratio:.4}");
-        // Halves are not exact, and weights differ. The best scale gives 0.83 to 0.98.
+        // Rounding to f16 changes the norm, and importances differ. The best scale alone gives 0.83
+        // to 0.98.
         assert!((0.99..1.1).contains(&ratio), "{format}: {ratio}");
     }
 }
@@ -92,7 +93,7 @@ fn the_nearest_number_is_taken() {
         for ((x, near), code) in x.iter().zip(&near).zip(&codes) {
             assert_eq!(numbers.of[usize::from(*code)], *near, "{format}");
             let least = numbers.of.iter().map(|number| (number - x).abs()).fold(f32::INFINITY, f32::min);
-            // The least byte has no counterpart, and is not made.
+            // The least byte has no positive counterpart, and the encoder does not write it.
             let clamped = quants.count() == 256 && *x < -127.0;
             assert!(clamped || (near - x).abs() == least, "{format}: {x} is not next to {near}");
         }
@@ -129,7 +130,7 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
                 assert_eq!(narrow, wide, "{format} with AVX2");
             }
             if avx512 {
-                // SAFETY: the processor has both features: none has the second alone.
+                // SAFETY: the processor has both features, since none has AVX-512 without AVX2.
                 unsafe { encoder.row_by_avx512(&x, importance, &mut wide) };
                 assert_eq!(narrow, wide, "{format} with AVX-512");
             }
@@ -143,7 +144,7 @@ fn a_block_is_the_same_in_every_row() {
     let mut random = Random::new(10);
     for format in made().filter(|format| format.is_quantised()) {
         let (length, bytes) = (format.block_len(), format.block_bytes());
-        // Grids take long.
+        // Searches of grids are slow.
         let most = if grid(format) { 3 } else { 19 };
         let mut x = normal(&mut random, most * length);
         // A block with NaN among ordinary blocks.
@@ -162,7 +163,7 @@ fn a_block_is_the_same_in_every_row() {
     }
 }
 
-/// Compares words of codes with each code's place according to the codec.
+/// Compares packed words of codes with the bit positions that the codec gives.
 #[test]
 fn codes_are_stored_in_their_planes() {
     let mut random = Random::new(11);
@@ -186,7 +187,7 @@ fn codes_are_stored_in_their_planes() {
     }
 }
 
-/// Near numbers stay near: blocks of a format give themselves, or equally near ones.
+/// Encoding the numbers of a block gives the same numbers, or equally near ones.
 #[test]
 fn representable_numbers_survive_encoding() {
     let mut random = Random::new(4);
@@ -208,7 +209,8 @@ fn important_columns_are_encoded_more_closely() {
         let of = |importance| format.dequantise_rows(&encoded(format, &x, importance), x.len());
         let w = |i: usize| f64::from(importance[i]);
         let (with, without) = (lost(&x, &of(Some(&importance)), w), lost(&x, &of(None), w));
-        // Bytes are exact enough, and powers of two and few codes leave little choice.
+        // With 256 codes the error is already small; powers of two and few codes leave little
+        // choice.
         let alike = [Format::Q8_0, Format::Mxfp4, Format::Tq1_0, Format::Q1_0];
         let gain = if alike.contains(&format) { 1.0 } else { 0.97 };
         assert!(with <= gain * without, "{format}: {with} with importance, {without} without");
@@ -229,7 +231,8 @@ fn degenerate_blocks_are_encoded() {
         ("no numbers with bits of their own", |i| if i % 3 == 0 { f32::from_bits(0x7fc0_00ff) } else { 1.0 }),
     ];
     for format in made() {
-        // Three codes have nothing between 0 and the largest, and two codes have no 0.
+        // Formats with three codes have no number between 0 and the largest, and formats with two
+        // codes have no 0.
         let most = match format.quants().map(Quants::count) {
             Some(2) => 0.3,
             Some(3) => 0.2,

@@ -10,11 +10,11 @@ use super::{Encoder, MOST_GROUPS};
 /// Byte offsets of a block's parts, looked up once.
 pub(super) struct Layout {
     d: usize,
-    /// Addend, or unit of minimums.
+    /// Offset of the addend, or of the unit of minimums.
     minimum: Option<usize>,
-    /// Sum of the numbers.
+    /// Offset of the sum of the numbers.
     sum: Option<usize>,
-    /// Integer scales.
+    /// Offset of the integer scales.
     scales: Option<usize>,
     planes: Vec<Bits>,
     /// Bits of each scale that is a code, lowest first.

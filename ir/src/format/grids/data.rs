@@ -1,8 +1,8 @@
-//! The grids themselves, as `ir/tests/formats/grids.py` writes them: they follow no rule.
+//! Tables of the grids, which `ir/tests/formats/grids.py` writes. No formula gives them.
 //!
-//! From ggml's `ggml-common.h` by way of the Python package `gguf` 0.19, which has each number's
-//! place among those of its grid. Both are under the MIT licence, Copyright (c) 2023-2026 The ggml
-//! authors:
+//! From ggml's `ggml-common.h` through the Python package `gguf` 0.19, which stores each number as
+//! an index into its grid's magnitudes. Both are under the MIT licence, Copyright (c) 2023-2026 The
+//! ggml authors:
 //!
 //! > Permission is hereby granted, free of charge, to any person obtaining a copy of this software
 //! > and associated documentation files (the "Software"), to deal in the Software without
@@ -17,7 +17,7 @@
 //! > OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
 //! > DEALINGS IN THE SOFTWARE.
 
-/// iq3_xxs: 256 entries of 4 numbers in 3 bits each, the first lowest: places among 4, 12, 20, 28,
+/// iq3_xxs: 256 entries of 4 numbers in 3 bits each, the first lowest: indices into 4, 12, 20, 28,
 /// 36, 44, 52, 62.
 #[rustfmt::skip]
 pub const IQ3_XXS: [u16; 256] = [
@@ -36,7 +36,7 @@ pub const IQ3_XXS: [u16; 256] = [
     0x0e2a, 0x0e56, 0x0e60, 0x0e8a, 0x0ea5, 0x0eaa, 0x0ec0, 0x0ecd, 0x0edb, 0x0ef0, 0x0f11, 0x0f21, 0x0f40, 0x0f42, 0x0f54, 0x0f98,
 ];
 
-/// iq3_s: 512 entries of 4 numbers in 3 bits each, the first lowest: places among 1, 3, 5, 7, 9,
+/// iq3_s: 512 entries of 4 numbers in 3 bits each, the first lowest: indices into 1, 3, 5, 7, 9,
 /// 11, 13, 15.
 #[rustfmt::skip]
 pub const IQ3_S: [u16; 512] = [
@@ -68,7 +68,7 @@ pub const IQ3_S: [u16; 512] = [
     0x0edd, 0x0eeb, 0x0f01, 0x0f05, 0x0f0b, 0x0f10, 0x0f28, 0x0f52, 0x0f62, 0x0f82, 0x0f99, 0x0fc0,
 ];
 
-/// iq2_xxs: 256 entries of 8 numbers in 2 bits each, the first lowest: places among 8, 25, 43.
+/// iq2_xxs: 256 entries of 8 numbers in 2 bits each, the first lowest: indices into 8, 25, 43.
 #[rustfmt::skip]
 pub const IQ2_XXS: [u16; 256] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a,
@@ -86,7 +86,7 @@ pub const IQ2_XXS: [u16; 256] = [
     0x9180, 0x9245, 0x9400, 0x9422, 0x9444, 0x9551, 0x9881, 0x9920, 0xa002, 0xa050, 0xa085, 0xa109, 0xa200, 0xa418, 0xa850, 0xa904,
 ];
 
-/// iq2_xs: 512 entries of 8 numbers in 2 bits each, the first lowest: places among 8, 25, 43.
+/// iq2_xs: 512 entries of 8 numbers in 2 bits each, the first lowest: indices into 8, 25, 43.
 #[rustfmt::skip]
 pub const IQ2_XS: [u16; 512] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041, 0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055,
@@ -117,7 +117,7 @@ pub const IQ2_XS: [u16; 512] = [
     0xa820, 0xa822, 0xa828, 0xa8a0, 0xa8a8, 0xa904, 0xa984, 0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa,
 ];
 
-/// iq2_s: 1024 entries of 8 numbers in 2 bits each, the first lowest: places among 8, 25, 43.
+/// iq2_s: 1024 entries of 8 numbers in 2 bits each, the first lowest: indices into 8, 25, 43.
 #[rustfmt::skip]
 pub const IQ2_S: [u16; 1024] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041, 0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055,
@@ -174,7 +174,7 @@ pub const IQ2_S: [u16; 1024] = [
     0xaa22, 0xaa28, 0xaa88, 0xaaaa,
 ];
 
-/// iq1_s: 2048 entries of 8 numbers in 2 bits each, the first lowest: places among -1, 0, 1.
+/// iq1_s: 2048 entries of 8 numbers in 2 bits each, the first lowest: indices into -1, 0, 1.
 #[rustfmt::skip]
 pub const IQ1_S: [u16; 2048] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045, 0x0051, 0x0054, 0x0056, 0x0065, 0x0080, 0x0082, 0x0088, 0x008a,

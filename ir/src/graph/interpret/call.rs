@@ -1,4 +1,4 @@
-//! Access of an op's definition to the op's operands, by their names in the op table.
+//! Access of an op's definition to its operands, by their names in the op table.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::graph::quantise::quantise_rows;
 use crate::graph::{Function, Held, Op, Operand, StateId, Type, ValueId, WeightId};
 
-/// Result of an index op: lists of places.
+/// Result of an index op: lists of the numbers of positions or entries.
 pub(super) struct PlaceLists<'a> {
     /// Dimensions; the last one is the length of a list.
     pub(super) dims: &'a [usize],
@@ -120,8 +120,7 @@ impl<'c> Call<'c, '_> {
         elements
     }
 
-    /// Returns the dimensions and places of the lists that restrict the op's rows, if there are
-    /// any.
+    /// Returns the lists that restrict the op's rows, if there are any.
     pub(super) fn choice(&self) -> Option<PlaceLists<'c>> {
         self.value_if_given("chosen").map(|chosen| match chosen {
             Value::I32 { dims, data } => PlaceLists { dims, places: data },

@@ -58,8 +58,8 @@ pub(super) fn expert_down(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     one(vec![dims[0], n], y)
 }
 
-/// Multiplies `x` by the experts' matrices of a weight, and adds their bias if it is given. Returns
-/// also the number of rows of an expert.
+/// Multiplies `x` by the experts' matrices of a weight, and adds their bias if it is given. Also
+/// returns the number of rows of an expert.
 fn product(call: &Call<'_, '_>, w: &str, bias: &str) -> Result<(Vec<f32>, usize), InterpretError> {
     let (y, n) = project_weight(call, call.weight(w), &call.f32s("x")?)?;
     match call.op.operand(bias) {
@@ -86,9 +86,9 @@ fn add_bias(call: &Call<'_, '_>, y: &[f32], bias: WeightId) -> Result<Vec<f32>, 
     Ok(out)
 }
 
-/// Multiplies the row of `x` for every row and slot by the transpose of its expert. `x` has one row
-/// per row, or one per row and slot. It goes expert by expert, so that each routed one is
-/// dequantised once and no other at all.
+/// Multiplies `x` by the transposed matrix of the expert of each row and slot. `x` has one row per
+/// row, or one per row and slot. The loop runs over experts, so that each routed expert is
+/// dequantised once and others are not.
 fn project(call: &Call<'_, '_>, matrix: &Matrix<'_>, experts: usize, x: &[f32]) -> Result<Vec<f32>, InterpretError> {
     let (ids, slots) = (call.ints("ids"), call.dims("ids")[1]);
     let n = matrix.bytes.len() / matrix.row_bytes() / experts;
@@ -112,7 +112,7 @@ fn project(call: &Call<'_, '_>, matrix: &Matrix<'_>, experts: usize, x: &[f32]) 
     Ok(out)
 }
 
-/// Sums `p * y` over a row's slots. A slot of weight 0 adds nothing, for any row.
+/// Sums `p * y` over a row's slots. A slot of weight 0 adds nothing, even if `y` is NaN there.
 fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len() / slots);
     for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {

@@ -22,7 +22,7 @@ pub(super) fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// Multiplies parts of `d` elements by their own numbers and adds `residual`.
+/// Multiplies heads of `d` elements, each by its own number, and adds `residual`.
 pub(super) fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32]>) -> Vec<f32> {
     let scaled = x.iter().enumerate().map(|(i, &x)| f64::from(x) * f64::from(s[i / d]));
     match residual {
@@ -203,8 +203,8 @@ pub fn route(
     (ids, weights)
 }
 
-/// Returns the listed experts of each row of `experts` logits, and their weights. A number that is
-/// not an expert's becomes the nearest expert.
+/// Returns the listed experts of each row of `experts` logits, and their weights. A number outside
+/// the range of experts becomes the nearest expert.
 pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for (row, listed) in logits.chunks_exact(experts).zip(listed) {
@@ -249,15 +249,15 @@ fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> V
     chosen
 }
 
-/// Returns the share of `best` in a softmax over the elements of `row` that `of` names and that are
-/// near `best`. `best` must be the highest of them.
+/// Returns the share of `best` in a softmax over the elements `of` of `row` that are near `best`.
+/// `best` must be the highest of them.
 fn share_of_near(row: &[f64], mut of: Vec<usize>, best: usize) -> f64 {
     let max = row[best];
     of.retain(|&i| max - row[i] <= SPARSE_MIXER_NEAR * row[i].abs().max(max));
     1.0 / of.iter().map(|&i| (row[i] - max).exp()).sum::<f64>()
 }
 
-/// Returns the softmax over the elements of `row` that `of` names.
+/// Returns the softmax over the elements `of` of `row`.
 fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     let top = of.iter().map(|&i| row[i]).fold(f64::NEG_INFINITY, f64::max);
     let exp: Vec<f64> = of.iter().map(|&i| (row[i] - top).exp()).collect();
@@ -315,7 +315,7 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
         let heads = q.chunks_exact(d.max(1)).zip(w);
         heads.map(|(q, &w)| f64::from(w) * dot(q, key).max(0.0)).sum::<f64>() as f32
     };
-    // Adding 0 makes both zeros equal.
+    // Adding 0 turns -0 into +0.
     let scores: Vec<f32> = (0..count).map(|key| score(key) + 0.0).collect();
     let mut best: Vec<usize> = (0..count).collect();
     best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -326,9 +326,9 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
 
 /// Computes causal attention of the queries of one row (`heads` heads) at `position`.
 ///
-/// A score is `scale * q . k`, bent to stay within `cap` if it is not 0, less the head's slope
-/// times the distance. The softmax runs over positions 0 to the row's position, or over those that
-/// `sees` allows for the key head. A head's sink is one more score, without a value.
+/// A score is `scale * q . k`, soft-capped by `cap` if it is not 0, minus the head's slope times
+/// the distance. The softmax runs over positions 0 to the row's position, or over those that `sees`
+/// allows for the key head. A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
     cached: CachedRows<'_>,

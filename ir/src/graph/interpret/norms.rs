@@ -22,7 +22,7 @@ pub(super) fn rms_norm_quantise(call: &Call<'_, '_>) -> Result<Vec<Value>, Inter
 }
 
 /// Computes `rms_norm` of the op's rows. If the weight has a row for each head, the heads of a row
-/// are normed together.
+/// are normalised together.
 fn normed(call: &Call<'_, '_>) -> Result<Vec<f32>, InterpretError> {
     let n = call.dims("x").last().copied().unwrap_or(1);
     let w = call.dequantised_if_given("w")?.unwrap_or_else(|| vec![1.0; n]);

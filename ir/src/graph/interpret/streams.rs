@@ -47,8 +47,8 @@ pub(super) fn stream_attend(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpret
     one(vec![dims[0], dims[2]], attend(&x, &y, &w, dims[1], dims[2], call.op.attr("eps").float()))
 }
 
-/// Returns the mixing weights of each row of `x`: those of the input, and of the output and the
-/// matrix if rows are long enough.
+/// Returns the mixing weights of each row of `x`: for the input, and, if rows are long enough, for
+/// the output and the matrix.
 fn weights(x: &[f32], scale: &[f32], base: &[f32], n: usize, iterations: i64, eps: f64, magnitude: f64) -> Vec<f32> {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let mut out = Vec::with_capacity(x.len());
@@ -126,7 +126,7 @@ fn mix(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Ve
 }
 
 /// Returns a weighted sum of the `n` streams of `d` elements of each row and of `y`. The weights
-/// are a softmax over the products of `w` with the norm of each.
+/// are a softmax over the products of `w` with each normalised stream.
 fn attend(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, eps: f64) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len());
     for (i, y) in y.chunks_exact(d).enumerate() {

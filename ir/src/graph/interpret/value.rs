@@ -89,7 +89,7 @@ pub enum InterpretError {
         name: String,
         /// The argument.
         found: String,
-        /// Type of the parameter, with the symbols that are known by then.
+        /// Type of the parameter, with the dimensions that earlier arguments determine.
         expected: String,
     },
     /// A weight that could not be read.

@@ -7,7 +7,7 @@ use super::{Failure, ParseProblem, Parser};
 pub(super) enum Token<'t> {
     /// A mnemonic, keyword, format, attribute name or `_`.
     Word(&'t str),
-    /// A number, not yet read.
+    /// A number, not yet parsed.
     Number(&'t str),
     /// `%name` or `%12`, without the sigil.
     Value(&'t str),
@@ -33,7 +33,7 @@ impl Token<'_> {
     }
 }
 
-/// At most 40 characters of hostile text go into a message.
+/// Shortens hostile text for a message, to at most 40 characters.
 pub(super) fn clip(s: &str) -> String {
     match s.char_indices().nth(40) {
         Some((end, _)) => format!("{}…", &s[..end]),
@@ -103,7 +103,7 @@ impl<'t> Parser<'t> {
         Ok(taken)
     }
 
-    /// Returns the next token and its place.
+    /// Returns the next token and its byte offset.
     pub(super) fn next(&mut self) -> Result<(usize, Token<'t>), Failure> {
         let text: &'t str = self.text;
         loop {

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Each token has a row, which is complete at the last of its positions. With `overlap`, a token
-//! has two of everything. The second halves go into the row of its own positions. The first halves
-//! go into the row of the next `every` positions. The state is then f32[6, d], for the current row
-//! and the next one.
+//! has two halves of keys, values and scores. The second half goes into the row of its own
+//! positions, the first half into the row of the next `every` positions. The state is then f32[6,
+//! d], for the current row and the next one.
 
 use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
@@ -45,13 +45,13 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let series = kv.len() / d;
     let row = NUMBERS as usize * d;
     for (i, y) in y.iter_mut().enumerate() {
-        // The row of the token's own positions takes the last halves.
+        // The row of the token's own positions takes the second half.
         for (of, half) in (0..series).rev().enumerate() {
             let at = half * d + i;
             let made = &mut state[of * row..][..row];
             let score = f64::from(gate[at]) + f64::from(ape[phase * kv.len() + at]);
             let [max, sum, weighted] = [0, 1, 2].map(|number| f64::from(made[number * d + i]));
-            // A weight of 0 means that no position came yet.
+            // A sum of 0 means that no position was added yet.
             let top = if sum > 0.0 { max.max(score) } else { score };
             let fall = if sum > 0.0 { (max - top).exp() } else { 0.0 };
             let weight = (score - top).exp();

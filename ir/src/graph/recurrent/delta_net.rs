@@ -14,9 +14,9 @@
 //! A bound, below 0, is the lower bound of the logarithm of a decay (`lower_bound` of
 //! flash-linear-attention's KDA gate). 0 means no bound.
 //!
-//! With a rate of up to 2, the state's value at a key may change its sign. The source is Grazzi et
-//! al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues", 2024; OLMo Hybrid
-//! uses it. A rate of 0 stands for 1.
+//! With a rate of up to 2, an update can flip the sign of the state's value at a key. The source is
+//! Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues", 2024;
+//! OLMo Hybrid uses it. The attribute 0 stands for a factor of 1.
 //!
 //! If alpha has a number for each element of a key, so has dt, and each row of `M` has its own
 //! decay. `a` still has one number for each head.

@@ -1,5 +1,5 @@
-//! `short_conv`: a causal convolution of a few taps, separate for each channel. Linear attention
-//! has it before its keys (Qwen3-Next, Kimi Linear, LFM2).
+//! `short_conv`: a causal convolution of a few taps, separate for each channel. Models with linear
+//! attention apply it to queries, keys and values (Qwen3-Next, Kimi Linear, LFM2).
 //!
 //! ```text
 //! y[t, c] = sum over the taps j of w[c, j] * x[t - (K - 1 - j) * dilation, c]

@@ -25,7 +25,8 @@ pub(super) fn route(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(rule.attr("group_best", "1, or 0 for two"));
     }
     if !experts.is_multiple_of(groups) || (groups > 1 && experts / groups < 2) {
-        return Err(rule.attr("groups", format!("one that parts {experts} experts equally, in two each or more")));
+        return Err(rule
+            .attr("groups", format!("a number that divides the {experts} experts into equal groups of two or more")));
     }
     if kept > groups || kept * (experts / groups) < top_k {
         return Err(rule.attr("groups_kept", format!("at most {groups} groups, with {top_k} experts together")));

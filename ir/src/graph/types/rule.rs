@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariant: after [`Rule::new`], operands and attributes have the kinds that the op table lists,
-//! and ids are in range. A query for a name in the table cannot fail; any other name is a bug here.
+//! and ids are in range. A query for a name in the table cannot fail; any other name panics.
 
 use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
@@ -280,7 +280,7 @@ impl<'a> Rule<'a> {
 
     pub(in crate::graph) fn positive(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
-            // A count for one row stays below this, and the product of two counts below 2^63.
+            // A count below 2^32 keeps products of two counts below 2^64.
             Ok(value) if value > 0 && u32::try_from(value).is_ok() => Ok(value),
             Ok(_) | Err(_) => Err(self.attr(name, format!("in 1..={}", u32::MAX))),
         }
@@ -322,8 +322,8 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
-    /// Checks the optional result of an index op for each of `rows`: one list for all heads, or one
-    /// for each of `heads` key heads.
+    /// Checks the optional operand with the result of an index op, for each of `rows`: one list for
+    /// all heads, or one for each of `heads` key heads.
     pub(in crate::graph) fn choice(&self, name: &'static str, rows: &Dim, heads: Option<u64>) -> Result<(), TypeError> {
         if self.has(name) {
             let (of_rows, chosen) = match (heads, self.value(name).dims().len()) {
@@ -345,7 +345,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Checks an index op without weights, which chooses blocks of positions for each head. `every`
-    /// is the number of positions that share a place in the state.
+    /// is the number of positions that share an entry of the state.
     pub(in crate::graph) fn blocks_of_heads(&self, top_k: u64, every: u64) -> Result<(), TypeError> {
         if every != 1 {
             return Err(self.operand("kv", "the token of a state with a place for every position, without weights"));
@@ -380,9 +380,9 @@ impl<'a> Rule<'a> {
         }
         match Activation::from_word(self.find_attr("act").word()).is_some_and(Activation::bends) {
             true if bend > 0.0 => Ok(()),
-            true => Err(self.attr("bend", "a positive number, as the activation bends what it gates")),
+            true => Err(self.attr("bend", "a positive number, because this activation has a smooth bound")),
             false if bend == 0.0 => Ok(()),
-            false => Err(self.attr("bend", "0, as the activation bends nothing")),
+            false => Err(self.attr("bend", "0, because this activation has no smooth bound")),
         }
     }
 
@@ -425,7 +425,8 @@ impl<'a> Rule<'a> {
         Ok(vec![ty])
     }
 
-    /// Returns the result type of an op that quantises and whose items make parts of rows.
+    /// Returns the result type of an op that quantises its result in blocks, so that each item can
+    /// write a part of a row.
     pub(in crate::graph) fn quantised_in_blocks(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         match self.find_attr("format").format().has_row_scale() {
             true => Err(self.attr("format", "one whose blocks have scales of their own, such as a8_super")),

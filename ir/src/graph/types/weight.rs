@@ -58,7 +58,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
 const CHOICE_CHARS: usize = 1 << 10;
 
 /// Checks the decisions of passes about a weight: formats must fit its own format and its shape,
-/// and texts must be one line.
+/// and `tile` and `why` must be one line.
 fn check_choice(weight: &Weight) -> Result<(), String> {
     let Choice { stored, layout, activations, tile, why } = &weight.choice;
     if let &Some(stored) = stored {
@@ -66,7 +66,9 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
         if !weight.format.has_row_scale() || !stored.is_in_files() || stored.row_bytes(columns).is_none() {
             let formats: Vec<String> = Format::requantised().map(|format| format.to_string()).collect();
             let to = formats.join(" or ");
-            return Err(format!("is stored as {stored}; requantised are formats of files of whole blocks, to {to}"));
+            return Err(format!(
+                "is stored as {stored}; only weights of file formats, in whole blocks, can be requantised, and only to {to}"
+            ));
         }
     }
     if let &Some(layout) = layout {
@@ -80,7 +82,7 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
         };
         if !strips {
             return Err(format!(
-                "has the layout {layout}, but no whole strips of {} rows in whole blocks",
+                "has the layout {layout}, but not whole strips of {} rows in whole blocks",
                 layout.rows()
             ));
         }
@@ -89,7 +91,7 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
         let own = layout.unwrap_or(weight.format).activation();
         let pairs = layout.and_then(Format::pair_activation);
         if ![Some(own), own.row().tiles, pairs].contains(&Some(found)) {
-            return Err(format!("has activations in {found}; its products take {own}, or a form of that with bf16"));
+            return Err(format!("has activations in {found}; its products take {own}, or {own} with bf16 copies"));
         }
         let whole = weight.shape.last().is_some_and(|k| k.is_multiple_of(found.block_len() as u64));
         if !whole {

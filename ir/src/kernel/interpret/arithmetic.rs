@@ -14,15 +14,16 @@ pub fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Returns the nearest integer, ties to even. Returns the least one for NaN and beyond the range.
+/// Returns the nearest integer, ties to even. Returns `i32::MIN` for NaN and for numbers out of
+/// range.
 pub fn to_i32(a: f32) -> i32 {
-    // Both limits are exact in f32, and no range contains NaN.
+    // Both limits are exact in f32, and NaN is not in any range.
     const RANGE: std::ops::Range<f32> = -2147483648.0..2147483648.0;
     let nearest = a.round_ties_even();
     if RANGE.contains(&nearest) { nearest as i32 } else { i32::MIN }
 }
 
-/// Computes float arithmetic.
+/// Applies a float function to each pair of lanes.
 #[inline]
 pub fn float2(lanes: usize, a: &Vector, b: &Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
     Vector::from_lanes(lanes, |i| f(a.lane(i), b.lane(i)))
@@ -33,8 +34,8 @@ pub fn fma(lanes: usize, a: &Vector, b: &Vector, c: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| a.lane::<f32>(i).mul_add(b.lane(i), c.lane(i)))
 }
 
-/// Computes integer arithmetic in 64 bits, which hold every exact result, and cuts it to the
-/// element.
+/// Applies an integer function to each pair of lanes, in 64 bits, which hold every exact result.
+/// Truncates results to the element.
 #[inline]
 pub fn int2(ty: Type, a: &Vector, b: &Vector, f: impl Fn(i64, i64) -> i64) -> Vector {
     let lanes = usize::from(ty.lanes);
@@ -54,35 +55,35 @@ pub fn less(lanes: usize, a: &Vector, b: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| -i32::from(a.lane::<f32>(i) < b.lane::<f32>(i)))
 }
 
-/// Returns integers with zeros before their upper bits, shifted right.
+/// Shifts integers right; the upper bits become zeros.
 pub fn shift_unsigned(ty: Type, a: &Vector, by: usize) -> Vector {
     let mask = (1i64 << (8 * ty.elem.bytes())) - 1;
     int2(ty, a, a, |a, _| (a & mask) >> by)
 }
 
-/// Returns the results of a function of integers.
+/// Applies an integer function to each lane, between types of different width.
 pub fn resize(ty: Type, from: Type, a: &Vector, f: impl Fn(i64) -> i64) -> Vector {
     Vector::from_ints(ty, |i| f(a.int(from.elem, i)))
 }
 
-/// Returns integers with zeros before their upper bits.
+/// Zero-extends integers.
 pub fn extend_unsigned(ty: Type, from: Type, a: &Vector) -> Vector {
     let mask = (1i64 << (8 * from.elem.bytes())) - 1;
     resize(ty, from, a, |a| a & mask)
 }
 
-/// Returns the nearest integers of a narrower type.
+/// Saturates integers to a narrower type.
 pub fn narrow_signed(ty: Type, from: Type, a: &Vector) -> Vector {
     let limit = 1i64 << (8 * ty.elem.bytes() - 1);
     resize(ty, from, a, |a| a.clamp(-limit, limit - 1))
 }
 
-/// Returns the results of a function of each lane.
+/// Applies a conversion to each lane.
 pub fn convert<A: Lane, B: Lane>(lanes: usize, a: &Vector, f: impl Fn(A) -> B) -> Vector {
     Vector::from_lanes(lanes, |i| f(a.lane(i)))
 }
 
-/// Returns lanes of `a` and `b` in turn, as bf16.
+/// Returns alternating lanes of `a` and `b`, as bf16.
 pub fn bf16_pairs(lanes: usize, a: &Vector, b: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| bf16::from_f32(if i % 2 == 0 { a.lane(i / 2) } else { b.lane(i / 2) }))
 }

@@ -11,12 +11,12 @@ pub fn from_f32(x: f32) -> u16 {
     if bits & 0x7f80_0000 == 0 {
         return upper & 0x8000;
     }
-    // Adds half a unit minus one, plus one if the kept part is odd. The carry may run into the
+    // Adds half a unit minus one, plus one if the upper half is odd. The carry may run into the
     // exponent, up to infinity.
     ((bits + 0x7fff + u32::from(upper & 1)) >> 16) as u16
 }
 
-/// Converts exactly; the bits of a NaN stay.
+/// Converts exactly; a NaN keeps its bits.
 pub fn to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
@@ -41,7 +41,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     let (a, b, c) = (operand(a), operand(b), operand(c));
     let rounded = a.mul_add(b, c);
     // The product has 16 bits and is exact. If the sum is not exact, the product is below 2^-163,
-    // and `c`, a multiple of 2^-149, decides alone.
+    // and `c`, a multiple of 2^-149, determines the result alone.
     let sum = f64::from(a) * f64::from(b) + f64::from(c);
     if sum.abs() < LEAST { 0f32.copysign(rounded) } else { rounded }
 }
@@ -57,7 +57,7 @@ mod tests {
         // 2^-126 - 2^-152 rounds to 2^-126 in 24 bits; 2^-126 - 2^-151 is a tie, to even.
         assert_eq!(fma(-power(-76), power(-76), least), least);
         assert_eq!(fma(-power(-76), power(-75), least), least);
-        // 2^-126 - 1.5 * 2^-151 does not, though it would with the fewer bits of a denormal.
+        // 2^-126 - 1.5 * 2^-151 does not, although it would with a denormal's fewer bits.
         assert_eq!((-power(-76)).mul_add(1.5 * power(-75), least), least);
         assert_eq!(fma(-power(-76), 1.5 * power(-75), least).to_bits(), 0);
         assert_eq!(fma(power(-76), 1.5 * power(-75), -least).to_bits(), 0x8000_0000);

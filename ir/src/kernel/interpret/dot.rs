@@ -3,7 +3,7 @@
 use super::bf16;
 use super::vector::Vector;
 
-/// Returns sums of two products of bytes, unsigned times signed, in the nearest 16 bits.
+/// Returns sums of two products of bytes, unsigned times signed, saturated to 16 bits.
 pub fn dot2_u8s8(lanes: usize, a: &Vector, b: &Vector) -> Vector {
     let product = |i: usize| i32::from(a.lane::<u8>(i)) * i32::from(b.lane::<i8>(i));
     Vector::from_lanes(lanes, |i| {

@@ -1,4 +1,4 @@
-//! Ops that make vectors and move their lanes.
+//! Ops that create vectors or move their lanes.
 
 use super::InterpretError;
 use super::vector::Vector;
@@ -23,13 +23,14 @@ pub fn bytes_of(imm: &Imm) -> Vector {
     vector
 }
 
-/// Returns one lane in each lane.
+/// Returns the lane `lane` in every lane.
 pub fn repeat_element(ty: Type, a: &Vector, lane: usize) -> Vector {
     let element = a.int(ty.elem, lane);
     Vector::from_ints(ty, |_| element)
 }
 
-/// Returns `unit` bytes of `a` and of `b` in turn, from this half of every 16 bytes.
+/// Returns alternating groups of `unit` bytes of `a` and of `b`. They come from half `half` of
+/// every 16 bytes.
 pub fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vector {
     let mut vector = Vector::ZERO;
     for chunk in (0..ty.bytes() as usize).step_by(16) {
@@ -42,17 +43,17 @@ pub fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vec
     vector
 }
 
-/// Returns lanes, each with its neighbour.
+/// Exchanges lanes `2 i` and `2 i + 1`.
 pub fn swap_pairs(lanes: usize, a: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| a.lane::<i32>(i ^ 1))
 }
 
-/// Returns lanes of the lower half and of the upper half in turn.
+/// Returns alternating lanes of the lower half and of the upper half.
 pub fn interleave(lanes: usize, a: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| a.lane::<u16>(i / 2 + i % 2 * (lanes / 2)))
 }
 
-/// Returns the bytes with these numbers of each 16, or 0 if the upper bit is set.
+/// Selects bytes within every 16 bytes by number. A number with the top bit set gives 0.
 pub fn shuffle_bytes(lanes: usize, a: &Vector, numbers: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| {
         let by = numbers.lane::<u8>(i);
@@ -66,8 +67,8 @@ pub fn lookup(lanes: usize, a: &Vector, table: usize) -> Vector {
     Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
 }
 
-/// Returns entries of a table, whose numbers have their bytes in two vectors. `immediate` selects
-/// the table and the byte of each four.
+/// Returns one byte of entries of a table. `low` and `high` have the bytes of the entries' numbers.
+/// `immediate` selects the table and the byte.
 pub fn lookup_quarter(lanes: usize, low: &Vector, high: &Vector, immediate: usize) -> Vector {
     let (table, quarter) = (TABLES[immediate / QUARTERS as usize], immediate % QUARTERS as usize);
     Vector::from_lanes(lanes, |i| {
@@ -76,14 +77,14 @@ pub fn lookup_quarter(lanes: usize, low: &Vector, high: &Vector, immediate: usiz
     })
 }
 
-/// Returns bytes of a table, whose numbers have their bytes in two vectors.
+/// Returns entries of a table of bytes. `low` and `high` have the bytes of the entries' numbers.
 pub fn lookup_byte(lanes: usize, low: &Vector, high: &Vector, table: usize) -> Vector {
     let table = BYTE_TABLES[table];
     let number = |i| usize::from(u16::from_le_bytes([low.lane(i), high.lane(i)]));
     Vector::from_lanes(lanes, |i| table[number(i) % table.len()])
 }
 
-/// Returns eight bits of every eight bytes, from these bits on.
+/// Per 8 bytes: returns eight bits of `a` from each bit number in `from` on.
 pub fn multishift(lanes: usize, a: &Vector, from: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| {
         let eight = u64::from_le_bytes(std::array::from_fn(|byte| a.lane((i & !7) + byte)));
@@ -91,7 +92,7 @@ pub fn multishift(lanes: usize, a: &Vector, from: &Vector) -> Vector {
     })
 }
 
-/// Returns lanes of `a` or of `b`.
+/// Returns lanes of `a` where the mask is set, otherwise lanes of `b`.
 ///
 /// # Errors
 /// If a lane of the mask is neither all ones nor all zeros.

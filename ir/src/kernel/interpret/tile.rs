@@ -66,7 +66,7 @@ impl Machine<'_> {
     }
 }
 
-/// Returns the place of a row in a tile's bytes.
+/// Returns the range of a row in a tile's bytes.
 fn row(ty: Type, row: usize) -> std::ops::Range<usize> {
     let bytes = ty.row_bytes() as usize;
     row * bytes..(row + 1) * bytes
@@ -82,12 +82,12 @@ struct Factor<'a> {
 }
 
 impl Factor<'_> {
-    /// Returns column `n` of row `m`.
+    /// Returns the four bytes of column `n` of row `m`.
     fn column(self, m: usize, n: usize) -> [u8; 4] {
         column(self.tile, self.ty, m, n)
     }
 
-    /// Returns the number of a byte.
+    /// Returns the value of a byte, signed or unsigned.
     fn number(self, byte: u8) -> i32 {
         if self.signed { i32::from(byte as i8) } else { i32::from(byte) }
     }

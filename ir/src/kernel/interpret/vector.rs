@@ -5,7 +5,7 @@ use crate::kernel::{Elem, Type};
 /// A register of the widest vector. Lanes beyond a value's type are ignored.
 #[derive(Clone, Copy)]
 pub struct Vector(
-    /// The lanes, little-endian, the lowest first.
+    /// The bytes of the lanes, little-endian, the lowest lane first.
     pub [u8; Type::MAX_BYTES as usize],
 );
 
@@ -36,7 +36,7 @@ macro_rules! lane {
 lane! { u8 i8 u16 i16 u32 i32 f32 }
 
 impl Vector {
-    /// A register without content.
+    /// A register of zeros.
     pub const ZERO: Vector = Vector([0; Type::MAX_BYTES as usize]);
 
     /// Returns one lane.

@@ -6,7 +6,7 @@ use super::{ParseError, ParseProblem};
 /// Maximum characters of text that an error quotes.
 const QUOTED: usize = 40;
 
-/// A place in the text.
+/// A location in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Line, from 1.
@@ -22,7 +22,7 @@ impl Default for Position {
 }
 
 impl Position {
-    /// Returns an error at this place.
+    /// Returns an error at this location.
     pub fn error(self, problem: ParseProblem) -> ParseError {
         ParseError { line: self.line, column: self.column, problem }
     }
@@ -35,7 +35,7 @@ pub enum Token<'a> {
     Word(&'a str),
     /// The name after a `%`.
     Name(&'a str),
-    /// A number, not yet read.
+    /// A number as text.
     Number(&'a str),
     /// Punctuation.
     Symbol(&'static str),
@@ -61,11 +61,11 @@ const SYMBOLS: [&str; 16] = ["..=", "..", "{", "}", "(", ")", "[", "]", ",", ":"
 /// Reads a text token by token.
 pub struct Lexer<'a> {
     rest: &'a str,
-    /// Place of `rest`.
+    /// Location of `rest`.
     next: Position,
     /// The current token.
     pub token: Token<'a>,
-    /// Place of the current token.
+    /// Location of the current token.
     pub position: Position,
 }
 

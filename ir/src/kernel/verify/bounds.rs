@@ -1,4 +1,5 @@
-//! The proof that every access stays inside its buffer, by corners.
+//! The proof that every access stays inside its buffer, which evaluates expressions at corners of a
+//! box.
 //!
 //! Every expression is affine, so its minimum over a box is at a corner. A variable runs over
 //! `0..=limit - 1`. Its `limit` (the trip count, or the bound of index values) is affine in dims.
@@ -12,8 +13,8 @@
 //! `32*%n - 32*(%n - 1) - 32` is therefore 0, not a difference of two extremes.
 //!
 //! A body runs only if all trips around it are at least 1, and the code after a `load_index` only
-//! if its limit is. These conditions narrow the box (`DimBox::narrow`). An empty box proves
-//! anything: that code never runs.
+//! if the index's limit is at least 1. These conditions narrow the box (`DimBox::narrow`). An empty
+//! box proves anything: that code never runs.
 //!
 //! ```text
 //! where %n in 0..=9    buffer %x : read 32*%n
@@ -22,17 +23,17 @@
 //! ```
 //!
 //! Addresses, sizes, limits and `index` values must stay below 2^61 in magnitude ([`REACH_BITS`])
-//! for all dims of the box, with all terms taken as positive. They and their sums then fit 64 bits
-//! in any order of computation.
+//! for all dims of the box, with the magnitudes of all terms added. They and their sums then fit 64
+//! bits in any order of computation.
 //!
 //! The proof itself computes in 128 bits. For each of up to 64 variables (2^6), it multiplies a
 //! coefficient (2^40) by each coefficient of a limit (2^40) and a dim (2^31). A limit has up to 64
 //! dims (2^6). The proof does this once for an offset and once for a size. The total is 2^124, with
 //! room for the constants, which are smaller.
 //!
-//! The proof is one pass, and an access costs the product of its terms with those of the limits. It
-//! is incomplete only if it needs a limit over two or more dims jointly (`for %i in 0..%n + %m`,
-//! `%x[0]`); no generator needs that.
+//! The proof is one pass, and the time for an access is proportional to its number of terms times
+//! the number of terms of the limits. It is incomplete only if it needs a limit over two or more
+//! dims jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs that.
 
 use super::{Problem, Site, VerifyError, what};
 use crate::kernel::op::Memory;
@@ -42,7 +43,7 @@ use crate::kernel::*;
 /// bits.
 pub const REACH_BITS: u32 = 61;
 
-/// Checks the derivation above: the product of all these, twice. The constants add no more.
+/// Checks the derivation above: the product of all factors, twice. The constants add no more.
 const _: () = {
     let (coefficient, dim, terms) = (Affine::MAX_COEFFICIENT as i128, Dim::MAX as i128, super::MAX_TERMS as i128);
     assert!(Affine::MAX_CONSTANT <= Affine::MAX_COEFFICIENT && Affine::MAX_CONSTANT < 1 << REACH_BITS);
@@ -119,7 +120,7 @@ impl<'a> Prover<'a> {
             Memory::Store => (inst.ty.bytes().into(), kind.may_store(), STORABLE),
             Memory::LoadRows => (self.rows(inst)?, kind.may_load(), LOADABLE),
             Memory::StoreRows => (self.rows(inst)?, kind.may_store(), STORABLE),
-            // A prefetch touches nothing, so it may name any address that can be computed.
+            // A prefetch accesses nothing, so any address that does not overflow is valid.
             Memory::Hint => return self.reach(&address.offset, dims),
             Memory::None | Memory::Index => return Ok(()),
         };
@@ -133,7 +134,7 @@ impl<'a> Prover<'a> {
     fn rows(&self, inst: &Inst) -> Result<i64, Problem> {
         let stride = if let Imm::Int(stride) = inst.imm { stride } else { -1 };
         let extent = inst.ty.extent(stride).and_then(|extent| i64::try_from(extent).ok());
-        // The type rule has rejected any other stride.
+        // Unreachable: the type rule has rejected any other stride.
         extent.ok_or_else(|| Problem::Types { expected: format!("a stride that is not negative, found {stride}") })
     }
 
@@ -141,7 +142,7 @@ impl<'a> Prover<'a> {
         if !matches!(self.kernel.buffers[address.buffer.index()].kind, BufferKind::Index { .. }) {
             return Err(self.forbidden(address, "`index`"));
         }
-        // An unaligned value would span two checked values and be unchecked itself.
+        // An unaligned value would overlap two checked values, and would itself be unchecked.
         let mut numbers = address.offset.terms.iter().map(|(_, c)| *c).chain([address.offset.constant]);
         match numbers.find(|c| c % INDEX_BYTES != 0) {
             Some(found) => Err(Problem::IndexAlignment { found }),
@@ -214,7 +215,8 @@ fn in_reach(reach: i128) -> Result<(), Problem> {
     if reach < 1 << REACH_BITS { Ok(()) } else { Err(Problem::Reach { reach }) }
 }
 
-/// An affine expression in 128 bits, whose sums cannot overflow: see the module's derivation.
+/// An affine expression in 128 bits. Sums of such expressions cannot overflow: see the module's
+/// derivation.
 struct Wide {
     constant: i128,
     /// Coefficient of each dim.
@@ -266,7 +268,7 @@ impl DimBox {
         affine.terms.iter().fold(i128::from(affine.constant), |sum, &(atom, c)| sum + self.extreme(atom, c, true))
     }
 
-    /// Returns the maximum of an expression over dims, with every term taken as positive.
+    /// Returns the maximum of an expression over dims, with the magnitudes of all terms added.
     fn magnitude(&self, affine: &Affine) -> i128 {
         let term = |&(atom, c): &(Atom, i64)| self.extreme(atom, c.abs(), true);
         affine.terms.iter().map(term).sum::<i128>() + i128::from(affine.constant).abs()
@@ -295,8 +297,8 @@ impl DimBox {
         in_reach(self.magnitude(affine))
     }
 
-    /// Narrows the box to a box around the dims for which `limit >= 1`: each dim in turn, with the
-    /// others at their best.
+    /// Narrows the box to a box that contains all dims with `limit >= 1`. It narrows each dim in
+    /// turn, with the other dims at the values that maximise `limit`.
     fn narrow(&mut self, limit: &Affine) {
         if self.empty {
             return;

@@ -157,7 +157,8 @@ impl Reader<'_> {
     }
 
     fn operand(&mut self, nesting: usize) -> Result<(), DimError> {
-        // Each pair of parentheses that is needed is around an operation.
+        // In printed text, each pair of parentheses encloses an operation, so nesting has the same
+        // limit.
         if nesting > MAX_OPS {
             return Err(DimError::Size);
         }

@@ -45,7 +45,7 @@ impl Soup {
     pub(super) fn route_listed(&mut self) {
         let table = self.table(2);
         let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
-        // Listed experts need not be near the highest logit.
+        // Experts of `route.listed` need not be near the highest logit.
         let score = if route.score.weighs_by_those_left() { RouteScore::Sigmoid } else { route.score };
         let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, score, route.normalise, route.scale));
         self.routed.push((ids, p, 2));
