@@ -1,5 +1,5 @@
-//! Append of a step's keys and values to cache places that several positions share. Rows are stored
-//! in order, so the last row of a place stays.
+//! Append of a step's keys and values to cache entries that several positions share. Rows are
+//! stored in order, so an entry keeps the data of its last position.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
@@ -93,7 +93,7 @@ impl Definition for AppendPlaces {
         let (keys, values) = (output.halves("keys")?, output.halves("values")?);
         let (blocks, lanes, size) = (input.ints("block")?, input.ints("lane")?, KEY_BLOCK as usize);
         let place = |t: usize| (blocks[t] as usize, lanes[t] as usize);
-        // Half precision: 11 bits.
+        // f16 has 11 significant bits.
         let bound = |expected: f64| expected.abs() / 2048.0 + 1e-7;
         for t in 0..blocks.len() {
             if (t + 1..blocks.len()).any(|later| place(later) == place(t)) {

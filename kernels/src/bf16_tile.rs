@@ -1,12 +1,12 @@
 //! Products of bf16 tiles. One tile has 16 rows of 32 summed elements. The other has 16 columns,
 //! and each of its rows holds two elements of every column. Their product is 16 x 16 f32.
 //!
-//! A number that bf16 cannot hold is split in a high and a low part. The product of both low parts
-//! is left out of the four.
+//! A number that bf16 cannot hold is split in a high and a low part. Of the four products, the
+//! product of both low parts is omitted.
 
 use ixc_ir::kernel::{Elem, KernelBuilder, Op, Type, ValueId};
 
-/// Rows of a tile, and of a strip that fills tiles.
+/// Rows of a tile, and of a strip of rows.
 pub const ROWS: i64 = 16;
 /// f32 lanes of a vector, and columns of a tile.
 pub const LANES: u16 = 16;
@@ -35,7 +35,7 @@ pub struct Side<'a> {
 }
 
 /// Adds tile `row` of `rows` times tile `column` of `columns` to `sums[row][column]`: high times
-/// high, low times high, high times low, for the parts that exist.
+/// high, low times high, high times low, as far as the factors have these parts.
 pub fn multiply(b: &mut KernelBuilder, sums: &mut [ValueId], rows: &Side<'_>, columns: &Side<'_>) {
     for row_part in 0..rows.parts {
         let left: Vec<ValueId> = (0..rows.tiles).map(|row| (rows.emit)(b, row, row_part)).collect();
@@ -58,8 +58,8 @@ pub fn cut(b: &mut KernelBuilder, value: ValueId) -> ValueId {
     b.same(Op::And, &[bits, upper])
 }
 
-/// Joins upper halves of dwords in pairs; those of `even` become the lower words. The lower halves
-/// of `odd` must be zeros.
+/// Joins the upper halves of dwords in pairs: those of `even` become the lower words of the result.
+/// The lower halves of `odd` must be zeros.
 pub fn pair(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
     let even = b.shift(Op::ShrU, even, 16);
     b.same(Op::Or, &[odd, even])

@@ -1,17 +1,18 @@
-//! Dims that count blocks of places, whole or in part, and runs of blocks.
+//! Dims that count blocks of places, visible to all or some rows, and runs of blocks.
 //!
-//! A block has [`ATTENTION_BLOCK`] places. An item goes through the blocks of its part, up to the
+//! A block has [`ATTENTION_BLOCK`] places. An item loops over the blocks of its part, up to the
 //! last place that its last row sees.
 
 use ixc_ir::plan::DimInput::{Capacity, First, Last, PartBegin, PartEnd, Position, Skipped, WindowBegin};
 use ixc_ir::plan::{ATTENTION_BLOCK, DimExpr, KEY_LANES};
 
-/// Returns the blocks that each row of the item sees whole, but for its window.
+/// Returns the number of blocks that each row of the item sees whole, apart from its window.
 pub fn full() -> DimExpr {
     ((First + 1) / ATTENTION_BLOCK).min(PartEnd) - PartBegin
 }
 
-/// Returns the blocks after [`full`] ones, up to the last place that the last row sees.
+/// Returns the number of blocks after the [`full`] ones, up to the last place that the last row
+/// sees.
 pub fn masked() -> DimExpr {
     end() - ((First + 1) / ATTENTION_BLOCK).max(PartBegin)
 }
@@ -26,18 +27,19 @@ fn end() -> DimExpr {
     (Last / ATTENTION_BLOCK + 1).min(PartEnd)
 }
 
-/// Returns the blocks of whole places, each of `every` positions, that the last row could see.
+/// Returns the number of blocks of complete entries, of `every` positions each, that the last row
+/// could see.
 pub fn whole(every: u32) -> DimExpr {
     ((Position + 1) / every).div_ceil(ATTENTION_BLOCK)
 }
 
-/// Returns the [`whole`] blocks of the item's part.
+/// Returns the number of [`whole`] blocks in the item's part.
 pub fn whole_of_part(every: u32) -> DimExpr {
     whole(every).min(PartEnd) - PartBegin
 }
 
-/// Returns the blocks of places that an index chose: at most `top_k` whole ones of `every`
-/// positions.
+/// Returns the number of blocks of places that an index chose: at most `top_k` complete entries of
+/// `every` positions.
 pub fn of_top_k(top_k: u32, every: u32) -> DimExpr {
     ((Position + 1) / every).min(top_k).div_ceil(ATTENTION_BLOCK)
 }
@@ -47,9 +49,9 @@ pub fn of_cache() -> DimExpr {
     Capacity / KEY_LANES
 }
 
-/// Blocks of an item in runs of several. Runs begin at multiples of their length, whatever the rows
-/// are. So rows in different blocks are attended over the same runs as each would be alone.
-/// Blocks are counted from the text's begin if a window skips some, else from the part's.
+/// Blocks of an item in runs of several. Runs begin at multiples of their length, independent of
+/// the rows. A row is therefore attended over the same runs, alone or with rows in other blocks.
+/// Blocks are counted from the text's beginning if a window skips some, otherwise from the part's.
 ///
 /// ```text
 /// rows at positions 300 to 331, runs of 4 blocks     lead 0, head 0, full 2, masked 0, rest 3
@@ -61,7 +63,7 @@ pub struct Runs {
     pub lead: DimExpr,
     /// Whole runs that begin before the last row's window.
     pub head: DimExpr,
-    /// Runs after those that all rows see whole.
+    /// Runs that all rows see whole.
     pub full: DimExpr,
     /// Whole runs after the runs that all rows see whole.
     pub masked: DimExpr,
@@ -70,15 +72,15 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Returns the runs of `n` blocks, at least 1.
+    /// Returns the numbers of runs of `n` blocks; `n` is at least 1.
     pub fn of(n: u32) -> Runs {
         let count = end() - PartBegin;
-        // Blocks up to the first multiple of `n`; more than there are leave no runs.
+        // Blocks up to the first multiple of `n`. If there are fewer blocks, there are no runs.
         let lead = (DimExpr::from(n) - Skipped % n) % n;
         let runs = (count.clone() - lead.clone()) / n;
         let unseen = DimExpr::from(WindowBegin).div_ceil(ATTENTION_BLOCK) - PartBegin - lead.clone();
         let head = unseen.div_ceil(n);
-        // Runs up to the end of what all rows see.
+        // Runs up to the end of the blocks that all rows see.
         let seen = (full() - lead.clone()) / n;
         Runs {
             lead: lead.clone().min(count.clone()),
@@ -96,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Places of an item's rows, as memory counts them.
+    /// Positions of an item's rows, relative to the state's memory.
     #[derive(Clone, Copy, Default)]
     struct Item {
         first: u64,
@@ -147,14 +149,14 @@ mod tests {
         assert_eq!(runs(126, 127), [0, 0, 0, 1, 0]);
         assert_eq!(runs(300, 331), [0, 0, 2, 0, 3]);
         assert_eq!(runs(352, 607), [0, 0, 2, 2, 3]);
-        // With a window of 200 positions the first row's begins at 101, the last one's at 132.
+        // With a window of 200 positions, the window of the first row begins at 101, that of the
+        // last row at 132.
         let windowed = Item { first: 300, last: 331, seen: 132, begin: 3, skipped: 3 };
         assert_eq!(windowed.runs(), [1, 1, 0, 0, 3]);
     }
 
     /// Checks that blocks have every position that a row sees, and that every row sees full runs.
-    /// Runs begin at positions that depend neither on other rows nor on the memory's first
-    /// position.
+    /// Where runs begin must not depend on other rows or on the memory's first position.
     #[test]
     fn window_runs_cover_exactly_the_visible_positions() {
         let mut full_runs = 0;
@@ -173,7 +175,7 @@ mod tests {
                     };
                     let [lead, head, full, masked, rest] = at.runs();
                     let first = begin + base / 32;
-                    // Vectors go through the same blocks.
+                    // Vector kernels loop over the same blocks.
                     let blocks = at.value(&super::full()) + at.value(&super::masked());
                     assert_eq!(blocks, lead + 4 * (head + full + masked) + rest);
                     assert_eq!(first, seen_by_first / 32);
@@ -191,7 +193,7 @@ mod tests {
                         );
                     }
                     full_runs += full;
-                    // What bounds kernels' dims.
+                    // The kernels declare these bounds for their dims.
                     assert!(head <= rows / 128 + 2 && masked <= rows / 128 + 2, "{head}, {masked} of {rows} rows");
                 }
             }

@@ -1,4 +1,5 @@
-//! Constant offset in a buffer of a kernel: where a weight or a part of scratch memory begins.
+//! Constant offset in a buffer of a kernel: the beginning of a weight, or of a part of scratch
+//! memory.
 
 use ixc_ir::kernel::BufferId;
 

@@ -22,7 +22,7 @@ use crate::reference::{Buffers, Mismatch};
 use crate::signature::Holds;
 use crate::text::{FieldKind, Value};
 
-/// Positions in a strip.
+/// Positions in a strip, which are interleaved.
 pub(crate) const STRIP: i64 = KEY_LANES as i64;
 /// Bytes of an f16.
 const HALF: i64 = 2;
@@ -39,7 +39,7 @@ pub struct Cache {
 }
 
 impl Default for Cache {
-    /// Returns the formats of a state that sets none.
+    /// Returns the formats of a state that does not set any.
     fn default() -> Cache {
         let format = |name: &str| {
             let row = StateKind::Paged.row();
@@ -154,10 +154,10 @@ impl Field {
     /// its block.
     pub(crate) fn rounding(&self, x: f64, largest: f64) -> f64 {
         match Codes::of(self.format) {
-            // f16 has 11 bits.
+            // f16 has 11 significant bits.
             None => x.abs() / 2048.0,
-            // The error is half a step. It is a whole step if the largest magnitude has the other
-            // sign and no code. The rounding of the scale is added.
+            // The error is half a step. It is a whole step if the largest magnitude is at the end
+            // of the range without a code. The rounding of the scale is added.
             Some(codes) => {
                 let step = largest / f64::from(-codes.least);
                 let lacks = f64::from(-codes.least - codes.most);
@@ -180,7 +180,7 @@ pub(crate) struct Blocks {
     pub(crate) count: i64,
 }
 
-/// Makes `lanes` elements of a block from an offset on.
+/// Function that emits `lanes` elements of a block, from an offset on.
 pub(crate) type Elements<'a> = &'a dyn Fn(&mut KernelBuilder, Affine, u16) -> ValueId;
 
 impl Blocks {
@@ -199,7 +199,7 @@ impl Blocks {
         self.codes.bytes() as i64
     }
 
-    /// Returns the dwords of a position's codes in a panel.
+    /// Returns the number of dwords of a position's codes in a panel.
     pub(crate) fn dwords(&self) -> i64 {
         self.bytes() / 4
     }
@@ -215,8 +215,7 @@ impl Blocks {
         self.codes.zero.into()
     }
 
-    /// Returns the first of the four elements whose codes are number `part` of the bytes of a
-    /// dword.
+    /// Returns the first of the four elements whose codes are part `part` of the bytes of a dword.
     pub(crate) fn element(&self, dword: i64, part: i64) -> i64 {
         let (run, first) = (self.codes.plane.run as i64, dword * 4);
         first / run * run * self.shared() + first % run + part * run
@@ -245,7 +244,7 @@ impl Blocks {
         b.op(Op::F16ToF32, Type::f32(lanes), &[d])
     }
 
-    /// Extracts the unsigned codes number `part` of the bytes of dwords, as dwords.
+    /// Extracts codes as unsigned dwords: part `part` of each byte of `dwords`.
     pub(crate) fn codes(&self, b: &mut KernelBuilder, dwords: ValueId, part: i64) -> ValueId {
         if self.shared() == 1 {
             return dwords;
@@ -302,8 +301,8 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(lanes), &[integer])
     }
 
-    /// Stores the elements of position `lane` of the panel at `panel`. The codes of keys go through
-    /// the scratch memory `keys`.
+    /// Stores the elements of position `lane` of the panel at `panel`. Codes of keys are first
+    /// written to the scratch memory `keys`.
     pub(crate) fn append(
         &self,
         b: &mut KernelBuilder,
@@ -315,7 +314,7 @@ impl Blocks {
     ) {
         let Address { buffer: to, offset: panel } = panel;
         let plane = self.codes.plane;
-        // A vector's codes must lie side by side.
+        // The codes of a vector must be in adjacent bytes.
         let lanes = lanes.min(plane.run as u16).min(16);
         let (width, i32s) = (i64::from(lanes), Type::i32(lanes));
         let x: Vec<ValueId> =
@@ -371,7 +370,7 @@ impl Blocks {
                 sum = Some(sum.map_or(q, |sum| b.iadd(sum, q)));
             }
             let Some(sum) = sum else { break };
-            // The zero point of every code, less 128.
+            // The zero point of every code in a byte, minus 128.
             let zero = (0..self.shared()).fold(0, |zero, part| zero + (self.zero() << (part * plane.bits as i64)));
             let narrow = if plain {
                 b.op(Op::NarrowS, Type::i8(lanes), &[sum])

@@ -1,5 +1,5 @@
 //! Sums of the squares of each column of rows, and the number of rows. Importance matrices of
-//! weights are made from these.
+//! weights are computed from these sums.
 //!
 //! `sums[c] += sum over rows of x[t, c]^2`, and `sums[n] += rows`. A vector's lanes are columns;
 //! its sums stay in a register from row to row.
@@ -62,7 +62,7 @@ impl Definition for ColumnSquares {
                 rows_of.add(b, at.clone(), lanes, |b, row| b.load(Type::f32(lanes), x, row + at.clone() * 4));
             }),
             Codec::Bytes { scaled } => {
-                // The numbers of one scale, some at a time.
+                // Loops over the elements that share a scale, one vector at a time.
                 let lanes = vectors.lanes.min(scaled as u16);
                 b.for_each("block", i64::from(n) / block.0, |b, i| {
                     for first in (0..block.0).step_by(lanes.into()) {
@@ -104,7 +104,7 @@ impl Definition for ColumnSquares {
                     }
                 });
             }
-            Codec::Quants(_) => unreachable!("no rows are {format}"),
+            Codec::Quants(_) => unreachable!("{format} is not a format of rows"),
         }
         let one = b.splat_f32(1, 1.0);
         let count = b.load(Type::f32(1), sums, Affine::constant(i64::from(n) * 4));
@@ -135,7 +135,7 @@ impl Definition for ColumnSquares {
     }
 }
 
-/// The rows, and the place of their sums.
+/// The rows, and the buffer of their sums.
 struct Rows {
     rows: ixc_ir::kernel::DimId,
     bytes: i64,
@@ -143,7 +143,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds the squares of the columns from `at` on; `load` loads them from the row at an offset.
+    /// Adds the squares of the columns from `at` on. `load` loads them from the row at an offset.
     fn add(
         &self,
         b: &mut KernelBuilder,

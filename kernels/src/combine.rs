@@ -1,8 +1,8 @@
 //! Weighted sum of the rows of a token's slots: it combines the results of the token's experts.
 //!
-//! A slot of weight 0 adds nothing, even if its row is infinite or NaN. Slots without an expert of
-//! their own (`route.given`) have weight 0 and the row of another slot. Such a row counts as zeros
-//! with the signs of its elements. Sums of finite rows thus have the same bits as with
+//! A slot of weight 0 adds nothing, even if its row is infinite or NaN. Slots without an expert
+//! (`route.given`) have weight 0 and the row of another slot. The kernel replaces the elements of
+//! such a row by zeros of the same sign. For finite rows, sums thus have the same bits as with
 //! multiplication by 0.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
@@ -18,7 +18,7 @@ use crate::work::{Arithmetic, Call, Work};
 
 spec! {
     /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, in the order of slots, over slots
-    /// whose `p` is not 0. The dim gives the rows of `x`.
+    /// whose `p` is not 0. The dim is the number of rows of `x`.
     pub struct Combine "combine" {
         /// Elements of a row.
         pub n: u32,
@@ -74,7 +74,7 @@ impl Definition for Combine {
         // cache.
         b.for_each("s", i64::from(slots), |b, s| {
             let row = b.load_index("r", slot, s * 4);
-            // Computed again for the rest of a row, which has fewer lanes.
+            // Computed again for the remainder of a row, which has fewer lanes.
             let whole = (n >= u32::from(lanes)).then(|| (lanes, slot_mask(b, lanes, p, s * 4)));
             for_vectors(b, lanes, n, |b, at, lanes| {
                 let slot_mask = match whole {
@@ -119,11 +119,11 @@ impl Definition for Combine {
     }
 }
 
-/// Returns the mask of a row's bits that a slot takes: all bits, or only the sign if its weight is
-/// 0.
+/// Returns the mask of the bits that a slot contributes: all bits, or only the sign if its weight
+/// is 0.
 fn slot_mask(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
     let ty = Type::i32(lanes);
-    // The shift drops the sign.
+    // The shift drops the sign, so that -0 also counts as 0.
     let weight = b.load_splat(ty, p, at);
     let weight = b.shift(Op::Shl, weight, 1);
     let [none, sign, all] = [0, i64::from(i32::MIN), -1].map(|bits| b.splat_int(ty, bits));

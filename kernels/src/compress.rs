@@ -2,8 +2,8 @@
 //! mean with its own softmax weights, over the rows of a step; see the graph op `compress`.
 //!
 //! A vector's lanes are elements. Maximum, sum of weights and weighted sum stay in registers from
-//! row to row, as in an online softmax, and are stored to the state at the end. A row's place among
-//! the `every` positions selects a row of `ape`, and shows whether the row is the last of them.
+//! row to row, as in an online softmax, and are stored to the state at the end. A row's position
+//! modulo `every` selects a row of `ape`, and shows whether the compressed row is complete.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::DimInput;
@@ -22,11 +22,11 @@ spec! {
     pub struct Compress "compress" {
         /// Elements of a row.
         pub d: u32,
-        /// Elements that a call computes.
+        /// Elements that a call computes, of one slice.
         pub n: u32,
         /// Positions that a row compresses.
         pub every: u32,
-        /// Whether the row also includes the `every` positions before.
+        /// Whether the row also includes the previous `every` positions.
         pub overlap: bool,
     }
 }
@@ -73,7 +73,7 @@ impl Definition for Compress {
         let wide = series * row;
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        // A call has some elements of rows; the distance between rows is the whole width.
+        // A call computes a slice of the rows; the distance between rows is the whole width.
         let state = b.buffer("state", BufferKind::ReadWrite, (NUMBERS * series - 1) * row + own);
         let phase = b.buffer("phase", BufferKind::Index { below: i64::from(every).into() }, rows * 4);
         let kv = b.read("kv", rows * wide + (own - row));
@@ -87,7 +87,7 @@ impl Definition for Compress {
             let after = b.for_carry("t", rows, &before, |b, t, before| {
                 let place = b.load_index("place", phase, t * 4);
                 let mut made = Vec::with_capacity(before.len());
-                // The row of the token's own positions takes the last halves.
+                // The row of the token's own positions takes the second half.
                 for (numbers, half) in before.chunks_exact(NUMBERS as usize).zip((0..series).rev()) {
                     let at = at.clone() + half * row;
                     let score = b.load(ty, gate, t * wide + at.clone());
@@ -98,7 +98,7 @@ impl Definition for Compress {
                 }
                 let mean = b.same(Op::Div, &[made[2], made[1]]);
                 b.store(y, t * row + at.clone(), mean);
-                // After the last position, the next row is the one under construction.
+                // After the last position, the next row becomes the current one.
                 let (place, last) = (b.index(place), b.splat_int(Type::i32(1), i64::from(every) - 1));
                 let last = b.same(Op::CmpEq, &[place, last]);
                 let last = if lanes == 1 { last } else { b.broadcast(lanes, last) };
@@ -166,7 +166,7 @@ impl Definition for Compress {
 }
 
 /// Adds a score and its element to maximum, sum of weights and weighted sum. A sum of weights of 0
-/// means that no element came yet.
+/// means that no element was added yet.
 fn with(b: &mut KernelBuilder, numbers: &[ValueId], score: ValueId, x: ValueId) -> [ValueId; 3] {
     let [max, sum, weighted] = [numbers[0], numbers[1], numbers[2]];
     let ty = b.ty(score);
@@ -174,7 +174,7 @@ fn with(b: &mut KernelBuilder, numbers: &[ValueId], score: ValueId, x: ValueId) 
     let some = b.op(Op::CmpLtF, Type::i32(ty.lanes), &[zero, sum]);
     let both = b.same(Op::Max, &[max, score]);
     let top = b.op(Op::Select, ty, &[some, both, score]);
-    // Without elements the maximum has no meaning.
+    // Before the first element, the maximum has no meaning.
     let fall = b.sub(max, top);
     let fall = b.same(Op::Min, &[fall, zero]);
     let fall = math::exp_of_negative(b, fall);

@@ -9,7 +9,7 @@ use crate::reference::{Mismatch, Run};
 use crate::signature::{Dim, Signature};
 use crate::work::{Call, Work};
 
-/// A kernel. The implementer is its spec, made by [`spec!`](crate::text::spec).
+/// A kernel. The implementing type is its spec, which [`spec!`](crate::text::spec) declares.
 pub trait Definition {
     /// Returns the name without the target: cache key, profiler symbol and dump file name. Two
     /// specs have the same name only if they are equal.
@@ -20,24 +20,24 @@ pub trait Definition {
 
     /// Generates the kernel with `name`, for a target with these vectors.
     ///
-    /// # Errors
-    /// If the spec's sizes make no kernel.
+    /// # Errors The spec's sizes are invalid.
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError>;
 
-    /// Compares the results of a run with the formula, in f64 and from the same inputs.
+    /// Compares the results of a run with the formula, which is computed in f64 from the same
+    /// inputs.
     ///
     /// # Errors
     /// The first value beyond the bound that the implementation states and derives.
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch>;
 
-    /// Returns the min work of a call.
+    /// Returns the minimum work of a call.
     fn work(&self, call: &Call<'_>) -> Work {
         Work::of_bytes(call.all_bytes())
     }
 
-    /// Returns the dims of a test run with `rows` rows. Expressions over the rows alone have their
-    /// value. Other dims, such as rows of a table or blocks of the KV cache, are `rows`. A kernel
-    /// whose dims depend on positions overrides this with values that occur together.
+    /// Returns the dims of a test run with `rows` rows. Dims that depend only on the rows are
+    /// evaluated. Other dims, such as rows of a table or blocks of the KV cache, are `rows`. A
+    /// kernel whose dims depend on positions overrides this with consistent values.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let of_rows = |value: &DimExpr| {
             value.inputs().all(|input| input == DimInput::Rows).then(|| value.evaluate(|_| rows.into()).ok())?
@@ -51,10 +51,10 @@ pub trait Definition {
         u32::MAX
     }
 
-    /// Returns representative kernels with names. Sizes are those of a dense model with 1 billion
-    /// parameters: width 2048, 5632 inside, heads of 64. Others are those of a mixture of experts
-    /// with 4 billion: width 2048, experts of 768, heads of 128. Tiles are as the schedule makes
-    /// them.
+    /// Returns representative kernels with names. Some have the sizes of a dense model with 1
+    /// billion parameters: width 2048, feed-forward width 5632, heads of 64. Others have those of a
+    /// mixture of experts with 4 billion: width 2048, experts of 768, heads of 128. Tiles have the
+    /// sizes that the schedule chooses.
     fn rows() -> &'static [Row]
     where
         Self: Sized;
@@ -65,7 +65,7 @@ macro_rules! registry {
     ($($module:ident::$name:ident,)*) => {
         $(pub use $module::$name;)*
 
-        /// Spec of one of the kernels: the computation that it must do.
+        /// Spec of a kernel: the computation and its sizes.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum KernelSpec {
             $(#[doc = concat!("See [`struct@", stringify!($name), "`].")] $name($name),)*

@@ -1,23 +1,23 @@
-//! Linear attention by the gated delta rule, for the value heads that share a key head, over all
-//! rows of a step.
+//! Linear attention by the gated delta rule, for the value heads of one key head, over all rows of
+//! a step.
 //!
-//! For each row: `q` and `k` are scaled to length 1 (`q` then by `1 / sqrt(d)`), and for each value
-//! head
+//! For each row: `q` and `k` are scaled to length 1 (`q` then by `1 / sqrt(d)`). Then, for each
+//! value head:
 //!
 //! ```text
 //! decay = exp(a * softplus(alpha + dt)),  rate = sigmoid(beta)
 //! M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! ```
 //!
-//! With a `rate` the rate is `rate * sigmoid(beta)`.
+//! With the field `rate`, the rate is `rate * sigmoid(beta)`.
 //!
-//! With a `bound` the decay is `exp(bound * sigmoid(|a| * (alpha + dt)))`.
+//! With the field `bound`, the decay is `exp(bound * sigmoid(|a| * (alpha + dt)))`.
 //!
-//! With `channels` each element of a key has its own decay. `alpha` and `dt` then have as many
-//! numbers for a head as a key has elements, and `decay * M` scales each row of `M`.
+//! With the field `channels`, each element of a key has its own decay. `alpha` and `dt` then have
+//! one number for each element of a key, and `decay * M` scales each row of `M`.
 //!
 //! A vector's lanes are elements of the value, so nothing is summed across lanes. A head's state
-//! `[d, dv]` is read for `M' k`, and then read and written once for the rest.
+//! `[d, dv]` is read for `M' k`, then read and written once for all other terms.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -45,7 +45,7 @@ spec! {
         pub dv: u32,
         /// Epsilon added to the squared length of a key or query.
         pub eps: Bits,
-        /// Whether the value heads of a key head are `heads` apart instead of side by side.
+        /// Whether the value heads of a key head are `heads` apart instead of adjacent.
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
@@ -77,7 +77,7 @@ impl DeltaNet {
         if self.channels { self.d } else { 1 }
     }
 
-    /// Refuses sizes that make no kernel.
+    /// Rejects invalid sizes.
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
         let DeltaNet { heads, group, d, dv, .. } = *self;
         let sizes = [("heads", heads), ("value heads", group), ("elements of a key", d), ("elements of a value", dv)];
@@ -177,7 +177,7 @@ impl DeltaNet {
     }
 }
 
-/// Buffers of a call and distances in them, for few and for many rows.
+/// Buffers of a call and their strides, for few and for many rows.
 pub(crate) struct Layout {
     spec: DeltaNet,
     pub(crate) lanes: u16,
@@ -200,12 +200,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Declares the buffers for `rows` rows and `scratch` bytes of scratch memory. They hold one
-    /// key head's part of rows that contain all heads.
+    /// Declares the buffers for `rows` rows and `scratch` bytes of scratch memory. A row contains
+    /// all heads; the buffers begin at one key head.
     pub(crate) fn declare(b: &mut KernelBuilder, spec: &DeltaNet, lanes: u16, rows: Affine, scratch: i64) -> Layout {
         let DeltaNet { heads, group, d, dv, .. } = *spec;
         let (key, value, all) = (i64::from(d) * 4, i64::from(dv) * 4, i64::from(heads) * i64::from(group));
-        // Heads from the first of the group to the end of the last.
+        // From the first value head of the group to the end of the last one.
         let span = (i64::from(group) - 1) * spec.spread() + 1;
         let part = |row: i64, own: i64| rows.clone() * row + (own - row);
         let keys = part(i64::from(heads) * key, key);
@@ -234,15 +234,15 @@ impl Layout {
         b.mul(share, most)
     }
 
-    /// Returns the place of a value head's number in `a`, and in the row `t` of `beta`. They also
-    /// hold for `dt` and `alpha` if a head has one decay.
+    /// Returns the offset of a value head's number in `a`, and in row `t` of `beta`. The offsets
+    /// are also valid for `dt` and `alpha` if a head has one decay.
     pub(crate) fn numbers(&self, t: Affine, h: VarId) -> (Affine, Affine) {
         let of_head = h * (self.spec.spread() * 4);
         (of_head.clone(), t * (self.all * 4) + of_head)
     }
 
-    /// Stores the decays of a value head's state by row `t` at `to` in scratch memory, one for each
-    /// element of a key.
+    /// Computes the decays of a value head's state in row `t`, one for each element of a key.
+    /// Stores them at `to` in scratch memory.
     pub(crate) fn decays(&self, b: &mut KernelBuilder, t: Affine, h: VarId, to: &Affine) {
         let (of_head, of_row) = self.numbers(t, h);
         let d = i64::from(self.spec.d);
@@ -272,7 +272,7 @@ impl Layout {
         b.mul(share, bound)
     }
 
-    /// Returns the start of a value head's value or result of row `t`.
+    /// Returns the offset of a value head's value, or result, in row `t`.
     fn place(&self, t: Affine, h: VarId) -> Affine {
         t * (self.all * self.value) + h * (self.spec.spread() * self.value)
     }
@@ -305,14 +305,14 @@ impl Layout {
         });
     }
 
-    /// Returns the factor of queries in addition to the inverse of their lengths.
+    /// Returns the factor of queries that multiplies the inverse of their lengths.
     pub(crate) fn query_factor(&self) -> f32 {
         (1.0 / f64::from(self.spec.d).sqrt()) as f32
     }
 
     /// Returns the number of bytes of scratch memory of the recurrence.
     pub(crate) fn row_scratch(spec: &DeltaNet) -> i64 {
-        // A query and a key; with channels also decays, and the key times them.
+        // A query and a key; with channels also decays, and the key times the decays.
         let keys = if spec.channels { 4 } else { 2 };
         keys * i64::from(spec.d) * 4
     }
@@ -343,7 +343,7 @@ impl Layout {
                 let x = self.log_decay(b, alpha, dt, a);
                 Some(math::exp(b, x))
             };
-            // `M' k` uses the decayed state: the decay is in each element of the key, or in the
+            // `M' k` uses the decayed state: the decay multiplies each element of the key, or the
             // sum.
             let finder = if self.spec.channels { &decayed } else { &key };
             let rate = scalar(b, self.beta, &of_row);
@@ -390,10 +390,10 @@ impl Layout {
     }
 }
 
-/// Vectors of a value in one loop of a row, so that dependent sums are this far apart.
+/// Vectors of a value in one loop of a row, so that as many sums are in flight.
 const BUNDLE: u32 = 4;
 
-/// Returns a scalar in `lanes` lanes.
+/// Broadcasts a scalar to `lanes` lanes.
 fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }

@@ -1,5 +1,5 @@
-//! Gated delta rule ([`crate::DeltaNet`]) for many rows: rows in chunks, whose products with the
-//! state are matrix products.
+//! Gated delta rule ([`crate::DeltaNet`]) for many rows, in chunks whose products with the state
+//! are matrix products.
 //!
 //! Consider a chunk that begins with the state `M`. `c[i]` is the sum of the logarithms of the
 //! decays up to and including row `i`.
@@ -12,22 +12,22 @@
 //!
 //! This is the recurrence solved for its changes `u`: the "UT transform" of Yang et al.,
 //! "Parallelizing Linear Transformers with the Delta Rule", 2024. It is applied to the right side,
-//! so that keys need no second transform. The state is read twice and written once for each chunk
-//! instead of each row. Sums over a row are as wide as [`Vectors`]' registers and several rows
-//! high, while the recurrence waits for each sum.
+//! so that keys need no transform of their own. The state is read twice and written once for each
+//! chunk instead of each row. Sums of several rows are in flight in vectors, while the recurrence
+//! waits for each sum.
 //!
-//! **Length of a chunk.** Products with the state take `3 d dv` multiply-adds for a row with any
-//! length. Products within a chunk add `length * (dv + d)`, and the state's traffic is `3 d dv /
-//! length` elements. With vectors of f32, 16 rows already reduce the traffic to an eighth of the
-//! arithmetic, and the triangles are 6 % of it. With 64 rows they would be a quarter. Rows after
-//! the last whole chunk use the recurrence.
+//! **Length of a chunk.** Products with the state take `3 d dv` multiply-adds for a row,
+//! independent of the length. Products within a chunk add `length * (dv + d)`, and the state's
+//! traffic is `3 d dv / length` elements. With vectors of f32, 16 rows already reduce the traffic
+//! to an eighth of the arithmetic, and the triangles are 6 % of it. With 64 rows they would be a
+//! quarter. Rows after the last whole chunk use the recurrence.
 //!
 //! **Decays of channels.** With a decay for each element of a key, `e^c` and its quotients are
 //! vectors. Products of keys are then sums of products of three factors. `e^(c[i] - c[j])` cannot
 //! be split into two factors, because `e^-c[j]` overflows. The earlier keys are kept as columns of
 //! a matrix `[d][16]`, each times the decay since its row. A row multiplies all of them by its
 //! decays and adds its own key. The row's key and query are multiplied with this matrix. After the
-//! last row, the matrix puts the changes into the state.
+//! last row, the product of the matrix and the changes is added to the state.
 //!
 //! Sums follow the order of their index for every lane count, as in the recurrence.
 
@@ -72,7 +72,7 @@ spec! {
         pub dv: u32,
         /// Epsilon added to the squared length of a key or query.
         pub eps: Bits,
-        /// Whether the value heads of a key head are `heads` apart instead of side by side.
+        /// Whether the value heads of a key head are `heads` apart instead of adjacent.
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
@@ -93,7 +93,7 @@ const ROWS: &[Row] = &[
 ];
 
 impl DeltaNetChunks {
-    /// Min rows that it takes: a chunk.
+    /// Minimum rows of the kernel: a chunk.
     pub const MIN_ROWS: u32 = CHUNK;
 
     /// Returns the recurrence's spec of the same sizes.
@@ -133,8 +133,8 @@ impl Definition for DeltaNetChunks {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let rows = run.dim("chunks") as usize * CHUNK as usize + run.dim("rest") as usize;
         // Bound of the recurrence, plus sums over a chunk's rows and products of keys. Differences
-        // of sums of decays' logarithms are less exact than each sum; in tests a chunk's sums are
-        // below 16 * 8.
+        // of summed logarithms of decays have larger errors than the sums, which are below 16 * 8
+        // in tests.
         let each = f64::from(5 * self.d + 4 * CHUNK + 32) * UNIT + 4.0 * EXP_BOUND + 256.0 * UNIT;
         self.recurrence().compare(run, rows, each)
     }
@@ -199,12 +199,12 @@ impl Chunk {
         });
     }
 
-    /// Loads a number of scratch memory into every lane.
+    /// Loads a number from scratch memory into every lane.
     fn splat(&self, b: &mut KernelBuilder, ty: Type, at: impl Into<Affine>) -> ValueId {
         b.load_splat(ty, self.layout.scratch, at)
     }
 
-    /// Stores queries and keys of the key head, and their products.
+    /// Computes and stores the queries and keys of the key head, and their products.
     fn keys(&self, b: &mut KernelBuilder, first: &Affine) {
         let (Layout { key, lanes, scratch, .. }, places) = (&self.layout, &self.places);
         let (key, lanes, scratch) = (*key, *lanes, *scratch);
@@ -213,7 +213,7 @@ impl Chunk {
             let own: Affine = r * key;
             self.layout.unit(b, self.layout.q, self.layout.query_factor(), &t, &(own.clone() + places.q));
             self.layout.unit(b, self.layout.k, 1.0, &t, &(own.clone() + places.k));
-            // Four elements at a time, so that loop control is not most of the work.
+            // Handles four elements at a time, so that loop control is a small part of the work.
             for_vectors(b, 4, self.spec.d, |b, at, count| {
                 for e in (0..i64::from(count)).map(|n| at.clone() + n) {
                     let x = b.load(Type::f32(1), scratch, own.clone() + e.clone() * 4 + places.k);
@@ -222,7 +222,7 @@ impl Chunk {
             });
         });
         if self.spec.channels {
-            // Products also depend on a value head's decays.
+            // With channels, products also depend on a value head's decays.
             return;
         }
         for (rows, products) in [(places.k, places.kk), (places.q, places.qk)] {
@@ -252,7 +252,7 @@ impl Chunk {
         items.iter().enumerate().map(|(r, item)| of(row(r), item)).collect()
     }
 
-    /// Stores decays and rates of a value head, and the triangles.
+    /// Computes and stores the decays and rates of a value head, and the triangles.
     fn numbers(&self, b: &mut KernelBuilder, first: &Affine, h: VarId) {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch) = (layout.lanes, layout.scratch);
@@ -307,7 +307,7 @@ impl Chunk {
         });
     }
 
-    /// Stores the unit matrix.
+    /// Stores the identity matrix.
     fn units(&self, b: &mut KernelBuilder, channels: &Channels) {
         for_vectors(b, self.layout.lanes, CHUNK * CHUNK, |b, at, lanes| {
             let none = b.splat_f32(lanes, 0.0);
@@ -349,7 +349,7 @@ impl Chunk {
             let none = b.splat_f32(lanes, 0.0);
             b.store(scratch, at * 4 + channels.kept, none);
         });
-        // Every `apart`th element has sums of its own, so that the sums do not wait for each other.
+        // Every `apart`th element has separate sums, so that sums do not wait for each other.
         let apart = if d.is_multiple_of(PARALLEL_SUMS) { PARALLEL_SUMS } else { 1 };
         for_vectors(b, lanes, CHUNK, |b, at, lanes| {
             let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
@@ -385,8 +385,8 @@ impl Chunk {
         });
     }
 
-    /// Multiplies rows with the state: keys give the right sides of their changes, queries give
-    /// results.
+    /// Multiplies rows with the state. Products with keys are the right sides of the equations for
+    /// the changes; products with queries are the first terms of results.
     fn found(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
@@ -407,7 +407,7 @@ impl Chunk {
                 });
                 let sums: Vec<(usize, &[ValueId])> = sums.chunks(columns.count as usize).enumerate().collect();
                 self.of_block(block, NUMBERS / i64::from(CHUNK), &sums, |number, (r, sums)| {
-                    // With channels the decay is already in queries and keys.
+                    // With channels, the queries and keys already contain the decay.
                     let left =
                         if self.spec.channels { None } else { Some(self.splat(b, ty, number.clone() + places.left)) };
                     let rate = self.splat(b, ty, number + places.rate);
@@ -426,8 +426,8 @@ impl Chunk {
         });
     }
 
-    /// Solves for the changes one after another, and adds their share to results. Leaves each
-    /// change times its decay to the chunk's end.
+    /// Solves for the changes one row after another, and adds their terms to the results. Finally
+    /// multiplies each change by its decay up to the chunk's end.
     fn triangles(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
@@ -458,7 +458,7 @@ impl Chunk {
             }
         }
         if self.spec.channels {
-            // With channels the keys contain these decays.
+            // With channels, the keys already contain these decays.
             return;
         }
         for i in 0..rows {
@@ -470,7 +470,7 @@ impl Chunk {
         }
     }
 
-    /// Stores the state after the chunk.
+    /// Computes and stores the state after the chunk.
     fn state(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns) {
         let d = self.spec.d;
         let whole = d / self.block;
@@ -484,7 +484,7 @@ impl Chunk {
         }
     }
 
-    /// Stores some rows of the state: those of `count` elements of a key from `from` on.
+    /// Stores the rows of the state for `count` elements of a key from `from` on.
     fn state_rows(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns, from: &Affine, count: u32) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);

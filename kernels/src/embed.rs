@@ -13,7 +13,7 @@ use crate::work::{Call, Work};
 use crate::{linear, quantise};
 
 spec! {
-    /// A row of a table, as f32.
+    /// A dequantised row of a table, as f32.
     pub struct Embed "embed" {
         /// The table's format.
         pub format: Format,

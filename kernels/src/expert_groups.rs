@@ -1,4 +1,4 @@
-//! Groups of experts: ids divided by the number of experts in a group, a power of two.
+//! Groups of experts: each expert id divided by the number of experts in a group, a power of two.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 
@@ -11,7 +11,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// Groups of a row's experts.
+    /// Group numbers of a row's experts.
     pub struct ExpertGroups "expert_groups" {
         /// Ids of a row.
         pub n: u32,

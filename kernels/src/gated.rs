@@ -1,9 +1,9 @@
 //! Gated linear units: a function of the gate times the up projection, element by element.
 //!
 //! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`; no limit means infinity.
-//! `limited_silu` limits the function's result instead: `min(act(gate), limit)`. `bent_silu` bends
-//! both by limits of their own: `bend * tanh(gate / bend) / (1 + exp(-gate))`, and `limit * tanh(up
-//! / limit)`.
+//! `limited_silu` limits the function's result instead: `min(act(gate), limit)`. `bent_silu` bounds
+//! gate and up smoothly, each with its own limit: `bend * tanh(gate / bend) / (1 + exp(-gate))`,
+//! and `limit * tanh(up / limit)`.
 
 use ixc_ir::erf::erf;
 use ixc_ir::graph::attrs::Activation;
@@ -50,7 +50,7 @@ fn apply(act: Activation, b: &mut KernelBuilder, x: ValueId, bend: f32) -> Value
     }
 }
 
-/// Returns the function of a gate in f64.
+/// Computes the function of a gate in f64.
 fn exact(act: Activation, x: f64, bend: f64) -> f64 {
     match act {
         Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
@@ -76,7 +76,7 @@ fn slope(act: Activation, x: f64) -> f64 {
         | Activation::BentSilu
         | Activation::Relu
         | Activation::GeluErf => 1.13,
-        // Leaves room for a slightly larger argument.
+        // The margin covers a slightly larger argument.
         Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
     }
 }
@@ -91,7 +91,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Returns the bound of a bent gate.
+    /// Returns the bound of a smoothly bounded gate.
     fn bend(&self) -> f32 {
         self.bend.map_or(f32::INFINITY, Bits::value)
     }
@@ -123,7 +123,7 @@ impl Gate {
         b.mul(gate, up)
     }
 
-    /// Returns the result in f64, and bounds of its slope in the gate and in up.
+    /// Returns the result in f64, then upper bounds of its derivatives in the gate and in up.
     pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
         let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
@@ -148,7 +148,7 @@ impl Gate {
         format!("{act}{}{}{}", bits("c", self.limit), bits("p", self.shift), bits("b", self.bend))
     }
 
-    /// Refuses invalid limits.
+    /// Rejects invalid limits.
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
         let bends = self.act.bends();
         let limits =
@@ -180,7 +180,7 @@ spec! {
         pub limit: Option<Bits>,
         /// Shift added to up.
         pub shift: Option<Bits>,
-        /// Bound of a bent gate.
+        /// Bound of a smoothly bounded gate.
         pub bend: Option<Bits>,
     }
 }

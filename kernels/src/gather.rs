@@ -11,7 +11,7 @@ use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
-    /// Copy of a row of `x`; the dim gives the rows of `x`.
+    /// Copy of a row of `x`. The dim is the number of rows of `x`.
     pub struct Gather "gather" {
         /// Bytes of a row.
         pub bytes: u32,

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::KernelSpec;
 
-/// Why a spec has no kernel.
+/// Reason why a spec has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GenerateError {
     /// The spec's sizes or formats do not fit each other or the generator.
@@ -50,8 +50,7 @@ pub const MAX_POSITIONS: i64 = 1 << 24;
 
 /// Generates the kernel of a spec for a target.
 ///
-/// # Errors
-/// If the spec's sizes make no kernel.
+/// # Errors The spec's sizes are invalid.
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
     // Kernel names have no hyphens, but target names do.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
@@ -81,7 +80,7 @@ impl Vectors {
     /// Returns the properties of a target.
     pub(crate) fn of(target: Target) -> Vectors {
         let row = target.row();
-        // f32 lanes of a vector. Targets with narrower registers split it.
+        // Targets with narrower registers split these vectors.
         let lanes = (row.isa.vector_bytes / 4) as u16;
         let tiles = row.isa.tile_registers > 0;
         Vectors { lanes, dot4: target.has_dot4(), permutes: target.permutes_bytes(), tiles }

@@ -11,7 +11,7 @@ use crate::text::spec;
 use crate::vectors::{SUM, fold_row};
 
 spec! {
-    /// `y = sum of x`, of a head.
+    /// `y` = sum of the elements of a head.
     pub struct HeadsSum "heads_sum" {
         /// Elements of a head.
         pub n: u32,

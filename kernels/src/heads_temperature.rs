@@ -1,6 +1,6 @@
-//! Multiplication of a head by a factor of its position and two numbers of the head. It sharpens
-//! queries of far positions, head by head. The table is that of [`temperature`](crate::temperature)
-//! whose numbers are one more than a logarithm.
+//! Multiplication of a head by a factor that depends on the position and on two numbers of the
+//! head. It sharpens queries at high positions, head by head. The table is that of
+//! [`temperature`](crate::temperature), where an entry is 1 plus a logarithm.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};

@@ -16,7 +16,7 @@ const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
     /// Bits of the places with the highest scores; of equal scores the first places. Scores are
-    /// integers, and the lowest integer marks no place.
+    /// integers; the lowest integer means that there is no place.
     pub struct IndexChoose "index_choose" {
         /// Places to choose, if there are more.
         pub chosen: u32,

@@ -1,6 +1,6 @@
 //! Scores of a part of a row's positions, from which positions are chosen ([`crate::index_top_k`]).
-//! One row alone has few items, so threads share its positions in parts. [`crate::IndexChoose`]
-//! chooses from the scores of all parts.
+//! A step of one row has few items, so threads divide its positions into parts.
+//! [`crate::IndexChoose`] chooses from the scores of all parts.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -18,7 +18,7 @@ use crate::work::{Arithmetic, Call, Work};
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Scores of a part's positions as integers of the same order. Positions after the row's
+    /// Scores of a part's positions, as integers in the same order. Positions after the row's
     /// position have the lowest integer, and all others a higher one.
     pub struct IndexScores "index_scores" {
         /// Query heads of the index.
@@ -112,7 +112,7 @@ impl Definition for IndexScores {
                 if self.plain { (sum, size) } else { (w[h] * sum.max(0.0), w[h].abs() * size) }
             };
             let (score, size) = (0..heads).map(head).fold((0.0, 0.0), |(s, m), (x, own)| (s + x, m + own));
-            // Undoes the mapping from floats to ordered integers.
+            // Inverts the mapping from floats to ordered integers.
             let bits = if found < 0 { found ^ i32::MAX } else { found };
             let found = f64::from(f32::from_bits(bits as u32));
             close(format_args!("the score of place {p}"), found, score, size * (d + heads + 2) as f64 * UNIT)?;
@@ -121,7 +121,7 @@ impl Definition for IndexScores {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // The second number is not 0, so this is not the first part.
+        // The second dim is not 0, so this is not the first part.
         vec![8, rows.into()]
     }
 

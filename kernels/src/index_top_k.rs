@@ -1,5 +1,5 @@
-//! Choice of the positions that a row attends to: those whose keys score highest with the queries
-//! of an index.
+//! Choice of the positions that a row attends to: those with the highest scores of the index's
+//! queries with keys.
 //!
 //! ```text
 //! score(j) = sum over heads of w[h] * max(q[h] . k[j], 0)      // j up to the row's own position
@@ -9,26 +9,26 @@
 //! each position, 32 of them to a word. From these bits the runtime gathers the chosen keys and
 //! values.
 //!
-//! A score becomes an integer of the same order. The lowest chosen score is found bit by bit, from
-//! the highest bit. It is the largest number for which at least `top_k` scores are not below it.
-//! Each bit thus costs a count over the scores. The last chosen position of an equal score is found
-//! in the same way. A count is one operation for a vector of positions; a score takes `heads * d`
-//! of them.
+//! A float score becomes an integer with the same order. The lowest chosen score is found bit by
+//! bit, from the highest bit: it is the largest number for which at least `top_k` scores are not
+//! below it. Each bit thus costs one count over the scores. If several positions have this score,
+//! the last chosen one is found in the same way. A count is one operation for a vector of
+//! positions; a score takes `heads * d` of them.
 //!
 //! For one row alone, several threads compute the scores in parts ([`crate::IndexScores`]), and one
 //! choice covers them all ([`crate::IndexChoose`]). The result is the same.
 //!
 //! **Runs.** If `every` positions share a key (GLM-5.3-Flash), whole runs of positions are scored
 //! and chosen. A row then sees the positions of the chosen runs, and those after the last whole
-//! run. A run's bits lie side by side in a word.
+//! run. A run's bits are adjacent in a word.
 //!
 //! **Blocks.** If each position has a key and each head chooses blocks of positions (MiniMax-M3), a
 //! block's score is the highest `q . k` of its positions. Positions of local blocks, up to the
-//! row's own, get the highest score of all; other positions get the score of their block. The
-//! number of chosen positions is that of the chosen blocks, so blocks are chosen whole.
+//! row's own, get the highest integer as score; other positions get the score of their block.
+//! `top_k` is a multiple of the block's length, so blocks are chosen whole.
 //!
-//! **Entries.** If places are chosen instead of positions (DeepSeek-V4), each whole place has a
-//! bit, like a position up to and including the row's position.
+//! **Entries.** If entries are chosen instead of positions (DeepSeek-V4), each complete entry has a
+//! bit, like a visible position.
 
 mod scores;
 
@@ -48,7 +48,8 @@ pub(crate) use scores::{BlockScores, Blocks, Index, PositionScores, last_entry};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Max blocks after the blocks that a row sees whole: the row's block.
+/// Maximum number of blocks after the blocks that a row sees whole: the block of the row's
+/// position.
 const MAX_MASKED: i64 = 1;
 
 spec! {
@@ -64,7 +65,7 @@ spec! {
         pub positions: u32,
         /// Positions that share a key, if they share one.
         pub every: Option<u32>,
-        /// Whether the shared places are chosen and have the bits.
+        /// Whether entries are chosen, each with one bit.
         pub entries: bool,
         /// Number of blocks that are chosen regardless of their score, up to and including the
         /// row's own. If set, each position has its own key, and blocks of `every` positions are
@@ -93,8 +94,8 @@ impl Definition for IndexTopK {
 
     fn signature(&self) -> Signature {
         let signature = Signature::new().read("q", Holds::Floats).read_if(self.local.is_none(), "w", Holds::Floats);
-        // Place of the row's position, with its phase among positions that share a key; or the
-        // number of whole places before it.
+        // The row's position in its unit of [`KEY_LANES`](ixc_ir::plan::KEY_LANES), with its phase
+        // among positions that share a key; or the number of complete entries before it.
         let of_blocks = self.local.is_some();
         let signature = match (self.every.filter(|_| !of_blocks), self.entries) {
             (Some(_), false) => signature.read("place", Holds::Whole).index("phase"),
@@ -148,7 +149,7 @@ impl Definition for IndexTopK {
         let phase = every.map(|every| b.buffer("phase", below(every), 4));
         let keys = b.read("keys", scored(BLOCK * d * 2));
         let chosen = b.write("chosen", of_positions(4));
-        // Scores of runs after the last whole one need space too, because all runs have bits.
+        // Scores of runs after the last complete run need space too, because all runs have bits.
         let behind = every.map_or_else(Affine::default, |every| of_positions(BLOCK / i64::from(every) * 4));
         let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
         let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
@@ -225,7 +226,7 @@ impl Definition for IndexTopK {
         falling.sort_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (p, (score, size)) in scores.iter().enumerate() {
-            // Differences of the sums of d products and of heads decide.
+            // The choice depends on differences of the sums over d products and over heads.
             let bound = 2.0 * size * (d + heads + 2) as f64 * UNIT;
             let wrong = if is_chosen(p) { least - score } else { score - least };
             close(format_args!("how far position {p} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;
@@ -307,7 +308,7 @@ impl IndexTopK {
         falling.sort_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (block, (score, size)) in scores.iter().enumerate() {
-            // Differences of sums of d products decide.
+            // The choice depends on differences of sums of d products.
             let bound = 2.0 * size * (d + 2) as f64 * UNIT;
             let wrong = if is_chosen(block) { least - score } else { score - least };
             close(format_args!("how far block {block} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;

@@ -10,12 +10,16 @@
 //! | [`quantise`] | activation formats |
 //! | [`add_bias`], [`softcap`], [`relu`], [`xielu`], [`clamp`] | biases, activation functions |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
+//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] |
+//! rotation of heads, append to the KV cache, and factors on queries that depend on positions |
 //! | [`attention`] | attention over the KV cache |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
-//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
-//! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
-//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: who gets a row, who gives it back as it is, its rows, what becomes of them |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | residual streams:
+//! mixing weights, input of a block, update of the streams, attention to earlier streams of a row |
+//! | [`index_top_k`], [`index_scores`], [`index_choose`] | choice of the positions that a row
+//! attends to: in one kernel, or scores of parts and then the choice |
+//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: routing, identity experts,
+//! rows of an expert, weighted sums of results |
 //!
 //! | building blocks | what they own |
 //! | --- | --- |
@@ -25,7 +29,8 @@
 //! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
 //! | [`vectors`], [`math`], [`rms`], [`rotation`], [`buffer_offset`] | pieces of generators |
 //! | [`cache`], [`bf16_tile`] | the KV cache and tiles of bf16, as generators use them |
-//! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
+//! | [`reference`](mod@reference), [`work`] | comparison of runs with formulas; bytes and
+//! operations of a call |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 //!
 //! To add a kernel, add its file, a `mod` and a line in the registry below.

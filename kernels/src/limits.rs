@@ -1,4 +1,5 @@
-//! Limits of typed specs: sizes that every generator can handle, and formats only in valid places.
+//! Limits of typed specs: sizes that every generator can handle, and formats that are valid for
+//! each field.
 
 use ixc_ir::format::Format;
 
@@ -6,7 +7,7 @@ use crate::signature::Holds;
 use crate::text::{Field, FieldKind};
 use crate::{KINDS, KernelSpec, SpecError};
 
-/// Largest numbers of spec fields, by the field's name. They are many times those of any model, and
+/// Largest numbers of spec fields, by the field's name. They are much larger than in any model, and
 /// small enough that no generator overflows or unrolls without end.
 static LIMITS: &[(&str, u32)] = &[
     ("n", 1 << 24),
@@ -15,7 +16,7 @@ static LIMITS: &[(&str, u32)] = &[
     ("tile", 1 << 16),
     ("rows", 1 << 24),
     ("bytes", 1 << 24),
-    // In Mamba-1 each element of a row is a head.
+    // In Mamba-1, each element of a row is a head.
     ("heads", 1 << 16),
     ("group", 1 << 8),
     ("top_k", 1 << 8),
@@ -33,7 +34,7 @@ static LIMITS: &[(&str, u32)] = &[
     ("iterations", 1 << 6),
 ];
 
-/// Largest number of a field without a row, such as one of a new kernel.
+/// Largest number of a field that has no row above, such as a field of a new kernel.
 const DEFAULT_LIMIT: u32 = 1 << 12;
 
 /// Returns the largest number of the spec field with this name.
@@ -42,16 +43,16 @@ pub fn limit(field: &str) -> u32 {
 }
 
 impl KernelSpec {
-    /// Returns the number of elements of the rows that are read: `k` for products, else `n`, if the
-    /// spec has them.
+    /// Returns the number of elements of the input rows: `k` for products, else `n`, if the spec
+    /// has them.
     pub(crate) fn row_len(&self) -> Option<usize> {
         let text = self.to_string();
         let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.parse().ok());
         field("k=").or_else(|| field("n="))
     }
 
-    /// Refuses specs that no schedule requests and generators need not handle: huge sizes, and
-    /// formats in invalid places.
+    /// Rejects specs that no schedule requests and that generators need not handle: huge sizes, and
+    /// formats that do not fit their field.
     ///
     /// # Errors
     /// The field and its valid values.
@@ -104,7 +105,7 @@ mod tests {
         let check = |text: &str| text.parse::<KernelSpec>().unwrap().check().map_err(|error| error.to_string());
         assert_eq!(check("softmax n=16777216"), Ok(()));
         assert_eq!(check("softmax n=16777217"), Err("n is \"16777217\"; expected at most 16777216".into()));
-        // No row names this field.
+        // The field has no row in the table.
         assert_eq!(check("attention_part group=2 d=4096 dv=8 scale=1.0"), Ok(()));
         let error = "d is \"4097\"; expected at most 4096";
         assert_eq!(check("attention_part group=2 d=4097 dv=8 scale=1.0"), Err(error.into()));

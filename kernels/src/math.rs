@@ -52,12 +52,12 @@ const EXP2_SHORT: [f32; 4] = [9.582_853e-3, 5.590_642_6e-2, 2.402_41e-1, 6.931_2
 /// Lower bound of arguments: `2^-126` is the smallest normal float.
 const EXP2_LOW: f32 = -126.0;
 
-/// Returns `e^x`, lane by lane, for x <= 0 and a result of at least `2^-126`: a third shorter than
-/// [`exp`].
+/// Returns `e^x`, lane by lane, for x <= 0. Results are at least `2^-126`. The code is a third
+/// shorter than [`exp`].
 ///
 /// The result is `2^y` with y = x log2 e; rounding y costs an error of |x| / 2^24. The power of two
-/// is added to the exponent bits as an integer. The polynomial is in 0.7..1.42 there. It is at
-/// least 1 for the smallest power, so the sum stays a normal float.
+/// is added to the exponent bits as an integer. The polynomial's value is in 0.7..1.42. With the
+/// smallest power it is at least 1, so the result stays a normal float.
 pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (low, log2e) = (b.splat_f32(lanes, EXP2_LOW), b.splat_f32(lanes, std::f32::consts::LOG2_E));
@@ -65,8 +65,8 @@ pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     power_of_two(b, x, low, &EXP2)
 }
 
-/// Returns `2^x`, lane by lane, for x <= 0 and a result of at least `2^-126`; 1 for 0. The error is
-/// below 4e-6. Results that become bf16 lose 500 times as much.
+/// Returns `2^x`, lane by lane, for x <= 0; 1 for 0. Results are at least `2^-126`. The relative
+/// error is below 4e-6; rounding to bf16 has an error 500 times as large.
 pub fn exp2_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let low = b.splat_f32(b.ty(x).lanes, EXP2_LOW);
     power_of_two(b, x, low, &EXP2_SHORT)
@@ -109,8 +109,8 @@ pub fn silu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.same(Op::Div, &[x, denominator])
 }
 
-/// Returns `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`. This is x times the logistic
-/// function of twice the argument of `tanh`.
+/// Returns `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`. It is computed as x times the
+/// logistic function of twice the argument of `tanh`.
 pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     /// `2 sqrt(2 / pi)`.
     const LINEAR: f32 = 1.595_769;
@@ -138,8 +138,8 @@ const ERFC: [f32; 10] = [
     -1.265_512_2,
 ];
 
-/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` as `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`: nothing
-/// cancels on either side of 0.
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` as `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`: there
+/// is no cancellation on either side of 0.
 pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, half, one] = [0.0, 0.5, 1.0].map(|x| b.splat_f32(lanes, x));
@@ -163,9 +163,11 @@ pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.sub(positive, tail)
 }
 
-/// Bound below which [`TANH`] is used (Cephes' `tanhf`): there `1 - 2 / (e^2t + 1)` cancels.
+/// Bound below which [`TANH`] is used (Cephes' `tanhf`): near 0, `1 - 2 / (e^2t + 1)` suffers from
+/// cancellation.
 const TANH_NEAR: f32 = 0.625;
-/// `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], within 1.3e-7 of it (Cephes' `tanhf`).
+/// `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], with a relative error of at most 1.3e-7
+/// (Cephes' `tanhf`).
 const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
 /// Relative error of `cap * tanh(x / cap)`. Far from 0 the exponential's 2e-7 and two roundings
 /// count by `2 / (e^2t + 1)`, at most 0.45, of a result of at least 0.55: 2.7e-7. Near 0 the
@@ -173,7 +175,7 @@ const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_
 /// roundings add 3e-7.
 pub const SOFTCAP_BOUND: f64 = 1e-6;
 
-/// Returns whether a number can be a cap: it and its inverse must be normal.
+/// Whether a number can be a cap: it and its inverse must be normal floats.
 pub fn is_cap(cap: f32) -> bool {
     cap > 0.0 && cap.is_normal() && (1.0 / cap).is_normal()
 }
@@ -193,7 +195,7 @@ fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let (lanes, bits) = (ty.lanes, Type::i32(ty.lanes));
     let (one, two) = (b.splat_f32(lanes, 1.0), b.splat_f32(lanes, 2.0));
     let magnitude = abs(b, x);
-    // Far from 0: uses the magnitude, and puts the sign back.
+    // Far from 0: computes with the magnitude, then restores the sign.
     let twice = b.add(magnitude, magnitude);
     let e = exp(b, twice);
     let denominator = b.add(e, one);

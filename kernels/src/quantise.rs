@@ -80,7 +80,7 @@ pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateEr
     Ok(bytes.unwrap_or(0) as i64)
 }
 
-/// Returns the number of bytes of `n` elements, which are a row or a part of one.
+/// Returns the number of bytes of `n` elements, which are a row or a part of a row.
 pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     row_bytes(kernel, format, n)?;
     Ok(format.written_bytes(u64::from(n)).unwrap_or(0) as i64)
@@ -147,7 +147,7 @@ pub fn store_row(
     }
 }
 
-/// Fold that finds the largest value of a row.
+/// Reduction that finds the largest value of a row.
 const MAX: Fold = Fold { start: 0.0, reduce: Op::ReduceMax, combine: Op::Max };
 
 /// Stores a row with one scale: finds the largest magnitude first, and then computes the values
@@ -167,7 +167,7 @@ fn store_whole_row(
         b.same(Op::Max, &[amax, x])
     });
     let Scale { d, inverse } = Scale::of(b, amax);
-    // Whole blocks are whole vectors.
+    // Blocks consist of whole vectors.
     let zero = b.splat_int(Type::i32(lanes), 0);
     let sums = b.for_carry("i", i64::from(n) / i64::from(lanes), &[zero], |b, i, sums| {
         let at = Affine::from(i) * i64::from(lanes);
@@ -189,8 +189,8 @@ fn store_whole_row(
     }
 }
 
-/// Stores `n` values: the sub-blocks from number `band * n / SUB` on of the block at `to`. All
-/// bands of a block together store the same as [`store_row`].
+/// Stores `n` values: sub-blocks of the block at `to`, from number `band * n / SUB` on. All bands
+/// of a block together store the same bytes as [`store_row`].
 pub fn store_band(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -227,7 +227,7 @@ impl Scale {
     }
 }
 
-/// Numbers derived from quants.
+/// Sums of quantised numbers.
 struct Sums {
     /// Sums of every 16 quants, as scalars.
     of_16: Vec<ValueId>,
@@ -248,7 +248,7 @@ impl BlockOf {
         self.at.clone() + self.format.field(name) as i64
     }
 
-    /// Stores zeros in the format's padding: share number `share` of `shares`.
+    /// Stores zeros in the format's padding. Each of `shares` calls stores one share.
     fn store_pad(&self, b: &mut KernelBuilder, share: Affine, shares: i64) {
         for field in self.format.row().fields.iter().filter(|field| field.name == "pad") {
             let mut left = field.bytes as i64 / shares;
@@ -264,7 +264,7 @@ impl BlockOf {
         }
     }
 
-    /// Stores sub-block `sub` of the block: its parts of `scaled` values with a scale each, and its
+    /// Stores sub-block `sub` of the block: parts of `scaled` values, each with a scale, and the
     /// sums.
     fn store_sub_block(&self, b: &mut KernelBuilder, scaled: i64, sub: Affine, values: Values<'_>) {
         let mut parts = Vec::new();
@@ -289,7 +289,7 @@ impl BlockOf {
     /// Stores `count` values with one scale, number `part` of the block; also as bf16 if the format
     /// has it.
     fn store_scaled(&self, b: &mut KernelBuilder, count: i64, part: Affine, values: Values<'_>) -> Sums {
-        // At most the elements that share a sum.
+        // A vector has at most the elements that share a sum.
         let lanes = self.lanes.min(16);
         let width = i64::from(lanes);
         let vectors = count / width;

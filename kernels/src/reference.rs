@@ -12,7 +12,7 @@ use ixc_ir::kernel::Kernel;
 
 /// Relative rounding error of f32.
 pub(crate) const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
-/// Relative error of a result with one exp in it.
+/// Relative error of a result that contains one exp.
 pub(crate) const EXP_BOUND: f64 = 2e-6;
 
 /// Difference between a run and its formula.
@@ -24,7 +24,7 @@ pub enum Mismatch {
         /// Name of the buffer.
         name: &'static str,
     },
-    /// A value that is too far from the formula's.
+    /// A value that differs too much from the formula's value.
     #[error("{what} is {found}, must be {expected} within {bound:e}")]
     Value {
         /// Name of the value.
@@ -113,7 +113,7 @@ impl<'a> Buffers<'a> {
         Ok(format.dequantise_rows(bytes, row_len).into_iter().map(f64::from).collect())
     }
 
-    /// Returns the rows of a weight, each `k` long; of a packed weight strip by strip.
+    /// Returns the rows of a weight, each `k` long; for a packed weight, strip by strip.
     pub(crate) fn weight(&self, name: &'static str, format: Format, k: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
         Ok(format.dequantise_rows(bytes, k).into_iter().map(f64::from).collect())
@@ -146,8 +146,8 @@ pub(crate) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
     x.iter().zip(w).fold((0.0, 0.0), |(s, m), (x, w)| (s + x * w, m + (x * w).abs()))
 }
 
-/// Returns half a step of a quantiser for a block with largest magnitude `amax`: of 127 steps, or
-/// of 16 bits.
+/// Returns half a step of a quantiser for a block with largest magnitude `amax`: 127 steps, or 16
+/// bits.
 pub(crate) fn step(format: Format, amax: f64) -> f64 {
     match format.codec() {
         Codec::Float(_) => 0.0,

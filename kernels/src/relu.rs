@@ -1,5 +1,6 @@
 //! ReLU from a threshold: `y = max(x - from, 0)`. With `from` 0 it is the usual ReLU. With a higher
-//! one few elements stay: in Gemma 3n, gates must be some deviations above their mean.
+//! threshold, few elements are above 0: in Gemma 3n, the threshold is some standard deviations
+//! above the gates' mean.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 

@@ -1,4 +1,4 @@
-//! Root mean squares of rows, as kernel IR: a part of norms and rotations.
+//! Root mean squares of rows, as kernel IR, for norms and rotations.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -70,7 +70,7 @@ pub fn reference(run: &Run<'_>, sum: f64, row: u32, eps: Bits, out: Format) -> R
     let x = run.input().floats("x")?;
     let w = run.input().find("w").map_or_else(|| vec![1.0; x.len()], floats);
     let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
-    // This is a part of a row if an item is a column.
+    // If an item is a column, this is a part of a row.
     let mut y = vec![0.0; x.len()];
     out.dequantise(run.output().get("y")?, &mut y);
     let expected: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();

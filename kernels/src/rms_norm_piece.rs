@@ -12,8 +12,8 @@ use crate::text::{Bits, spec};
 use crate::{quantise, rms};
 
 spec! {
-    /// RMS norm of a piece of a row, quantised. The sums of squares of all pieces are inputs, and
-    /// are added one after the other from the first on.
+    /// RMS norm of a piece of a row, quantised. The sums of squares of all pieces are inputs, which
+    /// are added in order.
     pub struct RmsNormPiece "rms_norm_piece" {
         /// Elements of the piece.
         pub n: u32,

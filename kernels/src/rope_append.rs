@@ -80,7 +80,7 @@ impl Definition for RopeAppend {
         let blocks = ixc_ir::kernel::DimId(0);
         let keys = b.write("keys", blocks * of_keys.strip_bytes());
         let values = b.write("values", blocks * of_values.strip_bytes());
-        // The rotated key, then the codes of one of its blocks.
+        // Scratch memory: the rotated key, then the codes of one of its blocks.
         let codes_at = i64::from(d) * 4;
         let codes = of_keys.codes().map_or(0, |blocks| blocks.bytes());
         let rotated = b.buffer("rotated", BufferKind::Scratch, codes_at + codes);
@@ -93,7 +93,7 @@ impl Definition for RopeAppend {
             rotated,
             Affine::constant(0),
         );
-        // Elements of a block lie where they lie in the whole row.
+        // Elements of a block have the same offsets as in the whole row.
         let in_blocks = |b: &mut KernelBuilder, blocks: Blocks, from: BufferId, to: Address, scratch| {
             b.for_each("block", blocks.count, |b, i| {
                 let elements = |b: &mut KernelBuilder, at: Affine, lanes: u16| {

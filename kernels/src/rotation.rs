@@ -1,8 +1,8 @@
 //! Rotary position embedding of a head, as kernel IR.
 //!
 //! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row
-//! for each position. The position is `16 * block + lane`, because the key cache keeps 16 positions
-//! side by side.
+//! for each position. The position is `16 * block + lane`, because the key cache interleaves 16
+//! positions.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, KernelBuilder, Op, Type, ValueId, VarId};
@@ -22,11 +22,11 @@ pub fn name(style: RopeStyle, norm: Option<Bits>) -> (&'static str, String) {
 
 pub const KEY_BLOCK: i64 = KEY_LANES as i64;
 
-/// Place of a row's position.
+/// Position of a row, in units of the key cache.
 pub struct Position {
     /// Block of the key cache.
     pub block: VarId,
-    /// Place in the block.
+    /// Lane of the position in the block.
     pub lane: VarId,
     /// Table, and the byte in it at which the position's row begins.
     pub table: BufferId,

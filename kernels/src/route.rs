@@ -13,9 +13,9 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::{LOWEST, SUM, fold_row, for_vectors};
 
-/// Lower bound of a sum of weights before a division (llama.cpp; the smallest normal half).
+/// Lower bound of a sum of weights before a division (llama.cpp; the smallest normal f16).
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
-/// Score below every other, for experts that were taken already and for lanes without an expert.
+/// Score below all others, for experts that were already chosen and for lanes without an expert.
 const CHOSEN_SCORE: f32 = LOWEST;
 /// Lower bound of scores, for experts whose logit or bias is NaN or extremely low. It is above
 /// [`CHOSEN_SCORE`], so that every id names an expert.
@@ -26,14 +26,14 @@ const FLOOR: f32 = -1.0e38;
 pub enum Score {
     /// Softmax over all experts.
     Softmax,
-    /// Logistic function of each.
+    /// Logistic function of each logit.
     Sigmoid,
     /// The logit itself; weights are a softmax over the chosen.
     Chosen,
     /// The square root of `ln(1 + e^x)`.
     RootSoftplus,
     /// The logit itself; the weight of a chosen expert is its share in a softmax over the remaining
-    /// experts near it (SparseMixer).
+    /// experts with nearby logits (SparseMixer).
     SparseMixer,
 }
 
@@ -48,10 +48,10 @@ spec! {
         pub top_k: u32,
         /// Scores.
         pub score: Score,
-        /// Equal groups of experts side by side.
+        /// Equal groups of adjacent experts.
         pub groups: u32 = 1,
-        /// Number of groups from which experts are chosen. They are those with the largest sum of
-        /// their two highest scores, or with `highest` those with the highest score.
+        /// Number of groups from which experts are chosen. These groups have the largest sums of
+        /// their two highest scores, or with `highest` the highest scores.
         pub kept: u32 = 1,
         /// Whether groups are compared by their highest score alone.
         pub highest: bool,
@@ -88,7 +88,7 @@ impl Route {
         i64::from(self.experts.div_ceil(lanes.into())) * i64::from(lanes)
     }
 
-    /// Returns whether the scores of the choice differ from those of the weights.
+    /// Whether experts are chosen by other scores than those that give the weights.
     fn chooses_apart(&self) -> bool {
         self.bias || self.groups > 1
     }
@@ -160,7 +160,7 @@ impl Definition for Route {
         let kind = if scales { BufferKind::ReadWrite } else { BufferKind::Write };
         let ids = b.buffer("ids", kind, i64::from(top_k) * 4);
         let p = b.buffer("p", BufferKind::ReadWrite, i64::from(top_k) * 4);
-        // Scores of the choice; then, if they differ, the scores of weights; then those of groups.
+        // Scores of the choice; then scores of weights, if they differ; then scores of groups.
         let own = if self.chooses_apart() { vectors * width * 4 } else { 0 };
         let of_groups = vectors * width * 4 + own;
         let group_bytes = if groups > 1 { i64::from(groups) * 4 } else { 0 };
@@ -267,18 +267,18 @@ struct Shape {
     lanes: u16,
     /// Whole vectors of scores.
     vectors: i64,
-    /// Distance in bytes to the scores of weights; 0 if these are the scores of the choice.
+    /// Distance in bytes to the scores of weights; 0 if they equal the scores of the choice.
     own: i64,
 }
 
-/// Scores in scratch memory, in whole vectors. Lanes after the last expert have a score that never
-/// wins.
+/// Scores in scratch memory, in whole vectors. Lanes after the last expert have a score that is
+/// never chosen.
 struct Scores {
     buffer: BufferId,
     shape: Shape,
     lowest: ValueId,
     iota: ValueId,
-    /// The number of experts, in each lane.
+    /// Number of experts, in every lane.
     number: ValueId,
     taken: ValueId,
     zero: ValueId,
@@ -300,7 +300,7 @@ impl Scores {
         Scores { buffer, shape, lowest, iota, number, taken, zero }
     }
 
-    /// Returns the place of vector `i`.
+    /// Returns the offset of vector `i`.
     fn place(&self, i: VarId) -> Affine {
         i * (i64::from(self.shape.lanes) * 4)
     }
@@ -371,7 +371,7 @@ impl Scores {
         self.each(b, |b, v| b.mul(v, inverse));
     }
 
-    /// Copies the scores of weights, and adds the bias to those of the choice.
+    /// Copies the scores of weights, and adds the bias to the scores of the choice.
     fn separate(&self, b: &mut KernelBuilder, biases: Option<BufferId>) {
         for_vectors(b, self.shape.lanes, self.shape.experts, |b, at, lanes| {
             let s = b.load(Type::f32(lanes), self.buffer, at.clone() * 4);
@@ -389,7 +389,7 @@ impl Scores {
         });
     }
 
-    /// Stores the id that a table lists for a slot, and returns the expert's score.
+    /// Stores the id that the table has for a slot, and returns the expert's score.
     fn listed(&self, b: &mut KernelBuilder, table: BufferId, at: Affine, ids: BufferId, slot: VarId) -> ValueId {
         let Shape { experts, lanes, vectors, .. } = self.shape;
         let id = b.load(Type::i32(1), table, at);
@@ -407,7 +407,7 @@ impl Scores {
         b.op(Op::ReduceAdd, Type::f32(1), &weight)
     }
 
-    /// Stores the id of the best expert for a slot, marks the expert as taken, and returns its
+    /// Stores the id of the best expert for a slot, marks the expert as chosen, and returns its
     /// weight.
     fn take_best(&self, b: &mut KernelBuilder, score: Score, far: ValueId, ids: BufferId, slot: VarId) -> ValueId {
         let Shape { lanes, vectors, own, .. } = self.shape;
@@ -448,8 +448,8 @@ impl Scores {
         }
     }
 
-    /// Returns the share of the highest score in a softmax over the remaining scores near it; a
-    /// taken score is far below any other.
+    /// Returns the share of the highest score in a softmax over the remaining scores near it.
+    /// Scores of chosen experts are far below all others.
     fn share_of_near(&self, b: &mut KernelBuilder, best: ValueId) -> ValueId {
         let Shape { lanes, vectors, .. } = self.shape;
         let (zero, near) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, SPARSE_MIXER_NEAR as f32));
@@ -470,7 +470,7 @@ impl Scores {
     }
 }
 
-/// Equal groups of experts side by side.
+/// Equal groups of adjacent experts.
 struct Groups {
     count: i64,
     /// Number of groups from which experts are chosen.
@@ -479,16 +479,16 @@ struct Groups {
     size: i64,
     /// Whether the score of a group is its highest score.
     highest: bool,
-    /// Place of the groups' scores.
+    /// Offset of the groups' scores.
     sums: i64,
 }
 
 impl Groups {
-    /// Removes the experts of all but the best groups from the choice. The score of a group is the
-    /// sum of its two highest scores, or its highest; of equal groups the first is better.
+    /// Removes the experts of all groups except the best ones from the choice. The score of a group
+    /// is the sum of its two highest scores, or its highest; of equal groups the first is better.
     ///
-    /// Groups are few and do not fill vectors: this loop takes one expert after the other, a few
-    /// hundred short steps.
+    /// There are few groups, which do not fill vectors. The loop therefore handles one expert at a
+    /// time: a few hundred short iterations.
     fn keep(&self, b: &mut KernelBuilder, scores: BufferId) {
         let Groups { count, kept, size, highest, sums } = *self;
         let lowest = b.splat_f32(1, LOWEST);
@@ -537,8 +537,8 @@ struct ScaledWeights {
     scales: BufferId,
 }
 
-/// Multiplies the weight of each chosen expert by the expert's own factor, found as a sum over all
-/// experts in which only the matching id counts.
+/// Multiplies the weight of each chosen expert by the expert's factor. The factor is looked up as a
+/// sum over all experts in which only the expert's id counts.
 fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, weights: &ScaledWeights) {
     let ScaledWeights { ids, p, scales } = *weights;
     let zero = b.splat_f32(1, 0.0);

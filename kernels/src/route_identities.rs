@@ -1,7 +1,7 @@
-//! Removal of experts that return their input from a routing. Their slots get no expert, and their
-//! weights are summed.
+//! Removal of identity experts, which return their input, from a routing. Their slots lose their
+//! expert, and their weights are summed.
 //!
-//! Slots are processed one at a time, in order: there are a dozen.
+//! Slots are processed one at a time, in order: a row has about a dozen.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::NOBODY;
@@ -14,12 +14,12 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 
 spec! {
-    /// Ids and weights of a row's experts without those that return their input, and the sum of the
-    /// weights of the latter.
+    /// Ids and weights of a row's experts with matrices, and the sum of the weights of identity
+    /// experts.
     pub struct RouteIdentities "route_identities" {
         /// Slots of a row.
         pub n: u32,
-        /// Number of experts that have matrices; those with higher ids have none.
+        /// Number of experts that have matrices. Experts with higher ids are identities.
         pub experts: u32,
     }
 }

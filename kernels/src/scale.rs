@@ -1,5 +1,5 @@
-//! Multiplication of a row by a constant, as some models scale embeddings and logits: `y = factor *
-//! x`.
+//! Multiplication of a row by a constant. Some models scale embeddings and logits in this way: `y =
+//! factor * x`.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 

@@ -1,4 +1,4 @@
-//! Multiplication of a part of a row by one number, as a gate weights a head or a shared expert.
+//! Multiplication of a part of a row by one number, for gates of heads and of shared experts.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 

@@ -3,8 +3,8 @@
 //!
 //! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. A vector's
 //! lanes are channels. The earlier rows stay in registers from row to row, and are stored to the
-//! state at the end. Taps lie side by side in the weight, so they are separated first. With a
-//! `dilation` the taps are that many rows apart.
+//! state at the end. The taps of a channel are adjacent in the weight, so a transposition comes
+//! first. With a `dilation` of n, taps are n rows apart.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimInput;
@@ -18,7 +18,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, for some of the channels.
+    /// `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, for a slice of the channels.
     pub struct ShortConv "short_conv" {
         /// Channels of a row.
         pub channels: u32,
@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
     row("short_conv_dilated", 32, "short_conv channels=10240 n=256 taps=4 dilation=3"),
 ];
 
-/// Max taps, and max rows before a row: these stay in registers.
+/// Maximum taps, and maximum earlier rows, which stay in registers.
 const MAX_TAPS: u32 = 8;
 const MAX_BEFORE: u32 = 12;
 
@@ -72,7 +72,7 @@ impl Definition for ShortConv {
         let (reach, dilation) = (i64::from(reach), dilation as usize);
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        // A call has some channels of rows; the distance between rows is the whole width.
+        // A call computes a slice of the channels; the distance between rows is the whole width.
         let state = b.buffer("state", BufferKind::ReadWrite, (reach - 1) * row + own);
         let x = b.read("x", rows * row + (own - row));
         let w = b.read("w", own * count);
@@ -91,7 +91,7 @@ impl Definition for ShortConv {
             let factors = |b: &mut KernelBuilder| -> Vec<_> {
                 (0..count).map(|tap| b.load(ty, apart, at.clone() + tap * own)).collect()
             };
-            // With many earlier rows no registers are left for the taps' factors.
+            // With many earlier rows, no registers are left for the taps' factors.
             let kept = (dilation == 1).then(|| factors(b));
             let after = b.for_carry("t", rows, &before, |b, t, before| {
                 let new = b.load(ty, x, t * row + at.clone());
@@ -119,7 +119,7 @@ impl Definition for ShortConv {
         let (state, x, w) = (input.floats("state")?, input.floats("x")?, input.floats("w")?);
         let (after, y) = (output.floats("state")?, output.floats("y")?);
         let rows = run.dim("rows") as usize;
-        // Row `r` of the state followed by the input.
+        // Rows of the state, then rows of the input.
         let at = |r: usize, c: usize| if r < reach { state[r * channels + c] } else { x[(r - reach) * channels + c] };
         for c in 0..n {
             for t in 0..rows {

@@ -29,13 +29,13 @@ pub enum Role {
     Index,
     /// The kernel writes a whole result to the buffer, and may read that result.
     Write,
-    /// The kernel reads the earlier contents and leaves the new ones.
+    /// The kernel reads the earlier contents and writes new ones.
     Update,
-    /// Scratch memory without contents before or after.
+    /// Scratch memory, without contents before or after a call.
     Scratch,
 }
 
-/// Contents of a buffer. A format comes with the name of the spec's field that gives it.
+/// Contents of a buffer. Formats come with the name of the spec's field that determines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Rows of a matrix, packed or not.
@@ -52,7 +52,7 @@ pub enum Holds {
     Positive,
     /// f32 below 0.
     Negative,
-    /// Small f32 above 0: the slopes of scores that fall with a position.
+    /// Small f32 above 0: slopes by which scores decrease with distance.
     Slopes,
     /// f16.
     Halves,
@@ -60,7 +60,7 @@ pub enum Holds {
     Panels(Format),
     /// Positions in the cache, i32, of consecutive rows.
     Positions,
-    /// Number of whole places, i32, at most up to the end of the last block.
+    /// Number of complete entries, i32, at most up to the end of the last block.
     Whole,
     /// Row numbers, i32.
     Ids,
@@ -77,7 +77,7 @@ pub struct Buffer {
     pub role: Role,
     /// Contents.
     pub holds: Holds,
-    /// Whether the kernels of some targets do not have it.
+    /// Whether the kernels of some targets lack the buffer.
     pub optional: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct Signature {
     pub dims: Vec<Dim>,
 }
 
-/// Why names do not match a kernel's arguments.
+/// Reason why names do not match a kernel's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// A buffer or dim without a binding.
@@ -128,7 +128,7 @@ pub enum BindError {
         /// Names that the kernel has.
         expected: Vec<&'static str>,
     },
-    /// A kernel whose arguments are in another order than those of another kernel of the same task.
+    /// A kernel whose arguments are in another order than the task's arguments.
     #[error("{kernel} takes {}; the task's arguments are {}", found.join(", "), expected.join(", "))]
     Order {
         /// The kernel's name.
@@ -231,7 +231,8 @@ impl Signature {
         arrange(kernel, &wanted, bound)
     }
 
-    /// Returns the dims' values, in their order: the kernel's own, and those of the task.
+    /// Returns the values of the dims in order: those that the signature defines, and those of the
+    /// task.
     ///
     /// # Errors
     /// Errors of [`Signature::order`], for dims.
@@ -266,7 +267,7 @@ impl Signature {
     }
 }
 
-/// Returns the bindings in the order of the `wanted` names; those marked `true` need no binding.
+/// Returns the bindings in the order of the `wanted` names. Names marked `true` need no binding.
 fn arrange<T>(
     kernel: &str,
     wanted: &[(&'static str, bool)],

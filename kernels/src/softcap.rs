@@ -1,4 +1,4 @@
-//! Soft cap: bends values towards `cap`, as Gemma does with scores and logits. `y = cap * tanh(x /
+//! Soft cap: a smooth bound of values, as Gemma uses for scores and logits. `y = cap * tanh(x /
 //! cap)`.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};

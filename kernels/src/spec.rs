@@ -1,4 +1,4 @@
-//! Queries on any spec; the kernel's file answers them.
+//! Queries on any spec, which the kernel's file answers.
 
 use ixc_ir::kernel::Kernel;
 
@@ -34,24 +34,23 @@ impl KernelSpec {
 
     /// Compares a run with the formula in f64.
     ///
-    /// # Errors
-    /// The first value that is too far from the formula's.
+    /// # Errors The first value that differs too much from the formula's.
     pub fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         self.definition().reference(run)
     }
 
-    /// Returns the min work of a call.
+    /// Returns the minimum work of a call.
     pub fn work(&self, call: &Call<'_>) -> Work {
         self.definition().work(call)
     }
 
-    /// Returns the dims of a test run with `rows` rows. Kernels of groups of rows have groups and
-    /// rest; others have blocks of the KV cache, rows of the table, or no dims for a single row.
+    /// Returns the dims of a test run with `rows` rows. Dims are numbers of groups and of remaining
+    /// rows, blocks of the KV cache, or rows of a table; a kernel for a single row may have none.
     pub fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         self.definition().dims_of_rows(rows)
     }
 
-    /// Returns the max rows that its kernels take.
+    /// Returns the maximum number of rows that the kernel accepts.
     pub fn max_rows(&self) -> u32 {
         self.definition().max_rows()
     }

@@ -9,9 +9,9 @@
 //! rows before the next head. Its state `[s, p]`, 32 KiB in most models, stays in L1. A row costs
 //! three operations for each vector of the state, with a load and a store.
 //!
-//! With `channels` a head is one element, and each element of its row of the state has its own
-//! decay (Mamba-1). Lanes are elements of that row, `b` and `c`. An exponential for each vector is
-//! then most of the cost.
+//! With the field `channels`, a head is one element, and each element of its row of the state has
+//! its own decay (Mamba-1). Lanes are elements of that row, `b` and `c`. An exponential for each
+//! vector is then most of the cost.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -27,7 +27,7 @@ use crate::vectors::{SUM, fold_row, for_bundles};
 use crate::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// State space of some heads: `n` side by side in each of `of` groups.
+    /// State space of some heads: `n` adjacent heads in each of `of` groups.
     pub struct SsmScan "ssm_scan" {
         /// Heads of a row.
         pub heads: u32,
@@ -41,7 +41,7 @@ spec! {
         pub p: u32,
         /// Elements of `b` and `c`.
         pub s: u32,
-        /// Whether each element of a head's state has its own decay; a head is one element then.
+        /// Whether each element of a head's state has its own decay. A head then has one element.
         pub channels: bool,
     }
 }
@@ -54,7 +54,7 @@ const ROWS: &[Row] = &[
     row("ssm_scan_rows", 32, "ssm_scan heads=64 groups=8 of=8 n=1 p=64 s=128"),
 ];
 
-/// Vectors of a head's `x` in one loop of a row, so that dependent sums are this far apart.
+/// Vectors of a head's `x` in one loop of a row, so that as many sums are in flight.
 const BUNDLE: u32 = 4;
 
 impl SsmScan {
@@ -63,7 +63,7 @@ impl SsmScan {
         if self.channels { i64::from(self.s) * 4 } else { 4 }
     }
 
-    /// Returns the number of heads from the first of a call to the end of its last.
+    /// Returns the number of heads from the first head of a call to its last, both included.
     fn span(&self) -> u32 {
         (self.of.max(1) - 1) * (self.heads / self.groups.max(1)) + self.n
     }
@@ -104,7 +104,7 @@ impl Definition for SsmScan {
         let rows = b.dim("rows", 1, MAX_ROWS);
         let span = i64::from(self.span());
         let (head, matrix) = (i64::from(p) * 4, i64::from(s) * i64::from(p) * 4);
-        // Bytes of a row; a call takes a part of it.
+        // Bytes of a row; a call uses a part of it.
         let (x_row, shared_row, dt_row) =
             (i64::from(heads) * head, i64::from(groups) * i64::from(s) * 4, i64::from(heads) * 4);
         let part = |row: i64, own: i64| rows * row + (own - row);
@@ -200,8 +200,8 @@ impl Definition for SsmScan {
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
         // Sums of absolute terms, to which errors are relative.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
-        // Error added by a row: a sum of s products, an exponential, a logarithm and an exponential
-        // in it, and a dozen operations.
+        // Error added by a row: a sum of s products, an exponential, a logarithm of an exponential,
+        // and a dozen operations.
         let each = (s + 16) as f64 * UNIT + 2.0 * EXP_BOUND;
         let rows = run.dim("rows") as usize;
         // Largest rate of a head.
@@ -250,7 +250,7 @@ impl Definition for SsmScan {
     }
 }
 
-/// Returns a scalar in `lanes` lanes.
+/// Broadcasts a scalar to `lanes` lanes.
 fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }

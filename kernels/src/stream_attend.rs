@@ -1,4 +1,4 @@
-//! Attention of a row over its kept streams of earlier layers and its current value (attention
+//! Attention of a row over its streams from earlier layers and its current value (attention
 //! residuals; see the graph op `stream.attend`).
 //!
 //! ```text
@@ -24,7 +24,7 @@ spec! {
     /// `z = sum over the kept streams, and y, of share * stream`, with shares from a softmax of
     /// scores.
     pub struct StreamAttend "stream_attend" {
-        /// Streams that a row kept.
+        /// Streams from earlier layers.
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,
@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
     row("stream_attend", 1, "stream_attend streams=4 d=4096 eps=1e-5"),
 ];
 
-/// Max streams: the code has a part for each.
+/// Maximum number of streams: the code is unrolled over streams.
 const MAX_STREAMS: u32 = 64;
 
 impl Definition for StreamAttend {
@@ -69,7 +69,7 @@ impl Definition for StreamAttend {
         let w = b.read("w", stream);
         let shares = b.buffer("shares", BufferKind::ReadWrite, (count + 1) * 4);
         let z = b.write("z", stream);
-        // Starts of the streams.
+        // Buffer and offset of each stream.
         let begins: Vec<(BufferId, i64)> = (0..count).map(|j| (x, j * stream)).chain([(y, 0)]).collect();
         let load = |b: &mut KernelBuilder, (buffer, from): (BufferId, i64), at: Affine, lanes: u16| {
             b.load(Type::f32(lanes), buffer, at * 4 + from)
@@ -123,7 +123,7 @@ impl Definition for StreamAttend {
         let (x, y, w) = (input.floats("x")?, input.floats("y")?, input.floats("w")?);
         let (shares, z) = (output.floats("shares")?, output.floats("z")?);
         let all: Vec<&[f64]> = x.chunks_exact(d).chain([&y[..]]).collect();
-        // A score has the roundings of a sum of products, and of a norm with positive terms.
+        // The error of a score comes from a sum of products, and from a norm with positive terms.
         let mut wrong = 0f64;
         let scores: Vec<f64> = all
             .iter()
@@ -138,8 +138,8 @@ impl Definition for StreamAttend {
         let max = scores.iter().copied().fold(f64::MIN, f64::max);
         let e: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum: f64 = e.iter().sum();
-        // Relative error of a share: of exponents, of an exponential with a rounded argument, and
-        // of their sum.
+        // Relative error of a share: from the exponents, an exponential with a rounded argument,
+        // and the sum of exponentials.
         let spread = scores.iter().map(|score| max - score).fold(0.0, f64::max).min(90.0);
         let relative = (2.0 * wrong + 4.0 * spread * UNIT).exp_m1() + 2.0 * EXP_BOUND + (all.len() + 4) as f64 * UNIT;
         for (j, share) in shares.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Streams of a hyper-connection, mixed by a matrix of the row, plus the output of a block.
 //!
 //! For n streams of a row, `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the
-//! order of j. Streams that stay apart have `w[n + k] * y + x[k]`. A vector's lanes are elements:
-//! each element of all streams is loaded once, and every sum is in a register.
+//! order of j. Without a matrix (`apart`), `z[k] = w[n + k] * y + x[k]`. A vector's lanes are
+//! elements: each element of all streams is loaded once, and every sum is in a register.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -24,7 +24,7 @@ spec! {
         pub d: u32,
         /// Elements that a call computes.
         pub n: u32,
-        /// Whether streams stay apart, without a matrix.
+        /// Whether streams are not mixed: there is no matrix.
         pub apart: bool,
     }
 }

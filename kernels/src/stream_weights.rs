@@ -7,9 +7,9 @@
 //! balanced: the softmax of rows plus eps; columns over their sums plus eps; then rows and columns, iterations - 1 times
 //! ```
 //!
-//! Streams that stay apart have no matrix, and eps is added to their second part. A row of the
-//! matrix is vectors of [`LANES`] lanes. Columns are thus summed down registers and rows across
-//! them, and all of it stays in registers.
+//! Without a matrix (`apart`), eps is added to the second part. A row of the matrix is one or two
+//! vectors of [`LANES`] lanes. Sums of columns add registers, sums of rows add lanes, and the
+//! matrix stays in registers.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
@@ -23,12 +23,12 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::for_vectors;
 
-/// Parts of a block for which streams have weights.
+/// Parts of hyper-connections for which a row has weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StreamParts {
     /// A block's input.
     Input,
-    /// Input and output of a block: streams stay apart.
+    /// Input and output of a block, without mixing of streams.
     Apart,
     /// Input and output of a block, and a matrix that mixes the streams.
     Mixed,
@@ -80,7 +80,7 @@ const ROWS: &[Row] = &[
     row("stream_weights_apart", 1, "stream_weights streams=4 parts=apart iterations=0 eps=1e-6 magnitude=1.5"),
 ];
 
-/// Max streams: their matrix is in registers.
+/// Maximum number of streams, whose matrix is in registers.
 pub(crate) const MAX_STREAMS: u32 = 8;
 /// Lanes of the matrix's vectors.
 const LANES: u16 = 4;
@@ -204,8 +204,8 @@ impl Definition for StreamWeights {
             expected.extend(matrix);
         }
         // All terms are positive. The relative error of a sum is thus at most that of its terms,
-        // plus a rounding for each; a division adds two. The sum x is also rounded, and an
-        // exponential makes that error relative.
+        // plus a rounding for each; a division adds two. The argument x is also rounded, which
+        // gives a relative error of the exponential.
         let roundings = f64::from(self.iterations) * 2.0 * (n + 3) as f64;
         let bound = EXP_BOUND + roundings * UNIT;
         for (i, (y, expected)) in output.floats("y")?.iter().zip(expected).enumerate() {

@@ -1,5 +1,5 @@
-//! Sum of the squares of a piece of a row: the first half of a norm whose row lies in pieces.
-//! [`crate::RmsNormPiece`] is the second half.
+//! Sum of the squares of a piece of a row: the first half of a norm of a row that is divided into
+//! pieces. [`crate::RmsNormPiece`] is the second half.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 

@@ -1,5 +1,5 @@
-//! Multiplication of a row by a factor of its position, which sharpens queries of far positions.
-//! The factors are in a table (`plan::RopeTable` whose pair does not rotate).
+//! Multiplication of a row by a factor that depends on its position, which sharpens queries at high
+//! positions. The factors are in a table: a `plan::RopeTable` whose pair does not rotate.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};

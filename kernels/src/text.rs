@@ -5,10 +5,10 @@
 //! rope_heads heads=16 d=128 dims=128 style=neox norm=1e-6
 //! ```
 //!
-//! Each kernel declares its spec by [`spec!`], which makes both directions. Fields may stand in any
-//! order. Flags (`bias`) and optional fields (`norm`) are left out if they are not set. Activations
-//! (`x`) are left out if they are the default of the weight's format. Takes hostile text; an error
-//! gives the expected form.
+//! Each kernel declares its spec by [`spec!`], which makes both directions. Fields may be in any
+//! order. Flags (`bias`) and optional fields (`norm`) are omitted if they are not set. Activations
+//! (`x`) are omitted if they are the default of the weight's format. The input is hostile text; an
+//! error states the expected form.
 //!
 //! ```
 //! use ixc_kernels::KernelSpec;
@@ -46,7 +46,7 @@ impl Bits {
     }
 }
 
-/// Why text is not a spec.
+/// Reason why text is not a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// The first word names no kind of kernel.
@@ -120,14 +120,13 @@ pub struct Row {
 impl Row {
     /// Reads the spec.
     ///
-    /// # Errors
-    /// Returns no error: a test reads all rows.
+    /// # Errors Never, since a test parses all rows.
     pub fn spec(&self) -> Result<KernelSpec, SpecError> {
         self.text.parse()
     }
 }
 
-/// Creates a row, as kernels' files write it.
+/// Creates a row, in the form that kernels' files use.
 pub(crate) const fn row(name: &'static str, rows: u32, text: &'static str) -> Row {
     Row { name, rows, text }
 }
@@ -165,20 +164,20 @@ pub enum FieldKind {
     Format,
     /// Formats of keys and values.
     Cache,
-    /// Pace of a product along its weight.
+    /// Prefetch distance and unrolling.
     Pace,
     /// One of these words.
     Word(&'static [&'static str]),
 }
 
-/// A spec's text; implemented by [`spec!`] alone.
+/// A spec's text. Only [`spec!`] implements it.
 pub(crate) trait Text: Part {
     /// The first word.
     const WORD: &'static str;
 }
 
-/// Fields of a spec as text: all of them, or those that several specs share; implemented by
-/// [`spec!`] alone.
+/// Fields of a spec as text: all of them, or those that several specs share. Only [`spec!`]
+/// implements it.
 pub(crate) trait Part: Sized {
     /// The fields.
     const FIELDS: &'static [Field];
@@ -188,7 +187,7 @@ pub(crate) trait Part: Sized {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// Returns how many fields there are in all lists.
+/// Returns the number of fields in all lists.
 pub(crate) const fn count(lists: &[&[Field]]) -> usize {
     let (mut sum, mut list) = (0, 0);
     while list < lists.len() {
@@ -198,7 +197,7 @@ pub(crate) const fn count(lists: &[&[Field]]) -> usize {
     sum
 }
 
-/// Returns the fields of all lists, which are `N`.
+/// Returns the fields of all lists; `N` is their number.
 pub(crate) const fn join<const N: usize>(lists: &[&[Field]]) -> [Field; N] {
     let mut all = [Field { name: "", holds: FieldKind::Flag }; N];
     let (mut end, mut list) = (0, 0);
@@ -214,11 +213,11 @@ pub(crate) const fn join<const N: usize>(lists: &[&[Field]]) -> [Field; N] {
     all
 }
 
-/// Declares a spec: a struct with its first word and its fields. A field has its own name in texts,
-/// or the name after `as`. The value after `=` is its default if the text leaves it out.
+/// Declares a spec: a struct with its first word and its fields. In texts, a field has its own
+/// name, or the name after `as`. The value after `=` is the default if the text omits the field.
 ///
-/// `pub part` in place of `pub struct` declares fields that several specs share. A spec has them by
-/// `..name: Part,` before its own. Texts and JSON have all fields side by side.
+/// `pub part` instead of `pub struct` declares fields that several specs share. A spec includes
+/// them by `..name: Part,` before its own fields. Texts and JSON list all fields on one level.
 macro_rules! spec {
     (@absent) => { crate::text::Value::absent() };
     (@absent $default:expr) => { Some($default) };
@@ -294,7 +293,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// Fields of a text, not yet read.
+/// Fields of a text, as unparsed words.
 pub(crate) struct Fields<'t> {
     kind: &'static str,
     pairs: Vec<(&'t str, Option<&'t str>)>,
@@ -340,13 +339,13 @@ impl<'t> Fields<'t> {
 pub(crate) trait Value: Sized {
     /// Kind of field.
     const KIND: FieldKind;
-    /// Writes ` name=value`; called only if leaving it out would not read back to the same value.
+    /// Writes ` name=value`. Called only if the value differs from the default.
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-    /// Reads a value from text; `None` as text means the word alone.
+    /// Reads a value from text. `None` as text means a field name without `=`.
     fn read(text: Option<&str>) -> Option<Self>;
     /// Returns a description of valid values.
     fn expected() -> String;
-    /// Returns the value of a field that is left out.
+    /// Returns the value of a field that the text omits.
     fn absent() -> Option<Self> {
         None
     }
@@ -392,7 +391,7 @@ impl Value for bool {
     const KIND: FieldKind = FieldKind::Flag;
 
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Written only if it is set.
+        // The caller omits a flag that is not set.
         write!(f, " {name}")
     }
 
@@ -401,7 +400,7 @@ impl Value for bool {
     }
 
     fn expected() -> String {
-        "the word alone, or nothing".into()
+        "the field name without a value, or nothing".into()
     }
 
     fn absent() -> Option<bool> {
@@ -533,7 +532,7 @@ mod tests {
     use crate::{AttentionPart, Cache, Heads, KernelSpec, Scores};
 
     /// Texts in printed form that the catalogue's rows do not cover: numbers at their limits,
-    /// fields set or unset.
+    /// optional fields set or not.
     const TEXTS: &[&str] = &[
         "linear format=bf16 k=7 tile=3 n=3 bias residual shape=gemv",
         "linear format=q4_k_r16 x=a8_super_tile k=256 tile=32 n=32 shape=tiles",
@@ -570,7 +569,10 @@ mod tests {
             "function is \"relu\"; expected add|mul|silu|sigmoid|relu_squared|softplus|gelu|signed_root|gelu_erf|exp"
         );
         assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected()));
-        assert!(error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv").contains("the word alone, or nothing"));
+        assert!(
+            error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv")
+                .contains("the field name without a value, or nothing")
+        );
         assert!(error(&format!("map function={} n=1", "x".repeat(1000))).len() < 150);
     }
 }

@@ -1,13 +1,14 @@
-//! Loops over rows in vectors: whole vectors first, then halves of that length down to 1 for the
-//! rest.
+//! Loops over rows in vectors: whole vectors first, then vectors of half the length, down to 1, for
+//! the remainder.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 /// Lower bound of all logits of models.
 pub(crate) const LOWEST: f32 = -3.0e38;
 
-/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes`, then
-/// halves of that down to 1 for the rest. The body gets the element offset and the lanes.
+/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes` lanes,
+/// then vectors of half the length, down to 1, for the remainder. The body gets the element offset
+/// and the lanes.
 pub(crate) fn for_vectors(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -72,8 +73,8 @@ pub(crate) struct Fold {
 
 pub(crate) const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
 
-/// Folds a row of `n` elements to a scalar. `vector` returns the next accumulator, of the given
-/// lanes, from the last one and an element offset.
+/// Folds a row of `n` elements to a scalar. `vector` returns the next accumulator from the previous
+/// one, an element offset and the number of lanes.
 pub(crate) fn fold_row(
     b: &mut KernelBuilder,
     lanes: u16,

@@ -1,16 +1,16 @@
-//! Linear attention with a decay for each element of a key and token (RWKV), for the heads that
-//! share a key, over all rows of a step.
+//! Linear attention with a decay for each token and each element of a key (RWKV), for the heads
+//! that share a key, over all rows of a step.
 //!
 //! ```text
 //! found = M' find;   M <- diag(decay) M - remove found + k v';   y = M' q
 //! ```
 //!
-//! With `before`, a row's result uses the state before it. With `filled`, a key counts times `1 -
-//! decay`. Without `finds`, nothing is found or removed.
+//! With `before`, a row's result uses the state before the row. With `filled`, keys are multiplied
+//! by `1 - decay`. Without `finds`, no value is found or removed.
 //!
 //! A vector's lanes are elements of the value, so nothing is summed across lanes. A head processes
 //! all rows before the next head. Its state `[d, dv]`, 16 KiB in all models, stays in L1. It is
-//! read for the found value, and then read and written once for the rest.
+//! read for the found value, then read and written once for all other terms.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -35,11 +35,11 @@ spec! {
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Whether a row's result uses the state before it.
+        /// Whether a row's result uses the state before the row.
         pub before: bool,
         /// Whether a value is found in the state and removed.
         pub finds: bool,
-        /// Whether keys count times the share that their decays remove.
+        /// Whether keys are multiplied by `1 - decay`.
         pub filled: bool,
     }
 }
@@ -86,7 +86,8 @@ impl Definition for Wkv {
         let rows = b.dim("rows", 1, MAX_ROWS);
         let (heads, group, key, value) = (i64::from(heads), i64::from(group), i64::from(d) * 4, i64::from(dv) * 4);
         let matrix = i64::from(d) * value;
-        // A call's part of each row, which contains all heads: the first `each` elements of `all`.
+        // Part of each row that a call uses: the first `each` of `all` elements. Buffers begin at
+        // this part.
         let part = |all: i64, each: i64| rows * all + (each - all);
         let (all_keys, all_values) = (heads * group * key, heads * group * value);
         let state = b.buffer("state", BufferKind::ReadWrite, group * matrix);

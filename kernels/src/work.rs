@@ -1,4 +1,4 @@
-//! Min work of a call, for GB/s and GOP/s: weight bytes to read, and multiply-adds.
+//! Minimum work of a call, for GB/s and GOP/s: weight bytes to read, and multiply-adds.
 
 use ixc_ir::kernel::{BufferKind, Kernel};
 
@@ -17,7 +17,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// Returns the name of the multiplied numbers.
+    /// Returns the name of the type of the factors.
     pub fn name(self) -> &'static str {
         match self {
             Arithmetic::Int8 => "int8",
@@ -30,8 +30,8 @@ impl Arithmetic {
 /// Work of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Bytes of weights that are read, or of keys and values for attention. For kernels without
-    /// these, the bytes of all buffers but scratch.
+    /// Bytes of weights that are read, or of keys and values for attention. For other kernels, the
+    /// bytes of all buffers except scratch.
     pub bytes: u64,
     /// Multiply-adds of products; each counts as two operations.
     pub multiply_adds: u64,
@@ -62,14 +62,14 @@ impl Call<'_> {
         buffer.and_then(|buffer| evaluate(&buffer.size, self.dims)).map_or(0, |size| size.max(0).unsigned_abs())
     }
 
-    /// Returns the number of bytes of all buffers but scratch.
+    /// Returns the number of bytes of all buffers except scratch.
     pub fn all_bytes(&self) -> u64 {
         let buffers = self.kernel.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Scratch);
         buffers.map(|buffer| self.bytes(&buffer.name)).sum()
     }
 }
 
-/// Returns the work of a call with these dims. Without a spec only bytes are known.
+/// Returns the work of a call with these dims. Without a spec, only the bytes are known.
 pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
     let call = Call { kernel, dims };
     spec.map_or_else(|| Work::of_bytes(call.all_bytes()), |spec| spec.work(&call))

@@ -1,4 +1,4 @@
-//! Kernels of attention by what is requested: the first candidate that accepts, and the reasons
+//! Attention kernels for a list of requests: the first candidate that accepts, and the reasons
 //! against the others. `IXC_BLESS=1` rewrites `attention.txt`.
 
 use std::fmt::Write;
@@ -71,7 +71,7 @@ fn requests() -> Vec<(&'static str, AttentionRequest)> {
     ]
 }
 
-/// Returns the answer of each candidate as lines.
+/// Returns the answer of each candidate, one per line.
 fn answers(request: &AttentionRequest) -> String {
     let (mut text, mut taken) = (String::new(), None);
     for candidate in CANDIDATES {
@@ -117,7 +117,7 @@ fn the_first_candidate_that_accepts_gets_the_request() {
     assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), text, "IXC_BLESS=1 accepts this");
 }
 
-/// Accepted kernels can be generated.
+/// Tests that accepted kernels can be generated.
 #[test]
 fn accepted_attention_kernels_can_be_generated() {
     for (name, request) in requests() {

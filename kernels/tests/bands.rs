@@ -1,5 +1,5 @@
-//! Bands of a block of results. Together they give the bits that a kernel for the whole block
-//! gives, and only one band writes each byte.
+//! Bands of a block of results. Together, they give the same bits as a kernel for the whole block,
+//! and only one band writes each byte.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::Activation;
@@ -8,11 +8,11 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{KernelSpec, MatmulStrategy, Pace, Swiglu, generate};
 use ixc_targets::Target;
 
-/// Contents of the results before a kernel runs, in two runs. A byte that is equal after both runs
-/// was written by the kernel.
+/// Contents of the results before two runs of a kernel. A byte that is equal after both runs was
+/// written by the kernel.
 const BEFORE: [u8; 2] = [inputs::POISON, !inputs::POISON];
 
-/// Runs a kernel with results that hold `before`, and returns the results.
+/// Runs a kernel whose results start with `before`, and returns the results.
 fn results(kernel: &Kernel, dims: &[i64], inputs: &[Vec<u8>], before: u8) -> Vec<u8> {
     let mut buffers = inputs.to_vec();
     let y = kernel.buffers.iter().position(|buffer| buffer.name == "y").unwrap();

@@ -1,5 +1,5 @@
-//! Generators, the lowering and the runtime ask a format for the meaning of its bytes. This test
-//! checks that they name no format.
+//! Generators, the lowering and the runtime take the meaning of a format's bytes from its codec.
+//! This test checks that they name no format.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ fn no_source_file_names_a_block_format() {
     assert!(files.len() > 100, "{} files", files.len());
     for file in &files {
         let text = std::fs::read_to_string(file).unwrap();
-        // Tests stand at the end of a file, or in separate files.
+        // Tests are at the end of a file, or in separate files.
         let product = text.split("#[cfg(test)]").next().unwrap_or_default();
         let lines = product.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
         let named = lines.filter(|(_, line)| {

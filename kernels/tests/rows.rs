@@ -13,8 +13,8 @@ use ixc_targets::Target;
 const ROWS: u32 = 13;
 /// One row of each of these groups.
 const ALONE: [usize; 3] = [0, 9, 12];
-/// Blocks of a row: one, an even and an odd number, and more than kernels unpack at once with an
-/// odd rest.
+/// Blocks of a row: one, an even and an odd number, and more blocks than kernels unpack at once,
+/// with an odd remainder.
 const BLOCKS: [u32; 5] = [1, 2, 3, 5, 19];
 
 /// Returns each weight format with each activation format in which a row's sums do not depend on
@@ -31,7 +31,7 @@ fn pairs() -> impl Iterator<Item = (Format, Format)> {
     })
 }
 
-/// Returns targets with different vectors: one for each kind of vectors.
+/// Returns one target for each kind of vectors.
 fn targets() -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
     for target in Target::all() {

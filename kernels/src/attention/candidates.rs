@@ -1,4 +1,4 @@
-//! Kernels of attention in order of preference: the first that accepts a request gets it.
+//! Kernels of attention in order of preference: the first kernel that accepts a request is used.
 //!
 //! ```
 //! use ixc_kernels::attention::{AttentionRequest, CANDIDATES, Heads, Scores};
@@ -29,8 +29,7 @@ pub struct Candidate {
 impl Candidate {
     /// Returns the kernel for a request.
     ///
-    /// # Errors
-    /// The first reason against it.
+    /// # Errors The first reason why the kernel does not accept it.
     pub fn accepts(&self, request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         (self.accepts)(request)
     }
@@ -46,5 +45,6 @@ pub static CANDIDATES: &[Candidate] = &[
     Candidate { kernel: Attention::WORD, accepts: Attention::accepts },
 ];
 
-/// Upper ends of ranges of row counts, in ascending order. Within a range, kernels answer alike.
+/// Upper ends of ranges of row counts, in ascending order. Within a range, kernels give the same
+/// answer.
 pub const ROW_COUNTS: [u32; 4] = [1, FEW_ROWS, SHORT_ROWS, u32::MAX];

@@ -20,7 +20,7 @@ spec! {
         pub group: u32,
         /// Elements of a value head.
         pub dv: u32,
-        /// Most parts.
+        /// Maximum number of parts.
         pub parts: u32,
     }
 }
@@ -103,7 +103,7 @@ impl Definition for AttentionCombine {
             let max = parts.iter().map(|part| part[head + dv]).fold(f64::MIN, f64::max);
             let factors: Vec<f64> = parts.iter().map(|part| (part[head + dv] - max).exp()).collect();
             let total = |at: usize| parts.iter().zip(&factors).map(|(part, f)| part[at] * f).sum::<f64>();
-            // Sums of weights, which are not as random as the row's are.
+            // Sums of weights, which are less random than the other inputs.
             let sum = total(head + dv + 1);
             for e in 0..dv {
                 let expected = total(head + e) / sum;

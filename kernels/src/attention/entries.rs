@@ -1,7 +1,6 @@
 //! Attention of a row over the last positions and, in the same softmax, over entries. An entry is a
-//! place that several positions share. A row sees the whole entries, or those that an index chose
-//! ([`crate::IndexTopK`]), as if there were no others. See [`super::online_softmax`] for the
-//! method.
+//! place that several positions share. A row sees all complete entries, or only those that an index
+//! chose ([`crate::IndexTopK`]). See [`super::online_softmax`] for the method.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
@@ -19,12 +18,13 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
 
-/// Query heads of a band, if those of a key head are divided: eight share a load well enough.
+/// Query heads of a band, if the heads of a key head are divided. Eight heads reuse a load often
+/// enough.
 const BAND: u32 = 8;
 
 spec! {
     /// Attention of `group` query heads over one key head. A row sees the last `window` positions
-    /// and all whole entries. Items: row, and column = key head.
+    /// and all complete entries. Items: row, and column = key head.
     pub struct AttentionEntries "attention_entries" {
         ..heads: Heads,
         ..scores: Scores,
@@ -47,8 +47,7 @@ const ROWS: &[Row] = &[
 impl AttentionEntries {
     /// Returns this kernel for a request.
     ///
-    /// # Errors
-    /// The first reason against it.
+    /// # Errors The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, .. } = *request;
         let Entries { every, chosen, cache } = request.entries.ok_or(Reason::NoEntries)?;
@@ -61,7 +60,7 @@ impl AttentionEntries {
         Reason::Cap.against(scores.cap.is_some())?;
         Reason::Slopes.against(scores.slopes)?;
         let spec = AttentionEntries { heads, scores, window, every, chosen };
-        // Few rows have few items, if many heads share a key head.
+        // Steps of few rows have few items, if many heads share a key head.
         let division = match heads.group > BAND && heads.group.is_multiple_of(BAND) {
             true => {
                 let heads = Heads { group: BAND, ..heads };
@@ -76,7 +75,7 @@ impl AttentionEntries {
         Operands { heads: self.heads, scores: self.scores, cache: Cache::default() }
     }
 
-    /// Blocks of entries that a row sees.
+    /// Returns the number of blocks of entries that a row sees.
     fn entries(&self) -> DimExpr {
         let AttentionEntries { every, chosen, .. } = *self;
         match chosen {
@@ -148,7 +147,7 @@ impl Definition for AttentionEntries {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Not from the first position on.
+        // Starts after the first position.
         vec![i64::from(rows) - 1, 1, 8, i64::from(rows) - 1]
     }
 

@@ -10,7 +10,7 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
 
 spec! {
-    /// Query heads that share a key head.
+    /// Sizes of the query heads that share a key head.
     pub part Heads {
         /// Query heads that share a key head.
         pub group: u32,
@@ -32,7 +32,7 @@ spec! {
         /// Whether each head has a sink, a score without a value.
         #[serde(default)]
         pub sinks: bool,
-        /// Whether each head's scores fall with distance, by the head's slope.
+        /// Whether each head's scores decrease with distance, by the head's slope (ALiBi).
         #[serde(default)]
         pub slopes: bool,
     }
@@ -79,7 +79,7 @@ impl Operands {
 }
 
 impl Scores {
-    /// Returns scores with this factor, and without cap, sinks and slopes.
+    /// Returns scores with this factor, without cap, sinks and slopes.
     pub fn scaled(scale: f64) -> Scores {
         Scores { scale: Bits::of(scale), cap: None, sinks: false, slopes: false }
     }
@@ -97,7 +97,7 @@ impl Scores {
         self.bent(product * f64::from(self.scale.value()))
     }
 
-    /// Applies the cap to a product that has the factor.
+    /// Applies the cap to a scaled product.
     pub(super) fn bent(&self, score: f64) -> f64 {
         self.cap.map_or(score, |cap| f64::from(cap.value()) * (score / f64::from(cap.value())).tanh())
     }
@@ -108,11 +108,11 @@ impl Scores {
 pub struct Window {
     /// Number of the last positions that a row sees.
     pub positions: u32,
-    /// Whether a row sees the positions from the last multiple of `positions` on instead.
-    /// `positions` is then a power of two.
+    /// Whether windows are chunks: a row sees the positions from the last multiple of `positions`
+    /// on. If so, `positions` is a power of two.
     pub chunked: bool,
-    /// Whether rows see positions on both sides. The position of the kernel is then ahead of the
-    /// row's own, and the text may end before it.
+    /// Whether rows see positions on both sides. If so, the kernel's position of a row is after the
+    /// row's own position, and the text may end before it.
     pub both: bool,
 }
 

@@ -4,10 +4,10 @@
 //!
 //! Keys are stored as `[position / 16][d][position % 16]`. A lane is a position, so a block's
 //! scores need no horizontal sum. Queries are the heads of one row, or of a few rows together. A
-//! load and its conversion from f16 then serve several queries. Their accumulators hide the latency
-//! of a fused multiply-add (4 cycles at two a cycle: eight chains). Queries are multiplied by the
-//! factor on scores once. For heads of 64 the factor is a power of two, and exact. Scores, weights
-//! and accumulators are f32. The cache is f16, or in blocks.
+//! load and its conversion from f16 then serve several queries. Eight accumulators hide the latency
+//! of a fused multiply-add (4 cycles, two per cycle). Queries are multiplied once by the factor on
+//! scores. For heads of 64 the factor is a power of two, so the product is exact. Scores, weights
+//! and accumulators are f32. The cache is f16 or a block format.
 //!
 //! ```text
 //! for each block                // first blocks that all rows see whole, then blocks with a mask
@@ -31,16 +31,16 @@
 //! acc += (p * dv) * v  // p * dv once for a position and 32 elements
 //! ```
 //!
-//! During the work on a block, the kernel prefetches the next one, line by line. Hardware
+//! While it works on a block, the kernel prefetches the next block, line by line. Hardware
 //! prefetchers stop at the end of a page, and a block of keys has the size of a page (4 KiB for
 //! heads of 64).
 //!
 //! **Slopes** (ALiBi): a head's scores fall by its slope with each position before the row's
 //! position. The kernel adds `slope * (position - own)`, one fused multiply-add of a difference
-//! that f32 represents exactly. Adding `slope * position` would give the same softmax, but grows
-//! with the context. At position 100,000 a slope of 1/2 would round all scores to 1/256, and near
-//! positions weigh most. Differences are small for near positions. Far positions are rounded more,
-//! but weigh less.
+//! that f32 represents exactly. Adding `slope * position` would give the same softmax, but that
+//! term grows with the context. At position 100,000, a slope of 1/2 would round all scores to
+//! multiples of 1/256. Near positions have the largest weights, and for them the difference is
+//! small and precise.
 //!
 //! A row's result does not depend on the number of rows that are computed together. Long contexts
 //! are divided into parts ([`crate::AttentionPart`]). A part returns the maximum, the sum and the
@@ -63,25 +63,26 @@ pub use reference::{CacheBuffers, OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Bytes that a prefetch loads.
+/// Bytes that one prefetch loads: a cache line.
 const LINE: i64 = 64;
 /// Score of positions after the row's position. It is below every real score.
 const MASKED: f32 = -1.0e30;
 /// Positions of the value loop, and elements of the score loop, that are unrolled.
 const UNROLL: i64 = 4;
-/// Max masked blocks of an item: adjacent rows end in one block, or in two adjacent ones.
+/// Maximum masked blocks of an item: the rows of an item end in one block, or in two adjacent
+/// blocks.
 const MAX_MASKED: i64 = 2;
-/// Max rows that are computed together. They end in at most two adjacent blocks.
+/// Maximum rows that are computed together. They end in at most two adjacent blocks.
 pub const MAX_ITEM_ROWS: u32 = ATTENTION_BLOCK;
 
-/// Returns the queries that share a load, and the accumulators of an inner loop, for a number of
-/// vector lanes. Eight of 16 registers are accumulators. Targets with 16 lanes have 32 registers,
-/// and sixteen of these are.
+/// Returns the number of queries that share a load, and of accumulators of an inner loop, for a
+/// number of vector lanes. With 16 registers, eight are accumulators. Targets with 16 lanes have 32
+/// registers, and use sixteen accumulators.
 const fn tile(lanes: u16) -> (i64, i64) {
     if lanes >= 16 { (8, 16) } else { (4, 8) }
 }
 
-/// Returns the accumulators of a loop that needs another sum for each of them.
+/// Returns the number of accumulators of a loop in which each accumulator has a second sum.
 const fn half_tile(lanes: u16) -> i64 {
     tile(lanes).1 / 2
 }
@@ -94,7 +95,7 @@ enum Outcome {
     Part(BufferId),
 }
 
-/// Places in scratch memory, in bytes.
+/// Offsets in scratch memory, in bytes.
 struct Scratch {
     buffer: BufferId,
     /// Scores, which weights later replace: a block for each query.
@@ -106,7 +107,8 @@ struct Scratch {
     acc: i64,
     /// A vector of sums of weights for each query.
     sums: i64,
-    /// For each query: maximum, factor of a new maximum on earlier sums, and the row's position.
+    /// For each query: the maximum, the factor by which a new maximum rescales earlier sums, and
+    /// the row's position.
     stats: i64,
     /// Bytes of `stats` for a query.
     stats_bytes: i64,
@@ -119,11 +121,11 @@ struct Scratch {
 /// codes times the keys' zero point.
 const ROUNDED_QUERY_BYTES: i64 = 8;
 
-/// Bytes of a query's stats, and offsets in them.
+/// Bytes of a query's stats.
 const STATS: i64 = 12;
 const FACTOR: i64 = 4;
 const OWN_STATS: i64 = 8;
-/// Bytes of a query's stats with entries. They also have the last entry that the query sees.
+/// Bytes of a query's stats with entries. They also contain the last entry that the query sees.
 const STATS_WITH_ENTRIES: i64 = 16;
 const LAST_ENTRY: i64 = 12;
 /// Bytes after the other stats of a query with a slope: the slope, and the row's position as f32.
@@ -147,28 +149,28 @@ struct QueryTile<'a> {
     prefetch: bool,
 }
 
-/// Keys and values that queries attend over, and the range of places.
+/// Keys and values that queries attend over, and the visible range.
 struct Places {
     keys: BufferId,
     values: BufferId,
     of_keys: Field,
     of_values: Field,
-    /// Number of the first block.
+    /// Dim with the number of the first block.
     first: Option<DimId>,
-    /// Positions that a row sees; `None` for all.
+    /// Window of the rows; `None` if rows see all positions.
     window: Option<Window>,
     /// The last position of the text, if a row's own position may be after it.
     end: Option<DimId>,
-    /// Offset of the last visible place in a query's stats.
+    /// Offset, in a query's stats, of the last visible position or entry.
     last: i64,
 }
 
-/// Keys and values of places that several positions share.
+/// Keys and values of entries that several positions share.
 struct Entries {
     places: Places,
-    /// Number of whole entries, for each row.
+    /// Number of complete entries, for each row.
     whole: BufferId,
-    /// Blocks of entries.
+    /// Dim with the number of blocks of entries.
     blocks: DimId,
 }
 
@@ -183,20 +185,20 @@ struct Attend {
     position: BufferId,
     places: Places,
     entries: Option<Entries>,
-    /// A score of each head without a value.
+    /// Sinks: a score of each head without a value.
     sinks: Option<BufferId>,
-    /// Fall of the scores per position, for each head.
+    /// Decrease of the scores per position, for each head.
     slopes: Option<BufferId>,
     outcome: Outcome,
     scratch: Scratch,
-    /// Blocks that every row sees whole, and masked blocks after them.
+    /// Numbers of blocks that every row sees whole, and of masked blocks after them.
     full: DimId,
     masked: DimId,
 }
 
 /// Generates attention for one of `heads` key heads of a row, for up to `rows` rows together. A
-/// `part` begins at its own first block. With a `window`, blocks begin with the first that the
-/// first row sees.
+/// `part` begins at the part's first block. With a `window`, the first block is the first one that
+/// the first row sees.
 pub(super) fn kernel(
     name: String,
     lanes: u16,
@@ -209,7 +211,7 @@ pub(super) fn kernel(
     generate_kernel(name, lanes, operands, heads, rows, part, Visibility { window, entries: false })
 }
 
-/// Generates attention of one row over a window and over whole entries.
+/// Generates attention of one row over a window and over complete entries.
 pub(super) fn kernel_with_entries(
     name: String,
     lanes: u16,
@@ -250,7 +252,7 @@ fn generate_kernel(
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
     let end = window.is_some_and(|window| window.both).then(|| b.dim("end", 0, MAX_POSITIONS));
     let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
-    // Whole rows, without the bytes before this head in the first and after it in the last.
+    // Whole rows, except the bytes before this head in the first row and after it in the last row.
     let extent = |elements: i64| -> Affine {
         match several {
             None => Affine::constant(elements * 4),
@@ -322,7 +324,7 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, keys: Field, values:
     let mut end = 0;
     let mut place = |bytes: i64| {
         let at = end;
-        // Vectors do not cross lines.
+        // Vectors do not cross cache lines.
         end = (end + bytes + LINE - 1) / LINE * LINE;
         at
     };
@@ -339,7 +341,7 @@ fn query_bytes(keys: &Field) -> i64 {
     keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED_QUERY_BYTES))
 }
 
-/// Returns the max panels of all queries of a tile together.
+/// Returns the maximum number of panels of all queries of a tile.
 fn max_panels(blocks: &Blocks, lanes: u16) -> i64 {
     let (queries, accumulators) = tile(lanes);
     (accumulators * i64::from(lanes) / blocks.len()).max(queries)
@@ -358,7 +360,7 @@ fn tiles(queries: i64, most: i64) -> Tiles {
         .collect()
 }
 
-/// Factors of an outer product.
+/// Factors of an outer product, one vector each.
 struct Factors<'a> {
     count: i64,
     /// Emits the factor of this number.
@@ -366,7 +368,7 @@ struct Factors<'a> {
 }
 
 /// Adds the product of factor `i` of `scalars` and factor `j` of `vectors` to `sums[i][j]`. All
-/// factors of the shorter side are in registers together, and the others one by one.
+/// factors of the shorter side stay in registers, and the others are loaded one by one.
 fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], scalars: &Factors<'_>, vectors: &Factors<'_>) {
     let Factors { count: rows, emit: scalar } = *scalars;
     let Factors { count: columns, emit: vector } = *vectors;
@@ -394,7 +396,7 @@ impl Attend {
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        // Positions before the window may be in any of the blocks.
+        // Positions before the window may be in any block.
         let begins = self.places.window.is_some();
         b.for_each("block", self.full, |b, block| {
             self.block(b, &self.places, queries, block.into(), begins);
@@ -450,8 +452,8 @@ impl Attend {
                 None => lowest,
                 Some(sinks) => {
                     let sink = b.load(Type::f32(1), sinks, h.clone() * 4);
-                    // `max` replaces a NaN in the file by a number, so that comparisons with scores
-                    // work.
+                    // `max` replaces a NaN from the model file by a number, so that comparisons
+                    // with scores work.
                     let sink = b.same(Op::Max, &[sink, lowest]);
                     let (top, sum) = self.sink(b, sink, lowest);
                     b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, sum);
@@ -506,8 +508,8 @@ impl Attend {
         });
     }
 
-    /// Returns the first maximum and the first sum of weights of a head with a sink. If positions
-    /// are divided into parts, only the first part includes the sink.
+    /// Returns the initial maximum and the initial sum of weights of a head with a sink. If
+    /// positions are divided into parts, only the first part includes the sink.
     fn sink(&self, b: &mut KernelBuilder, sink: ValueId, lowest: ValueId) -> (ValueId, ValueId) {
         let one = b.splat_f32(1, 1.0);
         let (Outcome::Part(_), Some(first)) = (&self.outcome, self.places.first) else { return (sink, one) };

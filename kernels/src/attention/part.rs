@@ -1,4 +1,5 @@
-//! Attention of one row over a part of the positions; see [`super::online_softmax`] for how.
+//! Attention of one row over a part of the positions; [`super::online_softmax`] describes the
+//! method.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Division;
@@ -47,8 +48,7 @@ const ROWS: &[Row] = &[
 impl AttentionPart {
     /// Returns this kernel for a request.
     ///
-    /// # Errors
-    /// The first reason against it.
+    /// # Errors The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, .. } = *request;
         request.all_positions()?;
@@ -110,7 +110,7 @@ impl Definition for AttentionPart {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Not the first part.
+        // A part after the first.
         vec![i64::from(rows) - 1, 1, 8]
     }
 

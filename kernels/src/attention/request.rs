@@ -1,7 +1,7 @@
-//! Request for attention, as an op of a graph makes it, and the answers of kernels.
+//! Request for attention, as an op of a graph states it, and the answers of kernels.
 //!
-//! A kernel's `accepts` reads the request alone. It returns a spec with the items that suit it, or
-//! the first reason against the kernel.
+//! A kernel's `accepts` reads only the request. It returns a spec and the sizes of its items, or
+//! the first reason why the kernel does not accept the request.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::heads::{Heads, Scores, Window};
 use crate::KernelSpec;
 use crate::cache::Cache;
 
-/// Attention that an op asks for, and the max rows of a step.
+/// Attention that an op requests, and the maximum rows of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionRequest {
     /// Query heads that share a key head.
@@ -25,7 +25,7 @@ pub struct AttentionRequest {
     /// Window of the state: the number of positions, up to and including the row's position, that a
     /// row sees. `None` for all.
     pub window: Option<Window>,
-    /// Positions after the row's position that a row sees.
+    /// Number of positions after the row's position that a row sees.
     pub ahead: Lookahead,
     /// Whether an index chose the positions.
     pub chosen: bool,
@@ -44,24 +44,24 @@ pub struct AttentionRequest {
 pub enum Lookahead {
     /// No position.
     Nothing,
-    /// This number; a row sees as many before the row's position.
+    /// This number of positions. A row sees the same number of positions before its own.
     Positions(u32),
     /// Positions up to the end of the text.
     Text,
 }
 
-/// Places that several positions share.
+/// Entries that several positions share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entries {
     /// Positions of an entry.
     pub every: u32,
     /// Max entries that a row sees, if an index chose them.
     pub chosen: Option<u32>,
-    /// Formats of their keys and values.
+    /// Formats of the entries' keys and values.
     pub cache: Cache,
 }
 
-/// A kernel that does what a request asks for.
+/// A kernel that can compute a request, with the sizes of its items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelOffer {
     /// The kernel.
@@ -70,9 +70,9 @@ pub struct KernelOffer {
     pub row_chunk: u32,
     /// Division of an item, if threads would lack items.
     pub division: ItemDivision,
-    /// Advantage over kernels that are asked later.
+    /// Advantage over kernels of lower preference.
     pub why: &'static str,
-    /// Larger items that the kernel does not get here.
+    /// Larger items that the kernel could have, and the reason against them.
     pub larger: Option<LargerItems>,
 }
 
@@ -97,7 +97,7 @@ pub enum ItemDivision {
     },
 }
 
-/// Items with more rows than a kernel gets.
+/// Larger items that are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargerItems {
     /// Max rows of an item.
@@ -106,10 +106,10 @@ pub struct LargerItems {
     pub why: &'static str,
 }
 
-/// Reason why a kernel does not get a request.
+/// Reason why a kernel is not used for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
-    /// Another kernel accepts the request, and is asked first.
+    /// Another kernel of higher preference accepts the request.
     #[error("{0}")]
     Preferred(&'static str),
     /// Entries are requested.
@@ -142,10 +142,11 @@ pub enum Reason {
     /// Positions after the row's position are requested, with slopes.
     #[error("its scores fall with distance before a row alone, and rows also see later positions")]
     AheadWithSlopes,
-    /// Slopes are requested.
+    /// Slopes are requested, which the kernel lacks.
     #[error("its scores do not fall with distance")]
     Slopes,
-    /// Slopes are requested, and an index chose the positions, which lie side by side.
+    /// Slopes are requested, and an index chose the positions. Kernels read chosen positions as
+    /// contiguous memory without their distances.
     #[error("it has no scores that fall with distance over a choice of positions")]
     SlopesOfChoice,
     /// A cap is requested.
@@ -154,7 +155,7 @@ pub enum Reason {
     /// Sinks are requested.
     #[error("it has no sinks")]
     Sinks,
-    /// Keys or values are in blocks, of chosen positions or with entries.
+    /// Keys or values are in a block format, and an index chose positions, or there are entries.
     #[error("it takes chosen positions and entries in f16, not in blocks")]
     Blocks,
     /// The target has no tile registers.
@@ -169,13 +170,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns this reason as an error if a request has what the kernel lacks.
+    /// Returns this reason as an error if the request needs the feature.
     pub(super) fn against(self, is_requested: bool) -> Result<(), Reason> {
         if is_requested { Err(self) } else { Ok(()) }
     }
 }
 
-/// A kernel that does not get a request.
+/// A kernel that is not used for a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
     /// First word of the kernel's spec.
@@ -228,11 +229,10 @@ impl AttentionRequest {
         Ok(window)
     }
 
-    /// Checks that rows see all positions, or those that an index chose, as if there were no
-    /// others.
+    /// Checks that rows see all positions, or positions that an index chose, without other
+    /// restrictions.
     ///
-    /// # Errors
-    /// A window, entries, or what a choice cannot have.
+    /// # Errors A window, entries, or another property that excludes chosen positions.
     pub(super) fn all_positions(&self) -> Result<(), Reason> {
         Reason::Entries.against(self.entries.is_some())?;
         Reason::Window.against(self.sight()?.is_some())?;

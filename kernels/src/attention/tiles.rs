@@ -18,24 +18,24 @@
 //! Products and weights take about the same time and use different units of the core. In runs
 //! without a mask, each step of products for the scores of the *next* 32 queries is followed by the
 //! weights of some queries. An out-of-order core then works on both. The step after the last pair
-//! multiplies whatever memory holds, and its result is not used. This costs a fiftieth of the time;
-//! an exact count would need separate code.
+//! multiplies arbitrary bytes, and its result is not used. This costs 2 % of the time; an exact
+//! count would need separate code.
 //!
 //! A tile's rows are queries: the heads of a row that share a key head, then the heads of the next
 //! row. A product has two tiles of queries, 32 in all, so rows come in units of 32 / gcd(32,
-//! heads). Missing rows of the last unit are computed as queries of zeros. Scores are exponents of
+//! heads). Missing rows of the last unit are computed as queries of zeros. Weights are powers of
 //! two: queries are multiplied by the factor on scores and by log2 e, and a cap by log2 e. A cap
 //! (Gemma 2) is applied after the products, before the maxima. So are slopes, times log2 e
 //! ([`super::online_softmax`] describes them).
 //!
 //! **Rounding.** Errors of scores are exponentiated. Their size matters relative to differences of
-//! scores, not to scores. If all keys of a channel are large (models with a bias on keys), one bf16
-//! is not precise enough. So keys and queries are two bf16 each, and a product is three (high *
-//! high, low * high, high * low). Keys are exact: an f16 has 11 bits, a bf16 has 8, and the second
-//! bf16 has the bits that the first lacks. Weights and values are one bf16 each, with one product.
-//! A result is a mean whose terms have errors within 2^-7. The product that takes it rounds it
-//! again, to bf16 at best. In sum, for scores of magnitude S = scale * sum of |q k| at most,
-//! weights w (of sum 1) and values v:
+//! scores, not to scores. If one element is large in all keys (models with a bias on keys), one
+//! bf16 is not precise enough. Keys and queries are therefore two bf16 each, and a product is three
+//! (high * high, low * high, high * low). Keys are exact: an f16 has 11 bits, a bf16 has 8, and the
+//! second bf16 has the remaining bits. Weights and values are one bf16 each, with one product. A
+//! result is a mean whose terms have errors within 2^-7. The next product rounds the result again,
+//! to bf16 at best. In sum, for scores of magnitude S = scale * sum of |q k| at most, weights w (of
+//! sum 1) and values v:
 //!
 //! ```text
 //! |error| <= (2 (e^(S / 2^14) - 1) + 2^-7) * sum of w |v|
@@ -48,19 +48,19 @@
 //! 2^-7. The reference and tests compare runs with these bounds.
 //!
 //! Keys and values in blocks ([`ixc_ir::cache`]) are converted to f32 in registers, then to panels.
-//! An integer times an f16 has up to 19 bits. Two cut bf16 lack at most 2^-15 of it. A single
-//! rounded bf16 has the same relative error as for any other number.
+//! An integer times an f16 has up to 19 bits. Two truncated bf16 have a relative error of at most
+//! 2^-15. A single rounded bf16 has the same relative error as for any other number.
 //!
-//! **Windows.** With a `window`, a row sees only the last positions, its own included. Blocks begin
-//! with the first that the first row sees, so that no unseen block is read. Blocks at either end
-//! that some row does not see whole are masked:
+//! **Windows.** With a `window`, a row sees only the last positions, its own included. The first
+//! block is the first one that the first row sees, so that no unseen block is read. Blocks at
+//! either end that some row does not see whole are masked:
 //!
 //! ```text
 //! window 300, rows at 500 to 507: blocks 6 to 15  // first row sees 201 to 500, last 208 to 507
 //! 6 7 | 8 to 11 | 12 to 15   // lead, a full run, a masked run; runs begin at multiples of 4
 //! ```
 //!
-//! **A row's result** depends neither on the other rows of its item nor on its place among them.
+//! **A row's result** does not depend on the other rows of its item, or on its position among them.
 //! Runs begin at multiples of [`RUN`] in the sequence, for any first row of the item and any begin
 //! of a window's memory. Masked positions add zeros to sums, and rows of a tile are independent.
 //! The rounding differs from the kernels for few rows ([`crate::Attention`],
@@ -96,9 +96,9 @@ use crate::work::{Arithmetic, Call, Work};
 const RUN_BLOCKS: u32 = 4;
 /// Positions of a run.
 const RUN: i64 = (RUN_BLOCKS * ATTENTION_BLOCK) as i64;
-/// Queries that are computed at once: the rows of two tiles.
+/// Queries that are computed together: the rows of two tiles.
 const PAIR: u32 = 32;
-/// Max queries of an item. A unit of the largest odd group has fewer.
+/// Maximum queries of an item, above the queries of any unit.
 const MAX_QUERIES: u32 = PAIR << 8;
 
 spec! {
@@ -117,10 +117,12 @@ spec! {
         pub exact: bool,
         /// Positions that a row sees, its own included; `None` for all.
         pub window: Option<u32>,
-        /// Whether a row sees the positions from the last multiple of `window` on instead.
+        /// Whether windows are chunks: a row sees the positions from the last multiple of `window`
+        /// on.
         pub chunked: bool,
-        /// Whether rows see as many positions after the row's position as before. A position of the
-        /// kernel is then half a window ahead of its row, and the text may end before it.
+        /// Whether rows see as many positions after the row's position as before. If so, the
+        /// kernel's position of a row is half a window after the row's own position, and the text
+        /// may end before it.
         #[serde(default)]
         pub both: bool,
         /// Formats of keys and values.
@@ -147,13 +149,13 @@ const ROWS: &[Row] = &[
 
 /// Relative error of rounding to bf16: half of the last of 8 bits.
 const BF16: f64 = 1.0 / 256.0;
-/// Relative error of a product of two factors of two bf16 each. One factor lacks up to 2^-16, and
-/// keys and values lack nothing. The product of both low parts is left out. A low part is up to
-/// 2^-8 of a rounded factor, and 2^-7 of a cut one.
+/// Relative error of a product of two factors of two bf16 each. One factor has an error of up to
+/// 2^-16, and keys and values are exact. The product of both low parts is omitted. A low part is up
+/// to 2^-8 of a rounded factor, and 2^-7 of a truncated one.
 const TWO_BF16: f64 = 1.0 / 16384.0;
-/// Relative error of two cut bf16 for a number with more bits than they have.
+/// Relative error of two truncated bf16 for a number with more bits.
 const CUT: f64 = 1.0 / 32768.0;
-/// Default position of the first row, in the third run.
+/// Default position of the first row, which is in the third run.
 const FIRST: u64 = 300;
 
 impl AttentionTiles {
@@ -167,8 +169,7 @@ impl AttentionTiles {
 
     /// Returns this kernel for a request.
     ///
-    /// # Errors
-    /// The first reason against it.
+    /// # Errors The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, exact, .. } = *request;
         Reason::NoTiles.against(!request.tiles)?;
@@ -191,7 +192,7 @@ impl AttentionTiles {
         })
     }
 
-    /// Returns the number of rows of a unit: their queries fill pairs of tiles.
+    /// Returns the number of rows of a unit, whose queries fill whole pairs of tiles.
     pub fn unit(group: u32) -> u32 {
         PAIR >> group.trailing_zeros().min(PAIR.trailing_zeros())
     }
@@ -202,8 +203,8 @@ impl AttentionTiles {
         (queries / unit.saturating_mul(group).max(1)).max(1).saturating_mul(unit)
     }
 
-    /// Returns the dims for an item of rows at these positions. Memory of the state begins with the
-    /// sequence.
+    /// Returns the dims for an item of rows at these positions. The memory of the state begins at
+    /// position 0.
     pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
         let seen = |position: u64| self.seen().map_or(0, |window| window.first(position));
         let (first, last) = (seen(rows.start) / u64::from(ATTENTION_BLOCK), rows.end.saturating_sub(1));

@@ -16,8 +16,7 @@ use crate::signature::Signature;
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
 
-/// Queries that an item works on together, and that share the conversion of a block of keys and
-/// values.
+/// Queries that share the conversion of a block of keys and values.
 pub(super) const QUERIES: u32 = 16;
 
 spec! {
@@ -52,8 +51,7 @@ const ROWS: &[Row] = &[
 impl Attention {
     /// Returns this kernel for a request.
     ///
-    /// # Errors
-    /// The first reason against it.
+    /// # Errors The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         request.all_positions()?;
@@ -119,8 +117,8 @@ impl Definition for Attention {
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let (full, rows) = (i64::from(rows) - 1, (rows, self.rows));
         match rows {
-            // The rows' own positions lie in the last block; with several rows, one of them is
-            // missing if blocks are an odd number.
+            // The rows' own positions are in the last block. With several rows, an odd number of
+            // blocks gives an incomplete group of rows.
             (_, 1) => vec![full, 1],
             (blocks, _) if blocks.is_multiple_of(2) => vec![full, 1, 1, 0],
             (_, most) => vec![full, 1, 0, i64::from(most) - 1],
@@ -140,7 +138,7 @@ impl Definition for Attention {
     }
 }
 
-/// Returns the work of attention of `rows` rows.
+/// Returns the work of attention for `rows` rows.
 pub(super) fn work(call: &Call<'_>, heads: &Heads, rows: i64) -> Work {
     let blocks: i64 = call.dims.iter().take(2).sum();
     let queries = u64::from(heads.group) * rows.max(0).unsigned_abs();

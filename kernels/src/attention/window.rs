@@ -1,6 +1,6 @@
 //! Attention over the last positions: a row sees its own and the `window - 1` before it, or the
-//! positions of its chunk. See [`super::online_softmax`] for the method. Positions are counted in
-//! the memory that is left of a state. That may begin after the sequence's first position.
+//! positions of its chunk. See [`super::online_softmax`] for the method. Positions are counted from
+//! the beginning of the state's memory, which may be after the sequence's first position.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
@@ -28,14 +28,16 @@ spec! {
         ..scores: Scores,
         /// Key heads of a row.
         pub key_heads as "heads": u32,
-        /// Rows that are computed together. Fewer rows are computed one by one.
+        /// Rows that are computed together. Smaller groups of rows are computed one by one.
         pub rows: u32,
         /// Positions that a row sees, its own included.
         pub window: u32,
-        /// Whether a row sees the positions from the last multiple of `window` on instead.
+        /// Whether windows are chunks: a row sees the positions from the last multiple of `window`
+        /// on.
         pub chunked: bool,
-        /// Whether rows see as many positions after the row's position as before. A position of the
-        /// kernel is then half a window ahead of its row, and the text may end before it.
+        /// Whether rows see as many positions after the row's position as before. If so, the
+        /// kernel's position of a row is half a window after the row's own position, and the text
+        /// may end before it.
         #[serde(default)]
         pub both: bool,
         /// Formats of keys and values.
@@ -58,14 +60,13 @@ const ROWS: &[Row] = &[
 impl AttentionWindow {
     /// Returns this kernel for a request.
     ///
-    /// # Errors
-    /// The first reason against it.
+    /// # Errors The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         Reason::Entries.against(request.entries.is_some())?;
         let Window { positions, chunked, both } = request.sight()?.ok_or(Reason::NoWindow)?;
         Reason::Chosen.against(request.chosen)?;
-        // A window is short: one item of each key head goes through it.
+        // A window is short, so an item covers all of it for one key head.
         let rows = (QUERIES / heads.group.max(1)).max(2);
         Ok(KernelOffer {
             spec: AttentionWindow { heads, scores, key_heads, rows, window: positions, chunked, both, cache }.into(),
@@ -140,11 +141,11 @@ impl Definition for AttentionWindow {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Not from the first position on. Rows are together, or fewer, as in attention over all
-        // positions.
+        // Starts after the first position. The rows are whole groups, or fewer, as in attention
+        // over all positions.
         let together = i64::from(rows.is_multiple_of(2));
         let dims = vec![i64::from(rows) - 1, 1, 8, together, (1 - together) * (i64::from(self.rows) - 1)];
-        // Of a text that ends in the last block.
+        // Last position of a text that ends in the last block.
         let end = self.both.then_some(i64::from(ATTENTION_BLOCK) * (8 + i64::from(rows)) - 11);
         dims.into_iter().chain(end).collect()
     }

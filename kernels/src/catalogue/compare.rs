@@ -1,5 +1,5 @@
-//! Comparison of two runs of a kernel. They must agree in every byte of every buffer but scratch. A
-//! float that is NaN in both is equal: arithmetic may give any NaN bits.
+//! Comparison of two runs of a kernel. Every byte of every buffer except scratch must be equal. Two
+//! NaNs count as equal, because arithmetic may give any NaN bits.
 //!
 //! ```text
 //! buffer %y: 2 of 32 f32 differ, first element 5 (byte 20): expected 1.5 (0x3fc00000), found 1.25 (0x3fa00000)
@@ -107,7 +107,7 @@ pub fn first_difference(kernel: &Kernel, expected: &[Vec<u8>], found: &[Vec<u8>]
         .find_map(|((buffer, elem), (expected, found))| difference(&buffer.name, elem, expected, found))
 }
 
-/// Returns whether an element is NaN.
+/// Whether an element is NaN.
 fn is_nan(elem: Elem, bytes: &[u8]) -> bool {
     match (elem, bytes) {
         (Elem::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).is_nan(),

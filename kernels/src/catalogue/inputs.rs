@@ -2,7 +2,7 @@
 //!
 //! The spec's signature gives the contents of a buffer: blocks of a weight, quantised activations,
 //! halves of the KV cache. A kernel without a spec gets numbers of the type that it loads. Buffers
-//! that a kernel updates also begin as numbers; buffers that it only writes start poisoned. The
+//! that a kernel updates also start with numbers; buffers that it only writes start poisoned. The
 //! same seed gives the same bytes on every machine.
 
 use half::{bf16, f16};
@@ -25,7 +25,7 @@ pub const POISON: u8 = 0xa5;
 /// Max bytes of all buffers together.
 pub const MAX_BYTES: u64 = 2 << 30;
 
-/// Why no inputs can be made.
+/// Reason why a kernel has no valid inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
     /// A wrong number of dims, or a dim outside its range.
@@ -38,7 +38,7 @@ pub enum InputError {
         most: u64,
     },
     /// An index buffer that has no valid value.
-    #[error("index buffer %{name} can have no values, since they must be below {below}")]
+    #[error("index buffer %{name} has no valid value, since values must be below {below}")]
     NoIndex {
         /// The buffer.
         name: String,
@@ -141,18 +141,18 @@ enum Content {
     Weights(Format),
     /// Rows in an activation format.
     Activations(Format),
-    /// Halves.
+    /// f16 numbers.
     Halves,
     /// Panels of the cache: any codes, and scales of either sign that make numbers as large as the
     /// halves.
     Panels(Format),
     /// bf16 of ordinary size.
     Bf16,
-    /// Singles.
+    /// f32 numbers.
     Floats,
-    /// Singles above 0.
+    /// f32 numbers above 0.
     Positive,
-    /// Singles below 0.
+    /// f32 numbers below 0.
     Negative,
     /// Small f32 above 0, so that far positions also count.
     Slopes,
@@ -180,7 +180,7 @@ impl From<Holds> for Content {
             Holds::Panels(format) => Content::Panels(format),
             Holds::Positions => Content::Positions,
             Holds::Whole => Content::Whole,
-            // Row numbers that are indices are made with their bound.
+            // Index buffers are filled below their bound; other row numbers are small numbers.
             Holds::Ids => Content::Ids,
             Holds::Bytes => Content::Bytes,
         }
@@ -188,7 +188,7 @@ impl From<Holds> for Content {
 }
 
 impl Content {
-    /// Returns the contents for the type of a buffer's elements, if nothing else is known.
+    /// Returns the contents for a buffer if only its element type is known.
     fn elements(elem: Option<Elem>) -> Content {
         match elem {
             Some(Elem::F32) => Content::Floats,
@@ -244,7 +244,7 @@ impl Content {
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
                 let rows = (size / 4) as i64;
                 let blocks = |name: &str| 32 * dim(name).unwrap_or(0);
-                // A part's own positions are in its last block.
+                // The row's own position is in the last block of a part.
                 let before = (blocks("places") - 32).max(0);
                 let start = blocks("first") + blocks("run_lead") + 4 * blocks("head_runs") + blocks("full") + before;
                 let own = match (dim("full_runs"), dim("masked_runs"), dim("run_rest")) {
@@ -254,8 +254,8 @@ impl Content {
                         let (start, end) = (start + 128 * full, start + 128 * (full + masked) + 32 * rest);
                         let least = (start - 1).max(end - 31 - rows).max(0);
                         let most = match dim("run_lead") {
-                            // In a window, the last row also sees all full runs whole. If this
-                            // fails for the least position, it fails for all.
+                            // With a window, the last row must also see all full runs whole. If
+                            // this fails for the least position, it fails for all positions.
                             Some(_) => least,
                             None => end - rows,
                         };
@@ -268,7 +268,7 @@ impl Content {
             }
             Content::Whole => {
                 let dim = |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i));
-                // The places of a part come after those of the earlier parts.
+                // The places of a part follow the places of earlier parts.
                 let part = dim("places").map(|places| dim("first").copied().unwrap_or(0) + places);
                 let most = 32 * dim("entries").copied().or(part).unwrap_or(0);
                 let whole = |random: &mut Random| (most - (random.bits() % 32) as i64).max(0) as i32;
@@ -277,7 +277,7 @@ impl Content {
             Content::Ids => (0..size / 4).flat_map(|_| ((random.bits() % 40) as i32 - 4).to_le_bytes()).collect(),
             Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
         };
-        // The rest is less than an element.
+        // The remaining bytes are less than an element.
         bytes.resize(size, 0);
         bytes
     }
@@ -311,7 +311,7 @@ fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSp
 fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     let block_bytes = format.rows() * format.block_bytes();
     if let Some(rows) = format.unpacked() {
-        // A strip's blocks follow each other, so each can be packed alone.
+        // A strip's blocks are independent, so each can be packed alone.
         let mut data = vec![0u8; size / block_bytes * block_bytes];
         let row_bytes = format.block_len() / rows.block_len() * rows.block_bytes();
         for block in data.chunks_exact_mut(block_bytes) {

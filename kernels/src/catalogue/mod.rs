@@ -1,5 +1,5 @@
 //! Named kernels: representative specs, valid inputs for any spec, and comparison of two runs.
-//! Tests, `ixc kernel` and CI's table use them. Each kernel's file has its rows.
+//! Tests, `ixc kernel` and CI's table use them. Each kernel's file declares its rows.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -45,14 +45,15 @@ mod tests {
     use crate::generate;
     use ixc_targets::Target;
 
-    /// Checks that every row has a kernel for the most capable target; it may have none for others.
+    /// Checks that every row has a kernel for the most capable target. A row may lack a kernel for
+    /// other targets.
     #[test]
     fn catalogue_rows_have_kernels_and_unique_names() {
         for (i, row) in ROWS.iter().enumerate() {
             let spec = row.spec().unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(spec.to_string(), row.text, "{} is written as it is printed", row.name);
             generate(&spec, Target::AMX).unwrap_or_else(|error| panic!("{}: {error}", row.name));
-            assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{} stands there twice", row.name);
+            assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{} is listed twice", row.name);
             assert!(ROWS[..i].iter().all(|other| other.text != row.text), "{} has the spec of another row", row.name);
         }
     }

@@ -1,13 +1,13 @@
-//! Places of a chunk's numbers in scratch memory.
+//! Layout of a chunk's numbers in scratch memory.
 
 use super::{CHUNK, NUMBERS};
 use crate::delta_net::DeltaNet;
 
-/// Places in scratch memory: each row of the chunk for a key head, then numbers of a value head,
-/// then columns of it.
+/// Offsets in scratch memory: first the arrays of the key head, then arrays of a value head, then
+/// arrays of some of its columns.
 pub(super) struct Places {
-    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence uses the
-    /// beginning, too.
+    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence also
+    /// uses this memory.
     pub(super) q: i64,
     pub(super) k: i64,
     /// Transposed keys: `[d][CHUNK]`.
@@ -24,7 +24,7 @@ pub(super) struct Places {
     pub(super) left: i64,
     pub(super) after: i64,
     /// Factors of earlier changes in later changes, and of changes in results: `[CHUNK][CHUNK]`.
-    /// Only the triangles are read.
+    /// Only the lower triangles are read.
     pub(super) change: i64,
     pub(super) give: i64,
     /// Changes and results: `[CHUNK][dv]`.
@@ -34,7 +34,7 @@ pub(super) struct Places {
     pub(super) end: i64,
 }
 
-/// Places for a value head in which each element of a key has a decay.
+/// Offsets for a value head in which each element of a key has a decay.
 pub(super) struct Channels {
     /// Decay of each row, decay since the chunk's start, then queries and keys times the latter:
     /// `[CHUNK][d]`.
@@ -44,7 +44,7 @@ pub(super) struct Channels {
     pub(super) k: i64,
     /// Keys times the decay since their row: `[d][CHUNK]`.
     pub(super) kept: i64,
-    /// Unit matrix that selects the row of a number: `[CHUNK][CHUNK]`.
+    /// Identity matrix, which selects the row of a number: `[CHUNK][CHUNK]`.
     pub(super) unit: i64,
 }
 
@@ -53,7 +53,7 @@ impl Places {
         let (key, value) = (i64::from(spec.d) * 4, i64::from(spec.dv) * 4);
         let mut end = 0;
         let mut place = |bytes: i64| {
-            // Every place begins on a cache line, as scratch memory does.
+            // Every array begins on a cache line, as scratch memory does.
             end = (end + bytes + 63) / 64 * 64;
             end - (bytes + 63) / 64 * 64
         };

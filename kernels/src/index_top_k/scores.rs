@@ -1,4 +1,5 @@
-//! Scores of positions, and the choice of the best: parts of kernels with an index.
+//! Scores of positions, and the choice of the highest scores: code that kernels with an index
+//! share.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK};
@@ -30,7 +31,7 @@ impl Blocks {
         Ok(self)
     }
 
-    /// Returns the [`BLOCK`]s of positions in a block.
+    /// Returns the number of [`BLOCK`]s in a block of positions.
     fn runs(&self) -> i64 {
         i64::from(self.every / ATTENTION_BLOCK)
     }
@@ -42,7 +43,7 @@ impl Blocks {
     }
 }
 
-/// Returns the number of the last whole entry: one less than their count.
+/// Returns the number of the last complete entry, which is the number of entries minus one.
 pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
     let (whole, one) = (b.load(Type::i32(1), whole, 0), b.splat_int(Type::i32(1), 1));
     b.same(Op::ISub, &[whole, one])
@@ -51,7 +52,8 @@ pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
 /// Scores in memory.
 pub(crate) struct BlockScores {
     pub lanes: u16,
-    /// Scores of positions as integers of the same order; the lowest integer marks no position.
+    /// Scores of positions as integers of the same order; the lowest integer means that there is no
+    /// position.
     pub scores: BufferId,
     /// Blocks of positions, or of runs, that have scores.
     pub blocks: Affine,
@@ -61,7 +63,7 @@ pub(crate) struct BlockScores {
 pub(crate) struct PositionScores {
     /// The scores; this may be the buffer of the blocks' scores.
     pub buffer: BufferId,
-    /// Place of the best score of each block, in the buffer of the blocks' scores.
+    /// Offset of the highest score of each block, in the buffer of the blocks' scores.
     pub best: Affine,
     /// The row's own position.
     pub own: ValueId,
@@ -109,7 +111,8 @@ impl BlockScores {
     }
 
     /// Stores a bit for each position of the best blocks, among at most `positions` positions. The
-    /// own buffer has room for [`Blocks::best_bytes`] from the byte [`PositionScores::best`] on.
+    /// buffer of `self` has room for [`Blocks::best_bytes`] from the byte [`PositionScores::best`]
+    /// on.
     pub fn choose_blocks(
         &self,
         b: &mut KernelBuilder,
@@ -120,7 +123,7 @@ impl BlockScores {
     ) {
         self.share(b, from, of);
         let own = from.own;
-        // The row's block counts only its positions up to and including the row's position.
+        // In the row's own block, only positions up to and including the row's position count.
         let scalar = Type::i32(1);
         let inside = b.splat_int(scalar, i64::from(of.every) - 1);
         let inside = b.same(Op::And, &[own, inside]);
@@ -132,7 +135,7 @@ impl BlockScores {
     }
 
     /// Gives each position up to and including the row's position the score of its block; positions
-    /// of local blocks get the highest score of all.
+    /// of local blocks get the highest integer.
     fn share(&self, b: &mut KernelBuilder, from: &PositionScores, of: &Blocks) {
         let PositionScores { buffer: from, ref best, own } = *from;
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
@@ -165,7 +168,7 @@ impl BlockScores {
             let (mask, outside) = (number(b, runs - 1), number(b, -runs));
             let phase = b.same(Op::And, &[at, mask]);
             let highest = b.for_carry("near", 2 * runs - 1, &[lowest], |b, near, carried| {
-                // Place of this score relative to the start of its block, which has `runs` scores.
+                // Position of this score in its block, which has `runs` scores.
                 let (place, back) = (b.index(near), number(b, runs - 1));
                 let place = b.iadd(phase, place);
                 let place = b.same(Op::ISub, &[place, back]);
@@ -176,7 +179,7 @@ impl BlockScores {
                 let score = b.op(Op::Select, scalar, &[is_own, score, carried[0]]);
                 vec![b.same(Op::IMax, &[score, carried[0]])]
             });
-            // A NaN may have the highest integer.
+            // The score of a NaN may be the highest integer.
             let (all, below) = (number(b, i32::MAX.into()), number(b, i64::from(i32::MAX) - 1));
             let highest = b.same(Op::IMin, &[highest[0], below]);
             let is_other = b.same(Op::CmpGt, &[first, at]);
@@ -226,7 +229,7 @@ impl Index {
     pub fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let ty = Type::f32(lanes);
-        // Whole strips of keys, and enough heads that the sums hide the latency of a product.
+        // Whole strips of keys, and enough heads to hide the latency of a product.
         let vectors = (KEYS / width).max(2).min(self.vectors());
         let most = if lanes >= 16 { 8 } else { 4 };
         let together =
@@ -254,7 +257,7 @@ impl Index {
                 });
                 let own = self.wide(b, own);
                 let (lowest, all) = (self.number(b, i32::MIN.into()), self.number(b, i32::MAX.into()));
-                // A NaN could otherwise have the lowest integer.
+                // The score of a NaN could otherwise be the lowest integer.
                 let above = self.number(b, i64::from(i32::MIN) + 1);
                 for (v, score) in scores.into_iter().enumerate() {
                     // For a negative number, all bits but the sign are inverted.
@@ -273,7 +276,7 @@ impl Index {
         });
     }
 
-    /// Returns the products of the `together` heads of a tile with `vectors` vectors of positions,
+    /// Returns the products of `together` heads of a tile with `vectors` vectors of positions, head
     /// by head. The keys begin at byte `at`.
     fn products(&self, b: &mut KernelBuilder, tile: VarId, together: i64, at: &Affine, vectors: i64) -> Vec<ValueId> {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
@@ -298,8 +301,8 @@ impl Index {
 }
 
 impl BlockScores {
-    /// Counts positions: `mask` gets the scores and the first position of a vector, and returns all
-    /// ones for positions to count.
+    /// Counts positions. `mask` gets the scores and the first position of a vector, and returns all
+    /// ones for positions that count.
     fn count(
         &self,
         b: &mut KernelBuilder,
@@ -322,7 +325,7 @@ impl BlockScores {
             for v in 0..self.vectors() {
                 let first = block * BLOCK + v * width;
                 let score = b.load(Type::i32(self.lanes), scores, first.clone() * 4);
-                // All ones are -1.
+                // A mask of all ones is -1.
                 let is = mask(b, score, first);
                 count = b.same(Op::ISub, &[count, is]);
             }
@@ -337,7 +340,7 @@ impl BlockScores {
         let all = b.index(self.blocks.clone() * BLOCK);
         let most_below = b.same(Op::ISub, &[all, top_k]);
         let lowest = b.splat_int(Type::i32(1), i32::MIN.into());
-        // The first step goes from the lowest integer to 0.
+        // The first iteration sets the sign bit, from the lowest integer to 0.
         let found = b.for_carry("bit", 32, &[lowest, lowest], |b, _, carried| {
             let [least, step] = [carried[0], carried[1]];
             let next = b.iadd(least, step);
@@ -352,7 +355,8 @@ impl BlockScores {
         b.same(Op::IMax, &[found[0], above])
     }
 
-    /// Returns the position before which positions with exactly the lowest chosen score are chosen.
+    /// Returns the end of the positions that are chosen among those with exactly the lowest chosen
+    /// score.
     pub(super) fn end(&self, b: &mut KernelBuilder, top_k: ValueId, least: ValueId, positions: u32) -> ValueId {
         let wide = self.wide(b, least);
         let above = self.count(b, |b, score, _| b.same(Op::CmpGt, &[score, wide]));
@@ -401,8 +405,8 @@ impl BlockScores {
         });
     }
 
-    /// Stores `words` words of bits, one for each block of positions: those of the chosen runs, and
-    /// those from the last whole run up to and including the row's position.
+    /// Stores `words` words of bits, one for each block of positions: the bits of chosen runs, and
+    /// of positions after the last complete run up to the row's position.
     pub(super) fn mark_runs(
         &self,
         b: &mut KernelBuilder,

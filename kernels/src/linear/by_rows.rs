@@ -5,14 +5,14 @@
 //! ```
 //!
 //! Integers are exact, so the order of sums does not matter. Every strategy gives the same bits on
-//! every target, tiles included. A strip's block of 64 columns of bytes is a tile of
-//! `tile_dot_s8u8` as it lies in memory: 16 groups of four columns times 16 rows. Only codes of
-//! four bits are unpacked for tiles, to a panel in scratch, once for all rows of an item.
+//! every target, tiles included. In memory, a strip's block of 64 columns of bytes is already a
+//! tile of `tile_dot_s8u8`: 16 groups of four columns times 16 rows. Only codes of four bits are
+//! unpacked for tiles, to a panel in scratch, once for all rows of an item.
 //!
-//! Columns may have scales of their own, as multiples of the row's scale. They are so small that a
-//! code times its multiple is a byte. Unpacking makes these bytes with two instructions for 64 of
-//! them, and all other steps are the same as with bytes. Targets without products by fours multiply
-//! sums of two instead.
+//! Groups of columns may have integer scales, which are multiples of the row's scale. A code times
+//! its multiple fits a byte. Unpacking computes 64 of these bytes in two instructions, and all
+//! other steps are the same as with bytes. Targets without products by fours multiply sums of two
+//! instead.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as STRIP_ROWS;
@@ -35,9 +35,9 @@ const STEP: i64 = 64;
 const LINE: i64 = 64;
 /// Bytes of a tile.
 const TILE: i64 = 1024;
-/// Max sums of vectors in flight: together with sums of words they fill 16 registers.
+/// Maximum sums in flight: together with sums of 16-bit words they fill 16 registers.
 const FEW_SUMS: usize = 4;
-/// Max sums for products by fours, or with 32 registers.
+/// Maximum sums in flight with products by fours, or with 32 registers.
 const SUMS: usize = 8;
 /// Weight rows of a panel.
 const PANEL_ROWS: i64 = 64;
@@ -55,7 +55,7 @@ struct Ends<'p> {
 }
 
 impl Ends<'_> {
-    /// Returns the place of a field after the bytes of a row of `x`.
+    /// Returns the offset of a field after the bytes of a row of `x`.
     fn of_row(&self, row: &Affine, field: &str) -> Affine {
         let Product { k, x_format, .. } = *self.product;
         row.clone() * row_bytes(x_format, k) + (i64::from(k) + x_format.tail_field(field) as i64)
@@ -94,7 +94,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to
     let parts = Part::all(product.vectors);
     let most = if dots == Dots::Dot4 { SUMS } else { FEW_SUMS };
     rows.for_sizes(b, |b, first, groups, count| {
-        // A single row reads a strip once, strictly forwards.
+        // With a single row, a strip is read once, strictly forwards.
         let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
         b.for_each("strip", i64::from(product.tile) / STRIP, |b, strip| {
             b.for_each("group", groups, |b, group| {
@@ -108,7 +108,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to
     });
 }
 
-/// Some parts of a strip times some rows.
+/// The product of some parts of a strip and some rows.
 struct Vectors<'p> {
     ends: Ends<'p>,
     dots: Dots,
@@ -121,7 +121,7 @@ impl Vectors<'_> {
     fn multiply(&self, b: &mut KernelBuilder) {
         let Product { format, k, .. } = *self.ends.product;
         let count = self.parts.len() * self.rows.len();
-        // With few sums there are few chains, so each sum gets two.
+        // Few sums do not hide the latency, so each sum gets two chains.
         let chains = if count < FEW_SUMS { 2 } else { 1 };
         let zero = b.splat_int(self.parts[0].dwords(), 0);
         let columns = Columns { strip: self.source(), k: i64::from(k), parts: self.parts };
@@ -130,8 +130,8 @@ impl Vectors<'_> {
             self.sub_block(b, sub, &mut sums);
             sums
         });
-        // Magnitudes come with signs and have no zero point. Scaled words have already subtracted
-        // it.
+        // Magnitudes have their signs in the other factor, and no zero point. Scaled words have
+        // already subtracted the zero point.
         let without = has_magnitudes(format, self.dots) || self.scales_words();
         let zero = if without { 0 } else { linear::quants(format).zero_of_products() };
         for (p, part) in self.parts.iter().enumerate() {
@@ -146,14 +146,14 @@ impl Vectors<'_> {
         }
     }
 
-    /// Returns whether the multiples apply to sums of two products, which costs extra additions.
-    /// Without products by fours a multiple makes too large a byte. The zero point is then also
-    /// multiplied, so it is subtracted from the sums of two.
+    /// Whether the multiples multiply sums of two products, which costs extra additions. Without
+    /// products by fours, a byte times its multiple would be too large for 16-bit sums. The zero
+    /// point is then also multiplied, so it is subtracted from the sums of two.
     fn scales_words(&self) -> bool {
         self.dots == Dots::Dot2 && linear::quants(self.ends.product.format).multiples().is_some()
     }
 
-    /// Returns the strip in memory.
+    /// Returns the source of the strip's codes.
     fn source(&self) -> Source {
         let Product { format, k, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.ends.product;
         let offset = self.strip.clone() * super::strip_bytes(format, k) + w_at;
@@ -179,8 +179,8 @@ impl Vectors<'_> {
         let magnitudes = has_magnitudes(format, self.dots);
         let scales_words = self.scales_words();
         let mut pairs: Vec<Option<ValueId>> = vec![None; count];
-        // The zero point times each row's sums of two, if several parts share it. A single part
-        // subtracts it directly.
+        // The zero point times each row's sums of two, if several parts share these. A single part
+        // subtracts the zero point directly.
         let mut zeros: Vec<Option<ValueId>> = vec![None; rows.len()];
         for pair in 0..SUB / 8 {
             for (p, part) in self.parts.iter().enumerate() {
@@ -220,7 +220,7 @@ impl Vectors<'_> {
                     }
                 }
             }
-            // Max pairs whose sums fit a word.
+            // Maximum number of pairs whose sums fit a word.
             let fit = (linear::quants(format).pairs_in_a_word() as i64 / 2).clamp(1, SUB / 8);
             if (pair + 1) % fit == 0 {
                 for (own, two) in pairs.iter_mut().enumerate() {
@@ -247,13 +247,13 @@ struct Columns<'p> {
     parts: &'p [Part],
 }
 
-/// Sub-block number `sub` of those from column `first` on; `source` begins at the same column.
+/// A sub-block of 32 columns, number `sub` from column `first` on. `source` begins at the same
+/// column.
 struct SubBlock {
     source: Source,
     first: Affine,
     sub: VarId,
-    /// Factors that turn the codes of each part into bytes, if columns have scales: see
-    /// [`Source::multiples`].
+    /// Multiples of each part's codes, if groups of columns have scales: see [`Source::multiples`].
     multiples: Vec<Vec<ValueId>>,
 }
 
@@ -285,7 +285,7 @@ impl Columns<'_> {
     }
 }
 
-/// Places in scratch memory, relative to its start in the buffer.
+/// Offsets in scratch memory, relative to its start in the buffer.
 #[derive(Clone, Copy)]
 struct Layout {
     /// Bytes of a strip in the panel; 0 if tiles are read from the weight.
@@ -306,7 +306,7 @@ impl Layout {
     }
 }
 
-/// Returns whether codes are less than a byte, so that tiles take them from a panel.
+/// Whether codes are narrower than a byte, so that tiles read them from a panel.
 pub fn unpacks(format: Format) -> bool {
     linear::quants(format).low.bits < 8
 }
@@ -315,8 +315,8 @@ fn panel_rows(tile: u32) -> i64 {
     i64::from(tile).min(PANEL_ROWS)
 }
 
-/// Returns the number of bytes of weights that tiles read repeatedly: a panel, or the weight rows
-/// that would be in one.
+/// Returns the number of bytes of weights that tiles read repeatedly: a panel, or weight rows of
+/// the same number.
 pub fn panel_bytes(k: u64, rows: u64) -> u64 {
     k.saturating_mul(rows.min(PANEL_ROWS.unsigned_abs()))
 }
@@ -353,8 +353,8 @@ pub fn multiply_tiles(
     }
 }
 
-/// Rows of x that fill a tile: their place, the first of them in the result, and their number if
-/// the tile is partial.
+/// Rows of x that fill a tile: their offset, the number of the first row in the result, and the
+/// number of rows if the tile is partial.
 #[derive(Clone)]
 struct Source16 {
     buffer: BufferId,
@@ -363,7 +363,7 @@ struct Source16 {
     count: Option<DimId>,
 }
 
-/// Strips of a panel, with all rows.
+/// Strips of a panel, and all rows.
 struct Group<'p> {
     ends: Ends<'p>,
     scratch: BufferOffset,
@@ -414,8 +414,8 @@ impl Group<'_> {
         b.for_each("half", rows.half, |b, half| {
             self.block(b, &[whole(rows.blocks * (2 * ROWS) + half * ROWS)]);
         });
-        // Rows that fill no tile are copied to scratch memory with room for a tile. The other rows
-        // of that memory are multiplied too, but their results stay there.
+        // Rows that do not fill a tile are copied to scratch memory of a tile's size. The unused
+        // rows are multiplied too, but their results are not copied to the output.
         b.for_each("partial", rows.partial, |b, _| {
             let BufferOffset { buffer: scratch, at } = self.scratch;
             let line = Type::i8(LINE as u16);
@@ -435,7 +435,7 @@ impl Group<'_> {
     fn block(&self, b: &mut KernelBuilder, x: &[Source16]) {
         let width = (4 / x.len() as i64).min(self.strips);
         let mut first = 0;
-        // Two iterations are written out: a loop would need registers for its counter and pointers.
+        // Unrolls two iterations: a loop would need registers for its counter and pointers.
         if self.strips / width > 2 {
             b.for_each("column", self.strips / width, |b, i| self.micro(b, x, i * width, width));
             first = self.strips / width * width;

@@ -1,11 +1,11 @@
-//! Candidates of the pass `tile`: the ways to cut a weight's products, with their costs.
+//! Candidates of the pass `tile`: kernels and item sizes for a weight's products, with their costs.
 //!
 //! A candidate is a kernel, the weight rows of an item and the max rows of activations of an item.
 //! All candidates read all columns of their weight rows, so sums stay in registers. Every candidate
 //! of a quantised weight gives the same bits, except tiles, which multiply bf16. For float weights,
 //! `gemv` sums in another order than `gemm` and `gemm6`. The time of a candidate is the larger of
-//! two: that of its arithmetic, and that of moving the bytes that it reads repeatedly from their
-//! cache level or memory:
+//! two times: the arithmetic, and the repeated reads from the cache level or memory that holds the
+//! bytes:
 //!
 //! | kernel | reads again | how often |
 //! | --- | --- | --- |
@@ -22,15 +22,15 @@
 //! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for every two strips |
 //! | | a stretch of two strips | for every 4 rows |
 //!
-//! With few rows, a kernel takes as long as its weight rows take to come from memory, so all
+//! With few rows, the time of a kernel is the time to read its weight rows from memory, so all
 //! threads need equal shares of them. Items for few rows can therefore be divided in bands
 //! ([`bands`]).
 //!
 //! Costs are in [`UNIT`]s of a cycle for each element of the weight. They were measured on AVX-512
-//! with byte products (Zen 4, Sapphire Rapids), at the row counts where kernels take equally long.
-//! Unpacking pays from 6 rows. By vectors, 16 rows take an eighth of a cycle. A block of 16 rows by
-//! tiles takes as long; three quarters of that convert the weight to bf16. All costs grow in
-//! proportion for shorter vectors, and where a product of bytes takes two instructions.
+//! with byte products (Zen 4, Sapphire Rapids), at the row counts where two kernels take the same
+//! time. Unpacking pays from 6 rows. By vectors, 16 rows take an eighth of a cycle. A block of 16
+//! rows by tiles takes as long; three quarters of that convert the weight to bf16. All costs grow
+//! in proportion for shorter vectors, and where a product of bytes takes two instructions.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -41,20 +41,20 @@ use crate::generate::Vectors;
 
 /// Unit of costs, as a fraction of a cycle.
 pub const UNIT: f64 = 1.0 / 2048.0;
-/// Cost of a row of activations by `gemv`: it unpacks a strip for every four rows, `gemm` for each
-/// eight.
+/// Cost of a row of activations by `gemv`, which unpacks a strip for every four rows (`gemm`: for
+/// every eight).
 const GEMV_ROW: f64 = 18.0;
 /// Cost of a row without unpacking: pairs of bf16 in a float weight. 16 rows take an eighth of a
 /// cycle.
 const PAIRS_ROW: f64 = 16.0;
-/// Cost of a row of activations by `gemm`, or by `gemm6`, which gives the same bits: `gemv` gives
-/// way to both at the same number of rows.
+/// Cost of a row of activations by `gemm`, or by `gemm6`, which gives the same bits: both become
+/// better than `gemv` at the same number of rows.
 const GEMM_ROW: f64 = 15.0;
-/// Cost of `gemm` before its first row; with this value it meets `gemv` at 6 rows.
+/// Cost of `gemm` before its first row. With this value, `gemm` and `gemv` cost the same at 6 rows.
 const GEMM_UNPACK: f64 = 16.0;
 /// Cost of a block of 16 rows by tiles: 1/32 of a cycle, even if the block is partial.
 const TILES_BLOCK: f64 = 64.0;
-/// Cost of converting the weight to bf16: three times as much.
+/// Cost of converting the weight to bf16: three times the cost of a block of rows.
 const TILES_UNPACK: f64 = 192.0;
 /// Cost of unpacking four bits to bytes for tiles.
 const TILES_BYTES: f64 = 48.0;
@@ -80,8 +80,8 @@ const BYTES_PER_CYCLE: [f64; 4] = [64.0, 32.0, 16.0, 3.0];
 /// Bytes that a core's tile loads read in a cycle, measured on an Emerald Rapids. A tile of 1 KiB
 /// takes 8 cycles of the load ports, 17 to 40 from L2, and 107 to 127 from L3.
 const TILE_BYTES_PER_CYCLE: [f64; 4] = [128.0, 36.0, 9.0, 3.0];
-/// Min cores that read the same rows of activations, each with other weight rows: L3 holds the rows
-/// once.
+/// Minimum cores that read the same rows of activations, each with other weight rows. L3 holds
+/// these rows once.
 const SHARING: u64 = 8;
 
 /// Weight rows of an item of vector kernels: 32 rows of a `q4_k` weight of 2048 columns are 36 KiB.
@@ -89,8 +89,8 @@ const VECTOR_ITEMS: [u64; 2] = [16, 32];
 /// Weight rows of an item of tile products: two or four tiles of 16; with four, a block of 16 rows
 /// has four sums in flight.
 const TILES_ITEMS: [u64; 2] = [32, 64];
-/// Max rows of an item of vector kernels. Beyond 12 groups of 8 rows an unpacked strip gains
-/// nothing more.
+/// Max rows of an item of vector kernels. More than 12 groups of 8 rows give no further gain from
+/// an unpacked strip.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
 /// Max rows of an item of `gemm6`, whose groups are 12 rows.
 const SIXES_CHUNKS: [u32; 5] = [12, 24, 36, 48, 96];
@@ -100,7 +100,7 @@ const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MAX_TASK_ROWS as u32];
 /// Max columns of weights with a scale for each row: their integer sums fit 32 bits.
 pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;
 
-/// A weight, as its products read it.
+/// A weight with the properties that its products depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weight {
     /// Format that kernels read.
@@ -116,13 +116,13 @@ pub struct Weight {
     pub products: u32,
     /// Weight rows of an item are a multiple of this block length, in which results are quantised.
     pub block: u64,
-    /// Weight rows of a band are a multiple of this: the number of results that can be quantised
-    /// without others.
+    /// Weight rows of a band are a multiple of this: the number of results that are quantised
+    /// together.
     pub sub_block: u64,
 }
 
 impl Weight {
-    /// Returns the number of bytes that an item of `rows` weight rows reads of all its weights.
+    /// Returns the number of bytes that an item of `rows` weight rows reads from all its weights.
     pub fn bytes(&self, rows: u64) -> u64 {
         let row = self.format.row_bytes(self.k).unwrap_or(u64::MAX);
         row.saturating_mul(rows).saturating_mul(self.products.into())
@@ -136,7 +136,7 @@ pub struct Reuse {
     pub what: &'static str,
     /// Bytes that must stay in a cache for any number of rows of activations.
     fixed: u64,
-    /// Bytes of other data that must stay in the same cache.
+    /// Bytes of other data that must be in the same cache.
     beside: u64,
     /// Bytes per row of activations that must stay in the cache, and the max rows.
     row: (u64, u32),
@@ -166,7 +166,7 @@ impl Reuse {
     }
 }
 
-/// A way to cut a weight's products.
+/// A kernel and the sizes of its items, for a weight's products.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The kernel.
@@ -177,9 +177,10 @@ pub struct Candidate {
     pub row_chunk: u32,
     /// Bytes that an item with the max rows reads repeatedly.
     pub reuse: Vec<Reuse>,
-    /// Units for an element of the weight before the first row.
+    /// Arithmetic, in units per element of the weight, before the first row.
     unpack: f64,
-    /// Units for an element and a block of rows, and the rows of a block.
+    /// Arithmetic, in units per element of the weight, for a block of rows; and the rows of a
+    /// block.
     block: (f64, u32),
 }
 
@@ -197,15 +198,15 @@ pub enum Level {
 }
 
 impl Candidate {
-    /// Returns the number of units of arithmetic for an element of the weight and `rows` rows of
-    /// activations.
+    /// Returns the arithmetic for an element of the weight and `rows` rows of activations, in
+    /// [`UNIT`]s.
     pub fn arithmetic(&self, rows: u32) -> f64 {
         let (block, size) = self.block;
         self.unpack + block * f64::from(rows.div_ceil(size))
     }
 
-    /// Returns the number of units for an element and a row at an item's max rows: those of
-    /// arithmetic or of reads, whichever are more.
+    /// Returns the cost of an element and a row at an item's maximum rows, in [`UNIT`]s: arithmetic
+    /// or reads, whichever is larger.
     pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
         let speeds = match self.strategy {
             MatmulStrategy::Tiles => TILE_BYTES_PER_CYCLE,
@@ -233,8 +234,8 @@ pub fn bands(weight: &Weight, rows: u64) -> Vec<u64> {
     sizes.filter(|band| rows.is_multiple_of(*band)).collect()
 }
 
-/// Returns all candidates of items with `rows` weight rows, in the order in which they take over as
-/// rows of activations increase.
+/// Returns all candidates of items with `rows` weight rows, in the order in which they become the
+/// fastest as rows of activations increase.
 pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> {
     let items = Items::new(weight, rows, target);
     let floats = !weight.format.activation().is_quantised();
@@ -263,8 +264,8 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
         let chunks = &TILES_CHUNKS[..];
         found.extend(match weight.format.has_row_scale() {
-            // A byte takes half of the products of bf16. Four bits become bytes by two instructions
-            // for 128 of them.
+            // A product of bytes costs half of a product of bf16. Four-bit codes become bytes in
+            // two instructions for 128 of them.
             true => {
                 let multiplied = items.strips.quants().is_some_and(|codec| codec.multiples().is_some());
                 let bytes = if by_rows::unpacks(items.strips) { TILES_BYTES } else { 0.0 };
@@ -272,7 +273,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
                 let arithmetic = Arithmetic { unpack, block: TILES_BLOCK / 2.0, block_rows: 16 };
                 items.candidates(MatmulStrategy::Tiles, chunks, arithmetic, |chunk| items.tile_reads_by_rows(chunk))
             }
-            // The other formats multiply bf16, whatever the weight's format: all weight rows of a
+            // The other formats multiply bf16, for any format of the weight: all weight rows of a
             // chunk of columns, then the next chunk.
             false => {
                 let arithmetic = Arithmetic { unpack: TILES_UNPACK, block: TILES_BLOCK, block_rows: 16 };
@@ -294,7 +295,7 @@ struct Arithmetic {
     block_rows: u32,
 }
 
-/// Items with some rows of a weight, on a target.
+/// Items with some rows of a weight, for a target.
 struct Items<'a> {
     weight: &'a Weight,
     rows: u64,
@@ -308,7 +309,7 @@ impl Items<'_> {
         Items { weight, rows, vectors: Vectors::of(target), strips: super::strips_of(weight.format) }
     }
 
-    /// Whether activations are pairs of bf16.
+    /// Whether activations are pairs of bf16, for `dot2_bf16`.
     fn has_pairs(&self) -> bool {
         packed::pairs::takes(self.weight.x)
     }
@@ -383,7 +384,7 @@ impl Items<'_> {
         let fixed = by_rows::panel_bytes(k, self.rows);
         let of_panel = 1.0 / self.rows.min(TILES_ITEMS[1]) as f64;
         let panel = self.fixed("panel", fixed, chunk, 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]));
-        // The sums of gate and up wait in scratch memory.
+        // The sums of gate and up are kept in scratch memory.
         let sums = if products > 1 { self.sum_bytes(chunk) } else { 0 };
         vec![Reuse { beside: fixed + sums, ..self.x_rows(chunk, k, of_panel) }, panel]
     }
@@ -412,15 +413,15 @@ pub fn whole_strips(rows: u64) -> u64 {
     if rows > STRIP as u64 { rows / STRIP as u64 * STRIP as u64 } else { rows }
 }
 
-/// Returns whether tiles can multiply with these activations.
+/// Whether tiles can multiply with these activations.
 fn has_tiles(weight: &Weight, target: Target) -> bool {
     target.isa().tile_registers > 0
         && weight.format.tile_activation() == Some(weight.x)
         && takes(weight.format, weight.x)
 }
 
-/// Returns whether a float weight is multiplied with pairs of bf16. Nothing is unpacked then, so
-/// `gemm` could save nothing.
+/// Whether a float weight is multiplied with pairs of bf16. If so, nothing is unpacked, so `gemm`
+/// has no advantage.
 fn packed_floats_by_pairs(weight: &Weight, target: Target) -> bool {
     !weight.format.activation().is_quantised() && has_tiles(weight, target)
 }

@@ -1,4 +1,4 @@
-//! Cut of a product's kernel: the parts of a spec that a tuner changes.
+//! Cut of a product's kernel: the fields of a spec that a tuner changes.
 
 use super::candidates::Weight;
 use super::pace::Pace;
@@ -8,13 +8,13 @@ use crate::KernelSpec;
 /// Cut of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The weight, as its products read it.
+    /// The weight, with the properties that its products depend on.
     pub weight: Weight,
     /// The kernel.
     pub strategy: MatmulStrategy,
     /// Weight rows of an item.
     pub tile: u32,
-    /// Pace along the weight.
+    /// Prefetch distance and unrolling.
     pub pace: Pace,
 }
 
@@ -32,7 +32,7 @@ impl Cut {
     }
 
     /// Returns the same product with items of `tile` weight rows and at most `rows` rows of
-    /// activations, at another pace. Returns `None` like [`Cut::of`].
+    /// activations, with another pace. Returns `None` like [`Cut::of`].
     pub fn other(spec: &KernelSpec, tile: u32, rows: u32, pace: Pace) -> Option<KernelSpec> {
         if let KernelSpec::Linear(linear) = spec {
             return Some(Linear { tile, pace, ..*linear }.into());

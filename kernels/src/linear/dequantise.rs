@@ -1,4 +1,4 @@
-//! Dequantisation of a weight row to f32, for the embedding's look-up.
+//! Dequantisation of a weight row to f32, for embeddings.
 
 use ixc_ir::format::{Codec, Format, Minimum, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};

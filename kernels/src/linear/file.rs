@@ -1,5 +1,5 @@
-//! Blocks as they lie in a model file: codes, scales and floats of a row, at the places that the
-//! codec gives.
+//! Blocks in the layout of a model file: codes, scales and floats of a row, at the bit positions
+//! that the codec gives.
 
 mod numbers;
 
@@ -35,7 +35,7 @@ impl Block {
         self.offset.clone() + self.format.field(name) as i64
     }
 
-    /// Returns number `at` of the block's floats `name` as f32.
+    /// Returns float `at` of the block's field `name`, as f32.
     pub fn number(&self, b: &mut KernelBuilder, name: &str, at: i64) -> ValueId {
         let number = self.codec().number(name);
         numbers(b, number, 1, self.buffer, self.field(name) + at * number.bytes() as i64)
@@ -56,8 +56,8 @@ impl Block {
         }
     }
 
-    /// Returns a sub-block's digits. Runs are long enough that both bytes of a word have the same
-    /// digit number.
+    /// Returns a sub-block's digits. A run has at least two bytes, so both bytes of a 16-bit word
+    /// have the same digit number.
     fn digits(&self, b: &mut KernelBuilder, all: &'static [Digits], sub: i64) -> ValueId {
         let halves = [0, 1].map(|half| {
             let first = (2 * sub as usize + half) * HALF;
@@ -65,7 +65,7 @@ impl Block {
             let at = self.field(digits.field) + byte as i64;
             match digits.run {
                 HALF.. => b.load(Type::i8(HALF as u16), self.buffer, at),
-                // Loads the same four bytes again, for the next digits.
+                // Loads the same four bytes again, shifted to the next digits.
                 4 => {
                     let four = b.load_splat(Type::i32(HALF as u16 / 4), self.buffer, at);
                     b.bitcast(Type::i8(HALF as u16), four)
@@ -110,13 +110,13 @@ impl Block {
                 let bytes = b.load(BYTES, self.buffer, at);
                 moved(b, bytes, from)
             }
-            // Two runs in the same bytes.
+            // The two runs use different bits of the same bytes.
             (16, _) => {
                 let bytes = b.load(Type::i8(16), self.buffer, at);
                 let (low, high) = (moved(b, bytes, from), moved(b, bytes, from + width));
                 b.op(Op::Concat, BYTES, &[low, high])
             }
-            // Two times eight bytes: the low bits, then the high ones.
+            // Eight bytes, twice: first the low bits, then the high bits.
             (8, 4) => {
                 let ty = Type::i8(16);
                 let bytes = b.load(ty, self.buffer, at);
@@ -175,11 +175,11 @@ impl Block {
             Signs::Bits { field } => self.plane(b, &Plane::new(field, 1, 1), sub, to),
             Signs::Words { .. } | Signs::AboveIndex => {
                 let signs = self.sevens(b, grid, sub);
-                // Uses the lowest byte of each dword.
+                // The lowest byte of each dword has the signs.
                 let top = each_bit(b, signs, 4);
                 bits(b, top, Some((Op::ShrU, 7 - to)), 1 << to)
             }
-            // The entries contain these signs.
+            // Entries of the grid already contain these signs.
             Signs::Common { .. } => return places,
         };
         b.same(Op::Or, &[places, signs])
@@ -206,7 +206,7 @@ impl Block {
         }
     }
 
-    /// Returns the bits of a sub-block's indices above a byte, with the bits between them, in one
+    /// Returns the bits of a sub-block's indices above a byte, with other bits between them, in one
     /// dword for each index.
     fn high_bits(&self, b: &mut KernelBuilder, grid: &Grid, high: HighBits, sub: i64) -> ValueId {
         let bytes = high.bytes as i64;
@@ -215,8 +215,7 @@ impl Block {
         b.broadcast(grid.each() as u16, word)
     }
 
-    /// Returns the sign that all elements of an index share, for grids whose entries have room for
-    /// it.
+    /// Returns the sign that all elements of an index share, for grids with such signs.
     fn common_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> Option<ValueId> {
         let (Signs::Common { first, apart }, Index::Bytes { high: Some(high), .. }) = (grid.signs, grid.index) else {
             return None;
@@ -228,7 +227,7 @@ impl Block {
         Some(b.same(Op::IMul, &[signs, every]))
     }
 
-    /// Returns a sub-block's words of 16 bits, in dwords.
+    /// Returns a sub-block's 16-bit words, each extended to a dword.
     fn grid_words(&self, b: &mut KernelBuilder, grid: &Grid, field: &str, sub: i64) -> ValueId {
         let at = self.field(field) + sub * grid.words_stride() as i64;
         let words = b.load(Type::i16(grid.each() as u16), self.buffer, at);
@@ -243,7 +242,7 @@ impl Block {
             (Signs::Words { field, stride, at }, _) => {
                 let at = self.field(field) + sub * stride as i64 + at as i64;
                 let word = b.load_splat(dwords, self.buffer, at);
-                // Moves each seven bits to the top, and then down.
+                // Moves each group of seven bits to the top of its dword, then down.
                 let up = b.bytes(dwords, (0..4).flat_map(|i| (1u32 << (25 - 7 * i)).to_le_bytes()).collect());
                 let top = b.same(Op::IMul, &[word, up]);
                 b.shift(Op::ShrU, top, 25)
@@ -309,7 +308,7 @@ impl Block {
         }
     }
 
-    /// Returns `count` codes of 16-bit words in bytes of their own: `each` per word, from bit
+    /// Returns `count` codes of 16-bit words as one byte each. A word has `each` codes, from bit
     /// `first` on.
     fn in_words(
         &self,
@@ -332,7 +331,7 @@ impl Block {
             let order = b.bytes(SCALES, order.collect());
             let own = b.same(Op::ShuffleBytes, &[words, order]);
             let own = b.bitcast(eight, own);
-            // Moves each code to the top, and then down.
+            // Moves each code to the top of its word, then down.
             let up = (0..8).flat_map(|i| (1u16 << (16 - width - first - number(i) % each * width)).to_le_bytes());
             let up = b.bytes(eight, up.collect());
             let top = b.same(Op::IMul, &[own, up]);
@@ -342,9 +341,9 @@ impl Block {
         b.op(Op::Concat, SCALES, &halves)
     }
 
-    /// Returns the bits of scales in a plane, in bytes of their own, shifted to bit `to`. Each
-    /// scale gets a copy of its byte. Bytes with the same shift are shifted together, and a mask
-    /// selects them.
+    /// Returns the bits of scales in a plane, as one byte each, shifted to bit `to`. Each scale
+    /// gets a copy of its byte. Bytes with the same shift are shifted together, and a mask selects
+    /// them.
     fn small_plane(&self, b: &mut KernelBuilder, columns: usize, plane: &Plane, spread: Spread, to: usize) -> ValueId {
         let lanes = usize::from(SCALES.lanes);
         let field = self.format.field(plane.field);
@@ -354,8 +353,8 @@ impl Block {
         };
         let places: Vec<(usize, usize)> = (0..self.format.block_len() / columns).map(place).collect();
         let mut all = None;
-        // Sixteen bytes of the block at a time. The last load may overlap others, because the block
-        // may end with the field.
+        // Loads sixteen bytes of the block at a time. The last load may overlap the one before,
+        // because the block may end with the field.
         let mut rest = places.as_slice();
         let mut first = 0;
         while let Some(&(least, _)) = rest.first() {
@@ -400,7 +399,7 @@ impl Block {
     }
 }
 
-/// Returns the numbers of codes of scales.
+/// Returns the scales that codes stand for.
 pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId) -> ValueId {
     let ty = b.ty(codes);
     match scales.number {
@@ -418,13 +417,14 @@ pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId)
 /// Type of a block's scales.
 const SCALES: Type = Type::i8(16);
 
-/// Takes from a dword in all lanes the `width` bits of each lane, moved to bit `to`. The first
-/// lane's bits begin at bit `first`; the others are `apart` bits further each.
+/// Returns `width` bits of a dword for each lane, moved to bit `to`. The dword is in all lanes. The
+/// first lane's bits begin at bit `first`, and each further lane's bits begin `apart` bits later.
 fn each_to(b: &mut KernelBuilder, word: ValueId, first: usize, apart: usize, width: usize, to: usize) -> ValueId {
     let (ty, lanes) = (b.ty(word), usize::from(b.ty(word).lanes));
     let dwords = |of: &dyn Fn(usize) -> u32| (0..lanes).flat_map(|i| of(i).to_le_bytes()).collect();
     let at = |i: usize| first + apart * i;
-    // Multiplies all bits up to the bit of the last lane or to bit `to`, and shifts them down.
+    // A multiplication moves the bits up, to the bit of the last lane or to bit `to`. A shift then
+    // moves them down.
     let top = at(lanes - 1).max(to);
     let own = b.bytes(ty, dwords(&|i| ((1 << width) - 1) << at(i)));
     let up = b.bytes(ty, dwords(&|i| 1 << (top - at(i))));
@@ -465,8 +465,8 @@ fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
 }
 
 /// Expands each bit of four bytes, `apart` bytes apart in both halves of a vector, to the top bit
-/// of a byte; the lower bits are undefined. A byte that keeps only its bit, or the byte's negative,
-/// has the top bit set unless it is 0.
+/// of a byte; the lower bits are undefined. A byte is first reduced to its bit. The byte or its
+/// negative then has the top bit set, unless it is 0.
 fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
     let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8 * apart).collect());
     let bytes = b.same(Op::ShuffleBytes, &[four, order]);

@@ -3,20 +3,21 @@
 //! A vector lane is a weight row, so no horizontal sums are needed. Weights are packed in this way,
 //! and [`packed`] multiplies with strips of 16 rows. A product with a weight in its file layout
 //! packs the weight itself, a strip at a time to scratch memory, so both give the same bits. All
-//! parts read the meaning of a block's bytes from the format's codec.
+//! modules take the meaning of a block's bytes from the format's codec.
 //!
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`strategy`] | kernels of a product, and their dims |
-//! | [`candidates`] | ways to cut a weight's products, and their costs |
-//! | [`tiling`] | the chosen cut, as text |
-//! | [`cut`] | the parts of a product that a tuner changes |
+//! | [`candidates`] | kernels and item sizes for a weight's products, and their costs |
+//! | [`tiling`] | the chosen kernels and item sizes, as text |
+//! | [`cut`] | the fields of a product's spec that a tuner changes |
 //! | [`pace`] | distance of prefetches, and unrolled loops |
 //! | `swiglu` | two products and their gating, in one kernel |
 //! | [`packed`] | products with strips, for few rows and many |
 //! | [`tiles`] | many rows, by tile products |
 //! | [`by_rows`] | all products with weights that have a scale for each row |
-//! | [`pack`](mod@pack) | strips from rows as they lie in the file: a kernel, and a part of products |
+//! | [`pack`](mod@pack) | strips from rows in the file layout: a kernel, and a part of other
+//! products |
 //! | [`file`](mod@file) | reads of blocks in the file layout |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
@@ -65,7 +66,7 @@ const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
 /// Max rows of an item with a partial strip, for a kernel for many rows.
 const MAX_PARTIAL_ROWS: i64 = 1 << 8;
 
-/// Rows of an item, in groups of some sizes: see [`MatmulStrategy::row_groups`].
+/// Rows of an item, in groups of a few sizes: see [`MatmulStrategy::row_groups`].
 struct Rows {
     /// Number of groups, and rows of each, largest groups first.
     groups: Vec<(DimId, u32)>,
@@ -92,13 +93,13 @@ impl Rows {
         self.groups.iter().fold(Affine::constant(0), |sum, (groups, size)| sum + *groups * i64::from(*size))
     }
 
-    /// Returns the max rows after the whole groups of the first size.
+    /// Returns the maximum number of rows after the whole groups of the first size.
     fn max_rest(&self) -> i64 {
         self.groups.first().map_or(0, |(_, size)| i64::from(*size))
     }
 
-    /// Runs `body` for every size of groups, with the first row of these groups, their number and
-    /// their size.
+    /// Runs `body` for every size of groups. It gets the first row of these groups, their number
+    /// and their size.
     fn for_sizes(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, DimId, u32)) {
         let mut first = Affine::constant(0);
         for (groups, size) in &self.groups {
@@ -107,7 +108,7 @@ impl Rows {
         }
     }
 
-    /// Runs `body` for every group, with the group's first row and number of rows.
+    /// Runs `body` for every group. It gets the group's first row and its number of rows.
     fn for_each(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, u32)) {
         self.for_sizes(b, |b, first, groups, size| {
             let name = if size == 1 { "row" } else { "group" };
@@ -122,7 +123,7 @@ struct Destination {
     buffer: BufferId,
     offset: Affine,
     row_bytes: i64,
-    /// Whether the destination is empty, so that a product is stored instead of added.
+    /// Whether the memory has no initial value, so that a product is stored instead of added.
     fresh: bool,
 }
 
@@ -142,9 +143,9 @@ struct Product {
     scratch: Option<BufferOffset>,
 }
 
-/// Returns whether a product with a weight in `format` reads activations in `x`. That is the
-/// format's own activation format, or a form of it for tiles that begins with the same fields.
-/// Packed floats take either; only gemv and gemm read pairs of bf16.
+/// Whether a product with a weight in `format` can read activations in `x`. Possible are the weight
+/// format's activation format, and its form for tiles if that begins with the same fields. Packed
+/// floats take either; only gemv and gemm read pairs of bf16.
 fn takes(format: Format, x: Format) -> bool {
     let own = format.activation();
     x == own
@@ -189,7 +190,8 @@ fn checked(
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
     } else {
-        // A tile is whole strips or less than one strip: code for both would be twice as long.
+        // A tile is whole strips, or less than one strip: code for both cases in one kernel would
+        // be twice as long.
         let whole = tile.is_multiple_of(STRIP as u32) || format.rows() == 1 && tile < STRIP as u32;
         let expected = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
         check(name, "tile", u64::from(tile), whole, expected)?;
@@ -204,25 +206,25 @@ fn row_bytes(format: Format, k: u32) -> i64 {
     quantise::row_bytes("", format, k).unwrap_or(0)
 }
 
-/// Returns the format of a product's strips: the weight's own, or the one into which it is packed.
+/// Returns the format of a product's strips: the weight's format, or its packed form.
 fn strips_of(format: Format) -> Format {
     format.packed().unwrap_or(format)
 }
 
-/// Returns the codec of a packed format of integers; other formats are read elsewhere.
+/// Returns the codec of a packed format of integers; other formats have other readers.
 pub fn quants(format: Format) -> &'static Quants {
     format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
 }
 
-/// Returns the number of bytes of a strip of rows of `k` columns. The last block may lack
-/// sub-blocks, but has its full size.
+/// Returns the number of bytes of a strip of rows of `k` columns. The last block has its full size,
+/// even if it has fewer sub-blocks.
 fn strip_bytes(format: Format, k: u32) -> i64 {
     let blocks = (k as usize).div_ceil(format.block_len()) * format.block_bytes();
     (STRIP * (blocks + format.tail_bytes())) as i64
 }
 
-/// Returns the bytes of scratch memory that a product needs for items of at most `rows` rows, if
-/// any.
+/// Returns the number of bytes of scratch memory that a product needs for items of at most `rows`
+/// rows, if any.
 fn scratch_bytes(
     format: Format,
     x: Format,
@@ -244,13 +246,13 @@ fn scratch_bytes(
     }
 }
 
-/// Returns whether a product can store its results without adding: see [`Destination::fresh`].
+/// Whether a product can store its results without adding: see [`Destination::fresh`].
 fn stores(format: Format, strategy: MatmulStrategy) -> bool {
     format.has_row_scale() || strategy == MatmulStrategy::Tiles
 }
 
-/// Adds the product to the destination, or stores it there if that is fresh. For a weight in its
-/// file layout, the destination has room for whole strips.
+/// Adds the product to the destination, or stores it if [`Destination::fresh`] is set. For a weight
+/// in its file layout, the destination has room for whole strips.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
         (Some(scratch), Some(partial)) => {
@@ -271,7 +273,7 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset, r
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
-    // The number of bytes does not matter here, because the scratch memory has room for them.
+    // The size for 0 rows is enough, because only the layout matters.
     let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, 0, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let first = strip.clone() * (STRIP as i64 * row_bytes) + product.w.at;
@@ -423,8 +425,7 @@ impl Definition for Linear {
         let x_format = x;
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
         let mut b = KernelBuilder::new(name);
-        // Results of partial strips are completed in scratch memory, and then copied to their
-        // places.
+        // Results of partial strips are computed in scratch memory, then copied to the output.
         let partial = !tile.is_multiple_of(STRIP as u32);
         let most = max_rows(strategy, tile);
         let rows = Rows::dims(&mut b, strategy, most);
@@ -432,7 +433,7 @@ impl Definition for Linear {
         let x = b.read("x", rows.count() * x_row);
         let w = b.read("w", i64::from(tile) * w_row);
         let bias = bias.then(|| b.read("bias", tile_bytes));
-        // The last row ends with the tile. Without rows the size is negative, which means empty.
+        // The last row ends with the tile. With 0 rows, the size is negative, which means empty.
         let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
         let residual = residual.then(|| b.read("residual", size.clone()));
         let y = b.buffer("y", BufferKind::ReadWrite, size);
@@ -471,7 +472,7 @@ impl Definition for Linear {
                     };
                     b.store(sums.buffer, (row.clone() + r) * sums.row_bytes + at * 4, v);
                 });
-                // Lanes without a weight row.
+                // Lanes that have no weight row.
                 if partial {
                     let zero = b.splat_f32(1, 0.0);
                     for at in i64::from(tile)..sums_row / 4 {

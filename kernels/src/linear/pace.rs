@@ -8,7 +8,8 @@
 //! 0/1         no prefetches
 //! ```
 //!
-//! Takes a generated kernel; leaves one that gives the same bits, in canonical numbering.
+//! The input is a generated kernel. The result is a kernel in canonical numbering with the same
+//! results.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +46,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Returns whether a tuner may choose this pace.
+    /// Whether a tuner may choose this pace.
     pub fn is_valid(self) -> bool {
         self.ahead <= MAX_AHEAD
             && self.ahead.is_multiple_of(LINE as u32)
@@ -64,7 +65,7 @@ impl Pace {
         check(name, "bytes ahead", self.ahead.into(), self.is_valid(), most)
     }
 
-    /// Returns the kernel at this pace.
+    /// Returns the kernel with this pace.
     pub(crate) fn apply(self, mut kernel: Kernel) -> Kernel {
         if self == Pace::default() {
             return kernel;
@@ -94,7 +95,8 @@ impl Pace {
     }
 }
 
-/// Unrolls a loop `times` times, if it is innermost and its number of iterations is a multiple.
+/// Unrolls a loop `times` times, if it is innermost and its number of iterations is a multiple of
+/// `times`.
 fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     let is_innermost = inner.body.iter().all(|statement| matches!(statement, Stmt::Inst(_)));
     let trip = inner.trip.as_constant().filter(|trip| trip % i64::from(times) == 0 && *trip > i64::from(times));
@@ -102,7 +104,7 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
         return;
     };
     let mut body = Vec::with_capacity(inner.body.len() * times as usize);
-    // Results of the iteration before, by carried value.
+    // Results of the previous iteration, by carried value.
     let mut given: Vec<ValueId> = inner.carries.iter().map(|carry| carry.inner).collect();
     for iteration in 0..i64::from(times) {
         let mut names: Vec<(ValueId, ValueId)> = inner.carries.iter().map(|carry| carry.inner).zip(given).collect();
@@ -119,12 +121,12 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     inner.body = body;
 }
 
-/// Returns the last name that a value was given.
+/// Returns the current name of a value.
 fn last_name(names: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
     names.iter().rev().find(|(from, _)| *from == value).map_or(value, |(_, to)| *to)
 }
 
-/// Returns a copy of an instruction for iteration `iteration` of `times`, with a result of its own.
+/// Returns a copy of an instruction for iteration `iteration` of `times`, with a new result.
 fn copy_instruction(
     values: &mut Vec<Type>,
     inst: &Inst,
@@ -200,7 +202,8 @@ mod tests {
     use crate::catalogue::inputs;
     use crate::{KernelSpec, generate};
 
-    /// Kernels for few rows and for many, quantised and float, with one weight and with two.
+    /// Kernels for few rows and for many, with quantised and float weights, and with one and two
+    /// weights.
     const SPECS: [&str; 5] = [
         "linear format=q4_k_r16 k=512 tile=32 n=32 shape=gemv",
         "linear format=q6_k_r16 k=512 tile=16 n=32 residual shape=gemm",
@@ -227,7 +230,7 @@ mod tests {
                 let spec: KernelSpec = format!("{text} pace={pace}").parse().unwrap();
                 let other = generate(&spec, Target::AVX2).unwrap();
                 verify(&other).unwrap();
-                // Inputs depend on a spec's name, so both kernels get those of one spec.
+                // Inputs depend on a spec's name, so both kernels get the inputs of the same spec.
                 assert_eq!(results(&other, &own), results(&kernel, &own), "{spec}");
                 let prefetches = |kernel: &Kernel| kernel.to_string().matches("prefetch").count();
                 match pace.starts_with('0') {

@@ -1,9 +1,10 @@
 //! Packing: turns 16 rows of a weight in its file layout into a strip.
 //!
 //! A sub-block's codes of 16 rows are bytes, and four neighbouring ones are a dword. Dwords of 8
-//! rows by 8 groups are transposed. A vector then holds a group of all rows, from which low and
-//! high bits go to their places. Scales are transposed as bytes, floats of two bytes as words.
-//! Vectors have 32 bytes on every target: shuffles limit the speed, and wider ones are no faster.
+//! rows by 8 groups are transposed. A vector then holds a group of four columns of all rows, and
+//! low and high bits are moved to their positions. Scales are transposed as bytes, floats of two
+//! bytes as words. Vectors have 32 bytes on every target: shuffles limit the speed, and wider ones
+//! are no faster.
 //!
 //! ```text
 //! row r: | q0 q1 q2 q3 | q4 .. |     ->     group g: | q[4g..4g+4] of row 0 | of row 1 | .. of row 15 |
@@ -34,17 +35,17 @@ const HALF: i64 = VECTOR / 2;
 /// Max columns of a call.
 const MAX_COLUMNS: i64 = 1 << 24;
 
-/// Rows of a strip in a file: row `r`, if there is one, at `first + r * row_bytes`.
+/// Rows of a strip in a file: row `r`, if it exists, at `first + r * row_bytes`.
 pub struct Rows {
     pub buffer: BufferId,
     pub first: Affine,
     pub row_bytes: Affine,
-    /// Number of rows; the packed numbers of missing rows are 0.
+    /// Number of rows; numbers of missing rows are packed as 0.
     pub count: i64,
 }
 
 impl Rows {
-    /// Returns the place of byte `at` of row `r`.
+    /// Returns the address of byte `at` of row `r`.
     fn at(&self, r: i64, at: Affine) -> Affine {
         self.first.clone() + self.row_bytes.clone() * r + at
     }
@@ -162,7 +163,7 @@ impl Definition for Pack {
     }
 }
 
-/// Packs rows of `k` columns in whole blocks of the file; the last packed block may lack some.
+/// Packs rows of `k` columns in whole blocks of the file; the last packed block may have fewer.
 pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     let len = to.format.block_len() as i64;
     match to.format.codec() {
@@ -206,7 +207,7 @@ fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Pl
     }
 }
 
-/// Packs block `number` of those that make a packed block, for all rows.
+/// Packs file block `number` of a packed block, for all rows.
 fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], number: i64, to: &Place) {
     let field = |name: &str| to.format.field(name) as i64;
     let format = to.format;
@@ -242,7 +243,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
                         Some(row) => row.codes(b, sub),
                         None => b.splat_int(file::BYTES, 0),
                     };
-                    // Whole bytes are stored in the form in which they are multiplied.
+                    // Codes of eight bits are stored in the form that kernels multiply with.
                     let codes = if codec.low.bits == 8 { file::bytes(b, codec, codes) } else { codes };
                     b.bitcast(Type::i32(8), codes)
                 })
@@ -283,7 +284,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
     let at = |name: &str, at: usize| Affine::constant((to.format.field(name) + at) as i64);
     let vectors: Vec<FourBytes> = (0..grid.vectors()).map(|vector| grid.vector(vector)).collect();
     for (i, own) in vectors.iter().enumerate() {
-        // Vectors of the same field are packed together with the first of them.
+        // Vectors of the same field are packed together with the first vector of that field.
         let is_own = |other: &FourBytes| other.field == own.field;
         if vectors[..i].iter().any(is_own) {
             continue;
@@ -294,7 +295,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
                     let Some(row) = row else { return b.splat_int(Type::i32(8), 0) };
                     let mut bytes = b.load(file::BYTES, row.buffer, row.field(own.field) + from as i64);
                     if own.step == 2 {
-                        // The low bytes of four words, then the high ones.
+                        // The low bytes of four words, then their high bytes.
                         let order = [0, 2, 4, 6, 1, 3, 5, 7].map(|byte| [byte, byte + 8]);
                         let order: Vec<u8> = (0..2).flat_map(|eight| order.map(|byte| byte[eight])).collect();
                         let order = b.bytes(file::BYTES, order.repeat(2));
@@ -304,7 +305,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
                 });
                 let bytes: Vec<ValueId> = bytes.collect();
                 for (dword, bytes) in exchange(b, &bytes).into_iter().enumerate() {
-                    // Finds the vector of these bytes.
+                    // Looks for the vector that contains these bytes.
                     let place = from + 4 * dword;
                     let whose = vectors.iter().enumerate().filter(|(_, other)| is_own(other)).find(|(_, other)| {
                         place % other.stride == if other.step == 2 { 4 * other.first } else { other.first }
@@ -344,7 +345,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
         for groups in groups.chunks_exact(8 / high.bits) {
             let mut vector = None;
             for (place, group) in (0..).zip(groups) {
-                // Moves the bits from above the low bits to the group's place.
+                // Moves the bits from their position above the low bits to the group's position.
                 let to = width * place;
                 let shift = if to <= low { (Op::ShrU, low - to) } else { (Op::Shl, to - low) };
                 let bits = bits(b, *group, Some(shift), ((1 << width) - 1) << to);
@@ -382,7 +383,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     let columns = interleave(b, all, 1);
     let at = |name: &str, at: i64| Affine::constant(to.format.field(name) as i64 + at);
     if codec.scales != Scales::SixBits {
-        // Sixteen or eight scales.
+        // There are sixteen or eight scales.
         let count = codec.scaled().map_or(0, |columns| to.format.block_len() / columns);
         for (s, scales) in (0..).zip(columns.into_iter().take(count)) {
             if nibbles {
@@ -404,8 +405,8 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     }
 }
 
-/// Joins the low nibbles of 16 rows' bytes: rows 0 to 7 become the low nibbles of eight bytes, rows
-/// 8 to 15 the high ones.
+/// Packs the low nibbles of 16 rows: rows 0 to 7 become the low nibbles of eight bytes, rows 8 to
+/// 15 the high ones.
 fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     let ty = b.ty(rows);
     let low = bits(b, rows, None, 15);
@@ -421,7 +422,7 @@ fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, re
     if sixteens != Affine::constant(0) {
         b.for_each("b", sixteens.clone(), |b, i| {
             for part in 0..bytes / 2 {
-                // 32 bytes of each row.
+                // Loads 32 bytes of each row.
                 let from = i * (FLOATS * bytes) + part * HALF;
                 let vectors: Vec<ValueId> = (0..STRIP)
                     .map(|r| match r < rows.count {
@@ -452,7 +453,7 @@ fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, re
     });
 }
 
-/// Transposes 32 bytes of floats of 16 rows: returns parts of columns, each with its place.
+/// Transposes 32 bytes of floats of 16 rows: returns parts of columns, each with its byte offset.
 fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i64, ValueId)> {
     let mut all = Vec::new();
     match float {
@@ -464,7 +465,8 @@ fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i6
             }
         }
         Float::F16 | Float::Bf16 => {
-            // Each half of a vector has 8 columns; a column is then the halves of two vectors.
+            // Each half of a vector has 8 columns; a column is joined from the halves of two
+            // vectors.
             for (c, pair) in (0..).zip(interleave(b, rows, 2).chunks_exact(2)) {
                 let (low, high) = (b.same(Op::JoinLo, pair), b.same(Op::JoinHi, pair));
                 all.extend([(c * HALF, low), ((8 + c) * HALF, high)]);
@@ -494,9 +496,9 @@ fn exchange(b: &mut KernelBuilder, rows: &[ValueId]) -> Vec<ValueId> {
     columns
 }
 
-/// Transposes 16 vectors in each chunk of 16 bytes, with elements of `unit` bytes. Consider an
-/// element's number as bits, row then column. Interleaving the first half of the rows with the
-/// second rotates this number by one bit; four times rotate it by the row.
+/// Transposes 16 vectors in each chunk of 16 bytes, with elements of `unit` bytes. The bits of an
+/// element's number are those of its row, then those of its column. Interleaving the first half of
+/// the rows with the second half rotates these bits by one. Four steps thus swap row and column.
 fn interleave(b: &mut KernelBuilder, mut rows: Vec<ValueId>, unit: i64) -> Vec<ValueId> {
     let ty = b.ty(rows[0]);
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Kernels of a matrix product, and the dims that follow from them.
+//! Kernels of a matrix product, and their dims.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ pub enum MatmulStrategy {
     /// Few rows, one after the other along strips of the weight. Dims:
     /// [`MatmulStrategy::row_groups`].
     Gemv,
-    /// Many rows: a strip is read once for a group of them. Dims: [`MatmulStrategy::row_groups`].
+    /// Many rows: a strip is read once for a group of rows. Dims: [`MatmulStrategy::row_groups`].
     Gemm,
-    /// [`MatmulStrategy::Gemm`] of floats where 16 registers hold the sums: 12 sums of six rows.
-    /// These are four more than hide the latency of a multiply-add, so that a delay is caught up.
-    /// The order of sums is that of [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
+    /// A variant of [`MatmulStrategy::Gemm`] for floats with 16 registers: 12 sums of six rows.
+    /// Eight sums would hide the latency of a multiply-add; four more absorb delays. Sums have the
+    /// same order as in [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
     Gemm6,
     /// Many rows, with tile products. Strips of a packed weight become bf16 panels, which are
     /// multiplied with blocks of 32 rows, then of 16. Dims: `[rows / 32, rows % 32 / 16, rows % 16,
@@ -35,14 +35,14 @@ impl fmt::Display for MatmulStrategy {
 }
 
 impl MatmulStrategy {
-    /// Returns the rows of activations that a product works on at a time, largest first; each
-    /// divides the one before. The kernel's dims are the numbers of groups of each size: `[rows /
-    /// 8, rows % 8 / 4, rows % 4]` of `gemm`.
+    /// Returns the sizes of groups of rows that a product computes together, largest first. Each
+    /// size divides the size before. The kernel's dims are the numbers of groups of each size:
+    /// `[rows / 8, rows % 8 / 4, rows % 4]` of `gemm`.
     ///
     /// For eight rows, a strip's float sums and two integer sums take 24 of 32 registers; the
     /// weight takes the rest. More rows would share the unpacking of the weight but gain nothing
     /// (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are enough chains to hide the latency of
-    /// a product. Twelve are twice six, and three times the four into which the rest is divided.
+    /// a product. Twelve is a multiple of six, and of four for the remaining rows.
     pub fn row_groups(self) -> &'static [u32] {
         match self {
             MatmulStrategy::Gemv => &[4, 1],

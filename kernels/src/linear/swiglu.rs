@@ -1,5 +1,5 @@
-//! Gate and up projection with their gated linear unit ([`crate::gated`]), quantised. The first of
-//! these is `silu(x gate') * (x up')`.
+//! Gate and up projection with a gated linear unit ([`crate::gated`]), quantised. The simplest unit
+//! is `silu(x gate') * (x up')`.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -28,9 +28,9 @@ use crate::work::{Call, Work};
 spec! {
     /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the
     /// item's rows, quantised. `gate` and `up` take the same activations and are both packed or
-    /// both unpacked. The tile is a multiple of out's block, or some of its sub-blocks that divide
-    /// the block. In the latter case `y` is the whole block, and a dim gives the band that the item
-    /// writes.
+    /// both unpacked. The tile is a multiple of the block of `out`, or a number of sub-blocks that
+    /// divides this block. In the second case, `y` is the whole block, and a dim is the number of
+    /// the band that the item writes.
     pub struct Swiglu "swiglu" {
         /// Format of the gate's weight.
         pub gate: Format,
@@ -46,7 +46,7 @@ spec! {
         pub n: u32,
         /// Format of the result.
         pub out: Format,
-        /// Max rows of an item (bounds the scratch memory).
+        /// Maximum rows of an item, which bounds the scratch memory.
         pub rows: u32,
         /// Function of the gate.
         pub act: Activation = Activation::Silu,
@@ -54,7 +54,7 @@ spec! {
         pub limit: Option<Bits>,
         /// Shift added to up.
         pub shift: Option<Bits>,
-        /// Bound of a bent gate.
+        /// Bound of a smoothly bounded gate.
         pub bend: Option<Bits>,
         /// Whether the gate has a bias.
         pub gate_bias: bool,
@@ -100,8 +100,8 @@ const ROWS: &[Row] = &[
 ];
 
 /// Returns the number of bytes between rows of sums in scratch memory: a cache line if tiles are
-/// stored there. A tile's 16 rows are whole kilobytes long; without the line they would share a few
-/// sets of the L1 cache.
+/// stored there. Rows of sums are a multiple of 1 KiB; without the line, a tile's 16 rows would
+/// share a few sets of the L1 cache.
 fn pad(strategy: MatmulStrategy) -> i64 {
     match strategy {
         MatmulStrategy::Tiles => 64,
@@ -186,7 +186,7 @@ impl Definition for Swiglu {
         let biases = [bias("gate_bias", gate_bias), bias("up_bias", up_bias)];
         // The last row ends with the tile.
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
-        // Both products of all rows, then the scratch memory of a product.
+        // Scratch memory: both products of all rows, then the scratch memory of a product.
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
         let product_bytes = (most + rows.max_rest()) * row_bytes;
         let bytes = [gate, up]
@@ -230,7 +230,7 @@ impl Definition for Swiglu {
             let product = Product { format, k, tile, x, x_format, w, strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
         }
-        // The activation replaces the gate's product, and then the quantiser reads it.
+        // The activation replaces the gate's product; the quantiser then reads it.
         rows.for_each(&mut b, |b, row, count| {
             b.for_each("r", i64::from(count), |b, r| {
                 let from = (row.clone() + r) * row_bytes;
@@ -272,8 +272,7 @@ impl Definition for Swiglu {
             let mut y = vec![0f32; stored];
             out.dequantise(&bytes[r * row..][..part], &mut y);
             let y = &y[band * tile..][..tile];
-            // Other bands of the block stay unchanged: an item changes only its band's share of
-            // each field.
+            // An item writes only its band's share of each field, not other bands of the block.
             for field in out.row().fields.iter().filter(|_| self.bands().is_some()) {
                 let share = field.bytes * tile / stored;
                 for at in (0..field.bytes).filter(|at| at / share != band).map(|at| r * row + field.offset + at) {
@@ -305,7 +304,8 @@ impl Definition for Swiglu {
         Ok(())
     }
 
-    /// Returns the dims for a number of rows; different numbers use different bands.
+    /// Returns the dims for a number of rows. The band depends on the number of rows, so that tests
+    /// cover all bands.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let band = self.bands().map(|bands| i64::from(rows) % bands);
         self.strategy.dim_values(rows).into_iter().chain(band).collect()

@@ -5,9 +5,9 @@
 //! (bf16) or 64 (int8) of them. With int8 tiles the sums would leave the tiles for scaling after
 //! every 32 columns, and tiles would be half filled. Quants are therefore dequantised to bf16,
 //! scales and minimums included, once for all rows of the item. Sums stay in tiles over a whole
-//! [`chunk`] of columns. `docs/cost-model.md` compares the two. Activations are bf16 too, rounded
-//! from f32 and not from their bytes, so this path has less error than the byte paths. Sums of a
-//! weight of one chunk leave the tiles once.
+//! [`chunk`] of columns. `docs/cost-model.md` compares both methods. Activations are also bf16,
+//! rounded from f32 and not from bytes, so this path has less error than the byte paths. For a
+//! weight with one chunk, sums leave the tiles only once.
 //!
 //! ```text
 //! for every 256 columns
@@ -19,18 +19,19 @@
 //!     for what is left: the same on rows copied to scratch
 //! ```
 //!
-//! Four sums are in flight in both shapes: a product takes 52 cycles and one can start every 16.
-//! Between chunks of columns sums wait in scratch memory, tile after tile. With all columns in one
-//! chunk they would never leave the tiles, but the panel would then lie in L2. All four tiles of a
-//! step would come from there, 100 cycles for the 64 of its products, and unpacking would store
-//! there too. Result rows are often a power of two apart, and each of their lines is written once.
+//! Four sums are in flight in both shapes: a product takes 52 cycles, and one can start every 16
+//! cycles. Between chunks of columns, sums are stored in scratch memory, tile after tile. With all
+//! columns in one chunk, they would never leave the tiles, but the panel would be in L2. Loading
+//! the four tiles of a step from L2 takes 100 cycles, and its products take 64. Unpacking would
+//! also store to L2. Result rows are often a power of two apart, and each of their lines is written
+//! once.
 //!
-//! Activations beyond L2 are read once for all weight rows of the item: only those of a chunk are
-//! read again for the next two strips.
+//! Activations that exceed L2 are read once for all weight rows of the item: only the rows' columns
+//! of a chunk are read again for the next two strips.
 //!
 //! Float weights of 16 bits do not fit bf16, nor does an f32 activation. Both are split in two bf16
 //! (`bf16x2`), and three products (high·high, low·high, high·low) give 16 bits. bf16 weights need
-//! two.
+//! two products.
 
 mod unpack;
 
@@ -45,10 +46,10 @@ use crate::buffer_offset::BufferOffset;
 /// Weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;
 /// Columns of a chunk: two strips of them are 16 KiB of the 48 KiB of L1, and so are 32 rows of
-/// activations. With twice as many columns, passing rows would evict the panel; with half as many,
-/// sums would leave the tiles twice as often.
+/// activations. With twice the number of columns, rows of activations would evict the panel; with
+/// half, sums would leave the tiles twice as often.
 const CHUNK: i64 = 256;
-/// Strips of a panel: the number that 16 rows are multiplied with at once.
+/// Strips of a panel: the number of strips that 16 rows are multiplied with at once.
 const PANEL_STRIPS: i64 = 4;
 /// Strips that are unpacked together, and multiplied with 32 rows.
 const PAIR: i64 = 2;
@@ -83,8 +84,8 @@ impl Rows {
     }
 }
 
-/// Returns whether a weight of this format with these activations has tile products: both must be
-/// in the forms that this file reads.
+/// Whether products of a weight of this format with these activations can use tiles: both must be
+/// in formats that this file reads.
 pub fn takes(format: Format, x: Format) -> bool {
     format.tile_activation() == Some(x)
 }
@@ -92,7 +93,7 @@ pub fn takes(format: Format, x: Format) -> bool {
 /// Returns the number of bf16 parts whose sum is a weight's element.
 fn parts(format: Format) -> i64 {
     match format.codec() {
-        // The others have no tile products.
+        // Other formats have no tile products.
         Codec::Float(float) => float.bf16_parts().unwrap_or(1) as i64,
         Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => 1,
     }
@@ -113,7 +114,7 @@ pub fn chunk_bytes(format: Format, x: Format, k: u32) -> u64 {
 /// Weight rows for one read of the activations.
 pub const ROWS_AT_ONCE: u64 = (PAIR * STRIP) as u64;
 
-/// Returns how often sums leave the tiles before the last time.
+/// Returns the number of times that sums leave the tiles, except the last.
 pub fn leaves(format: Format, x: Format, k: u32) -> u64 {
     ((i64::from(k) - 1) / chunk(format, x, k)).unsigned_abs()
 }
@@ -132,12 +133,12 @@ pub fn rounding(format: Format) -> f64 {
 /// The memory has the panel, a chunk of 16 rows of x for a partial tile, and the sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, rows: i64) -> i64 {
     let layout = Layout::new(format, x, k, tile);
-    // Adds 16 rows that fill half a block, and the rows of a partial tile.
+    // Adds 16 rows for half a block, and 16 for a partial tile.
     let blocks = rows / (2 * ROWS) * 2 + 2;
     layout.sums_at + blocks * layout.sums_block
 }
 
-/// Places in scratch memory, relative to its start in the buffer.
+/// Offsets in scratch memory, relative to its start in the buffer.
 #[derive(Clone, Copy)]
 struct Layout {
     chunk: i64,
@@ -180,7 +181,7 @@ fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     column / len * bytes + x.field(field) as i64 + column % len * 2
 }
 
-/// Rows of x that are multiplied together: their place, and the distance between rows.
+/// Rows of x that are multiplied together: their offset, and the distance between rows.
 #[derive(Clone)]
 struct Source {
     buffer: BufferId,
@@ -190,8 +191,8 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the offset of the columns from `column` on: in a row of the schedule's layout, or in
-    /// scratch memory, where a step's parts lie side by side.
+    /// Returns the offset of the columns from `column` on: in a row of the activation format, or in
+    /// scratch memory, where the parts of a step are adjacent.
     fn offset(&self, column: i64, part: i64, parts: i64) -> i64 {
         match self.format {
             Some(format) => x_offset(format, column, part),
@@ -200,7 +201,8 @@ impl Source {
     }
 }
 
-/// Adds the product to the destination, or stores it there if that is [fresh](Destination::fresh).
+/// Adds the product to the destination, or stores it if the destination is
+/// [fresh](Destination::fresh).
 pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset, rows: &Rows, to: &Destination) {
     let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
     let k = i64::from(product.k);
@@ -223,7 +225,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset,
 /// Position of a chunk among all columns.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Whether sums begin with this chunk: from the destination, or from zero.
+    /// Whether sums start with this chunk: from the destination, or from zero.
     first: bool,
     /// Whether sums end with this chunk, and go to the destination.
     last: bool,
@@ -246,12 +248,13 @@ struct Chunk<'p> {
 struct Strips {
     /// First strip.
     first: Affine,
-    /// Place of the first strip in the panel.
+    /// Offset of the first strip in the panel.
     in_panel: Affine,
     count: i64,
 }
 
-/// Place of the sums of 16 rows and the first strip, and distances between rows and between strips.
+/// Location of the sums of 16 rows and the first strip, and distances between rows and between
+/// strips.
 #[derive(Clone)]
 struct Sums {
     buffer: BufferId,
@@ -300,7 +303,7 @@ impl Chunk<'_> {
                 self.micro(b, &x, &strips, &ends);
             });
         };
-        // The iterations are written out: a loop would need registers for its counter and pointers.
+        // Iterations are unrolled: a loop would need registers for its counter and pointers.
         (0..strips / PAIR).for_each(|i| pair(b, i.into()));
         let all = Strips { first, in_panel: 0.into(), count: strips };
         b.for_each("half", rows.half, |b, half| {
@@ -310,7 +313,7 @@ impl Chunk<'_> {
         self.partial(b, &all);
     }
 
-    /// Unpacks strips to their place in the panel.
+    /// Unpacks strips to the panel.
     fn unpack(&self, b: &mut KernelBuilder, strips: &Strips) {
         let Product { format, k, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.product;
         let BufferOffset { buffer: panel, at: panel_at } = self.scratch;
@@ -331,7 +334,7 @@ impl Chunk<'_> {
         });
     }
 
-    /// Returns the chunk's columns of rows of x from this row on.
+    /// Returns the columns of the chunk in rows of x, from this row on.
     fn x(&self, row: Affine) -> Source {
         let Product { k, x, x_format, .. } = *self.product;
         let bytes = row_bytes(x_format, k);
@@ -339,14 +342,14 @@ impl Chunk<'_> {
         Source { buffer: x, at: row * bytes + self.number.clone() * chunk, row: bytes, format: Some(x_format) }
     }
 
-    /// Returns the place of the sums of these 16 rows between chunks.
+    /// Returns the location of the sums of these 16 rows between chunks.
     fn waiting(&self, block: Affine, strips: &Strips) -> Sums {
         let BufferOffset { buffer, at } = self.scratch;
         let at = block * self.layout.sums_block + strips.first.clone() * TILE + (at + self.layout.sums_at);
         Sums { buffer, at, row: LINE, strip: TILE }
     }
 
-    /// Returns the result's place for these 16 rows.
+    /// Returns the location of the result of these 16 rows.
     fn result(&self, row: Affine, strips: &Strips) -> Sums {
         let Destination { buffer, offset, row_bytes, .. } = self.to;
         let at = row * *row_bytes + strips.first.clone() * LINE + offset.clone();
@@ -365,7 +368,7 @@ impl Chunk<'_> {
         Ends { from, to }
     }
 
-    /// Copies a chunk of the rows of a partial tile to scratch memory with room for a tile.
+    /// Copies a chunk of the rows of a partial tile to scratch memory of a tile's size.
     fn copy_partial(&self, b: &mut KernelBuilder) {
         let (BufferOffset { buffer: scratch, at }, layout, rows) = (self.scratch, self.layout, self.rows);
         let parts = x_parts(self.product.x_format);
@@ -387,8 +390,8 @@ impl Chunk<'_> {
         });
     }
 
-    /// Multiplies the copied rows. The other rows of their tile are multiplied too, but their
-    /// results stay in scratch memory.
+    /// Multiplies the copied rows. The unused rows of the tile are multiplied too, but their
+    /// results are not copied to the output.
     fn partial(&self, b: &mut KernelBuilder, strips: &Strips) {
         let (BufferOffset { buffer: scratch, at }, layout, rows) = (self.scratch, self.layout, self.rows);
         b.for_each("partial", rows.partial, |b, _| {

@@ -1,19 +1,19 @@
-//! Tiling: the cut of a weight's products into items, and the kernel for each number of rows. The
-//! pass `tile` writes it, and `lower` obeys it.
+//! Tiling: the division of a weight's products into items, and the kernel for each number of rows.
+//! The pass `tile` writes it, and `lower` follows it.
 //!
 //! ```text
 //! rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96
 //! ```
 //!
-//! means: as many items of 64 weight rows as fit, then items of 16. For an item of 64, `gemv`
+//! means: items of 64 weight rows as long as they fit, then items of 16. For an item of 64, `gemv`
 //! multiplies up to 5 rows of activations, `gemm` up to 15, and `tiles` more, at most 256 at a
 //! time. `5x16` is 5 rows of activations times 16 weight rows: with many threads, the item can be
 //! divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]). `gemv<=5/5x16@2048/2` also gives a
-//! [pace](super::pace) along the weight.
+//! [pace](super::pace): the prefetch distance and the unrolling.
 //!
-//! Takes hostile text; an error gives the expected form. Invariants: parts have rows, chunks are at
-//! least 1, bands divide the part's rows, limits ascend, and a part's last kernel takes any number
-//! of rows.
+//! The input is hostile text; an error states the expected form. Invariants: parts have rows,
+//! chunks are at least 1, bands divide the part's rows, limits ascend, and the last kernel of a
+//! part accepts any number of rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ pub struct Tiling {
     pub parts: Vec<RowTiles>,
 }
 
-/// Items of the same number of weight rows, as many as fit in the rest of the weight.
+/// Items with the same number of weight rows, as many as fit in the remaining weight rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowTiles {
     /// Weight rows of an item.
@@ -49,11 +49,11 @@ pub struct Use {
     pub row_chunk: u32,
     /// Weight rows of a band, if the item can be divided in bands.
     pub band: Option<u32>,
-    /// Pace along the weight.
+    /// Prefetch distance and unrolling.
     pub pace: Pace,
 }
 
-/// Place of a part in a weight: `columns` items from weight row `first`.
+/// Location of a part in a weight: `columns` items from weight row `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace<'t> {
     /// The part.
@@ -64,7 +64,7 @@ pub struct PartPlace<'t> {
     pub columns: u64,
 }
 
-/// Why text is not a tiling, or a tiling does not fit its weight.
+/// Reason why text is not a tiling, or why a tiling does not fit its weight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TilingError {
     /// A word that is not part of a tiling.
@@ -96,7 +96,7 @@ pub enum TilingError {
     /// A part that does not begin with its rows.
     #[error("a part must begin with rows=N, given once")]
     Rows,
-    /// A part whose kernels leave out some row counts.
+    /// A part whose kernels do not cover all row counts.
     #[error("limits must ascend, and the last kernel of a part must have no limit, such as gemv<=5/5 gemm/96")]
     Limits,
     /// Bands that do not divide the part's rows.
@@ -138,7 +138,7 @@ pub enum TilingError {
 }
 
 impl Tiling {
-    /// Returns the place of each part in a weight of `rows` rows.
+    /// Returns the location of each part in a weight of `rows` rows.
     ///
     /// # Errors
     /// [`TilingError::Length`].

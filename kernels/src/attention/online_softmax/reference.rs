@@ -25,7 +25,7 @@ fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
 pub struct OfHead {
     /// A score without a value.
     pub sink: Option<f64>,
-    /// Fall of the scores per position.
+    /// Decrease of the scores per position.
     pub slope: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ pub fn attended(
 }
 
 /// Computes [`attended`] over `places` of these buffers. With slopes, the last place is the row's
-/// place.
+/// own position.
 pub fn attended_in(
     input: &Buffers<'_>,
     buffers: CacheBuffers,

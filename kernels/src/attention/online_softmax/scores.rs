@@ -18,7 +18,7 @@ impl Attend {
             return self.scores_of_bytes(b, &blocks, queries);
         }
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
-        // Vectors of positions: at least the adjacent ones, at most a block.
+        // Number of vectors of positions: at least one interleaved group, at most a block.
         let least = (KEYS / width).max(1);
         let mut vectors = BLOCK / width;
         while vectors > least && vectors * size > tile(lanes).1 {
@@ -63,7 +63,7 @@ impl Attend {
         });
     }
 
-    /// Stores the scores of a tile, in vectors of positions from `at` of the block on.
+    /// Stores the scores of a tile, in vectors of positions, from the offset `at` in the block on.
     fn put(&self, b: &mut KernelBuilder, queries: &QueryTile, at: &Affine, scores: &[ValueId]) {
         let QueryTile { places, block, first, size, masked, .. } = *queries;
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
@@ -132,7 +132,7 @@ impl Attend {
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let (f32s, i32s, i8s) = (Type::f32(lanes), Type::i32(lanes), Type::i8(4 * lanes));
         let most = half_tile(lanes);
-        // Several strips, or vectors of one strip.
+        // Several groups of interleaved positions, or some vectors of one group.
         let strips = if width >= KEYS && BLOCK / KEYS * size <= most { BLOCK / KEYS } else { 1 };
         let of_strip = KEYS / width;
         let vectors = (1..=of_strip).rev().find(|v| of_strip % v == 0 && v * size <= most).unwrap_or(1);

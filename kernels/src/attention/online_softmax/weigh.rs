@@ -8,7 +8,8 @@ use crate::cache::Blocks;
 use crate::math;
 use crate::vectors::for_rest;
 
-/// Vectors of a value: the first element, the number of vectors, and elements of each.
+/// Vectors of a value: the first element, the number of vectors, and the number of elements of
+/// each.
 struct Columns {
     at: Affine,
     vectors: i64,
@@ -66,7 +67,7 @@ impl Attend {
         let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
         if self.dv >= width {
             let parts = self.dv / width / vectors;
-            // Parts share the lines of the next block.
+            // The parts of the loop divide the prefetches of the next block among themselves.
             let lines = if prefetch { BLOCK * self.dv * 2 / parts / LINE } else { 0 };
             b.for_each("v", parts, |b, part| {
                 let at = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;

@@ -16,15 +16,15 @@ use crate::vectors::for_vectors;
 
 /// Queries of a strip: a tile's rows.
 const STRIP: i64 = ROWS;
-/// Strips that are computed at once.
+/// Strips that are computed together.
 const STRIPS: i64 = PAIR as i64 / STRIP;
 /// Score of positions that a row does not see. It is below every real score.
 const MASKED: f32 = -1.0e30;
-/// Max masked runs of an item, in addition to the runs of as many positions as it has rows. Its
-/// last rows see these runs and its first row does not see them whole, or the reverse.
+/// Max masked runs of an item, in addition to the runs of one position for each of its rows. A run
+/// is masked if some rows see it and others do not see all of it.
 const MORE_MASKED: i64 = 2;
 
-/// Blocks that are attended at once.
+/// Blocks that are computed together.
 struct Span<'a> {
     /// Number of the first block, in the buffers.
     first: &'a Affine,
@@ -58,7 +58,7 @@ struct Attend {
     window: Option<Window>,
 }
 
-/// Positions that a row sees, and blocks before those in the buffers.
+/// Window of the rows: its size, and the number of blocks before it in the buffers.
 #[derive(Clone, Copy)]
 struct Window {
     seen: heads::Window,
@@ -80,7 +80,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
     let (max_masked, max_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
-    // The last row of a chunk may be next to a row of the next chunk, which sees none of its runs.
+    // The last row of a chunk and the first row of the next may be in one item. The latter sees
+    // none of the former's runs.
     let max_head = max_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
     let mut window = spec.seen().map(|seen| Window {
         seen,
@@ -97,7 +98,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     if let Some(window) = window.as_mut().filter(|window| window.seen.both) {
         window.end = Some(b.dim("end", 0, MAX_POSITIONS));
     }
-    // Whole rows, without the bytes before this head in the first and after it in the last.
+    // Whole rows, except the bytes before this head in the first row and after it in the last row.
     let extent = |elements: i64| -> Affine {
         let row = heads * group * elements * 4;
         units * (unit * row) + rest * row + (group * elements * 4 - row)
@@ -113,7 +114,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let slopes = scores.slopes.then(|| b.read("slopes", group * 4));
     let y = b.write("y", extent(dv));
 
-    // Includes an incomplete unit, and a unit after all others for the pair after the last.
+    // Includes an incomplete unit, and one more unit for the pair that is computed after the last.
     let queries = (rows + 2 * unit) * group;
     let Scratch { keys_at, values_at, at, bytes } = Scratch::new(&sizes, queries, window.is_some(), slopes.is_some());
     let scratch = b.buffer("scratch", BufferKind::Scratch, bytes);
@@ -205,7 +206,7 @@ impl Attend {
             }
         });
         if padded_d == d {
-            // Zeros for missing rows of the last unit.
+            // Zeros for the missing rows of the last unit.
             b.for_each("partial", self.partial, |b, _| {
                 let zeros = b.splat_f32(LANES, 0.0);
                 let unit = self.unit * self.group * self.sizes.query_bytes();
@@ -269,8 +270,8 @@ impl Attend {
             });
             return;
         }
-        // The tile unit computes the next pair's scores while vector units compute weights: those
-        // of `each` queries with each step of products.
+        // The tile unit computes the next pair's scores while the vector units compute weights.
+        // Each step of products is followed by the weights of `each` queries.
         self.scores(b, &0.into(), blocks, |_, _, _| {});
         b.for_each("pair", self.pairs(), |b, pair| {
             let pair = pair * i64::from(PAIR);
@@ -322,7 +323,7 @@ impl Attend {
         });
     }
 
-    /// Returns the place of a vector of scores of query `i` of a pair, in rows from `at` on. The
+    /// Returns the offset of a vector of scores of query `i` of a pair, in rows from `at` on. The
     /// vector has the `half`-th 16 positions of a block.
     fn score(at: i64, i: Affine, block: &Affine, half: i64) -> Affine {
         i * (RUN * 4) + block.clone() * (BLOCK * 4) + (half * LINE + at)
@@ -337,7 +338,7 @@ impl Attend {
         b.iadd(start, lanes)
     }
 
-    /// Selects `values` at positions that a query's row sees, and `instead` at others.
+    /// Selects `values` at positions that a query's row sees, and `instead` at other positions.
     fn seen(
         &self,
         b: &mut KernelBuilder,
@@ -364,8 +365,8 @@ impl Attend {
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
-    /// Emits the maxima of a strip, and their factors on earlier sums. It first applies the cap and
-    /// slopes to scores, and stores the scores from `copy` on, if given.
+    /// Emits the maxima of a strip, and the factors by which they rescale earlier sums. It first
+    /// applies the cap and slopes to scores, and stores the scores from `copy` on, if given.
     fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
         let (at, scratch) = (&self.at, self.scratch);
         let lowest = b.splat_f32(LANES, MASKED);
@@ -543,7 +544,7 @@ fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
         b.same(Op::Max, &[lower, upper])
     };
     let (units, joined) = ([Op::UnpackLo, Op::UnpackHi], [Op::JoinLo, Op::JoinHi]);
-    // Lanes of four vectors, in each chunk.
+    // Maxima of four vectors, as four lanes of each 16-byte chunk.
     let quads: Vec<ValueId> = vectors
         .chunks_exact(4)
         .map(|v| {
@@ -551,7 +552,7 @@ fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
             halves(b, units, x, y, Some(8))
         })
         .collect();
-    // The chunks of two, then those of one after the other.
+    // Combines two chunks, then all chunks.
     let eights: Vec<ValueId> = quads
         .chunks_exact(2)
         .map(|v| {

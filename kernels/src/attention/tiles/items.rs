@@ -1,26 +1,27 @@
-//! Rows of an item of attention by tiles.
+//! Numbers of rows of an item of attention by tiles.
 
 use super::AttentionTiles;
 
-/// Max rows of a step that tile products do not pay for, as with those of weights: threads would
-/// lack items.
+/// Maximum rows of a step for which tile products are slower, as for weights: threads would lack
+/// items.
 pub const FEW_ROWS: u32 = 15;
-/// Max rows of a step whose items have half as many queries, so that each of 16 threads has some.
+/// Maximum rows of a step whose items have half the usual number of queries, so that each of 16
+/// threads gets items.
 pub const SHORT_ROWS: u32 = 128;
-/// Max queries of an item.
+/// Maximum queries of an item.
 const QUERIES: u32 = 256;
-/// Queries whose products and weights with a position, 1.5 cycles each, take as long as converting
-/// the position, some 40 cycles.
+/// Number of queries at which the work on a position (1.5 cycles for a query) takes as long as
+/// converting the position (about 40 cycles).
 const CONVERSION: f64 = 27.0;
 
-/// Returns the max rows of an item in a long step. Without a window these are as many as may be.
-/// Rows of a window share conversions, too. But each row computes what one of them sees: an item
-/// goes through the window and as many positions as it has rows.
+/// Returns the max rows of an item in a long step. Without a window, this is the limit of queries.
+/// With a window, more rows share conversions, but each row then computes more positions that it
+/// does not see. An item covers the window plus one position for each of its rows.
 pub fn rows(group: u32, window: Option<u32>) -> u32 {
     let most = AttentionTiles::rows_of(group, QUERIES);
     let Some(window) = window else { return most };
     let unit = AttentionTiles::unit(group);
-    // Of a query, in what the products and weights with a position cost.
+    // Cost per query, in units of the work of one query on one position.
     let cost =
         |rows: u32| (f64::from(window) + f64::from(rows)) * (1.0 + CONVERSION / (f64::from(rows) * f64::from(group)));
     let rows = (1..=most / unit).map(|units| units * unit);

@@ -1,5 +1,5 @@
-//! Keys and values as tiles of bf16. A tile has 32 summed elements and 16 columns. Two summed
-//! elements are adjacent in a row of 64 bytes.
+//! Keys and values as tiles of bf16. A tile has 32 summed elements and 16 columns. A row has 64
+//! bytes, in which pairs of summed elements are adjacent.
 //!
 //! ```text
 //! keys      [d / 2] rows for every 16 positions: elements 2i and 2i + 1, two lines of the cache;
@@ -8,7 +8,7 @@
 //!           first the high parts of all, then the low parts, if any
 //! ```
 //!
-//! Any two positions can share a row of a tile of values if weights have the same order. With this
+//! The order of positions is free, as long as values and weights have the same order. With this
 //! order, two vectors of weights become one vector of bf16 lane by lane.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -21,7 +21,7 @@ use crate::vectors::for_rest;
 
 pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
 pub(super) const KEYS: i64 = KEY_LANES as i64;
-/// Sizes of heads, and the same padded with zeros to whole tiles.
+/// Sizes of heads, and the same sizes padded to whole tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) d: i64,
@@ -73,7 +73,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Writes zeros to padding, which no later code overwrites.
+    /// Writes zeros to the padding, which later code does not overwrite.
     pub(super) fn clear(&self, b: &mut KernelBuilder) {
         let Sizes { d, dv, padded_d, padded_dv, .. } = self.sizes;
         let mut fill = |at: i64, bytes: i64| {
@@ -100,7 +100,7 @@ impl Panels {
         });
     }
 
-    /// Writes the strip `to` of the panel from the strip `from` of a block.
+    /// Writes group `to` of the panel from group `from` of a block, 16 positions each.
     fn keys(&self, b: &mut KernelBuilder, block: &Affine, to: Affine, from: Affine) {
         let Sizes { d, padded_d, .. } = self.sizes;
         if let Some(blocks) = self.of_keys.codes() {
@@ -140,8 +140,8 @@ impl Panels {
         b.store(self.scratch, at + self.sizes.low_keys(), low);
     }
 
-    /// Writes a strip like [`Panels::keys`], from keys in blocks. Heads have whole blocks, so each
-    /// row of a tile has both elements.
+    /// Writes the same as [`Panels::keys`], from keys in a block format. Heads have whole blocks,
+    /// so each row of a tile has both elements.
     fn integer_keys(&self, b: &mut KernelBuilder, blocks: &Blocks, block: &Affine, to: Affine, from: Affine) {
         let strip = self.of_keys.strip_bytes();
         let from = block.clone() * self.of_keys.block_bytes() + from * strip;
@@ -191,8 +191,8 @@ impl Panels {
         b.store(self.scratch, to + self.sizes.low_values(), low);
     }
 
-    /// Writes a row like [`Panels::values`], from values in blocks. Heads have whole blocks, so
-    /// tiles have all columns.
+    /// Writes the same as [`Panels::values`], from values in a block format. Heads have whole
+    /// blocks, so tiles have all columns.
     fn integer_values(&self, b: &mut KernelBuilder, blocks: &Blocks, from: &Affine, to: Affine, i: Affine) {
         let strip = self.of_values.strip_bytes();
         let from = from.clone() * self.of_values.block_bytes();
@@ -233,7 +233,7 @@ impl Panels {
             self.put_values(b, to, near, far, Parts::of);
         };
         let whole = dv / i64::from(LANES);
-        // A line has two vectors.
+        // A cache line has two vectors.
         let unroll = [4, 2, 1].into_iter().find(|n| whole % n == 0).unwrap_or(1);
         b.for_each("column", whole / unroll, |b, c| {
             for u in 0..unroll {
@@ -254,20 +254,20 @@ impl Panels {
 }
 
 /// Vector of f32 values, each split into two bf16 in the upper halves of dwords. The first bf16 is
-/// the value without its lower half. The second is the difference between the two.
+/// the value without its lower half, and the second is the difference.
 struct Parts {
     high: ValueId,
     low: ValueId,
 }
 
 impl Parts {
-    /// Divides f32 values of more than 16 bits. The second part is also cut off.
+    /// Splits f32 values of more than 16 significant bits. The second bf16 is truncated.
     fn cut(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let Parts { high, low } = Parts::of(b, value);
         Parts { high, low: bf16_tile::cut(b, low) }
     }
 
-    /// Divides f32 values of up to 16 bits.
+    /// Splits f32 values of up to 16 significant bits, exactly.
     fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
         let high = bf16_tile::cut(b, value);

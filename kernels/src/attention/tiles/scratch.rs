@@ -12,7 +12,7 @@ pub(super) fn whole(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
-/// Places in scratch memory, in bytes.
+/// Offsets in scratch memory, in bytes.
 pub(super) struct Places {
     /// Rows of queries times the factor on scores, as bf16.
     pub(super) queries: i64,
@@ -32,18 +32,19 @@ pub(super) struct Places {
     pub(super) own: i64,
     /// With a window, the first position that each query's row sees, which may be below 0.
     pub(super) seen: i64,
-    /// With slopes: each query's slope times log2 e. `places` has its row's position as f32.
+    /// With slopes: each query's slope times log2 e. `places` has the position of each query's row,
+    /// as f32.
     pub(super) slopes: i64,
     pub(super) places: i64,
-    /// Factors of the new maxima on earlier sums, for the queries of a pair.
+    /// Factors by which new maxima rescale earlier sums, for the queries of a pair.
     pub(super) factors: i64,
 }
 
 /// The layout of scratch memory.
 pub(super) struct Scratch {
-    /// Place of the unpacked keys.
+    /// Offset of the unpacked keys.
     pub(super) keys_at: i64,
-    /// Place of the unpacked values.
+    /// Offset of the unpacked values.
     pub(super) values_at: i64,
     pub(super) at: Places,
     pub(super) bytes: i64,

@@ -1,11 +1,12 @@
-//! Activations of products with packed weights: numbers of a row's sub-block, each in all lanes.
+//! Activations of products with packed weights: numbers of a row's sub-block, each broadcast to all
+//! lanes.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::SUB;
 
-/// Bytes of four quants.
+/// Bytes of a group of four quantised activations.
 pub const GROUP: i64 = 4;
 
 /// A block of a row of activations, and the number of a sub-block in it.
@@ -17,7 +18,7 @@ pub struct RowBlock {
 }
 
 impl RowBlock {
-    /// Returns the place of item `i` of `field`; a sub-block has `bytes` bytes of the field.
+    /// Returns the offset of item `i` of `field`. A sub-block has `bytes` bytes of the field.
     pub fn field(&self, field: &str, bytes: i64, i: i64) -> Affine {
         let at = self.at.clone() + (self.format.field(field) as i64 + i);
         match self.sub {
@@ -26,7 +27,7 @@ impl RowBlock {
         }
     }
 
-    /// Loads the number there into all lanes.
+    /// Loads the number at [`RowBlock::field`] into all lanes.
     pub fn splat(&self, b: &mut KernelBuilder, ty: Type, field: &str, bytes: i64, i: i64) -> ValueId {
         let at = self.field(field, bytes, i);
         b.load_splat(ty, self.buffer, at)
@@ -42,7 +43,7 @@ impl RowBlock {
         b.op(Op::ToF32, Type::f32(lanes), &[both])
     }
 
-    /// Loads the four quants of a group into all lanes.
+    /// Loads the four quantised activations of a group into all lanes.
     pub fn group(&self, b: &mut KernelBuilder, lanes: u16, group: i64) -> ValueId {
         let x = self.splat(b, Type::i32(lanes), "quants", SUB, GROUP * group);
         b.bitcast(Type::i8(4 * lanes), x)

@@ -3,9 +3,9 @@
 //! A kernel for few rows reads each byte of a weight once, in order, from memory. Hardware
 //! prefetchers stop at the end of a page. After each page the memory latency is exposed again: some
 //! 100 ns, in which a core could have read 4 KiB. A kernel therefore prefetches the lines [`AHEAD`]
-//! bytes further on while it multiplies a sub-block. After the end of an item comes the next one,
-//! which mostly belongs to the same thread. At the end of a thread's share a page is read for
-//! nothing.
+//! bytes further on while it multiplies a sub-block. After the end of an item, these lines belong
+//! to the next item, which is usually computed by the same thread. At the end of a thread's share,
+//! one page is prefetched unnecessarily.
 //!
 //! Zen 5, 2 threads, tokens per second of decode (Q4_K with Q6_K), three interleaved rounds on a
 //! shared machine whose memory gave 50 to 80 GB/s:
@@ -14,8 +14,8 @@
 //! | --- | --- | --- | --- | --- | --- |
 //! | dense, 1.1 billion parameters | 57 62 62 | 60 77 75 | 63 83 78 | 66 58 82 | 60 66 86 |
 //! | mixture of 64 experts, 8 used | 81 77 82 | 100 100 102 | 105 110 108 | 118 120 115 | 120 122 121 |
-//! | the dense one with AVX2 alone | 48 47 45 | | 68 64 60 | | 82 69 66 |
-//! | the mixture with AVX2 alone | 60 70 64 | | 92 89 88 | | 81 104 99 |
+//! | the dense model, AVX2 only | 48 47 45 | | 68 64 60 | | 82 69 66 |
+//! | the mixture, AVX2 only | 60 70 64 | | 92 89 88 | | 81 104 99 |
 //!
 //! With prefetches, ops of decode read at 85 to 91 % of the rate that two threads can reach. Where
 //! kernels already used all memory bandwidth (Zen 4, Cascade Lake), prefetches made no difference.
@@ -24,7 +24,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder};
 
 /// Default prefetch distance in bytes, a page; a tuner may change it ([`crate::linear::pace`]).
 pub const AHEAD: i64 = 4096;
-/// Bytes that a prefetch loads.
+/// Bytes that one prefetch loads: a cache line.
 pub const LINE: i64 = 64;
 
 /// Prefetches the lines [`AHEAD`] bytes after the `bytes` bytes from `at` on. If these do not begin

@@ -10,13 +10,13 @@ use super::panel::{self, Dots, Source};
 /// Columns of a step.
 const UNROLL: i64 = 4;
 
-/// Sums of each strip with each row, in the order of [`Block::sums`], in chains that are added at
-/// the end.
+/// Sums of each strip with each row, in the order of [`Block::sums`]. Each sum has several chains,
+/// which are added at the end.
 type Chains = Vec<Vec<ValueId>>;
 
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
-    // A single row has few chains, so each sum gets two.
+    // A single row has few sums, so each gets two chains.
     let each = if block.rows.len() == 1 { 2 } else { 1 };
     let zero = b.splat_f32(block.lanes, 0.0);
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
@@ -75,8 +75,8 @@ fn carry(
     split(&flat)
 }
 
-/// Adds columns of every strip times those of every row, which `x` loads. Each column uses a chain
-/// of its own, if there are enough chains.
+/// Adds columns of every strip times those of every row, which `x` loads. Consecutive columns use
+/// different chains, if there are several.
 fn step<const N: usize>(
     b: &mut KernelBuilder,
     block: &Block,

@@ -1,16 +1,16 @@
-//! Codes of a packed strip that has indices of a grid.
+//! Codes of a packed strip that stores indices of a grid.
 //!
 //! On targets that permute bytes in whole vectors, the bytes of entries are looked up for 64
-//! indices at once. Each group's codes are then taken out of a row's bytes at their first bits;
-//! eight bytes hold two rows:
+//! indices at once. Each group's codes are then extracted from a row's bytes, at their first bits.
+//! Eight bytes hold two rows:
 //!
 //! ```text
 //! iq2_xxs, 16 rows x 32 columns: 64 indices -> 64 bytes of elements 0..4, 64 of elements 4..8 -> group g: bits of row's byte g / 2 -> places | signs
 //! ```
 //!
 //! On other targets, entries of 32 bits are looked up for each row's index of four or eight
-//! columns. An entry has places in the bytes, or nibbles, of a group. A row has four indices side
-//! by side, as the quarters of a dword. A second dword has the bits of the indices above a byte.
+//! columns. An entry has the codes of a group in its bytes or nibbles. A dword has four indices of
+//! a row, one in each byte. A second dword has the bits of the indices above eight.
 
 use ixc_ir::format::grids::{Grid, HighBits, Index, SIGNS, Signs};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
@@ -22,7 +22,7 @@ use super::strip::{ROWS, StripBlock, VECTOR};
 const GROUP: usize = 4;
 
 impl StripBlock {
-    /// Returns the vectors from which the groups of a sub-block are made.
+    /// Returns the vectors that contain the groups of a sub-block.
     pub fn grid_vectors(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         if self.part.permutes { self.looked_up(b, grid, sub) } else { self.numbers_and_signs(b, grid, sub) }
     }
@@ -36,7 +36,7 @@ impl StripBlock {
         let quants = self.part.quants();
         [0, 1].map(|half| {
             let group = 2 * pair + half;
-            // Eight bytes hold a dword of each of two rows, or their four words in turn. Finds the
+            // Eight bytes hold a dword of each of two rows, or four alternating words. Finds the
             // first bit of element `i` of row `row`.
             let (entries, first, row_bits) = match grid.len {
                 GROUP => (vectors[pair], 32 * half, 16),
@@ -48,7 +48,7 @@ impl StripBlock {
                     Signs::Common { first, apart } => first + apart * (group * GROUP / grid.len),
                     Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => GROUP * group + i,
                 };
-                // Moves the sign to the bit above the place.
+                // Moves the sign to the bit above the magnitude's index.
                 row * 32 + bit + 64 - grid.bits
             });
             let [mask, sign] = [(1 << grid.bits) - 1, 1 << grid.bits].map(|mask| b.splat_int(quants, mask));
@@ -72,8 +72,8 @@ impl StripBlock {
         Some(b.op(Op::ExtendU, self.part.dwords(), &[words]))
     }
 
-    /// Returns the bytes of entries, then signs. The bytes are those of the first and second half
-    /// of eight elements, or those of two groups in words.
+    /// Returns the bytes of entries, then signs. The bytes belong to the first and second half of
+    /// eight elements, or to two groups in words.
     fn looked_up(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let quants = self.part.quants();
         let high = self.high_words(b, grid, sub.clone()).map(|high| b.bitcast(quants, high));
@@ -93,7 +93,7 @@ impl StripBlock {
                 }
                 _ => low,
             };
-            // Puts the words of two rows side by side, if eight bytes are to hold entries of both.
+            // Joins the words of two rows, if eight bytes must hold entries of both.
             let [low, above] = match grid.len {
                 GROUP => {
                     let order = |t: u8| 4 * (t / 4 % 2 * 2 + t % 2) + t / 8 * 2 + t / 2 % 2;
@@ -125,9 +125,9 @@ impl StripBlock {
         all
     }
 
-    /// Returns the low bytes of indices, then as many vectors of their bits above a byte. Signs of
-    /// even and of odd groups follow, moved to the bits from the one above places on; or the words
-    /// that have the signs.
+    /// Returns the low bytes of indices, then the same number of vectors with their bits above
+    /// eight. Signs of even and of odd groups follow, moved to the bits above the magnitudes'
+    /// indices; or the words that contain the signs.
     fn numbers_and_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
         let vectors = grid.index_vectors();
@@ -142,15 +142,15 @@ impl StripBlock {
         }
         let signs = self.grid_vector(b, sub, vectors);
         if high.is_none() {
-            // Uses the words' upper bytes; for indices without bits above a byte their value does
-            // not matter.
+            // The upper bytes of the words are used. For indices without bits above eight, their
+            // value does not matter.
             all.push(signs);
             all.resize(2 * vectors, signs);
         }
         let signs = b.bitcast(dwords, signs);
         let eight = match grid.signs {
             Signs::Words { .. } => {
-                // Moves every seven bits to a byte of its own.
+                // Moves each group of seven bits to its own byte.
                 let sevens = (0..4).map(|byte| {
                     let moved = b.shift(Op::Shl, signs, byte);
                     let own = b.splat_int(dwords, 0x7f << (8 * byte));
@@ -176,7 +176,7 @@ impl StripBlock {
         all
     }
 
-    /// Returns the codes of two groups, by entries.
+    /// Returns the codes of two groups by looking up entries.
     fn entries(&self, b: &mut KernelBuilder, grid: &Grid, pair: usize, vectors: &[ValueId]) -> [ValueId; 2] {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
         let entry = |b: &mut KernelBuilder, number: usize| {
@@ -206,8 +206,8 @@ impl StripBlock {
         if let Signs::Common { .. } = grid.signs {
             return places;
         }
-        // A sign is the smaller of its own bit, which is at or above the bit over a place, and that
-        // bit.
+        // A sign is the minimum of two bits: the sign bit, which is at or above the bit over the
+        // index, and the bit over the index.
         let [own, sign] = [
             b.bytes(quants, (0..quants.lanes).map(|i| 1 << (grid.bits + usize::from(i) % 4)).collect()),
             b.splat_int(quants, 1 << grid.bits),
@@ -222,8 +222,8 @@ impl StripBlock {
     }
 }
 
-/// Returns for each row's dword of `words` four bytes whose lowest bits are the bits above a byte
-/// of indices `first` to `first + 3`.
+/// Returns four bytes for each row's dword of `words`. Their lowest bits are bits 8 and above of
+/// indices `first` to `first + 3`.
 fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usize) -> ValueId {
     let dwords = b.ty(words);
     let quants = Type::i8(4 * dwords.lanes);
@@ -240,8 +240,8 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
         let bit = b.same(Op::And, &[all, own]);
         return b.same(Op::IMin, &[bit, one]);
     }
-    // Each index's bits are moved to its byte. Bits of other indices may stand above them, but not
-    // in their place.
+    // Each index's bits are moved to its byte. Bits of other indices may be above them in the byte,
+    // but do not overlap them.
     let up = |i: usize| 8 * i as i64 - from(i);
     let in_others = |i: usize, j: usize| {
         let begins = 8 * j as i64 - up(i);
@@ -270,8 +270,8 @@ fn take_bytes(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> 
     b.op(Op::Multishift, ty, &[a, from])
 }
 
-/// Returns bytes of seven signs with the eighth that makes them even, from a nibble and the three
-/// bits above it.
+/// Returns bytes of eight signs, with an even number of negative ones. Seven of them come from a
+/// nibble and the three bits above it.
 fn complete_signs(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
     let dwords = b.ty(sevens);
     let sevens = b.bitcast(quants, sevens);

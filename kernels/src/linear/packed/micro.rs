@@ -1,15 +1,15 @@
-//! Products of some rows of activations with a stretch of a strip. They serve targets whose vectors
-//! hold half a strip, and targets without products of four bytes.
+//! Products of some rows of activations with a stretch (range of columns) of a strip. They serve
+//! targets whose vectors hold half a strip, and targets without products of four bytes.
 //!
 //! With 16 registers a block is four rows by two parts of a strip, so six loads serve eight
 //! products. Eight registers hold their integer sums. Float sums of a block, and integer sums of
 //! partial sub-blocks, stay in memory (*slots*), which is read and written once for 16 or 32
-//! columns. Formats with a scale for 16 columns and six bits would do so every 8 columns; there a
-//! block is two rows by two parts.
+//! columns. Formats with six bits and a scale for 16 columns would do so every 8 columns; for them,
+//! a block is two rows by two parts.
 //!
-//! Floats have one kind of sums. With [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6) a
-//! block of floats is six rows: two multiply-adds a cycle with a latency of four need just eight
-//! chains.
+//! Float weights need only one kind of sums. With
+//! [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6) a block of floats is six rows: two
+//! multiply-adds a cycle with a latency of four need just eight chains.
 //!
 //! Products by pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as they fit. Then one
 //! `dot2_s16` widens and scales them:
@@ -58,10 +58,10 @@ const MAX_FLOAT_SUMS: usize = 2;
 /// Max integer sums that stay in registers together with sums of words.
 const MAX_INTEGER_SUMS: usize = 4;
 
-/// Returns the number of rows of activations of a block; `size` is a multiple of it.
+/// Returns the number of rows of activations of a block, which divides `size`.
 pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
-    // With two scales for 32 columns, pairs have the shortest runs in words. Half of the rows then
-    // leave registers for both kinds of sums.
+    // With two scales for 32 columns, sums of pairs leave 16-bit words most often. Half the number
+    // of rows then leaves registers for both kinds of sums.
     let kinds = |codec: &Quants| codec.scaled().map_or(1, |columns| SUB as usize / columns);
     let sums = format.quants().map_or(FLOAT_SUMS, |codec| SUMS / kinds(codec));
     let most = (sums / Part::all(vectors).len()) as u32;
@@ -83,7 +83,7 @@ pub struct Micro {
     pub x_format: Format,
     /// Start of the stretch in each row of `x`.
     pub rows: Vec<Affine>,
-    /// Place of the strip's results, for each row.
+    /// Location of the strip's results, for each row.
     pub results: Vec<Affine>,
     pub to: BufferId,
     /// See [`slot_bytes`]; present for more than [`MAX_FLOAT_SUMS`] sums.
@@ -118,7 +118,8 @@ impl Micro {
         Part::all(self.vectors)
     }
 
-    /// Returns the sets of parts that are computed together: high bits and indices take registers.
+    /// Returns the sets of parts that are computed together. Formats with high bits or indices need
+    /// more registers, so their sets are smaller.
     fn sets(&self) -> Vec<Vec<Part>> {
         let high = self.codec().high.is_some() || self.codec().grid().is_some();
         match high && !self.source.panel {
@@ -127,7 +128,7 @@ impl Micro {
         }
     }
 
-    /// Returns the places of sums in memory, if they are there: floats, then integers.
+    /// Returns the locations of sums, if they are in memory: floats, then integers.
     fn slots(&self) -> Option<Vec<BufferOffset>> {
         let sums = self.rows.len() * self.parts().len();
         let BufferOffset { buffer, at } = self.slots.filter(|_| sums > MAX_FLOAT_SUMS)?;
@@ -181,8 +182,8 @@ impl Micro {
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
         let count = self.rows.len() * self.parts().len();
         let mut sums = vec![zero; count];
-        // Minimums come first for any number of rows. They then need no registers while there are
-        // sums, and a row's bits do not depend on other rows.
+        // Minimums come first for any number of rows. They then need no registers during the sums,
+        // and a row's result does not depend on other rows.
         if let Some(minimums) = &minimums {
             self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
         }
@@ -252,7 +253,7 @@ impl Micro {
         Some(sums.into_iter().flatten().collect())
     }
 
-    /// Returns these products for formats in which both halves of a sub-block have a minimum.
+    /// Returns the same products for formats in which both halves of a sub-block have a minimum.
     fn two_minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Vec<ValueId> {
         let parts = self.parts();
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
@@ -275,7 +276,8 @@ impl Micro {
     /// Returns a sub-block's sums of products with its integer scales, as floats.
     fn terms(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part]) -> Vec<ValueId> {
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
-        // A sub-block may be two units with a scale each; sums in words may overflow within a unit.
+        // A sub-block may have two units with a scale each; 16-bit sums are split further if they
+        // could overflow within a unit.
         let codec = self.codec();
         let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
@@ -388,7 +390,7 @@ impl Micro {
         }
     }
 
-    /// Returns the sums of some pairs of groups, in words.
+    /// Returns the sums of some pairs of groups, in 16-bit words.
     fn words(
         &self,
         b: &mut KernelBuilder,
@@ -405,8 +407,8 @@ impl Micro {
         words.into_iter().flatten().collect()
     }
 
-    /// Calls `product` for both groups of each pair, all parts and rows, with the number of the
-    /// sum, quants and activations.
+    /// Calls `product` for both groups of each pair, all parts and all rows. It gets the number of
+    /// the sum, the quantised weights and the activations.
     fn groups(
         &self,
         b: &mut KernelBuilder,
@@ -430,8 +432,8 @@ impl Micro {
         }
     }
 
-    /// Adds products by pairs to sums, each times the scale of its part, in words. A word has the
-    /// products of one group. Each part comes with its high bits.
+    /// Adds products by pairs to sums, each times the scale of its part, in words. A 16-bit word
+    /// sums the products of one group. Each part comes with its high bits.
     fn by_groups(
         &self,
         b: &mut KernelBuilder,
@@ -468,7 +470,7 @@ fn pair_with_high<'v>(parts: &[Part], high: &'v [Vec<ValueId>]) -> Vec<(Part, &'
     parts.iter().zip(high).map(|(part, high)| (*part, high.as_slice())).collect()
 }
 
-/// Adds to a sum that may be empty.
+/// Adds to a sum, or starts it.
 fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) {
     *sum = Some(match *sum {
         Some(old) => b.iadd(old, value),
@@ -477,11 +479,11 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
 }
 
 /// Returns the initial value of the sum of a scale's columns: minus `zero` times the activations'
-/// sums, because quants are stored plus `zero`. The columns are unit `unit` of `units` in a
+/// sums, because weights are stored with `zero` added. The columns are unit `unit` of `units` in a
 /// sub-block.
 pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, unit: i64, units: i64, zero: u8, lanes: u16) -> ValueId {
     let part = Part { lanes, index: 0, permutes: false };
-    // The negated zero point for the unit's sums of 16 columns, and 0 for the others.
+    // The negated zero point for the unit's sums of 16 columns, and 0 for other sums.
     let minus = -i16::from(zero);
     let pair = [0, 1].map(|half| if units == 1 || half == unit { minus } else { 0 });
     let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();

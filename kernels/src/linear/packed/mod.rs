@@ -10,21 +10,22 @@
 //! Rows of activations come in groups ([`MatmulStrategy::row_groups`]), and a strip is read once
 //! for a group. The method depends on the target:
 //!
-//! - If a vector holds a whole strip and four products are one instruction, quants are unpacked on
-//!   the fly. For 32 columns of `q4_k` this takes 12 operations, next to eight rows' 64 products, 8
-//!   conversions and 24 scalings. They run on units that the products leave free. A panel of bytes
-//!   in scratch would save them, but double the loads (Zen 5, 96 rows: `q4_k` 687 GOP/s, with a
-//!   panel 576). Codes of a grid need more than the free units. For them a whole strip is unpacked
-//!   for all rows of an item ([`unpacks_whole`]; `iq3_s` 600 GOP/s, on the fly 432; eight rows
-//!   alone are 5 % slower).
-//! - Otherwise a stretch of a strip is unpacked to a panel in scratch, once for all rows, and
-//!   multiplied with four rows at a time ([`micro`]). Unpacking on the fly would be repeated for
-//!   each four rows, the most that registers hold, and take a quarter of their time.
+//! - If a vector holds a whole strip and four products are one instruction, codes are unpacked on
+//!   the fly. For 32 columns of `q4_k` and eight rows, there are 12 unpacking operations, 64
+//!   products, 8 conversions and 24 scalings. Unpacking runs on execution units that products do
+//!   not use. A panel of bytes in scratch memory would save it, but double the loads (Zen 5, 96
+//!   rows: `q4_k` 687 GOP/s, with a panel 576). Codes of a grid need more operations than these
+//!   units can hide. For them, a whole strip is unpacked for all rows of an item
+//!   ([`unpacks_whole`]; `iq3_s` 600 GOP/s, on the fly 432; eight rows alone are 5 % slower).
+//! - Otherwise a *stretch* (range of columns) of a strip is unpacked to a panel in scratch, once
+//!   for all rows, and multiplied with four rows at a time ([`micro`]). Unpacking on the fly would
+//!   be repeated for each four rows, the most that registers hold, and take a quarter of their
+//!   time.
 //!
 //! A single row is decode, where weights come from memory. It reads one strip after the other,
 //! strictly forwards, which hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at
-//! a time 19). The kernel also prefetches the data a page further on ([`ahead`]). Two integer sums
-//! for each sub-block are enough chains.
+//! a time 19). The kernel also prefetches the data a page further on ([`ahead`]). Two chains of
+//! integer sums for each sub-block hide the latency.
 //!
 //! On Zen 4, products, multiplications and multiply-adds share two 256-bit units, which bounds the
 //! speed. For `q4_k`, 64 + 24 operations take 88 cycles, so the kernel can reach 8/11 of the peak
@@ -64,10 +65,10 @@ use self::strip::Part;
 use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
 use crate::buffer_offset::BufferOffset;
 
-/// Bytes of the strip's results for one row of activations.
+/// Bytes of a strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
 
-/// Some parts of strips and some rows of activations; each part is multiplied with each row.
+/// Some parts of strips and some rows of activations. Each part is multiplied with each row.
 struct Block {
     lanes: u16,
     format: Format,
@@ -92,7 +93,7 @@ impl Block {
 
     /// Prefetches the data after `bytes` bytes of each strip, from byte `at` of the strip on.
     fn prefetch(&self, b: &mut KernelBuilder, at: &Affine, bytes: i64) {
-        // Parts of a strip are read side by side.
+        // The parts of a strip share its cache lines, so only the first part prefetches.
         for (strip, _) in self.strips.iter().filter(|(_, part)| self.streams && part.index == 0) {
             ahead::prefetch(b, self.w, &(strip.clone() + at.clone()), bytes);
         }
@@ -108,7 +109,7 @@ fn dots(vectors: Vectors) -> Dots {
     if vectors.dot4 { Dots::Dot4 } else { Dots::Dot2 }
 }
 
-/// Returns whether strips are unpacked to a panel for several rows.
+/// Whether strips are unpacked to a panel for several rows.
 pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     if format.has_row_scale() {
         return false;
@@ -117,23 +118,23 @@ pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
 }
 
-/// Returns whether sums of a strip with all rows are in scratch memory while the strip is
-/// multiplied stretch after stretch. Rows of results that are a power of two long share a few sets
-/// of the L1 cache, and with activations of as many columns also of L2. Measured on Zen 4 with
-/// `f16` and 2048 rows: 83 % of the peak without, 94 % with; 2080 rows: 94 %. Sums of quantised
-/// weights gained nothing.
+/// Whether the sums of a strip with all rows are gathered in scratch memory until the strip's last
+/// stretch. If the length of result rows is a power of two, they share a few sets of the L1 cache.
+/// With activations of the same length, this also happens in L2. Measured on Zen 4 with `f16` and
+/// 2048 rows: 83 % of the peak without, 94 % with; 2080 rows: 94 %. Sums of quantised weights
+/// gained nothing.
 fn gathers(strategy: MatmulStrategy) -> bool {
     strategy == MatmulStrategy::Gemm6
 }
 
-/// Returns the place of these sums: after slots and panel.
+/// Returns the offset of these sums, which come after slots and panel.
 fn gathered_at(format: Format, vectors: Vectors) -> i64 {
     let dots = dots(vectors);
     micro::slot_bytes(vectors.lanes) + panel::stretch(format, dots) * panel::block_bytes(format, dots)
 }
 
-/// Returns whether a whole strip is unpacked for many rows, with the same sums as strips unpacked
-/// on the fly.
+/// Whether a whole strip is unpacked for many rows, with the same sums as strips unpacked on the
+/// fly.
 pub fn unpacks_whole(format: Format, strategy: MatmulStrategy, vectors: Vectors) -> bool {
     let whole = usize::from(vectors.lanes) == STRIP && vectors.dot4 && strategy == MatmulStrategy::Gemm;
     let grid = format.quants().is_some_and(|codec| codec.grid().is_some());
@@ -145,7 +146,8 @@ pub fn unpacked_bytes(format: Format, k: u64) -> u64 {
     (k / SUB as u64).saturating_mul(UnpackedStrip::bytes(format, SUB).unsigned_abs())
 }
 
-/// Returns the bytes of scratch of a product of at most `rows` rows of `k` columns.
+/// Returns the number of bytes of scratch memory for a product of at most `rows` rows of `k`
+/// columns.
 pub fn scratch_bytes(
     format: Format,
     x: Format,
@@ -158,7 +160,7 @@ pub fn scratch_bytes(
         return None;
     }
     if unpacks(format, x, vectors) {
-        // The dims of whole groups and of the rest may add up to one group too many.
+        // The dims of whole groups and of remaining rows may add up to one group too many.
         let most = rows + i64::from(strategy.row_groups()[0]);
         return Some(gathered_at(format, vectors) + if gathers(strategy) { most * RESULT } else { 0 });
     }
@@ -199,7 +201,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
     }
 }
 
-/// A product and the sizes derived from it.
+/// A product, and sizes derived from it.
 struct Packed<'p> {
     product: &'p Product,
     to: &'p Destination,
@@ -209,7 +211,7 @@ struct Packed<'p> {
     dots: Dots,
 }
 
-/// Blocks of rows of activations that follow each other.
+/// Consecutive blocks of rows of activations.
 struct RowBlocks {
     /// First row of the first block.
     first: Affine,
@@ -225,7 +227,7 @@ impl Packed<'_> {
         let Product { format, vectors, .. } = *self.product;
         let parts = Part::all(vectors).len();
         // Two strips of floats halve the loads of activations, if registers suffice. A single row
-        // needs one stream.
+        // should read only one stream.
         let together = if count == 1 || format.is_quantised() || parts > 1 { 1 } else { self.strips.min(2) };
         for (from, number, together) in
             [(0, self.strips / together, together), (self.strips / together * together, self.strips % together, 1)]
@@ -252,10 +254,10 @@ impl Packed<'_> {
     ) {
         let Product { format, k, x, x_format, w: BufferOffset { buffer: w, at: w_at }, strategy, vectors, .. } =
             *self.product;
-        // The scratch memory of panels has another use.
+        // Products with panels use the scratch memory in another way.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
         let parts = Part::all(vectors);
-        // With several rows, registers hold one part.
+        // With several rows, registers hold the sums of one part only.
         let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
         b.for_each("group", groups, |b, group| {
             let row = first.clone() + group * i64::from(count);
@@ -330,8 +332,8 @@ impl Packed<'_> {
         if strategy != MatmulStrategy::Gemv {
             self.panels(b, scratch, &blocks);
         } else if let Some((groups, size)) = rows.groups.iter().find(|(_, size)| *size > 1) {
-            // A kernel for few rows mostly gets one: without groups of several rows nothing is
-            // unpacked.
+            // A kernel for few rows usually gets one row. Without groups of several rows, nothing
+            // is unpacked.
             for RowBlocks { first, rows, .. } in &blocks {
                 b.for_each("group", *groups, |b, group| {
                     let first = first.clone() + group * i64::from(*size);
@@ -341,7 +343,8 @@ impl Packed<'_> {
             }
         }
         if let Some((first, number)) = single {
-            // The order is that of several rows, so that bits do not depend on the number of rows.
+            // A single row uses the same order as several rows, so that results do not depend on
+            // the number of rows.
             if format.is_quantised() {
                 b.for_each("strip", self.strips, |b, strip| {
                     b.for_each("row", number, |b, row| {
@@ -362,8 +365,8 @@ impl Packed<'_> {
         Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes + at }
     }
 
-    /// Returns the micro-kernel of some rows and the blocks of a strip from `source` on; they begin
-    /// `x` bytes into a row of activations.
+    /// Returns the micro-kernel for some rows and the blocks of a strip from `source` on. These
+    /// blocks correspond to `x` bytes into a row of activations.
     fn micro(
         &self,
         source: Source,

@@ -8,14 +8,14 @@
 //! dot2_bf16:  16 lanes += w1 * x1, then w0 * x0
 //! ```
 //!
-//! Columns are summed in stretches, with one chain for even and one for odd pairs. The sums of a
-//! stretch are added to the result. One row and many rows use the same additions in the same order,
-//! so every candidate and every number of rows gives the same bits. With several rows, a stretch of
-//! two strips stays in L1 while all rows are multiplied with it.
+//! Columns are summed in stretches (ranges of columns), with one chain for even and one for odd
+//! pairs. The sums of a stretch are added to the result. One row and many rows use the same
+//! additions in the same order, so every candidate and every number of rows gives the same bits.
+//! With several rows, a stretch of two strips stays in L1 while all rows are multiplied with it.
 //!
 //! A block is four rows by two strips: 16 sums in flight. A product takes six cycles, and two can
 //! start in each cycle (Zen 5). Six loads and two exchanges of words serve eight products. With one
-//! row and one strip, two sums suffice for memory: 64 bytes in three cycles.
+//! row and one strip, two sums are enough to keep up with memory: 64 bytes in three cycles.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Format};
@@ -30,7 +30,7 @@ use crate::linear::{MatmulStrategy, Rows};
 pub const STRETCH: i64 = 512;
 /// Strips that several rows are multiplied with together, if a vector is a column of a strip.
 pub const STRIPS_TOGETHER: i64 = 2;
-/// Rows of a block, of `gemv` and `gemm` alike.
+/// Rows of a block, both for `gemv` and for `gemm`.
 pub const ROWS: u32 = 4;
 /// Chains of sums.
 const CHAINS: i64 = 2;
@@ -39,7 +39,7 @@ const PAIR: i64 = 2;
 /// Bytes of a column of a strip.
 const COLUMN: i64 = 2 * STRIP as i64;
 
-/// Returns whether products are by pairs.
+/// Whether products with these activations are by pairs.
 pub fn takes(x: Format) -> bool {
     *x.codec() == Codec::Bf16 { parts: 1 }
 }
@@ -101,13 +101,13 @@ impl Packed<'_> {
     ) {
         let BufferOffset { buffer: w, at: w_at } = self.product.w;
         let x_format = self.product.x_format;
-        // Blocks of activations have no other fields, so a row's pairs follow each other.
+        // Blocks of activations have no other fields, so a row's pairs are contiguous.
         let x_at = from.clone() * 2 + x_format.field("high") as i64;
         let zero = b.splat_f32(part.lanes, 0.0);
         let sums = vec![zero; CHAINS as usize * strips.len() * rows.len()];
         let sums = b.for_carry("c", columns / (PAIR * CHAINS), &sums, |b, i, sums| {
             let mut sums = sums.to_vec();
-            // Parts of a strip are read side by side.
+            // The parts of a strip share its cache lines, so only the first part prefetches.
             let streams = self.product.strategy == MatmulStrategy::Gemv && part.index == 0;
             for strip in strips.iter().filter(|_| streams) {
                 let at = strip.clone() * self.strip_bytes + (from.clone() + i * (PAIR * CHAINS)) * COLUMN + w_at;
@@ -148,7 +148,7 @@ impl Packed<'_> {
     }
 }
 
-/// Loads two columns of some rows of a strip, side by side for each row.
+/// Loads two columns of some rows of a strip, as adjacent words for each row.
 fn weights(b: &mut KernelBuilder, w: BufferId, at: Affine, part: Part) -> ValueId {
     let both = Type::bf16(2 * part.lanes);
     let columns = match usize::from(part.lanes) == STRIP {

@@ -1,9 +1,9 @@
-//! Inputs of sums: quants, a byte each, and scales. They are read from a strip's block or from a
-//! *panel*, a strip's blocks unpacked.
+//! Inputs of sums: codes, a byte each, and scales. They are read from a strip's block, or from a
+//! *panel*, which contains a strip's unpacked blocks.
 //!
-//! A panel holds for each block, in vectors of 64 bytes (16 rows), the quants of every group of
-//! four columns. Then follows each [`Item`], as often as the block has it. [`Source`] returns the
-//! same values from both.
+//! For each block, a panel first has the codes of every group of four columns, in vectors of 64
+//! bytes (16 rows). All [`Item`]s of the block follow. [`Source`] returns the same values from
+//! both.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Float, Format, Minimum};
@@ -16,11 +16,11 @@ use crate::linear;
 
 /// Columns that a panel of quants covers: 16 KiB of bytes, which stay in L1.
 const STRETCH: i64 = 1024;
-/// Columns of a panel for a format with magnitudes as well as quants, and for floats.
+/// Columns of a panel for floats, and for a format with magnitudes in addition to codes.
 const LONG_STRETCH: i64 = 512;
 const FLOAT_STRETCH: i64 = 256;
 
-/// Items of a block besides its quants, a lane for each row.
+/// Items of a block in addition to its codes, with a lane for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
     /// The scale of 16 or 32 columns. Products by pairs have it in both words of a lane; products
@@ -40,12 +40,12 @@ pub enum Item {
     M,
 }
 
-/// Summation of products of bytes.
+/// Method of summing products of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dots {
-    /// Two to a 16-bit word.
+    /// Two products in a 16-bit word.
     Dot2,
-    /// Four to a 32-bit lane.
+    /// Four products in a 32-bit lane.
     Dot4,
 }
 
@@ -59,7 +59,7 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
         return items;
     };
     let mut items = vec![(Item::Scale, len / scaled as i64)];
-    // Products by fours begin with the zero point's contribution, negated.
+    // Sums of products by fours start with the negated contribution of the zero point.
     let corrects = codec.zero() > 0 && dots == Dots::Dot2 && !has_magnitudes(format, dots);
     items.extend(corrects.then_some((Item::Correction, len / SUB)));
     let minimum = if codec.scaled() == Some(SUB as usize) { Item::Minimum } else { Item::Minimums };
@@ -69,21 +69,21 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     items
 }
 
-/// Returns whether products by pairs take signed quants and their unsigned magnitudes. This is so
-/// if two products of the largest byte exceed a word; or four products, two groups of columns, in
-/// formats whose words always sum that many.
+/// Whether products by pairs multiply unsigned magnitudes, with the signs in the other factor. This
+/// is the case if two products of the largest byte exceed a 16-bit word. In formats whose words
+/// always sum two groups of columns, it is the case if four products do.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
     let least = if format.has_row_scale() { 2 } else { 1 };
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < least)
 }
 
-/// Returns whether a word has the products of only one group of columns: four products of the
-/// largest byte, or of magnitudes, exceed it.
+/// Whether a 16-bit word sums the products of only one group of columns, because four products of
+/// the largest byte, or of magnitudes, exceed it.
 pub fn by_groups(format: Format, dots: Dots) -> bool {
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < 2)
 }
 
-/// Returns the start of an item of a block.
+/// Returns the offset of an item in a block of a panel.
 fn place(format: Format, dots: Dots, item: Option<Item>) -> i64 {
     let vectors = format.block_len() as i64 / 4 * if has_magnitudes(format, dots) { 2 } else { 1 };
     let before = items(format, dots).into_iter().take_while(|(other, _)| Some(*other) != item);
@@ -130,19 +130,19 @@ impl Source {
         Source { offset: self.offset.clone() + i.into() * bytes, ..self.clone() }
     }
 
-    /// Returns this block from sub-block `number` on; its scales cannot be read from there.
+    /// Returns this block from sub-block `number` on. Scales must be read from the whole block.
     pub fn sub_block(&self, number: i64) -> Source {
         let bytes = linear::quants(self.format).vectors().1 as i64 * VECTOR;
         Source { offset: self.offset.clone() + number * bytes, ..self.clone() }
     }
 
-    /// Returns the vectors that [`Source::pair`] needs for a sub-block.
+    /// Returns vectors that are the same for all pairs of a sub-block, for [`Source::pair`].
     pub fn high(&self, b: &mut KernelBuilder, sub: VarId, part: Part) -> Vec<ValueId> {
         if self.panel { Vec::new() } else { self.strip(part).high(b, sub) }
     }
 
-    /// Returns these vectors for columns whose scale is number `at` of a block, in formats whose
-    /// codes are multiplied with it.
+    /// Returns the vectors for [`Source::pair`] for columns whose scale is number `at` of a block.
+    /// They exist in formats whose codes are multiplied with this scale.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64, part: Part) -> Vec<ValueId> {
         self.strip(part).multiples(b, at)
     }
@@ -157,7 +157,7 @@ impl Source {
         if !has_magnitudes(self.format, self.dots) {
             return quants;
         }
-        // The quants are numbers plus the zero point.
+        // The panel has numbers plus the zero point.
         match linear::quants(self.format).zero() {
             128 => {
                 let top = b.splat_int(part.quants(), -128);
@@ -188,8 +188,8 @@ impl Source {
     /// Returns number `at` of an item.
     pub fn item(&self, b: &mut KernelBuilder, item: Item, at: impl Into<Affine>, part: Part) -> ValueId {
         let at = at.into();
-        // Formats without integer scales have the scale 1, as words: products by pairs are
-        // multiplied with it in any case.
+        // Formats without integer scales have the scale 1 in 16-bit words, because products by
+        // pairs always multiply with a scale.
         let constant = match (item, linear::quants(self.format).scaled()) {
             (Item::Scale, None) => Some(1),
             (Item::Correction, None) => Some(linear::quants(self.format).zero()),
@@ -230,7 +230,7 @@ impl Source {
         }
     }
 
-    /// Unpacks this block of a strip to a block of a panel: its first `filled` sub-blocks.
+    /// Unpacks the first `filled` sub-blocks of this block of a strip to a block of a panel.
     pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, filled: i64, vectors: Vectors) {
         let store =
             |b: &mut KernelBuilder, at: Affine, value: ValueId| b.store(to.buffer, to.offset.clone() + at, value);

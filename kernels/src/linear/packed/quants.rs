@@ -11,10 +11,10 @@
 //! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;         y += t * d
 //! ```
 //!
-//! `low` and `high` are the sums of 16 columns each; there is one sum if the weight and the
-//! activations have one scale for 32. If activations have one scale for 32, or weights one for 16,
-//! the initial value of the sums contains the zero point: `-zero * sums16`. Terms in parentheses
-//! are computed once for all rows.
+//! `low` and `high` are the sums of 16 columns each; there is only one sum if both the weight and
+//! the activations have one scale for 32 columns. If activations have one scale for 32, or weights
+//! one for 16, the initial value of the sums contains the zero point: `-zero * sums16`. Terms in
+//! parentheses are computed once for all rows.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants, Values};
@@ -33,13 +33,13 @@ const SUMS16: u16 = 16;
 /// Offset in bytes of the negated products of the zero point and these sums, as dwords.
 const OFFSETS: i64 = 4 * SUMS16 as i64;
 
-/// Returns whether the sums of 16 columns begin with values in scratch, stored once for a block. A
-/// sum then begins with a load, which is free, instead of a product, which is not.
+/// Whether the sums of 16 columns start with values from scratch memory, which are stored once for
+/// a block. A sum then starts with a load, which costs no arithmetic, instead of a product.
 pub fn begins_in_scratch(format: Format) -> bool {
     format.quants().is_some_and(|codec| codec.scaled() == Some(16) && codec.zero() > 0)
 }
 
-/// Returns the number of bytes of scratch for the initial values of `rows` rows' sums.
+/// Returns the number of bytes of scratch memory for the initial values of `rows` rows' sums.
 pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
     begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
 }
@@ -62,7 +62,7 @@ impl UnpackedStrip {
         Self::scale_at(scales(linear::quants(format)))
     }
 
-    /// Returns the place of scale `unit` in a sub-block.
+    /// Returns the offset of scale `unit` in a sub-block.
     fn scale_at(unit: i64) -> i64 {
         (SUB / GROUP + unit) * VECTOR
     }
@@ -73,7 +73,7 @@ impl UnpackedStrip {
         UnpackedStrip { buffer: self.buffer, at }
     }
 
-    /// Returns the place of sub-block `sub` of a block.
+    /// Returns the offset of sub-block `sub` of a block.
     fn sub(&self, format: Format, sub: VarId) -> Affine {
         self.at.clone() + sub * Self::sub_block(format)
     }
@@ -121,8 +121,8 @@ fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, 
     scale.map_or(d, |scale| b.mul(scale, d))
 }
 
-/// Returns whether a block's `d` stays in a register. If the format has two scales for 32 columns
-/// and a table, no register is free for `d`.
+/// Whether a block's `d` stays in a register. If the format has two scales for 32 columns and a
+/// table, no register is free for `d`.
 fn holds_d(codec: &Quants) -> bool {
     match codec.values {
         Values::Codebook(_) => codec.scaled() != Some(16),
@@ -147,7 +147,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let unpacked = block.unpacked.as_ref().map(|unpacked| unpacked.block(format, i.clone()));
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
-                // Other formats read it with each sub-block.
+                // Other formats read `d` with each sub-block.
                 let d = (unpacked.is_none() && strip::by_sub_blocks(format) && holds_d(codec)).then(|| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
                     let dmin = scale(b, "dmin");
@@ -187,7 +187,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     if k / len > 0 {
         sums = b.for_carry("b", k / len, &sums, |b, i, sums| span(b, i.into(), len / SUB, sums));
     }
-    // The last block may lack sub-blocks.
+    // The last block may have fewer sub-blocks.
     if k % len > 0 {
         sums = span(b, (k / len).into(), k % len / SUB, &sums);
     }
@@ -250,7 +250,7 @@ impl Step<'_> {
     fn by_sub_blocks(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         let units = scales(self.codec);
         let pairs = 4 / units;
-        // A single row has few chains, so each sum gets two.
+        // A single row has few sums, so each gets two chains.
         let each = if self.rows.len() == 1 && units == 1 { 2 } else { 1 };
         let unpacked =
             strip.unpacked.as_ref().map(|unpacked| (unpacked.buffer, unpacked.sub(self.block.format, self.sub)));

@@ -1,9 +1,9 @@
-//! Reads a block of a packed strip: vectors of unsigned quants, and scales with a lane for each
+//! Reads of a block of a packed strip: vectors of unsigned codes, and scales with a lane for each
 //! row.
 //!
 //! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs. A
-//! vector in memory is a pair if quants have four bits or four low bits, and two pairs if they have
-//! two. The rows read are those of one [`Part`]: all 16, or 8 if vectors have 8 lanes.
+//! vector in memory has one pair if codes have four bits or four low bits, and two pairs if they
+//! have two. Rows are read for one [`Part`]: all 16, or 8 if vectors have 8 lanes.
 
 use ixc_ir::format::packed::{CodesOfScales, STRIP, SUB};
 use ixc_ir::format::{Codec, Format, Quants, Scales};
@@ -19,7 +19,7 @@ pub const ROWS: i64 = STRIP as i64;
 /// Columns of half a sub-block.
 const HALF: usize = SUB / 2;
 
-/// Rows of a strip in the lanes of a vector.
+/// Rows of a strip that are the lanes of a vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub lanes: u16,
@@ -74,13 +74,13 @@ impl StripBlock {
         linear::quants(self.format)
     }
 
-    /// Returns the place of the part's share of a field with `bytes` for each row.
+    /// Returns the offset of the part's rows in a field with `bytes` for each row.
     fn field(&self, name: &str, bytes: i64) -> Affine {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Returns the number of a block's float for half `half` of sub-block `sub`: the block has one,
-    /// or one for each sub-block, or one for each half.
+    /// Returns the number of a block's float for half `half` of sub-block `sub`: the block has one
+    /// float, one for each sub-block, or one for each half.
     pub fn number_of(&self, sub: impl Into<Affine>, half: i64) -> Affine {
         match self.format.d_columns() {
             SUB => sub.into(),
@@ -184,10 +184,10 @@ impl StripBlock {
         }
     }
 
-    /// Returns the minimums of sub-block `at`: two high bits from above the scales, four from a
-    /// field of their own.
+    /// Returns the minimums of sub-block `at`: two high bits from the bytes of scales, four from a
+    /// separate field.
     fn minimums(&self, b: &mut KernelBuilder, at: Affine) -> ValueId {
-        // The load reads past the rows, but stays in the block.
+        // The load extends beyond the rows, but stays in the block.
         let ty = Type::i8(16);
         let high = b.load(ty, self.buffer, self.field("scales", 1) + at.clone() * ROWS);
         let high = bits(b, high, Some((Op::ShrU, 2)), 48);
@@ -206,11 +206,12 @@ impl StripBlock {
         if self.part.lanes == 8 { b.op_imm(Op::Slice, Type::i8(8), &[minimums], 0) } else { minimums }
     }
 
-    /// Returns numbers `first` and `second` of the rows' scales as the words of a dword.
+    /// Returns scales `first` and `second` of the rows as the words of a dword.
     pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
         let (first, second) = (first.into(), second.into());
         if let Some(low) = self.coded_scales(b, first.clone()) {
-            // These scales are positive.
+            // These scales are positive, so the sign extension of the low word adds no bits to the
+            // high word.
             let high = if second == first { Some(low) } else { self.coded_scales(b, second) };
             let high = b.shift(Op::Shl, high.unwrap_or(low), 16);
             let both = b.same(Op::Or, &[low, high]);
@@ -230,9 +231,9 @@ impl StripBlock {
         b.op(Op::ExtendU, self.part.words(), &[pairs])
     }
 
-    /// Returns bytes `first` and `second` of the rows' scales side by side.
+    /// Returns scales `first` and `second` of the rows as adjacent bytes.
     fn scale_pairs(&self, b: &mut KernelBuilder, first: Affine, second: Affine) -> ValueId {
-        // The load reads past the part, but stays in the block.
+        // The load extends beyond the part, but stays in the block.
         let ty = Type::i8(16);
         let [first, second] = [first, second].map(|at| {
             let at = self.field("scales", 1) + at * ROWS;
@@ -265,8 +266,8 @@ impl StripBlock {
         (0..high as i64).map(|v| b.load(self.part.quants(), self.buffer, at.clone() + v * VECTOR)).collect()
     }
 
-    /// Loads the low bits of groups `2 * pair` and `2 * pair + 1` as they lie in memory: bytes of
-    /// four bits of each.
+    /// Loads the low bits of groups `2 * pair` and `2 * pair + 1` in the layout of memory: each
+    /// byte has four bits of both.
     pub fn both(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64) -> ValueId {
         let at = self.quants(sub.into());
         self.both_at(b, at, pair)
@@ -278,10 +279,9 @@ impl StripBlock {
     }
 
     /// Returns the vectors that turn codes with scale number `at` into bytes: words to multiply
-    /// with, and words to add. Both bytes of a word are made at once, because a word is right if
-    /// each of its bytes is: `(256 a + b) s + 257 t = 256 (a s + t) + (b s + t)`. With `t = 128 -
-    /// zero s` both parts are in 0..=255. Returns nothing for formats whose codes are multiplied
-    /// unchanged.
+    /// with, and words to add. Both bytes of a word are computed at once: `(256 a + b) s + 257 t =
+    /// 256 (a s + t) + (b s + t)`. With `t = 128 - zero s` both parts are in 0..=255. Returns
+    /// nothing for formats whose codes are multiplied unchanged.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64) -> Vec<ValueId> {
         let codec = self.codec();
         if codec.multiples().is_none() {
@@ -296,7 +296,7 @@ impl StripBlock {
     }
 
     /// Returns groups `2 * pair` and `2 * pair + 1` of a sub-block, as bytes in the form of
-    /// [`Quants::byte`]. `vectors` are those of [`StripBlock::high`], or those of
+    /// [`Quants::byte`]. `vectors` come from [`StripBlock::high`], or from
     /// [`StripBlock::multiples`] for multiples of these bytes.
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
@@ -317,7 +317,7 @@ impl StripBlock {
         });
         for (group, quants) in (2 * pair..).zip(&mut groups) {
             if let Some(high) = codec.high {
-                // Moves a group's high bits above the low ones.
+                // Moves a group's high bits to their position above the low bits.
                 let width = high.bits as i64;
                 let (vector, from) = (group * width / 8, group * width % 8);
                 let shift = if from <= low { (Op::Shl, low - from) } else { (Op::ShrU, from - low) };
@@ -336,20 +336,20 @@ impl StripBlock {
     }
 }
 
-/// Returns whether the activations of a format have one scale for a sub-block, and the integer sums
-/// of its halves. Sums of products then stay integers for a sub-block. Otherwise activations have a
+/// Whether activations for a format have one scale for a sub-block, and the integer sums of its
+/// halves. If so, sums of products stay integers for a sub-block. Otherwise activations have a
 /// scale for each half.
 pub fn by_sub_blocks(format: Format) -> bool {
     matches!(format.activation().codec(), Codec::Bytes { scaled } if *scaled == SUB)
 }
 
-/// Returns whether each half of a sub-block has its own float, which its sums are multiplied with.
+/// Whether each half of a sub-block has its own float scale.
 pub fn by_halves_of_d(format: Format) -> bool {
     format.d_columns() == HALF
 }
 
-/// Returns whether sums of products with activations of a format begin with the zero point's
-/// contribution, negated. Halves of a sub-block then have a scale each, and the activations hold
+/// Whether sums of products with activations of a format start with the negated contribution of the
+/// zero point. This is the case if halves of a sub-block have a scale each, and activations have
 /// the integer sums of the halves.
 pub fn begins_with_zero_point(format: Format, x_format: Format) -> bool {
     !by_sub_blocks(format) && linear::quants(format).zero() > 0 && x_format.has_field("sums16")

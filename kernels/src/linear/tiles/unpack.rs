@@ -20,9 +20,9 @@ pub(super) struct Unpack {
     pub(super) w: BufferId,
     pub(super) panel: BufferId,
     pub(super) columns: i64,
-    /// Place of the strip in the weight.
+    /// Offset of the strip in the weight.
     pub(super) from: Affine,
-    /// Place of the strip in the panel's buffer.
+    /// Offset of the strip in the panel's buffer.
     pub(super) to: Affine,
     /// See [`crate::generate::Vectors`].
     pub(super) permutes: bool,
@@ -84,7 +84,7 @@ impl Unpack {
                 let centre = b.splat_f32(LANES, TRUNCATION_FACTOR);
                 b.mul(v, centre)
             };
-            // Scales of the whole block are read once.
+            // A scale of the whole block is read once.
             let d = (len > STEP && self.format.d_columns() as i64 == len).then(|| halves(b, "d", 0.into()));
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
@@ -99,7 +99,7 @@ impl Unpack {
                     None if strip::by_halves_of_d(self.format) => vec![own, halves(b, "d", strip.number_of(sub, 1))],
                     None => vec![own],
                 };
-                // Minimums, or floats `m`, that are added to the columns of each scale.
+                // Addends of the columns of each scale: minimums, or the floats `m`.
                 let added: Vec<Option<ValueId>> = match (codec.minimum, dmin) {
                     (Minimum::Scaled, Some(dmin)) => (0..scales.len() as i64)
                         .map(|i| {
@@ -146,34 +146,34 @@ impl Unpack {
     }
 }
 
-/// Factor of a weight before its lower half is cut off. The cut makes a weight smaller by a quarter
-/// to half of a unit of bf16, depending on its place between two powers of two. With this factor
-/// the error is centred. Dot products have 5 % more error than with weights rounded to nearest, and
-/// 2 % more if activations are rounded too (q4_k, normal activations). Conversions would take five
-/// instructions of two ports for two vectors; cutting takes two.
+/// Factor on a weight before truncation to bf16. Truncation reduces the magnitude by half a unit of
+/// bf16 on average: by 2^-9 to 2^-8 of the weight. With this factor, the mean error is about 0. Dot
+/// products have 5 % more error than with weights rounded to nearest, and 2 % more if activations
+/// are rounded too (q4_k, normal activations). Conversions would take five instructions of two
+/// ports for two vectors; cutting takes two.
 const TRUNCATION_FACTOR: f32 = 1.0 + 0.72 / 256.0;
 
-/// Conversion of a vector's quants to floats without an instruction for each. A quant is put into a
-/// mantissa below an exponent of 0, so the float is `1 + q * 2^(bit - 23)`. The multiply-add with
-/// scale and offset, which is needed anyway, undoes this ([`Line`]).
+/// Conversion of a vector's codes to floats without a conversion instruction. A code is put into
+/// the mantissa of a float with exponent 0, so the float is `1 + q * 2^(bit - 23)`. The
+/// multiply-add with scale and offset, which is needed anyway, undoes this ([`Line`]).
 ///
 /// The offset is rounded to 2^-24 of `2^(23 - bit)` scales. For bit 8 this is 2^-9 of a scale, less
-/// than the rounding of a quant of 1 to bf16.
+/// than the rounding of a code of 1 to bf16.
 struct Fields {
-    /// Whether a vector in memory, of four low and four high bits, is read unchanged, so that it
-    /// has eight columns.
+    /// Whether a vector in memory, with four low and four high bits in each byte, is read
+    /// unchanged, so that it has eight columns.
     of_pairs: bool,
-    /// Places of the columns of a vector; the first four are those of the first group.
+    /// Bit positions of the columns of a vector; the first four belong to the first group.
     places: &'static [Place],
-    /// Bits of a quant.
+    /// Bits of a code.
     width: u32,
 }
 
-/// Place of a column's quant in a mantissa.
+/// Bit position of a column's code in a mantissa.
 struct Place {
-    /// Shift from the place in a dword to the mantissa; positive is left.
+    /// Shift from the position in a dword to the mantissa; positive is left.
     shift: i64,
-    /// Lowest bit of the quant in the mantissa.
+    /// Lowest bit of the code in the mantissa.
     bit: u32,
 }
 
@@ -181,7 +181,7 @@ const fn place(shift: i64, bit: u32) -> Place {
     Place { shift, bit }
 }
 
-/// Places of two groups' four-bit quants in the low and high bits of bytes.
+/// Positions of two groups' four-bit codes in the low and high bits of bytes.
 const NIBBLES: &[Place] = &[
     place(12, 12),
     place(0, 8),
@@ -192,9 +192,9 @@ const NIBBLES: &[Place] = &[
     place(-12, 8),
     place(-12, 16),
 ];
-/// Places of bytes with up to seven bits.
+/// Positions of byte codes with up to seven bits.
 const BYTES: &[Place] = &[place(16, 16), place(0, 8), place(0, 16), place(-8, 16)];
-/// Places of bytes with eight bits.
+/// Positions of byte codes with eight bits.
 const WHOLE_BYTES: &[Place] = &[place(15, 15), place(7, 15), place(-1, 15), place(-9, 15)];
 
 /// Bits of a mantissa.
@@ -212,7 +212,8 @@ impl Fields {
         Fields { of_pairs, places, width }
     }
 
-    /// Returns the multiply-adds that undo each place, for `(q - zero) * scale + added`.
+    /// Returns the multiply-adds that convert floats of each position to `(q - zero) * scale +
+    /// added`.
     fn lines(&self, b: &mut KernelBuilder, scale: ValueId, added: Option<ValueId>, zero: u8) -> Vec<Line> {
         let mut bits: Vec<u32> = self.places.iter().map(|place| place.bit).collect();
         bits.sort_unstable();
@@ -253,7 +254,7 @@ impl Fields {
     }
 }
 
-/// A multiply-add that gives the weight from a mantissa with the quant at a bit.
+/// A multiply-add that computes the weight from a float with the code at a bit of its mantissa.
 struct Line {
     bit: u32,
     scale: ValueId,

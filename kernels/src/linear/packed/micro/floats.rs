@@ -1,4 +1,4 @@
-//! Products of weights in floats.
+//! Products with float weights.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, ValueId};
 

@@ -11,7 +11,7 @@ use super::{Micro, Step, pair_with_high, zero_point};
 use crate::buffer_offset::BufferOffset;
 
 impl Micro {
-    /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may lack
+    /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may have
     /// one.
     pub(super) fn small(&self, b: &mut KernelBuilder, columns: i64) {
         let slots = self.slots();
@@ -57,7 +57,7 @@ impl Micro {
         slots: Option<&[BufferOffset]>,
     ) -> Vec<ValueId> {
         let (parts, rows) = (self.parts(), self.rows.len());
-        // Magnitudes come with signs.
+        // Magnitudes have their signs in the other factor, so there is no zero point.
         let zero = if self.has_magnitudes() || self.begins_with_zero_point() { 0 } else { self.codec().zero() };
         let by_halves = strip::by_halves_of_d(self.source.format);
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
@@ -186,7 +186,7 @@ impl Micro {
     }
 }
 
-/// The place of a sum of the results.
+/// Location of a sum of the results.
 enum Total<'a> {
     Memory(Affine),
     Register(&'a mut ValueId),
