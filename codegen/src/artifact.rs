@@ -12,7 +12,7 @@ use crate::portable::{self, PortableError};
 use crate::x64::listing::FinishedCode;
 use crate::x64::{self, X64Error};
 
-/// Reasons why kernels could not be made callable.
+/// Reasons why kernels have no callable code.
 #[derive(Debug, thiserror::Error)]
 pub enum CodegenError {
     /// This machine can't run the target's code.
@@ -31,7 +31,7 @@ pub enum CodegenError {
         /// The violated rule, and its place.
         source: VerifyError,
     },
-    /// The x86-64 lowering refused a kernel.
+    /// The x86-64 lowering rejected a kernel.
     #[error("kernel `{kernel}`: {source}")]
     X64 {
         /// Name of the kernel.
@@ -39,7 +39,7 @@ pub enum CodegenError {
         /// The reason.
         source: X64Error,
     },
-    /// The `portable` lowering refused a kernel.
+    /// The `portable` lowering rejected a kernel.
     #[error(transparent)]
     Portable(#[from] PortableError),
     /// The system gives no executable memory.
@@ -58,7 +58,7 @@ impl CodegenError {
     pub fn class(&self) -> Class {
         match self {
             CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => Class::Unavailable,
-            // IR from a file is verified first, so this is a bug.
+            // IR from a file is verified before, so this is a bug.
             CodegenError::Verify { .. } | CodegenError::X64 { .. } | CodegenError::Portable(_) => Class::Failed,
         }
     }

@@ -1,6 +1,6 @@
 //! Code from outside this process: the CPU features that its instructions need, and calling it.
 //!
-//! A [`crate::module::Module`] runs only code that it made from verified kernels. This module
+//! A [`crate::module::Module`] runs only code that it generated from verified kernels. This module
 //! handles an exported kernel that is read back from a file. Nothing is known about such code
 //! except its author's claims, so calling it is unsafe.
 
@@ -15,8 +15,8 @@ use ixc_targets::cpu;
 use ixc_targets::instruction;
 use ixc_targets::{Feature, Features};
 
-/// Returns the features that the instructions of `code` need; features that no target has are left
-/// out.
+/// Returns the features that the instructions of `code` need; features that no target uses are
+/// omitted.
 pub fn features(code: &[u8]) -> Features {
     let mut found = Features::default();
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
@@ -36,7 +36,7 @@ pub struct ForeignCode {
 }
 
 impl ForeignCode {
-    /// Places code, which begins with its entry, together with its constants.
+    /// Copies code, which begins with its entry, and the code's constants into executable memory.
     ///
     /// # Errors
     /// [`CodegenError::ExecutableMemory`].
@@ -58,7 +58,7 @@ impl ForeignCode {
     pub unsafe fn call(&self, buffers: &mut [Vec<u8>], dims: &[i64]) -> Result<(), ConventionError> {
         let pointers: Vec<*mut u8> = buffers.iter_mut().map(|buffer| buffer.as_mut_ptr()).collect();
         let start = self.memory.ptr(AssemblyOffset(0));
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller guarantees these requirements.
         unsafe { self.thunk.call(start, pointers.as_ptr(), dims.as_ptr()) }
     }
 }

@@ -4,13 +4,13 @@
 //! | --- | --- |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
-//! | [`line`](mod@line) | the statement of each instruction |
+//! | [`line`](mod@line) | the IR statement of each instruction |
 //! | [`artifact`] | the result of lowering one kernel |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`profile`] | kernel names for perf and gdb |
 //! | [`parallel`] | work on many kernels at once |
-//! | [`thunk`] | calling code that may not keep to the calling convention |
-//! | [`foreign`] | code from outside this process: its CPU features, and calling it |
+//! | [`thunk`] | calls of code that may violate the calling convention |
+//! | [`foreign`] | code from outside this process: its CPU features, and calls of it |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

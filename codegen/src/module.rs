@@ -71,7 +71,7 @@ pub enum ArgumentError {
         /// Required size in bytes.
         expected: i64,
     },
-    /// A value in an index buffer is not below the bound.
+    /// A value in an index buffer that is not below the bound.
     #[error("index buffer %{name} has {value} at byte {offset}; every value must be below {below}")]
     Index {
         /// Name of the buffer.
@@ -109,8 +109,8 @@ pub struct Module {
     kernels: Vec<ModuleKernel>,
 }
 
-/// Verifies kernels and generates their code, for any target on any machine, without placing it in
-/// memory. Finds out whether [`Module::compile`] will refuse a kernel.
+/// Verifies kernels and generates their code, for any target on any machine, without making it
+/// executable. It fails if [`Module::compile`] would reject a kernel.
 ///
 /// # Errors
 /// [`CodegenError::Verify`], [`CodegenError::X64`] or [`CodegenError::Portable`] of the first
@@ -181,8 +181,7 @@ impl Module {
 
     /// Calls a kernel.
     ///
-    /// # Panics
-    /// If the module has no kernel with this number.
+    /// # Panics The module has no kernel with this number.
     ///
     /// # Safety
     /// With the kernel's signature ([`Module::kernels`]):
@@ -196,16 +195,16 @@ impl Module {
         let kernel = &self.kernels[kernel];
         debug_assert_eq!((buffers.len(), dims.len()), (kernel.buffers.len(), kernel.dims.len()));
         let start = self.memory.ptr(AssemblyOffset(kernel.offset));
-        // SAFETY: at this offset is the code of a kernel with this signature. Its memory is
-        // executable and lives as long as `self`, and the lowerings keep the calling convention.
-        // `Module::compile` checked that this machine has the target's features.
+        // SAFETY: the code at this offset belongs to a kernel with this signature. Its memory is
+        // executable and lives as long as `self`, and generated code follows the calling
+        // convention. `Module::compile` checked that this machine has the target's features.
         let entry: Entry = unsafe { std::mem::transmute(start) };
         // SAFETY: the verifier proved that a kernel stays inside its buffers if its arguments are
         // as the caller promises.
         unsafe { entry(buffers.as_ptr(), dims.as_ptr()) }
     }
 
-    /// Checks all that [`Module::call`] requires, once for any number of calls.
+    /// Checks all requirements of [`Module::call`], once for any number of calls.
     ///
     /// # Errors
     /// See [`ArgumentError`].
@@ -224,7 +223,7 @@ impl Module {
         Ok(Bound { module: self, kernel, pointers, dims: dims.to_vec(), buffers: PhantomData })
     }
 
-    /// Calls a kernel after checking all that [`Module::call`] requires.
+    /// Calls a kernel after checking all requirements of [`Module::call`].
     ///
     /// # Errors
     /// See [`ArgumentError`]; in that case nothing has run.

@@ -1,4 +1,4 @@
-//! Parallel work on many kernels: a model has dozens, and each is compiled on its own.
+//! Parallel work on many kernels: a model has dozens, which are compiled independently.
 //!
 //! ```
 //! let squares = ixc_codegen::parallel::map(&[1, 2, 3], |n| n * n);
@@ -7,14 +7,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Max threads: more would wait for each other's memory.
+/// Maximum threads: with more, threads would wait for memory.
 const THREADS: usize = 8;
 
-/// Applies `make` to each item and returns the results in the items' order. Uses one thread per
+/// Applies `make` to each item and returns the results in the items' order. It uses one thread per
 /// processor, at most eight.
 ///
-/// # Panics
-/// When `make` does.
+/// # Panics If `make` panics.
 pub fn map<T: Sync, R: Send>(items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let work = || {

@@ -1,6 +1,7 @@
-//! Thunk that calls foreign code: it detects broken calling conventions and repairs the state.
+//! Thunk that calls foreign code: it detects violations of the calling convention and restores the
+//! state.
 //!
-//! Our own kernels are called directly: the lowering saves the registers, and the emulator checks
+//! Generated kernels are called directly: the lowering saves the registers, and the emulator checks
 //! this for every kernel. Foreign code offers no such guarantee. A function of the System V
 //! convention keeps `rbx`, `rbp`, `r12` to `r15` and the rounding and masks in MXCSR, and leaves
 //! the direction flag clear. If it does not, the caller fails later, at an unrelated place.
@@ -26,13 +27,13 @@ use ixc_targets::{Feature, Features};
 
 use crate::module::executable;
 
-/// Value of the kept registers when the code begins; unlikely to occur by chance.
+/// Value of the callee-saved registers when the code begins; unlikely to occur by chance.
 const SAVED_VALUE: i64 = 0x5a5a_c3c3_6969_0ff1;
 /// The direction flag in the flags.
 const DIRECTION: i32 = 1 << 10;
 /// Rounding, masks and flushing in MXCSR; the bits below are exception flags.
 const CONTROL: i32 = 0xffc0;
-/// State that a function must keep, in the order of the thunk's report.
+/// State that a function must preserve, in the order of the thunk's report.
 const REPORTED: [&str; 8] =
     ["rbx", "rbp", "r12", "r13", "r14", "r15", "the control bits of MXCSR", "the direction flag"];
 
@@ -59,7 +60,8 @@ pub(crate) struct Thunk {
 }
 
 impl Thunk {
-    /// Builds a thunk for a machine with these features; `tiles` says whether the code uses tiles.
+    /// Builds a thunk for a machine with these features. `tiles` states whether the code uses
+    /// tiles.
     pub(crate) fn new(present: Features, tiles: bool) -> io::Result<Thunk> {
         let mut ops = VecAssembler::<X64Relocation>::new(0);
         // rdi: entry, rsi: buffers, rdx: dims, rcx: report.
@@ -167,13 +169,13 @@ mod tests {
 
     use super::*;
 
-    /// Calls code that takes no buffers, then calls an empty function, which must find correct
-    /// state.
+    /// Calls code that takes no buffers, then calls an empty function, which must find the state
+    /// restored.
     fn changed_registers(code: &[u8]) -> Vec<&'static str> {
         let thunk = Thunk::new(cpu::present(), false).unwrap();
         let run = |code: &[u8]| {
             let memory = executable(code).unwrap();
-            // SAFETY: each of these codes returns and touches registers alone.
+            // SAFETY: each of these codes returns and changes only registers.
             unsafe { thunk.call(memory.ptr(AssemblyOffset(0)), std::ptr::null(), std::ptr::null()) }
         };
         let result = run(code);

@@ -1,7 +1,7 @@
 //! Tests of all kernels. A test row is a spec and the number of rows of an item. For each row and
 //! target, the generated IR is verified, and interpreter, portable and native code must give the
-//! same bits. Kernels with a formula in f64 are also compared with it, within a bound that is
-//! stated at the comparison. Each test prints how each target's code was run.
+//! same bits. Kernels are also compared with their formula in f64, within the bound that the
+//! comparison states. Each test prints the method of running each target's code.
 //!
 //! A failure message contains the row's name; `cargo test -p ixc-codegen --test kernels -- NAME`
 //! runs its group again.
@@ -196,7 +196,7 @@ fn limited_gates() {
     group.done();
 }
 
-/// Gates and up projections that a soft limit bends.
+/// Gates and up projections with a smooth limit.
 #[test]
 fn bent_gates() {
     let pace = Pace::default();
@@ -219,7 +219,7 @@ fn bent_gates() {
     group.done();
 }
 
-/// Attention of a row over its kept results of earlier layers.
+/// Attention of a row over its streams from earlier layers.
 #[test]
 fn stream_attends() {
     let mut group = Group::new("stream_attends");
@@ -265,7 +265,7 @@ fn erf_gates() {
     gates_of("erf_gates", Activation::GeluErf);
 }
 
-/// Experts that return their input. All ids are such experts, or none is.
+/// Identity experts, which return their input: all ids, some, or none of them.
 #[test]
 fn route_identities() {
     let mut group = Group::new("route_identities");
@@ -485,7 +485,7 @@ fn delta_net(group: &mut Group, n: u32, channels: bool, [bound, rate]: [Option<B
     }
 }
 
-/// Positions that share keys: fewer whole runs than chosen, none, and more, up to all bits of a
+/// Positions that share keys: fewer complete runs than chosen, none, and more, up to all bits of a
 /// word.
 #[test]
 fn indices_of_runs() {
@@ -517,7 +517,7 @@ fn indices_of_blocks() {
     group.done();
 }
 
-/// Choice of places: fewer whole ones than chosen, as many, and more.
+/// Choice of entries: fewer complete ones than chosen, the same number, and more.
 #[test]
 fn indices_of_entries() {
     let mut group = Group::new("indices_of_entries");
@@ -738,7 +738,7 @@ fn wkv() {
     group.done();
 }
 
-/// Chunks and rest rows, around the lengths of both, of vectors, and of blocks of rows.
+/// Chunks and remaining rows, around the lengths of both, of vectors, and of blocks of rows.
 #[test]
 fn recurrent_chunks() {
     delta_net_chunks("recurrent_chunks", &[false], [None; 2]);

@@ -1,8 +1,8 @@
 //! Lowering of each op of the kernel IR, by target. Each case of `tests/lower/*.ix` has a kernel
 //! and the expected instructions of each statement, without prologue, epilogue and loads of
-//! addresses. Targets with the same instructions are listed together. Targets are left out if their
-//! vectors are too short or they have no tiles.
-//! `IXC_BLESS=1 cargo test -p ixc-codegen --test lower` rewrites the expectations.
+//! addresses. Targets with the same instructions are listed together. Targets are omitted if their
+//! vectors are too short or they have no tiles. `IXC_BLESS=1 cargo test -p ixc-codegen --test
+//! lower` rewrites the expectations.
 
 use std::collections::BTreeSet;
 use std::error::Error;

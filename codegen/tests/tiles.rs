@@ -134,14 +134,14 @@ fn emulate(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) {
     program.call(&slices, dims).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
 }
 
-/// A weight is truncated to bf16 (up to 2^-7), and an activation rounded (up to 2^-8). Sums in f32
-/// add little.
+/// A weight is truncated to bf16 (up to 2^-7), and an activation rounded (up to 2^-8). The error of
+/// sums in f32 is small.
 const BF16: f64 = 6.1 / 512.0;
 /// Half a step, with 127 steps up to a row's largest element; elements are half as large on
 /// average.
 const BYTES: f64 = 1.0 / 127.0;
-/// Both factors are two bf16 each, and the product of both low parts is left out. The error is
-/// 2^-16 for the rest of either factor, plus the sum's rounding.
+/// Both factors are two bf16 each, and the product of both low parts is omitted. The error is 2^-16
+/// for the remainder of either factor, plus the rounding of the sum.
 const TWICE: f64 = 1.0 / 16384.0;
 
 #[test]
@@ -181,8 +181,8 @@ fn tile_products_are_correct_in_every_format() {
 }
 
 /// Checks that nothing is spilled, and that tiles are configured and released once. Moves are
-/// allowed for quants on their way into mantissas. A `vpternlogd` overwrites one of its three
-/// operands, which are all needed again, and a move takes no port.
+/// allowed where codes are put into mantissas: a `vpternlogd` overwrites one of its three operands,
+/// all of which have later uses. A move takes no execution port.
 #[test]
 fn tile_product_code_has_no_spills() {
     let spec: KernelSpec = Linear {
@@ -397,7 +397,7 @@ fn tile_attention_over_chunks_with_caps_is_correct() {
     }
 }
 
-/// Scores that fall with distance: alone, capped, within windows and chunks, and over blocks. A
+/// Scores that decrease with distance: alone, capped, within windows and chunks, and over blocks. A
 /// row's result depends on no other row.
 #[test]
 fn tile_attention_with_slopes_is_correct() {
@@ -417,8 +417,7 @@ fn tile_attention_with_slopes_is_correct() {
             let whole = sequence.attend(490, 40);
             for (first, rows) in [(0, 17), (127, 33), (490, 1), (500, 25), (513, 3), (650, 32)] {
                 let part = sequence.attend(first, rows);
-                // The buffers of chunks are given like those of windows, so they begin at another
-                // block for each item.
+                // As with windows, the buffers of chunks begin at another block for each item.
                 if let Some(before) = first.checked_sub(490).filter(|before| !chunked && before + rows <= 40) {
                     assert_eq!(part, &whole[before * row..][..part.len()], "{rows} rows at {first}");
                 }
@@ -427,8 +426,8 @@ fn tile_attention_with_slopes_is_correct() {
     }
 }
 
-/// Checks that the result does not depend on the first row of the item, and so on the
-/// first block.
+/// Checks that the result does not depend on the first row of the item, and thus on the first
+/// block.
 #[test]
 fn windowed_tile_attention_rows_are_independent() {
     for window in [30, 290] {
@@ -443,8 +442,8 @@ fn windowed_tile_attention_rows_are_independent() {
     }
 }
 
-/// Checks that the result does not depend on the item's first row or number of rows: masked or
-/// whole, in a unit or left over.
+/// Checks that the result does not depend on the item's first row or number of rows: masked or not,
+/// in whole units or in a partial one.
 #[test]
 fn tile_attention_rows_are_independent() {
     for exact in [false, true] {

@@ -1,4 +1,4 @@
-//! Chunks of 16 bytes, in which cranelift has a value.
+//! Chunks of 16 bytes: cranelift's values for vectors.
 
 use cranelift_codegen::ir::{self, Value, types};
 use ixc_ir::kernel::{Elem, Type};
@@ -14,7 +14,7 @@ pub(super) fn chunk_count(ty: Type) -> usize {
     (ty.bytes() as usize).div_ceil(CHUNK_BYTES)
 }
 
-/// Returns cranelift's type of a chunk; halves are only bits here.
+/// Returns cranelift's type of a chunk; f16 is an integer type in cranelift.
 pub(super) fn chunk_type(elem: Elem) -> ir::Type {
     match elem {
         Elem::I8 => types::I8X16,

@@ -67,7 +67,7 @@ impl Lowering<'_> {
         self.cast(ty, shuffled)
     }
 
-    /// Writes two chunks to the stack, with room for a third, and returns their address.
+    /// Writes two chunks to the stack, with space for a third, and returns their address.
     fn spill(&mut self, chunks: [Value; 2]) -> Value {
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, 3 * CHUNK_BYTES as u32, 4);
         let slot = self.b.create_sized_stack_slot(slot);
@@ -78,8 +78,8 @@ impl Lowering<'_> {
         base
     }
 
-    /// Builds a chunk byte by byte in the room that [`Self::spill`] left. `from` returns the
-    /// address of each byte.
+    /// Builds a chunk byte by byte in the space for the third chunk of [`Self::spill`]. `from`
+    /// returns the address of each byte.
     fn gather(&mut self, base: Value, mut from: impl FnMut(&mut Self, usize) -> (Value, i32)) -> Value {
         let room = 2 * CHUNK_BYTES as i32;
         for i in 0..CHUNK_BYTES {
@@ -90,8 +90,8 @@ impl Lowering<'_> {
         self.b.ins().load(types::I8X16, memory_flags(), base, room)
     }
 
-    /// Shuffles `a`: the low 4 bits of byte `i` of `index` select the byte for position `i`. The
-    /// result is 0 where the top bit of the index byte is set.
+    /// Shuffles the bytes of `a`: the low 4 bits of byte `i` of `index` select the source of byte
+    /// `i`. The result is 0 where the top bit of the index byte is set.
     pub(super) fn shuffle_bytes(&mut self, a: Value, index: Value) -> Value {
         if self.features.shuffle_bytes {
             // Cranelift's `swizzle` gives 0 for every index above 15, so clear bits 4 to 6.
@@ -112,7 +112,8 @@ impl Lowering<'_> {
         self.b.ins().band_not(shuffled, cleared)
     }
 
-    /// Moves the chunk's bytes from `first` on to the bottom. The bytes above them are undefined.
+    /// Moves the chunk's bytes from `first` on to the lowest bytes. The bytes above them are
+    /// undefined.
     pub(super) fn move_down(&mut self, chunk: Value, first: usize) -> Value {
         if first == 0 { chunk } else { self.shuffle(chunk, chunk, |i| (first + i) % CHUNK_BYTES) }
     }
@@ -129,8 +130,8 @@ impl Lowering<'_> {
         self.cast(ty, chunk)
     }
 
-    /// Copies the tables that these statements use to the stack. Code without relocations has no
-    /// other data that it can index.
+    /// Copies the tables that these statements use to the stack: code without relocations cannot
+    /// index other data.
     pub(super) fn copy_tables(&mut self, statements: &[Stmt]) {
         for statement in statements {
             match statement {

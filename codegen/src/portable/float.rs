@@ -37,8 +37,9 @@ impl Lowering<'_> {
         self.choose(below, saturated, min)
     }
 
-    /// Rounds to the nearest integer as a float, ties to even. Without the instruction: every float
-    /// from 2^23 up is an integer. Below it, adding 2^23 makes the adder round to an integer.
+    /// Rounds to the nearest integer as a float, ties to even. If the CPU lacks the instruction:
+    /// every float from 2^23 up is an integer, and adding 2^23 to a smaller float rounds it to an
+    /// integer.
     fn nearest(&mut self, a: Value) -> Value {
         if self.features.round {
             return self.b.ins().nearest(a);
@@ -123,9 +124,9 @@ impl Lowering<'_> {
     /// Converts four singles to halves, rounding to nearest even. The halves are sign-extended to
     /// 32 bits each, so that they can be narrowed with saturation.
     ///
-    /// A normal result is rounded by adding half a unit less one, or exactly half if the kept part
-    /// is odd. The carry may run into the exponent, up to infinity. A subnormal result is rounded
-    /// by the adder: the unit of 0.5 + |x| is the unit of subnormal halves, 2^-24.
+    /// A normal result is rounded by adding half a unit minus one, or exactly half if the upper
+    /// part is odd. The carry may run into the exponent, up to infinity. A subnormal result is
+    /// rounded by the adder: the unit of 0.5 + |x| is the unit of subnormal halves, 2^-24.
     pub(super) fn f32_to_f16(&mut self, single: Value) -> Value {
         let bits = self.cast(types::I32X4, single);
         let magnitude = self.and32(bits, 0x7fff_ffff);
@@ -160,8 +161,8 @@ impl Lowering<'_> {
     }
 
     /// Converts four singles to bf16, rounding to nearest even. The results are sign-extended to 32
-    /// bits each, so that they can be narrowed with saturation. Rounding adds half a unit less one,
-    /// or exactly half if the kept part is odd. The carry may run into the exponent, up to
+    /// bits each, so that they can be narrowed with saturation. Rounding adds half a unit minus
+    /// one, or exactly half if the upper half is odd. The carry may run into the exponent, up to
     /// infinity.
     pub(super) fn f32_to_bf16(&mut self, single: Value) -> Value {
         let bits = self.cast(types::I32X4, single);
@@ -207,8 +208,8 @@ impl Lowering<'_> {
     /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
     /// to 24 bits is below 2^-126, it becomes zero with the same sign.
     ///
-    /// The comparison uses a result scaled by 2^24, where the exponent range does not end. If such
-    /// scaled factors overflow, their sum with `c` is zero or far above the limit.
+    /// The comparison uses a result scaled by 2^24, to stay above the lower end of the exponent
+    /// range. If such scaled factors overflow, their sum with `c` is zero or far above the limit.
     fn fma_flushed(&mut self, a: Value, b: Value, c: Value) -> Value {
         let sum = self.fma(a, b, c);
         let factor = self.constant32(types::F32X4, 2f32.powi(12).to_bits());
@@ -219,7 +220,8 @@ impl Lowering<'_> {
         self.flush(sum, up, f32::MIN_POSITIVE * 2f32.powi(24))
     }
 
-    /// Replaces `x` with a zero of the same sign where `test` has a magnitude below `limit`.
+    /// Replaces `x` with a zero of the same sign in lanes where the magnitude of `test` is below
+    /// `limit`.
     fn flush(&mut self, x: Value, test: Value, limit: f32) -> Value {
         let bits = self.cast(types::I32X4, test);
         let magnitude = self.and32(bits, 0x7fff_ffff);
@@ -243,10 +245,10 @@ impl Lowering<'_> {
         self.shuffle(low, high, |i| if i < 8 { i } else { 8 + i })
     }
 
-    /// Fused multiply-add of lanes 0 and 1 in double precision. The product of two singles is exact
-    /// there. The sum is rounded to odd, after which rounding to single is correct, because 53 bits
-    /// are at least two more than 24. Source: Boldo and Melquiond, "Emulation of FMA and correctly
-    /// rounded sums: proved algorithms using rounding to odd", 2008.
+    /// Fused multiply-add of lanes 0 and 1 in double precision, in which the product of two singles
+    /// is exact. The sum is rounded to odd, after which rounding to single is correct, because 53
+    /// bits are at least two more than 24. Source: Boldo and Melquiond, "Emulation of FMA and
+    /// correctly rounded sums: proved algorithms using rounding to odd", 2008.
     fn fma_low_half(&mut self, a: Value, b: Value, c: Value) -> Value {
         let [a, b, c] = [a, b, c].map(|x| self.b.ins().fvpromote_low(x));
         let product = self.b.ins().fmul(a, b);

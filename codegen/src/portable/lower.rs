@@ -1,4 +1,4 @@
-//! Statements: loops with carried values, index loads, addresses.
+//! Lowering of statements: loops with carried values, index loads, addresses.
 //!
 //! A loop becomes three blocks. The header's parameters are the loop variable and the chunks of the
 //! carried values; the body jumps back to the header; the exit follows. Kernel IR is structured, so
@@ -15,7 +15,8 @@ use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 use super::chunk_types::{Chunks, chunk_count, chunk_type};
 use super::{Features, PortableError};
 
-/// Max offset that goes into the instruction. A chunk's own offset still fits on top of it.
+/// Maximum offset that an instruction contains. The offset of a chunk is added to it without
+/// overflow.
 const MAX_INSTRUCTION_OFFSET: i64 = 1 << 30;
 
 /// The state of one kernel's lowering.
@@ -200,7 +201,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// Computes an address as a base and an offset for the instruction.
+    /// Computes an address as a base, and an offset that the instruction adds.
     pub(super) fn address(&mut self, address: &Address) -> Result<(Value, i32), PortableError> {
         let Some(&buffer) = self.buffers.get(address.buffer.index()) else {
             return Err(self.malformed("address", "an entry in the table of buffers"));

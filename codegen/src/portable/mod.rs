@@ -25,10 +25,10 @@
 //! | `lower` | statements: loops, carried values, addresses |
 //! | `ops` | one arm per row of the op table |
 //! | `chunks` | constants, shuffles, loads and stores of chunks |
-//! | `places` | offsets of instructions, and the statement of each |
+//! | `places` | offsets of instructions, with the IR statement of each |
 //! | `float` | ops that cranelift lacks: halves, bf16, rounding conversion, fused multiply-add |
 //!
-//! Tiles are refused. Their ops exist for machines with tile registers, and the interpreter is
+//! Tiles are rejected. Their ops exist for machines with tile registers, and the interpreter is
 //! their oracle.
 //!
 //! Invariant: the code calls nothing. Without FMA, SSE4.1 or SSSE3, cranelift would call library
@@ -86,7 +86,7 @@ pub struct Text {
     pub disassembly: String,
 }
 
-/// Why a kernel could not be compiled.
+/// Reason why a kernel could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortableError {
     /// Cranelift does not generate code for this machine.
@@ -107,7 +107,7 @@ pub enum PortableError {
         /// The missing element.
         expected: &'static str,
     },
-    /// An op that only the lowerings of some machines have.
+    /// An op that exists only on some machines.
     #[error("kernel `{kernel}`: the portable target has no `{op}` ({ty}); compile for a target with tile registers")]
     Unsupported {
         /// Name of the kernel.
@@ -149,10 +149,10 @@ pub enum PortableError {
     },
 }
 
-/// Max cranelift instructions per kernel, so that a hostile plan can't keep the compiler busy. The
-/// limit is one and a half times the largest kernel of the tests: a `gemm_swiglu` with 82 219
-/// instructions. That kernel packs two weights in grid formats, which look up their entries lane by
-/// lane. With other formats, `gemm_swiglu` has 18 316.
+/// Maximum cranelift instructions per kernel, so that a hostile plan cannot occupy the compiler for
+/// long. The limit is one and a half times the largest kernel of the tests: a `gemm_swiglu` with 82
+/// 219 instructions. That kernel packs two weights in grid formats, which look up their entries
+/// lane by lane. With other formats, `gemm_swiglu` has 18 316.
 const MAX_INSTRUCTIONS: usize = 1 << 17;
 /// Max cranelift instructions on a CPU without `fma`, where one `fma` becomes about sixty
 /// instructions. The limit is more than twice the largest kernel of the tests, an `attention` with
@@ -190,8 +190,8 @@ pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
 }
 
 /// Compiles like [`compile`], but without cranelift's optimiser and with one-pass register
-/// allocation. The lowering is the same, the code slow, and compilation takes a fraction of the
-/// time. For comparisons that run a kernel once.
+/// allocation. The lowering is the same, the code is slow, and compilation takes a fraction of the
+/// time. Comparisons that run a kernel once use it.
 ///
 /// # Errors
 /// See [`PortableError`]. Frames are larger than with [`compile`], so more kernels exceed the
@@ -202,7 +202,7 @@ pub fn compile_plainly(kernel: &Kernel) -> Result<Code, PortableError> {
 }
 
 /// Compiles a verified kernel for x86-64-v2, as [`compile`] does on such a CPU, for example a
-/// Nehalem. All our x86-64 CPUs can run the code.
+/// Nehalem. All supported x86-64 CPUs can run the code.
 ///
 /// # Errors
 /// See [`PortableError`].
@@ -266,7 +266,7 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
     context.set_disasm(with_text);
     let mut builder_context = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
-    // Cranelift's other architectures have all of these in their base.
+    // On cranelift's other architectures, all of these features are in the base.
     let has = |name| !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == name && flag.as_bool() == Some(true));
     let features = Features { fma: has("has_fma"), round: has("has_sse41"), shuffle_bytes: has("has_ssse3") };
     lower::Lowering::new(builder, kernel, features).finish(isa.frontend_config())?;

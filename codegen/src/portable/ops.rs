@@ -1,5 +1,5 @@
-//! Lowering of each op of the op table, by family. [`arithmetic`], [`convert`] and [`lanes`] have
-//! the families with several ops.
+//! Lowering of each op of the op table, by family. [`arithmetic`], [`convert`] and [`lanes`]
+//! contain the families with several ops.
 
 mod arithmetic;
 mod convert;
@@ -13,7 +13,7 @@ use super::chunk_types::Chunks;
 use super::lower::Lowering;
 
 impl Lowering<'_> {
-    /// Lowers one computation and returns the chunks of its result; a store has none.
+    /// Lowers one computation and returns the chunks of its result; a store has no chunks.
     pub(super) fn inst(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         match inst.op {
             Op::Splat | Op::Bytes | Op::Iota | Op::Index => self.constant_op(inst),

@@ -1,4 +1,4 @@
-//! Offsets of the instructions in finished code, and the statement of each. Cranelift reports
+//! Offsets of the instructions in finished code, and the IR statement of each. Cranelift reports
 //! statements only for runs of instructions. It does not report the end of the code, after which
 //! constants follow.
 
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn code_size_excludes_constants() {
-        // vmovaps xmm0, [rip + 8]; ret; padding, and a constant that is a `ret`, too.
+        // vmovaps xmm0, [rip + 8]; ret; padding; and a constant whose bytes also decode as `ret`.
         let code = [&[0xc5, 0xf8, 0x28, 0x05, 0x08, 0, 0, 0, 0xc3][..], &[0; 7], &[0xc3; 16]].concat();
         let line = |offset, origin| Line { offset, origin };
         let found = of(&code, &[line(0, Some(3)), line(8, None)]);

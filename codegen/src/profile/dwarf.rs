@@ -1,5 +1,5 @@
 //! DWARF line table (version 4, section 6.2) for debuggers: the line of a kernel's IR for each
-//! instruction. Includes the few entries that name files and functions.
+//! instruction. It also has the entries that name files and functions.
 //!
 //! ```text
 //! (gdb) info line *$pc
@@ -31,10 +31,9 @@ pub(super) struct DebugSection {
 }
 
 /// Returns the sections for the kernels of one module. The IR of a kernel is in a file of `folder`
-/// with the kernel's name. Returns no sections if no line is known.
+/// with the kernel's name. Returns no sections if the kernels have no lines.
 ///
-/// # Errors
-/// Fails only for names that no file can have.
+/// # Errors A name that no file can have.
 pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec<DebugSection>, gimli::write::Error> {
     let known: Vec<(&NamedKernel<'_>, Vec<(u32, u32)>)> =
         kernels.iter().map(|named| (named, lines(&named.placed))).filter(|(_, lines)| !lines.is_empty()).collect();

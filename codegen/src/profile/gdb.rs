@@ -56,7 +56,7 @@ pub struct GdbRegistration {
 
 // SAFETY: the entry is accessed only while `LIST` is held, and the file is only read.
 unsafe impl Send for GdbRegistration {}
-// SAFETY: as above; a shared reference gives no access.
+// SAFETY: as for `Send`; a shared reference gives no access.
 unsafe impl Sync for GdbRegistration {}
 
 impl GdbRegistration {
@@ -88,7 +88,7 @@ impl GdbRegistration {
 impl Drop for GdbRegistration {
     fn drop(&mut self) {
         let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as in `new`; after this, nothing refers to the entry.
+        // SAFETY: as in `new`; nothing refers to the entry after this call.
         unsafe {
             let Entry { next, previous, .. } = *self.entry;
             if previous.is_null() {
@@ -107,8 +107,7 @@ impl Drop for GdbRegistration {
 
 /// Records a change for gdb and calls the function with gdb's breakpoint.
 ///
-/// # Safety
-/// `LIST` is held, and the entry is one of ours.
+/// # Safety `LIST` is held, and `new` allocated the entry.
 unsafe fn notify_debugger(entry: *mut Entry, action: u32) {
     // SAFETY: the caller holds `LIST`, so no other thread writes to the descriptor.
     unsafe {

@@ -12,8 +12,8 @@
 //! tables; the code. `perf` finds the file because the process maps it as executable. Times are
 //! from the monotonic clock, as with `perf record -k mono`.
 //!
-//! Other users may be able to write to the folder. The file is therefore created anew, for this
-//! user alone, and links are not followed.
+//! Other users may be able to write to the folder. The file must therefore not exist before, is
+//! readable by this user only, and links are not followed.
 
 use std::fs::File;
 use std::io::Write;
@@ -76,8 +76,7 @@ fn record(id: u32, body: &[u8]) -> Vec<u8> {
 impl JitDump {
     /// Creates this process's jitdump file in a folder.
     ///
-    /// # Errors
-    /// The system's error, also if the name is taken by another user's file.
+    /// # Errors The system's error, also if another user's file has the name.
     pub fn create(folder: &Path) -> Result<JitDump, ProfileError> {
         let folder = std::path::absolute(folder).map_err(io_error(folder, "find"))?;
         let pid = std::process::id();
@@ -94,7 +93,7 @@ impl JitDump {
         let marker = unsafe { MmapOptions::new().len(header.len()).map_exec(&file) };
         let marker = marker.map_err(io_error(
             &path,
-            "map the jitdump as code, by which perf finds it; choose a folder where that is allowed",
+            "map the jitdump as executable, which perf needs to find it; choose a folder that is not mounted noexec",
         ))?;
         Ok(JitDump { path, file, _marker: marker, count: 0 })
     }
@@ -146,8 +145,8 @@ fn debug_info(placed: &PlacedKernel<'_>, source: &Path) -> Vec<u8> {
         body.extend((placed.address + u64::from(offset)).to_le_bytes());
         body.extend(line.to_le_bytes());
         body.extend(0_u32.to_le_bytes());
-        // Write the whole name each time: `\xff` means "the previous name", but not every reader of
-        // perf knows it.
+        // Writes the whole name each time: `\xff` means "the previous name", but not every reader
+        // of perf supports it.
         body.extend(source.as_os_str().as_encoded_bytes());
         body.push(0);
     }
@@ -157,7 +156,8 @@ fn debug_info(placed: &PlacedKernel<'_>, source: &Path) -> Vec<u8> {
 fn unwinding(placed: &PlacedKernel<'_>) -> Vec<u8> {
     let (frames, table) = unwind::eh_frame(placed.code());
     let mut body = Vec::new();
-    // Count all of it as mapped after the code: perf ignores tables that are not mapped.
+    // The header states that all tables are mapped after the code: perf ignores tables that are not
+    // mapped.
     for word in [frames.len(), table, frames.len()] {
         body.extend((word as u64).to_le_bytes());
     }

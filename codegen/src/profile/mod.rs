@@ -5,7 +5,7 @@
 //! | [`perf_map`] | `/tmp/perf-PID.map`: address and name of each kernel |
 //! | [`jitdump`] | the input of `perf inject --jit`: code, lines of IR, unwind tables |
 //! | [`gdb`] | gdb's JIT interface: an in-memory ELF file for each module |
-//! | `elf`, `dwarf`, `unwind` | that file; its lines of IR; tables to find a kernel's caller |
+//! | `elf`, `dwarf`, `unwind` | the ELF file; its lines of IR; tables to find a kernel's caller |
 //! | `sources` | IR as source files, for tools that show lines |
 //!
 //! Profiles belong to the process and last as long as it does. Call [`enable`] once, before code is
@@ -13,8 +13,8 @@
 //! addresses. Kernels keep no frame pointer, so call graphs need the unwind tables:
 //! `perf record --call-graph dwarf`.
 //!
-//! Invariant: without profiles nothing is written. Profiles change no code, only the distance
-//! between kernels.
+//! Invariant: without profiles, no file is written. Profiles change only the distance between
+//! kernels, not their code.
 
 pub mod gdb;
 pub mod jitdump;
@@ -53,7 +53,7 @@ pub struct Profiles {
 /// Reasons why profiles could not be enabled or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The system refused an operation.
+    /// A system call failed.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file.
@@ -63,8 +63,8 @@ pub enum ProfileError {
         /// The system's error.
         source: io::Error,
     },
-    /// The process already keeps profiles with other settings.
-    #[error("this process already keeps profiles with other settings")]
+    /// Profiles are already enabled with other settings.
+    #[error("profiles are already enabled with other settings in this process")]
     Twice,
 }
 
@@ -108,8 +108,8 @@ fn code(artifact: &Artifact) -> &[u8] {
     }
 }
 
-/// Returns code offsets and lines of IR, one pair where the line changes. Instructions without a
-/// statement, such as frame setup, get the kernel's first line.
+/// Returns code offsets and lines of IR, one pair at each change of the line. Instructions without
+/// a statement, such as frame setup, get the kernel's first line.
 fn lines(placed: &PlacedKernel<'_>) -> Vec<(u32, u32)> {
     let of_statement = statement_lines(placed.kernel);
     let mut lines: Vec<(u32, u32)> = Vec::new();
@@ -156,11 +156,10 @@ struct ProfileFiles {
 
 static PROFILES: OnceLock<OpenProfiles> = OnceLock::new();
 
-/// Starts profiles of all modules that are made from now on. Returns `true` if this call started
-/// them. Repeating the call with the same settings has no effect.
+/// Starts profiles of all modules that are compiled from now on. Returns `true` if this call
+/// started them. Repeating the call with the same settings has no effect.
 ///
-/// # Errors
-/// If a file cannot be created, or profiles with other settings are already kept.
+/// # Errors If a file cannot be created, or profiles are already enabled with other settings.
 pub fn enable(profiles: &Profiles) -> Result<bool, ProfileError> {
     let Profiles { map, jitdump, gdb, ref folder } = *profiles;
     if !(map || jitdump || gdb) {
@@ -184,8 +183,7 @@ pub fn files() -> Vec<PathBuf> {
     map.into_iter().chain(open.jitdump.as_ref().map(|dump| dump.path().to_owned())).collect()
 }
 
-/// Adds placed kernels to the profiles. The module keeps the result: while it lives, gdb knows the
-/// kernels.
+/// Adds kernels in memory to the profiles. gdb knows the kernels until the module drops the result.
 pub(crate) fn add_kernels(kernels: &[PlacedKernel<'_>]) -> Option<gdb::GdbRegistration> {
     let kept = PROFILES.get()?;
     let mut open = kept.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +208,7 @@ pub(crate) fn add_kernels(kernels: &[PlacedKernel<'_>]) -> Option<gdb::GdbRegist
     if !map.as_mut().is_none_or(|map| warned(map.add(&named))) {
         *map = None;
     }
-    // A jitdump without the IR files would refer to missing lines.
+    // Without the IR files, lines in the jitdump would refer to missing files.
     if !sources.as_ref().is_none_or(|sources| warned(sources.add(&named))) {
         (*sources, *jitdump) = (None, None);
     }

@@ -5,8 +5,8 @@
 //! 7f2c4a1f0000 5c3 gemv_q4_k_r16_a8_super_t32n2048k2048_avx2
 //! ```
 //!
-//! All users can write to `/tmp`. The file is therefore created anew, for this user alone, and
-//! links are not followed ([`ixc_files::private_files::create_own`]).
+//! All users can write to `/tmp`. The file must therefore not exist before, is readable by this
+//! user only, and links are not followed ([`ixc_files::private_files::create_own`]).
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -27,14 +27,13 @@ pub struct PerfMap {
 impl PerfMap {
     /// Creates this process's perf map.
     ///
-    /// # Errors
-    /// The system's error, also if the name is taken by another user's file.
+    /// # Errors The system's error, also if another user's file has the name.
     pub fn create() -> Result<PerfMap, ProfileError> {
         PerfMap::at(PathBuf::from(format!("/tmp/perf-{}.map", std::process::id())))
     }
 
     fn at(path: PathBuf) -> Result<PerfMap, ProfileError> {
-        let file = create_own(&path).map_err(io_error(&path, "make the perf map"))?;
+        let file = create_own(&path).map_err(io_error(&path, "create the perf map"))?;
         Ok(PerfMap { path, file })
     }
 

@@ -1,7 +1,7 @@
 //! IR of kernels as source files (`jit-PID.ix/NAME.ix`), whose lines profilers and debuggers show.
 //!
-//! Other users may be able to write to the parent folder. The new folder therefore belongs to this
-//! user alone, and links are not followed.
+//! Other users may be able to write to the parent folder. The new folder is therefore accessible to
+//! this user only, and links are not followed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ impl Sources {
         // files are overwritten.
         let own = private_folder(&sources).and_then(|()| match std::fs::symlink_metadata(&sources)?.is_dir() {
             true => Ok(()),
-            false => Err(io::Error::other("it is a link; remove it, or choose another place")),
+            false => Err(io::Error::other("it is a link; remove it, or choose another folder")),
         });
-        own.map_err(io_error(&sources, "make the folder of IR"))?;
+        own.map_err(io_error(&sources, "create the folder of IR"))?;
         Ok(Sources { folder: sources })
     }
 

@@ -1,4 +1,4 @@
-//! Unwind tables: the position of the frame and of the caller's registers at each instruction, in
+//! Unwind tables: the location of the frame and of the caller's registers at each instruction, in
 //! DWARF form (version 4, section 6.4). Debuggers use them to find a kernel's caller.
 //!
 //! The tables are derived from the finished instructions: a kernel saves registers and moves the
@@ -36,7 +36,7 @@ const OP_PLUS_UCONST: u8 = 0x23;
 
 /// Returns DWARF's number of a 64-bit register.
 fn number(register: Register) -> Option<u64> {
-    // DWARF's order, which differs from the encoding's for the first eight.
+    // DWARF's order differs from the encoding's order for the first eight registers.
     let numbers = [
         Register::RAX,
         Register::RDX,
@@ -91,11 +91,11 @@ enum From {
     Slot,
 }
 
-/// Returns the call frame instructions that locate the frame at each place of the code.
+/// Returns the call frame instructions that locate the frame at each instruction of the code.
 fn program(code: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    // Bytes from the stack pointer to the end of the caller's frame: now, and at the time of the
-    // copy.
+    // Bytes from the stack pointer to the end of the caller's frame: now, and when the stack
+    // pointer was copied.
     let (mut depth, mut kept, mut from) = (WORD, WORD, From::StackPointer);
     let mut told = 0;
     for i in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
@@ -156,7 +156,7 @@ fn program(code: &[u8]) -> Vec<u8> {
                 uleb(expression.len() as u64, &mut rules);
                 rules.extend(expression);
             }
-            // The end of an aligned frame, or of one with a frame pointer.
+            // The end of a frame that is aligned or has a frame pointer.
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64
                 if i.op0_kind() == OpKind::Register
                     && i.op0_register() == Register::RSP
@@ -178,7 +178,7 @@ fn program(code: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether an instruction adds to or subtracts from the stack pointer.
+/// Whether an instruction adds to the stack pointer or subtracts from it.
 fn of_stack(i: &Instruction) -> bool {
     i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP
 }
@@ -244,11 +244,11 @@ pub(super) fn eh_frame(code: &[u8]) -> (Vec<u8>, usize) {
     let relative = -((before + frame + 8) as i64) as i32;
     let mut rest = relative.to_le_bytes().to_vec();
     rest.extend((code.len() as u32).to_le_bytes());
-    // No augmentation.
+    // There is no augmentation.
     rest.push(0);
     rest.extend(program(code));
     out.extend(entry(id, &rest));
-    // The end of the list.
+    // The list ends with zeros.
     out.extend([0; 4]);
     out.resize(out.len().next_multiple_of(8), 0);
     let frames = out.len();

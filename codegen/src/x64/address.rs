@@ -1,12 +1,13 @@
-//! Strength-reduced addresses: the pointers that a kernel needs, and where each is computed.
+//! Strength-reduced addresses: the pointers that a kernel needs, and the location of each
+//! computation.
 //!
 //! A *key* is a buffer and the varying terms of an address, outermost-defined first. Addresses that
 //! differ only in their constant share a key and differ in displacement. The key's innermost term
 //! decides where its register is computed from the *parent*, the key without that term:
 //!
-//! - a loop variable: copied before the loop, plus `coefficient` at each back edge;
+//! - a loop variable: copied before the loop; `coefficient` is added at each back edge;
 //! - an index value: `parent + coefficient * value` right after the value is loaded;
-//! - dims only, or nothing: at the entry of the kernel.
+//! - only dims, or no term: at the entry of the kernel.
 //!
 //! For example, `%w[4096*%m + 64*%k + 32]` in loops over `%m` and `%k` is `[p + 32]`. The loop over
 //! `%k` advances `p` by 64. It starts from the pointer that the loop over `%m` advances by 4096.
@@ -18,7 +19,8 @@ use ixc_ir::kernel::{Affine, Atom, BufferId, Kernel, Stmt, VarId};
 
 use super::machine::Vreg;
 
-/// Max terms of all keys together, a thousand times what `ixc` generates. Collection stops there.
+/// Maximum terms of all keys together, a thousand times the number in generated kernels. Collection
+/// stops at this limit.
 pub const MAX_TERMS: usize = 1 << 20;
 
 /// A register's varying value: a pointer into a buffer, or (without one) an integer.
@@ -39,7 +41,7 @@ impl Key {
     }
 }
 
-/// All keys of a kernel, by the place where they are computed.
+/// All keys of a kernel, by the location of their computation.
 #[derive(Default)]
 pub struct Addresses {
     order: HashMap<VarId, usize>,
@@ -90,7 +92,7 @@ impl Addresses {
     /// Returns the key of an affine value in a buffer.
     pub fn key(&self, buffer: Option<BufferId>, offset: &Affine) -> Key {
         let mut terms = offset.terms.clone();
-        // Among variables in scope, the one defined later is the inner one; dims are outermost.
+        // A variable that is defined later is defined further inside; dims are outermost.
         terms.sort_by_key(|(atom, _)| match atom {
             Atom::Dim(_) => 0,
             Atom::Var(v) => 1 + self.order.get(v).copied().unwrap_or(usize::MAX - 1),

@@ -2,14 +2,14 @@
 //! each round of spills.
 //!
 //! Ranges are placed in order of their start. Each gets the first physical register that is free
-//! for the whole range. Preferred are the registers of values that it is copied from, or that die
-//! where it is defined.
+//! for the whole range. Registers of values that it is copied from, or that die at its definition,
+//! come first.
 //!
 //! If no register is free, the cheapest conflicting values are spilled. The cost is the number of
 //! reads and writes, times ten per surrounding loop, divided by the length of the range. Values
 //! outside loops are thus spilled before values used in loops. Constants cost less, because they
-//! can be reloaded from the pool; they first move to inner loops ([`super::constants`]). Spill code
-//! has ranges of one instruction and is never spilled.
+//! can be reloaded from the pool; they are first moved to inner loops ([`super::constants`]). Spill
+//! code has ranges of one instruction and is never spilled.
 //!
 //! The result gives a physical register for the virtual register of every operand. [`check`] proves
 //! that no two live values share one. It uses liveness alone, not the ranges of the allocation.
@@ -21,8 +21,8 @@ use super::machine::{Class, File, Function, Opcode, Operand, Role, Vreg};
 use super::spill::{Eviction, evict, plan};
 use super::tiles;
 
-/// General registers in order of preference: first those that need no saving, then those whose
-/// encoding as a base saves a prefix or a displacement byte.
+/// General registers in order of preference: first those that need no saving, then those with a
+/// shorter encoding as a base, without a prefix or a displacement byte.
 const GENERAL: [u8; 15] = [0, 1, 2, 6, 7, 8, 9, 10, 11, 3, 14, 15, 5, 12, 13];
 /// Vector registers; the lower 16 first, which have shorter encodings. The target decides how many
 /// exist.
@@ -45,7 +45,7 @@ const ARGUMENTS: [u8; 2] = [7, 6];
 const LARGEST_FRAME: u32 = 1 << 15;
 /// Cost factor for each loop around an access.
 const LOOP_FACTOR: f32 = 10.0;
-/// Max loop depth that counts, so that costs stay finite.
+/// Maximum loop depth that affects costs, so that costs stay finite.
 const DEEPEST: u32 = 8;
 /// A constant is cheaper: it is reloaded by a folded load and never stored.
 const CONSTANT_FACTOR: f32 = 0.2;
@@ -68,9 +68,8 @@ const NONE: u8 = u8::MAX;
 
 /// Allocates registers, changing the function where values have to be spilled.
 ///
-/// # Errors
-/// If spilled values, and values that are read element by element, exceed the max frame. If one
-/// instruction needs more registers than there are; no selected instruction does.
+/// # Errors Spilled values, and values that are read element by element, exceed the maximum frame.
+/// Or one instruction needs more registers than the target has, which selection prevents.
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
     coalesce(f);
@@ -95,7 +94,7 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
                 (Some(Eviction::Constant { .. }), _) => rematerialised += usize::from(!inward.contains(&v)),
                 (_, Class::Gpr) => gpr_spills += 1,
                 (_, Class::Vector { .. }) => vector_spills += 1,
-                // Their cost is infinite, so they are never chosen.
+                // Masks and tiles have an infinite spill cost, so they are never spilled.
                 (_, Class::Mask | Class::Tile { .. }) => return Err(X64Error::OutOfRegisters),
             }
         }
@@ -106,8 +105,7 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
 /// Proves from liveness that values live at the same time have different registers, and that every
 /// operand has a register.
 ///
-/// # Errors
-/// The two clashing registers; or, twice, the register that has no physical one.
+/// # Errors The two registers that overlap; or, twice, a register without a physical register.
 pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
     let live_out = live_out(f);
     for block in &f.layout {
@@ -176,7 +174,7 @@ struct Attempt<'f> {
     f: &'f Function,
     ranges: Vec<Range>,
     cost: Vec<f32>,
-    /// Values whose registers would save a move, best first.
+    /// Values whose registers would avoid a move, best first.
     hints: Vec<Vec<Vreg>>,
     registers: Vec<u8>,
     /// Occupied segments, per register file and physical register.
@@ -319,7 +317,8 @@ impl<'f> Attempt<'f> {
             return false;
         }
         let occupied = &self.occupied[self.f.vregs[v.index()].file() as usize][register as usize];
-        // Segments are disjoint: if any meets this one, the last that starts before its end does.
+        // Segments are disjoint. If any segment overlaps this one, then the last segment that
+        // starts before this one's end does.
         let met = |&(start, end): &(u32, u32)| occupied.before(end).last().is_some_and(|&(_, until, _)| until > start);
         !self.ranges[v.index()].0.iter().any(met)
     }

@@ -15,7 +15,7 @@ use super::select::Selector;
 
 /// `vcmpps` predicate: less, false with NaN, quiet.
 pub(super) const LT_OQ: i64 = 17;
-/// `vcvtps2ph` rounding: nearest even, whatever MXCSR says.
+/// `vcvtps2ph` rounding: to nearest even, independent of MXCSR.
 const NEAREST_EVEN: i64 = 0;
 
 /// Returns the instruction of a two-operand op, and whether its operands may be exchanged.
@@ -31,8 +31,8 @@ fn binary_codes(op: Op, elem: Elem, scalar: bool) -> Option<(Codes, bool)> {
         Op::Sub => (float(SUBPS, SUBSS), false),
         Op::Mul => (float(MULPS, MULSS), true),
         Op::Div => (float(DIVPS, DIVSS), false),
-        // Both return the second operand if either is NaN or both are zeros:
-        // exactly `a < b ? a : b`.
+        // Both instructions return the second operand if either is NaN or both are zeros: exactly
+        // `a < b ? a : b`.
         Op::Min => (float(MINPS, MINSS), false),
         Op::Max => (float(MAXPS, MAXSS), false),
         Op::IAdd => (by_elem(PADDB, PADDW, PADDD), true),
@@ -67,7 +67,7 @@ impl Selector<'_> {
         {
             return Ok(sum);
         }
-        // Memory operand that the instruction accepts.
+        // Memory operands that the instruction accepts.
         let read = if scalar {
             Read::plain(4)
         } else {
@@ -84,8 +84,8 @@ impl Selector<'_> {
         let bytes = ty.bytes();
         let codes = match (op, ty.elem) {
             (Op::Sqrt, _) if ty.lanes == 1 => {
-                // The scalar form merges into its first source. Use the same register, so that it
-                // depends on nothing else.
+                // The scalar form copies the upper lanes of its first source. With the same
+                // register as both sources, it has no other dependency.
                 let a = self.reg(a);
                 let d = self.vector(bytes);
                 let code = Code::VEX_Vsqrtss_xmm_xmm_xmmm32;

@@ -1,14 +1,14 @@
 //! Selection of bf16 conversions and products. With AVX512-BF16 each is one or two instructions,
 //! otherwise integer arithmetic and multiply-adds.
 //!
-//! A bf16 is the upper half of a single. Rounding to nearest even adds half a unit, less one if the
-//! kept part is even; the carry may run into the exponent. This could turn NaNs into infinities, so
-//! NaNs are made quiet instead. Denormals become zeros, as with the instructions.
+//! A bf16 is the upper half of a single. Rounding to nearest even adds half a unit, minus one if
+//! the upper half is even; the carry may run into the exponent. This could turn NaNs into
+//! infinities, so NaNs are made quiet instead. Denormals become zeros, as with the instructions.
 //!
-//! `vdpbf16ps` is two multiply-adds without denormals in operands or results, whatever MXCSR says.
+//! `vdpbf16ps` is two multiply-adds without denormals in operands or results, independent of MXCSR.
 //! Without the instruction, comparisons find the denormals; see
-//! [`fma_flushed`](Selector::fma_flushed). This takes 30 instructions, so kernels chosen for speed
-//! use other products on such targets.
+//! [`fma_flushed`](Selector::fma_flushed). This takes 30 instructions, so tuned kernels use other
+//! products on such targets.
 
 use ixc_ir::kernel::{Type, ValueId};
 
@@ -53,7 +53,7 @@ impl Selector<'_> {
     pub fn to_bf16_pairs(&mut self, a: ValueId, b: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has(Feature::Avx512bf16) {
-            // The first source gives the upper half, the second the lower.
+            // The first source becomes the upper half, the second the lower half.
             let b = self.reg(b);
             let a = self.rm(a, Read::lanes32(bytes.max(16)));
             let halves = self.three(CVTNE2PS2BF16, bytes, b, a);
@@ -112,8 +112,8 @@ impl Selector<'_> {
     /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
     /// to 24 bits is below 2^-126, it becomes zero with the same sign.
     ///
-    /// The comparison uses a result scaled by 2^24, where the exponent range does not end. If such
-    /// scaled factors overflow, their sum with `c` is zero or far above the limit.
+    /// The comparison uses a result scaled by 2^24, to stay above the lower end of the exponent
+    /// range. If such scaled factors overflow, their sum with `c` is zero or far above the limit.
     fn fma_flushed(&mut self, a: Vreg, b: Vreg, c: Vreg, bytes: u32) -> Vreg {
         let sum = self.fma_lanes(a, b, c, bytes);
         let mut up = |x: Vreg, power: i32| {
@@ -133,7 +133,8 @@ impl Selector<'_> {
         d
     }
 
-    /// Replaces `x` with a zero of the same sign where `test` has a magnitude below `limit`.
+    /// Replaces `x` with a zero of the same sign in lanes where the magnitude of `test` is below
+    /// `limit`.
     fn flush(&mut self, x: Vreg, test: Vreg, limit: f32, bytes: u32) -> Vreg {
         let width = Width::of(bytes);
         let magnitude = self.lanes_of(0x7fff_ffff, bytes);

@@ -8,7 +8,7 @@
 use super::liveness::{Range, live_out, ranges};
 use super::machine::{Class, Function, Operand, Role, Vreg};
 
-/// Joins registers where possible, and removes copies that became void.
+/// Joins registers where possible, and removes copies that become redundant.
 pub fn coalesce(f: &mut Function) {
     let live = live_out(f);
     let mut classes = Classes { parent: (0..f.vregs.len() as u32).collect(), ranges: ranges(f, &live) };

@@ -54,7 +54,7 @@ macro_rules! table {
     ) => {
         $(pub(super) const $name: Codes = Codes(Code::$x, Code::$y, Code::$ez);)*
         $(pub(super) const $only: Codes = Codes(Code::$ox, Code::$oy, Code::$oz);)*
-        // 512 bits never occur: targets with them use other instructions.
+        // There is no 512-bit form: targets with 512-bit vectors use other instructions.
         $(pub(super) const $vex: Codes = Codes(Code::$vx, Code::$vy, Code::INVALID);)*
 
         /// Returns the EVEX form of a VEX instruction.

@@ -38,7 +38,8 @@ fn bitwise(op: Bitwise, a: u8, b: u8) -> u8 {
 }
 
 impl Selector<'_> {
-    /// Defers a statement to its user if both can be one instruction; returns whether it did.
+    /// Defers a statement to its user if both can be one instruction. Returns whether it was
+    /// deferred.
     pub fn defer(&mut self, inst: &Statement) -> bool {
         let (Some(value), &[a, b]) = (inst.result, &inst.operands[..]) else { return false };
         let Some(op) = DeferredOp::of(inst.op) else { return false };
@@ -71,7 +72,7 @@ impl Selector<'_> {
         Some((part, *deferred))
     }
 
-    /// Emits a deferred op as an instruction of its own.
+    /// Emits a deferred op as a separate instruction.
     pub fn make(&mut self, d: usize) -> Vreg {
         let Deferred { op, ty, operands: [a, b], origin, .. } = self.deferred[d];
         let origin = std::mem::replace(&mut self.origin, origin);
@@ -87,7 +88,7 @@ impl Selector<'_> {
         register
     }
 
-    /// Selects `and`, `or` and `xor`, merged with a deferred one of them if possible.
+    /// Selects `and`, `or` and `xor`, merged with a deferred bitwise op if possible.
     pub fn bitwise(&mut self, op: Bitwise, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         for (inner, other) in [(a, b), (b, a)] {
             if let Some((first, Deferred { operands: [a, b], .. })) = self.take(inner, DeferredOp::bitwise) {
@@ -182,7 +183,7 @@ impl Selector<'_> {
         };
         let [x, y] = comparison.operands;
         if comparison.uses > 0 {
-            // The comparison will be emitted again, so keep its operands in registers.
+            // The comparison may be emitted again, so its operands must stay in registers.
             self.reg(x);
             self.reg(y);
         }

@@ -4,9 +4,9 @@
 //! a register that is set before the loop. Outside loops, each use sets its own.
 //!
 //! If the allocator runs out of registers, it moves a constant inward: first to the inner loops
-//! that use it, finally to the single instructions. There it is a memory operand if the encoding
-//! allows. A mask used by an inner loop thus stays in a register throughout that loop if the loop
-//! has one left. The needs of outer loops do not matter.
+//! that use it, finally to the single instructions. For a single instruction, it is a memory
+//! operand if the encoding allows. A mask that an inner loop uses thus stays in a register
+//! throughout that loop, as long as this loop has a free register, even if outer loops have none.
 
 use super::machine::{Function, Vreg};
 use super::spill::{Eviction, evict};

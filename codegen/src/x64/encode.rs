@@ -1,8 +1,8 @@
 //! Encoding: machine IR with physical registers to bytes, through iced-x86.
 //!
 //! Pseudo instructions get their final form here. A fused multiply-add takes the 231, 213 or 132
-//! form, depending on the operand that shares the result's register. A constant becomes a zero or
-//! ones idiom or a load. A copy within one register disappears.
+//! form, depending on which operand shares the result's register. A constant becomes a zero or ones
+//! idiom or a load. A copy within one register disappears.
 //!
 //! An instruction with a register above 15, a mask or a broadcast memory operand takes its EVEX
 //! form ([`super::codes`]). A frame is created only if needed. Constants follow the code, 64-byte
@@ -24,7 +24,7 @@ use super::{Compiled, Stats, X64Error};
 use crate::line::Line;
 use ixc_targets::instruction;
 
-/// Base of the pretended addresses of instructions. They are far above the true addresses of
+/// Base of the temporary addresses of instructions. They are far above the true addresses of
 /// constants, so that branch targets and constants can't be confused.
 const LABELS: u64 = 1 << 40;
 /// Alignment of the constants and of the code.
@@ -317,7 +317,7 @@ impl Encoder<'_> {
         let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands else { return };
         let origin = inst.origin;
         let shares = |o: Operand| matches!(o, Operand::Reg(v, ..) if self.number(v) == self.number(to));
-        // Factors may change places; memory must be the second one.
+        // Factors may be exchanged; memory must be the second one.
         let (a, b) = if matches!(a, Operand::Mem(_)) { (b, a) } else { (a, b) };
         // The three forms differ in the overwritten operand and in the one that may be memory: 231:
         // d = s * m + d, 213: d = s * d + m, 132: d = d * m + s.
@@ -355,7 +355,7 @@ impl Encoder<'_> {
         let shares = |i: usize| matches!(sources[i], Operand::Reg(v, ..) if self.number(v) == self.number(to));
         let overwritten = (0..3).find(|&i| shares(i));
         let first = overwritten.or((0..3).find(|&i| !memory(i))).unwrap_or(0);
-        // A memory operand must be the third.
+        // A memory operand must be the third operand.
         let third = (0..3).find(|&i| memory(i)).unwrap_or(if first == 2 { 1 } else { 2 });
         let order = [first, 3 - first - third, third];
         if let (None, Operand::Reg(from, ..)) = (overwritten, sources[first]) {
@@ -472,7 +472,7 @@ impl Encoder<'_> {
                 OpAccess::Read => (true, false),
                 OpAccess::Write => (false, true),
                 OpAccess::ReadWrite => (true, true),
-                // Conditional accesses; no instruction here has one.
+                // Conditional accesses, which no instruction here has.
                 _ => return false,
             };
             if reads {
@@ -486,12 +486,12 @@ impl Encoder<'_> {
             list.sort_unstable();
             list.dedup();
         }
-        // For iced-x86, `a - a` reads nothing: the processor treats it as zero.
+        // iced-x86 reports no read for `a - a`, because the processor treats it as zero.
         let reads_agree = read == known_read || (known_read.is_empty() && read.len() == 1);
         reads_agree && written == known_written
     }
 
-    /// Checks that the target has the features of every instruction.
+    /// Checks that the target has the features that every instruction needs.
     fn fence(&self) -> Result<(), X64Error> {
         use iced_x86::CpuidFeature as Cpuid;
         let target = self.f.target;
@@ -500,7 +500,7 @@ impl Encoder<'_> {
             for &needs in code.cpuid_features() {
                 let baseline = matches!(
                     needs,
-                    // SSE covers prefetches, which every x86-64 has.
+                    // SSE includes prefetches, which every x86-64 CPU has.
                     Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64 | Cpuid::SSE
                 );
                 if !baseline && !instruction::feature(needs).is_some_and(|feature| target.has(feature)) {
@@ -522,7 +522,7 @@ impl Encoder<'_> {
                 instruction.set_near_branch64(LABELS + self.starts[block]);
             }
         }
-        // Constants used as memory operands, wide ones first.
+        // Constants that are memory operands, wide ones first.
         let mut used: Vec<u32> = self.out.iter().filter_map(|p| p.pool).collect();
         used.sort_by_key(|id| (std::cmp::Reverse(self.f.pool[*id as usize].len()), *id));
         used.dedup();

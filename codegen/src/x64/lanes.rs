@@ -98,7 +98,8 @@ impl Selector<'_> {
                 self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, width).imm(imm));
                 d
             }
-            // Only the lower half of `b` is read, so it may be a memory operand of half the width.
+            // The instruction reads only the lower half of `b`, so it may be a memory operand of
+            // half the width.
             Op::Concat | Op::JoinLo if bytes >= 32 => {
                 let code = match (bytes, float) {
                     (64, true) => Code::EVEX_Vinsertf32x8_zmm_k1z_zmm_ymmm256_imm8,

@@ -1,9 +1,9 @@
 //! Listings: the finished bytes, disassembled, with the IR statement that each instruction comes
 //! from.
 //!
-//! The text is decoded from the bytes, not from what the compiler meant to encode. GNU as and
-//! llvm-mca accept it unchanged: jump targets and constants have labels, constants are written out,
-//! and comments start with `#`.
+//! The text is decoded from the bytes, not from the compiler's machine IR. GNU as and llvm-mca
+//! accept it unchanged: jump targets and constants have labels, constants are written out, and
+//! comments start with `#`.
 //!
 //! ```text
 //! .intel_syntax noprefix
@@ -141,7 +141,7 @@ impl FinishedCode<'_> {
                 .iter()
                 .any(|feature| [CpuidFeature::AVX_VNNI, CpuidFeature::AVX_IFMA].contains(feature))
             {
-                // Without the prefix, assemblers choose the AVX-512 form, which is older.
+                // Without the prefix, assemblers choose the older AVX-512 form.
                 text.insert_str(0, "{vex} ");
             }
             if i.memory_size() == MemorySize::Tilecfg {
@@ -213,7 +213,7 @@ fn part(compiled: &FinishedCode<'_>, kernel: &Kernel, prefix: &str) -> String {
         if named.contains(&u64::from(line.offset)) {
             let _ = writeln!(out, "{}:", labels.name(line.offset.into()));
         }
-        // In a run of instructions of one statement, only the first shows it.
+        // For consecutive instructions of one statement, only the first shows the statement.
         let origin = line.origin.filter(|_| line.origin != last).and_then(|o| statements.get(o as usize));
         last = line.origin;
         let origin = origin.map(|o| format!("  {o}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Types of the selection: where a value is, and in which form a lookup has its numbers.
+//! Types of the selection: locations of values, and forms of entry numbers in table lookups.
 
 use ixc_ir::kernel::{Op, Type, ValueId};
 
@@ -7,24 +7,24 @@ use super::machine::{Mem, Vreg};
 /// Location of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
-    /// Not defined yet, or used up.
+    /// Not defined yet, or all uses are past.
     Undefined,
     /// In a register.
     Register(Vreg),
-    /// A load that waits.
+    /// A deferred load.
     Pending(usize),
-    /// An op that waits.
+    /// A deferred op.
     Deferred(usize),
 }
 
-/// A load that waits for its use.
+/// A load that is deferred to its use.
 #[derive(Clone, Copy)]
 pub struct Pending {
     /// The value that it defines.
     pub owner: ValueId,
     /// Type of the value.
     pub ty: Type,
-    /// The place in memory.
+    /// The memory operand.
     pub mem: Mem,
     /// Whether one element is broadcast to every lane.
     pub splat: bool,
@@ -157,7 +157,7 @@ pub enum Numbers {
     /// Words: in every 16 bytes, four lanes of one quarter, then four of the next. The first vector
     /// has quarters 0 and 1, the second 2 and 3.
     Apart([Vreg; 2]),
-    /// The entries were looked up: packed as words in the order of `Apart`, with their packing.
+    /// Entries that were already looked up, as words in the order of `Apart`, with their packing.
     Words([Vreg; 2], Halves),
 }
 
@@ -167,7 +167,7 @@ pub enum Numbers {
 pub struct Halves {
     /// Shift of the upper half, in bits.
     pub by: u32,
-    /// Bits that a half can have.
+    /// Mask of the bits of a half.
     pub own: u16,
 }
 

@@ -113,7 +113,7 @@ impl Selector<'_> {
         self.emit(Inst::code(Code::Je_rel32_64).block(exit));
         self.go_to(&[body, exit]);
         self.start(body);
-        // Copies, so that registers needed after the body can be spilled during it.
+        // Copies the pointers, so that registers needed after the body can be spilled during it.
         for key in self.addresses.at(f.var).to_vec() {
             let Some((parent, ..)) = key.split() else { continue };
             let register = match self.pointer(&parent) {

@@ -1,12 +1,12 @@
 //! Machine IR: x86 instructions over virtual registers, in blocks with explicit successors.
 //!
-//! Takes nothing for granted but the encoding: an instruction is an [`iced_x86::Code`] with
-//! operands, or one of four pseudo instructions. The form of those is chosen after allocation
-//! ([`Opcode::Fma`], [`Opcode::Ternary`], [`Opcode::Constant`], [`Opcode::Copy`]).
+//! Only encodings are assumed: an instruction is an [`iced_x86::Code`] with operands, or one of
+//! four pseudo instructions. The form of those is chosen after allocation ([`Opcode::Fma`],
+//! [`Opcode::Ternary`], [`Opcode::Constant`], [`Opcode::Copy`]).
 //!
-//! AVX has a separate destination, so virtual registers are single-assignment, except those that a
-//! loop carries. These are written before the loop and at its back edge. [`super::allocate`] leaves
-//! the same function with a physical register for every virtual one.
+//! AVX instructions have a separate destination, so virtual registers are single-assignment, except
+//! loop-carried ones, which are written before the loop and at its back edge. [`super::allocate`]
+//! leaves the same function with a physical register for every virtual one.
 //!
 //! ```text
 //! b1:                                   ; depth 1, successors b1 b2
@@ -52,8 +52,7 @@ pub enum Class {
         /// Bytes of a row.
         bytes: u8,
     },
-    /// A mask register: a bit per lane. It is defined and used in neighbouring instructions, so it
-    /// is never spilled.
+    /// A mask register: a bit per lane. It is used next to its definition, so it is never spilled.
     Mask,
 }
 
@@ -139,7 +138,7 @@ impl Width {
     }
 }
 
-/// Whether an operand is read or written.
+/// Access of an instruction to an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Read.
@@ -259,7 +258,7 @@ pub struct Inst {
     /// value in place.
     pub rm: Option<u8>,
     /// Mask of the lanes that the instruction works on, and whether the other lanes become zero. If
-    /// not, the instruction defines them.
+    /// not, the instruction itself defines the other lanes.
     pub mask: Option<(Vreg, bool)>,
     /// Number of the instruction's IR statement, in the order of the kernel's text.
     pub origin: u32,

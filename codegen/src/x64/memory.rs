@@ -45,7 +45,7 @@ impl Selector<'_> {
             (Op::Load, Some(address)) => {
                 let mem = self.mem(address);
                 let read_only = self.kernel.buffers[address.buffer.0 as usize].kind == BufferKind::Read;
-                // Remember the address if the displacements of all its bytes fit.
+                // Records the address if the displacements of all its bytes fit.
                 if read_only && ty.elem == Elem::I8 && mem.disp.checked_add(ty.bytes() as i32).is_some() {
                     self.origins.insert(result, (self.current, mem));
                 }
@@ -103,7 +103,7 @@ impl Selector<'_> {
         self.set(result, d);
     }
 
-    /// Stores a value. Emits deferred loads first, because the store could change what they read.
+    /// Stores a value. Emits deferred loads first, because the store could change their memory.
     pub fn store(&mut self, inst: &Statement, value: ValueId) -> Result<(), X64Error> {
         let ty = inst.ty;
         let Some(address) = &inst.address else { return Err(X64Error::Malformed { op: inst.op, ty }) };
@@ -143,7 +143,7 @@ fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
 }
 
 /// Returns the instruction that copies one element to every lane, from memory or from the low lane
-/// of a register. Only `vbroadcastss` has separate codes for the two.
+/// of a register. Only `vbroadcastss` has a separate code for each.
 fn broadcast_codes(elem: Elem) -> Codes {
     match elem {
         Elem::I8 => PBROADCASTB,

@@ -14,7 +14,7 @@
 //! | `uses`, `values` | users of each value; its location, and ops deferred to their use |
 //! | [`address`] | strength-reduced addresses: the pointers, and how they advance |
 //! | [`constants`] | placement of constants in registers |
-//! | [`schedule`] | moving instructions up that free registers |
+//! | [`schedule`] | moving up instructions that free registers |
 //! | [`liveness`] | live ranges with holes |
 //! | [`coalesce`] | joining copies and the operands of fused multiply-adds |
 //! | [`allocate`] | linear scan; the checker |
@@ -182,7 +182,7 @@ pub struct Compiled {
 }
 
 /// Max instructions before allocation, so that a hostile plan can't keep the allocator busy. About
-/// thirty times what `ixc` generates.
+/// thirty times the number in generated kernels.
 const MAX_INSTRUCTIONS: usize = 1 << 17;
 /// Max register-block pairs: 32 MiB for each set that liveness keeps.
 const MAX_LIVENESS: usize = 1 << 28;
@@ -191,10 +191,10 @@ fn limit(what: &'static str, found: usize, max: usize) -> Result<(), X64Error> {
     if found <= max { Ok(()) } else { Err(X64Error::TooLarge { what, found, max }) }
 }
 
-/// Lowers a verified kernel to machine IR with registers; only the encoding is missing.
+/// Lowers a verified kernel to machine IR with registers; ready for encoding.
 ///
-/// # Errors
-/// If the kernel uses vectors that the target lacks, is too large, or keeps too many values alive.
+/// # Errors The kernel uses vectors that the target lacks, is too large, or has too many live
+/// values.
 pub fn lower(kernel: &Kernel, target: Target) -> Result<(machine::Function, allocate::Allocation), X64Error> {
     let first = lower_with(kernel, target, Placement::Entry)?;
     if first.1.gpr_spills == 0 {
@@ -222,8 +222,7 @@ fn lower_with(
 
 /// Compiles a verified kernel.
 ///
-/// # Errors
-/// See [`lower`]; also if the encoder refuses an instruction.
+/// # Errors See [`lower`]; also if the encoder rejects an instruction.
 pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
     let (function, allocation) = lower(kernel, target)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;

@@ -1,6 +1,6 @@
 //! Machine IR as text, after allocation: the input of the encoder.
 //!
-//! Each operand is a physical register, followed by the virtual one, so that a value can be
+//! Each operand is a physical register, followed by the virtual register, so that a value can be
 //! followed through copies and loops. Pseudo instructions are still present: for example, a `copy`
 //! within one register will later disappear.
 //!

@@ -1,12 +1,12 @@
 //! Scheduling for register pressure: instructions that free more registers than they take move up
-//! to the earliest possible place.
+//! to the earliest possible position.
 //!
 //! An instruction that reads two or more values for the last time and defines one lowers the
 //! pressure. It moves up to directly after the last of its operands. For example, eight products
 //! followed by their additions then need two registers, not eight. Latency is left to the
-//! processor, which reorders instructions far better than it renames values in memory.
+//! processor, which can reorder instructions, but cannot avoid spills.
 //!
-//! Instructions that access memory do not move, so the order of loads and stores stays.
+//! Instructions that access memory do not move, so the order of loads and stores does not change.
 
 use super::machine::{Class, Function, Inst, Opcode, Operand, Role};
 
@@ -20,7 +20,7 @@ pub fn reduce_pressure(f: &mut Function) {
             writes[v.index()] += u32::from(role != Role::Use);
         });
     }
-    // The instruction after which the register's last write in this block now stands.
+    // Index, after the reordering, of the instruction with the register's last write in this block.
     let mut written: Vec<Option<usize>> = vec![None; n];
     for block in &mut f.blocks {
         let mut behind: Vec<usize> = (0..block.insts.len()).collect();

@@ -25,7 +25,7 @@ use super::uses::Uses;
 use super::{X64Error, limit};
 use ixc_targets::{Feature, Target};
 
-/// Place where pointers and sizes are computed that vary with dims alone.
+/// Location of the computation of pointers and sizes that vary only with dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Once, at the entry: fewest instructions.
@@ -36,8 +36,7 @@ pub enum Placement {
 
 /// Lowers a verified kernel.
 ///
-/// # Errors
-/// If the kernel uses vectors wider than the target's, or too many different addresses.
+/// # Errors The kernel uses vectors wider than the target's, or too many different addresses.
 pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<Function, X64Error> {
     let widest = target.isa().vector_bytes;
     if let Some(value) = kernel.values.iter().position(|ty| ty.row_bytes() > widest) {
@@ -85,13 +84,13 @@ pub struct Selector<'k> {
     pub(super) values: Vec<Value>,
     /// Pool entries of values that are constants.
     pub(super) constants: Vec<Option<u32>>,
-    /// The register of each pool entry, not yet defined.
+    /// The register of each pool entry, without a definition so far.
     pub(super) shared: Vec<(u32, Vreg)>,
     /// Users of each value.
     pub(super) uses: Uses,
-    /// Loads that wait for their use.
+    /// Loads that are deferred to their use.
     pub(super) pending: Vec<Option<Pending>>,
-    /// Ops that wait for their use.
+    /// Ops that are deferred to their use.
     pub(super) deferred: Vec<Deferred>,
     pub(super) addresses: Addresses,
     /// The current statement.
@@ -112,7 +111,7 @@ pub struct Selector<'k> {
     /// Prepared entry numbers of table lookups, by the block that computes them.
     pub(super) numbers: HashMap<(BlockId, ValueId, ValueId, usize), Numbers>,
     /// Address of each vector of bytes loaded from a read-only buffer, and the block in which the
-    /// address holds.
+    /// address is valid.
     pub(super) origins: HashMap<ValueId, (BlockId, Mem)>,
 }
 
@@ -250,8 +249,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Computes an affine expression without a buffer; if `own`, in a register that nothing else
-    /// uses.
+    /// Computes an affine expression without a buffer. With `own`, the result's register has no
+    /// other use.
     pub fn affine(&mut self, value: &Affine, own: bool) -> Vreg {
         let key = self.addresses.key(None, value);
         match (self.pointer(&key), i32::try_from(value.constant)) {
@@ -319,8 +318,8 @@ impl Selector<'_> {
         Some(register)
     }
 
-    /// Returns the block for computing loop-invariant values: the current one, or before the loop
-    /// if that is innermost.
+    /// Returns the block for computing loop-invariant values: the current block, or the block
+    /// before the loop if the loop is innermost.
     pub(super) fn outside_innermost(&self) -> BlockId {
         match self.in_loop {
             Some(id) if self.innermost => self.f.loops[id.0 as usize].preheader,

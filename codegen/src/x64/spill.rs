@@ -1,9 +1,9 @@
 //! Spilling: values move from registers to slots of the frame; constants move inward.
 //!
 //! A value in a slot gets a new register for each instruction that accesses it, or is a memory
-//! operand where the encoding allows. A constant has no slot. It is held around inner loops instead
-//! ([`super::constants`]), and finally set where it is used or read from the pool as a memory
-//! operand. One walk over the function handles all values of a round.
+//! operand where the encoding allows. A constant has no slot. It is first held only around inner
+//! loops ([`super::constants`]). After that, each use sets it, or reads it from the pool as a
+//! memory operand. One walk over the function handles all values of a round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,7 +27,7 @@ pub enum Eviction {
     },
 }
 
-/// Decides where values go: constants inward, anything else to a new slot.
+/// Decides the new locations of values: constants move inward, all others to a new slot.
 pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     let mut definitions = vec![0_u32; f.vregs.len()];
     let mut constants = vec![None; f.vregs.len()];
@@ -47,7 +47,7 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
                 f.slots.push(match f.vregs[v.index()] {
                     Class::Gpr => 8,
                     Class::Vector { bytes } => bytes,
-                    // The allocator refuses to spill these.
+                    // Unreachable: the allocator never spills these.
                     Class::Mask | Class::Tile { .. } => 8,
                 });
                 Eviction::Slot(f.slots.len() as u32 - 1)
@@ -58,9 +58,10 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     plan
 }
 
-/// Takes values out of their registers. Returns the constants that inner loops hold now.
+/// Removes values from their registers. Returns the constants that inner loops hold now.
 pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> {
-    // Looked up for every operand. Registers created during the walk are never spilled.
+    // A table, because every operand is looked up. Registers created during the walk are never
+    // spilled.
     let mut taken = vec![false; f.vregs.len()];
     plan.keys().for_each(|v| taken[v.index()] = true);
     let mut inward = HashMap::new();
@@ -87,7 +88,7 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
                 let (class, width) = (f.vregs[v.index()], f.width(v));
                 let origin = inst.origin;
                 match plan[&v] {
-                    // Drop the only definition: every use now has its own.
+                    // Drops the only definition, because every use now has its own.
                     Eviction::Constant { .. } if written => dropped = true,
                     Eviction::Constant { id, held } => {
                         let child = held.and_then(|held| loop_inside(f, f.blocks[block].in_loop, held));
@@ -176,7 +177,7 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
             *inst = Inst { origin: inst.origin, ..move_code(class).def(to, width).rm(Rm::Mem(home), width) };
             true
         }
-        // Any one source may be memory.
+        // Any one of the sources may be memory.
         (Opcode::Fma { .. } | Opcode::Ternary(_), _) if role == Role::Use => {
             inst.operands[place] = Operand::Mem(home);
             true

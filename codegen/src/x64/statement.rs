@@ -25,7 +25,7 @@ fn is_alias(inst: &Statement) -> bool {
 }
 
 impl Selector<'_> {
-    /// Selects a statement that is no loop.
+    /// Selects a statement that is not a loop.
     pub(super) fn statement(&mut self, inst: &Statement) -> Result<(), X64Error> {
         let result = inst.result;
         if result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
@@ -34,8 +34,8 @@ impl Selector<'_> {
         if inst.op.takes_tiles() {
             return self.tile(inst);
         }
-        // The verifier proves the number of operands, and that addresses and immediates are present
-        // where needed.
+        // The verifier ensures the number of operands, and the presence of addresses and
+        // immediates.
         let Some(&first) = inst.operands.first() else {
             return self.without_operands(inst);
         };

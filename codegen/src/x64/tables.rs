@@ -1,7 +1,7 @@
 //! Selection of table lookups, and of the op that moves bits to bytes.
 //!
 //! Entry numbers that are in memory are loaded one by one. Other numbers are extracted from a
-//! vector, eight bytes at a time, because narrow loads after a wide store take half as long again.
+//! vector, eight bytes at a time, because narrow loads after a wide store take 1.5 times as long.
 //! On Zen 4, 16 entries take 18.6 cycles with stored numbers, 12.0 with extracted ones, and 11.0
 //! with numbers in memory.
 //!
@@ -335,11 +335,11 @@ impl Selector<'_> {
     }
 
     /// Loads entries of 32 bits, one by one. The gather instruction is not faster: on AMD it is
-    /// microcode, and on Intel it is slower with the mitigations against leaking others' data.
+    /// microcode, and on Intel it is slower with the mitigations against data leaks.
     ///
-    /// An alternative is to load four lanes at an entry and blend one of them in. This uses no port
-    /// that inserts lanes, but is 2 to 10 % slower on a Zen 4, because each fifth load crosses a
-    /// cache line.
+    /// An alternative is to load 16 bytes at an entry and blend one lane of them into the result.
+    /// This avoids the port for lane insertions, but is 2 to 10 % slower on a Zen 4, because every
+    /// fifth load crosses a cache line.
     fn entries(&mut self, base: Vreg, numbers: &[Vreg]) -> Vreg {
         let mut all = None;
         for (lane, &number) in (0..).zip(numbers) {

@@ -3,8 +3,8 @@
 //! `ldtilecfg` is at the start of the kernel and `tilerelease` at its end, so a tile register has
 //! one shape throughout. Tile registers cannot be moved or spilled. A product overwrites its
 //! accumulator; selection does this in place if the accumulator has no other use, as in sums in
-//! loops. The kernel is refused if it has, or if more tiles are live at once than there are
-//! registers.
+//! loops. A kernel is rejected if an accumulator has another use, or if more tiles are live at once
+//! than there are registers.
 //!
 //! ```text
 //! %c1 = tile_dot_bf16 tile<16x16xf32> %c0, %a, %b        tdpbf16ps tmm0, tmm1, tmm2
@@ -27,11 +27,10 @@ const PALETTE: u8 = 1;
 const ROW_BYTES: usize = 16;
 const ROWS: usize = 48;
 
-/// Returns the pool entry of the configuration, if there are tiles. Refuses copies that allocation
-/// could not avoid.
+/// Returns the pool entry of the configuration, if there are tiles. Fails if allocation could not
+/// avoid a copy of a tile.
 ///
-/// # Errors
-/// If a tile would have to be copied.
+/// # Errors A tile would have to be copied.
 pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Result<Option<u32>, X64Error> {
     if shapes.iter().all(Option::is_none) {
         return Ok(None);
@@ -95,7 +94,7 @@ impl Selector<'_> {
                     Op::TileDotBf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
                     _ => return Err(malformed),
                 };
-                // The processor refuses an instruction with the same register twice.
+                // The processor rejects an instruction with the same tile register twice.
                 if a == b {
                     return Err(X64Error::TileCopy { statement: self.origin });
                 }
@@ -115,8 +114,8 @@ impl Selector<'_> {
         self.f.vreg(class)
     }
 
-    /// Returns the register of an accumulator, to be overwritten: its own if this is its only use,
-    /// otherwise a copy.
+    /// Returns the register of an accumulator, to be overwritten: the value's register if this is
+    /// its only use, otherwise a copy.
     fn accumulator_copy(&mut self, sum: ValueId, result: ValueId) -> Vreg {
         let register = self.reg(sum);
         if self.uses.count(sum) == 1 {
@@ -141,7 +140,7 @@ impl Selector<'_> {
             return register;
         }
         let register = self.f.vreg(Class::Gpr);
-        // A type rule limits strides to far below 2^31.
+        // The type rule limits strides to 31 bits.
         let set = Inst { origin: self.origin, ..Inst::code(Code::Mov_r32_imm32).def(register, Width::R32).imm(stride) };
         self.f.blocks[block.index()].insts.push(set);
         self.strides.insert((block, stride), register);

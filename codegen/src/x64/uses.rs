@@ -118,9 +118,9 @@ fn folds(op: Op, i: usize, ty: Type) -> bool {
         Op::Sub | Op::Div | Op::Min | Op::Max | Op::CmpGt | Op::CmpLtF | Op::Select => i == 1,
         Op::IAdd | Op::IMul | Op::IMin | Op::IMax => ty.elem == Elem::I32,
         Op::Dot4U8S8 => i == 2,
-        // With one use, it is read from memory in any case. On Zen 5, two of these start per cycle,
-        // as many as loads. With a load each, plus the loads of the other factor, loads would be
-        // the limit.
+        // A splat with one use is read from memory in any case. On Zen 5, two such products start
+        // per cycle, and two loads. With one load for each product, plus loads of the other factor,
+        // loads would be the bottleneck.
         Op::Dot2Bf16 => false,
         Op::ISub => ty.elem == Elem::I32 && i == 1,
         _ => false,

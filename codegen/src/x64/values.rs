@@ -1,14 +1,12 @@
 //! Location of each value during selection: in a register, or not yet emitted.
 //!
-//! - A load with one use waits until its use, which takes it as a memory operand if the encoding
-//!   allows. A store, a loop, or a use that needs a register turns it into an instruction of its
-//!   own.
-//! - On targets with EVEX, a `load_splat` of 32 bits waits too: its use reads `{1to16}`.
-//! - An op that can be one instruction with its only use waits as
-//!   [`Deferred`](super::locations::Deferred)
-//!   ([`super::combine`]).
+//! - A load with one use is deferred to this use, where it becomes a memory operand if the encoding
+//!   allows. A store, a loop, or a use that needs a register makes it a separate instruction.
+//! - On targets with EVEX, a `load_splat` of 32 bits is also deferred: its use reads `{1to16}`.
+//! - An op that can be one instruction with its only use is deferred as
+//!   [`Deferred`](super::locations::Deferred) ([`super::combine`]).
 //!
-//! Invariant: waiting ops are emitted before control flow, so that their registers are defined
+//! Invariant: deferred ops are emitted before control flow, so that their registers are defined
 //! wherever the value is in scope.
 
 use iced_x86::Code;
@@ -39,7 +37,7 @@ impl Selector<'_> {
         self.pending[p].as_ref().is_some_and(|p| if p.splat { read.splat } else { p.ty.bytes() >= read.bytes })
     }
 
-    /// Returns the register of a value; emits a waiting load or op.
+    /// Returns the register of a value. Emits the load or op first, if it is deferred.
     pub fn reg(&mut self, value: ValueId) -> Vreg {
         match self.values[value.index()] {
             Value::Register(v) => v,
@@ -63,7 +61,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Returns the value as memory if it still waits and `read` accepts it, otherwise as a
+    /// Returns the value as memory if it is still deferred and `read` accepts it, otherwise as a
     /// register.
     pub fn rm(&mut self, value: ValueId, read: Read) -> Rm {
         if self.in_memory(value, read)
@@ -81,8 +79,8 @@ impl Selector<'_> {
         Rm::Reg(self.reg(value))
     }
 
-    /// Returns the operands of a commutative op, with the one that can be memory second. A constant
-    /// is the next choice, because it can become memory later.
+    /// Returns the operands of a commutative op, with the one that can be memory second. If neither
+    /// can, a constant comes second, because it can become memory later.
     pub fn commute(&mut self, a: ValueId, b: ValueId, read: Read) -> (Vreg, Rm) {
         let memory = |s: &Self, v| (s.in_memory(v, read), s.constants[ValueId::index(v)].is_some());
         let (a, b) = if memory(self, a) > memory(self, b) { (b, a) } else { (a, b) };
@@ -108,7 +106,7 @@ impl Selector<'_> {
         self.constants[to.index()] = self.constants[from.index()];
     }
 
-    /// Emits a waiting load into a register.
+    /// Emits a deferred load into a register.
     fn settle(&mut self, p: usize, register: Vreg) {
         let Some(pending) = self.pending[p].take() else { return };
         let origin = std::mem::replace(&mut self.origin, pending.origin);
@@ -121,7 +119,7 @@ impl Selector<'_> {
         self.set(pending.owner, register);
     }
 
-    /// Emits every waiting load.
+    /// Emits every deferred load.
     pub fn settle_all(&mut self) {
         for p in 0..self.pending.len() {
             let Some(pending) = &self.pending[p] else { continue };
@@ -132,7 +130,7 @@ impl Selector<'_> {
         self.pending.clear();
     }
 
-    /// Emits every waiting load and op.
+    /// Emits every deferred load and op.
     pub fn make_all(&mut self) {
         for d in 0..self.deferred.len() {
             let value = self.deferred[d].value;
@@ -144,7 +142,7 @@ impl Selector<'_> {
         self.settle_all();
     }
 
-    /// Defines a value as a load, which waits if it has one use.
+    /// Defines a value as a load, which is deferred if it has one use.
     pub fn define_load(&mut self, result: ValueId, ty: Type, mem: Mem) {
         self.wait(Pending { owner: result, ty, mem, splat: false, uses: 1, origin: self.origin });
         if self.uses.count(result) > 1 {
@@ -152,7 +150,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Defines a value as one element of memory in every lane. The load waits if its uses can
+    /// Defines a value as one element of memory in every lane. The load is deferred if its uses can
     /// broadcast from memory.
     pub fn define_splat(&mut self, result: ValueId, ty: Type, mem: Mem) {
         let uses = self.uses.count(result);
@@ -192,9 +190,9 @@ impl Selector<'_> {
         self.set(result, register);
     }
 
-    /// Writes a value to a register of its own: for example, a carried value's home before the
-    /// loop, or a sum that an instruction updates. Constants are emitted in place, so several homes
-    /// can start from one constant without a copy.
+    /// Writes a value to a register that has no other use: for example, a carried value's home
+    /// before the loop, or a sum that an instruction updates. Constants are emitted in place, so
+    /// several homes can start from one constant without a copy.
     pub fn write_home(&mut self, home: Vreg, init: ValueId) {
         let width = self.f.width(home);
         match (self.values[init.index()], self.constants[init.index()]) {

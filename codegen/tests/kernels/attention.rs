@@ -10,7 +10,7 @@ use ixc_kernels::{
 use crate::support::Group;
 use crate::{HALVES, ODD};
 
-/// Returns attention over a cache of halves, without options.
+/// Returns attention over an f16 cache, without options.
 fn plain(group: u32, d: u32, dv: u32) -> AttentionPart {
     AttentionPart { heads: Heads { group, d, dv }, scores: Scores::scaled(0.125), cache: HALVES }
 }
@@ -20,7 +20,7 @@ fn with_scores(part: AttentionPart, scores: impl Fn(Scores) -> Scores) -> Attent
     AttentionPart { scores: scores(part.scores), ..part }
 }
 
-/// Returns the undivided attention of `part`, with `rows` rows together.
+/// Returns the undivided attention of `part`, with `rows` rows computed together.
 fn of_rows(part: AttentionPart, key_heads: u32, rows: u32) -> Attention {
     let AttentionPart { heads, scores, cache } = part;
     Attention { heads, scores, key_heads, rows, cache }
@@ -86,8 +86,8 @@ fn window_or_chunk(blocks: u32) -> (u32, bool) {
     if blocks == 2 { (32, true) } else { (20 * blocks, false) }
 }
 
-/// Scores that fall with distance: plain, capped, with sinks, over windows and chunks, with caches
-/// of halves and of blocks.
+/// Scores that decrease with distance: plain, capped, with sinks, over windows and chunks, with f16
+/// and block caches.
 #[test]
 fn attention_slopes() {
     let mut group = Group::new("attention_slopes");
@@ -133,7 +133,7 @@ fn attention_window() {
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
             group.rows(of_window(part, rows, (window, false)), blocks);
         }
-        // Rows on both sides of where a chunk begins.
+        // The rows are on both sides of a chunk's beginning.
         let part = with_scores(part, |scores| Scores { cap: Some(Bits::of(0.5)), ..scores });
         for (window, blocks) in [(32, 2), (64, 3)] {
             group.rows(of_window(part, rows, (window, true)), blocks);
@@ -174,7 +174,7 @@ fn cached_blocks() {
     group.done();
 }
 
-/// Attention over entries and a window: rows that see nothing of a block, and incomplete blocks.
+/// Attention over entries and a window: rows that do not see all blocks, and incomplete blocks.
 #[test]
 fn attention_over_chosen_entries() {
     let mut group = Group::new("attention_over_chosen_entries");

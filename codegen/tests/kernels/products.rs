@@ -9,7 +9,7 @@ use ixc_targets::Target;
 use crate::ODD;
 use crate::support::{Group, run_changed};
 
-/// Returns the weight formats of files, or the packed ones.
+/// Returns the weight formats of files, or the packed formats.
 pub fn formats(packed: bool) -> Vec<Format> {
     let weights = FORMATS.iter().filter(|row| row.format.is_weight() && row.unpacked.is_some() == packed);
     weights.map(|row| row.format).collect()
@@ -49,7 +49,7 @@ fn packed_gemv() {
             }
         }
     }
-    // Float dot products of any length.
+    // Dot products of floats, of any length.
     for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
         for k in ODD {
             let (x, strategy) = (Format::F32, MatmulStrategy::Gemv);
@@ -76,8 +76,8 @@ fn packed_gemm() {
     group.done();
 }
 
-/// Products that take six rows of floats at a time: whole runs of columns and a rest, rows that are
-/// no multiple of the group, and unpacked weights.
+/// Products that take six rows of floats at a time: whole runs of columns and a remainder, rows
+/// that are not a multiple of the group, and unpacked weights.
 #[test]
 fn packed_gemm6() {
     let (pace, x, strategy) = (Pace::default(), Format::F32, MatmulStrategy::Gemm6);
@@ -250,7 +250,7 @@ fn packed_product_loops_have_no_spills_or_moves() {
     assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
-/// Unpacked weights: strips that lack rows, blocks that lack columns, and whole ones.
+/// Unpacked weights: strips with missing rows, blocks with missing columns, and whole ones.
 #[test]
 fn linear_by_packing() {
     let pace = Pace::default();
@@ -268,7 +268,7 @@ fn linear_by_packing() {
         ] {
             let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
-            // Floats have both forms only if packed.
+            // Floats have both activation formats only if they are packed.
             let x = if format.is_quantised() { x } else { format.activation() };
             group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
         }
@@ -339,8 +339,8 @@ fn factors_of_experts() {
     group.done();
 }
 
-/// A slot of weight 0, of either sign, ignores its row. The other slots give the same result as
-/// without it.
+/// A slot of weight 0, of either sign, ignores its row. The result is the same as without that
+/// slot.
 #[test]
 fn slots_with_zero_weight_add_zero() {
     let floats =

@@ -23,8 +23,8 @@ use ixc_testing::{bits, qemu};
 /// The targets whose kernels are tested: every lane count, every lowering.
 const TARGETS: [&str; 6] = ["portable", "avx2", "alder-lake", "avx512", "zen4", "amx"];
 
-/// A group of rows. Records how each target's kernels ran, for the line that [`Group::done`]
-/// prints, and the results per target.
+/// A group of rows. It records the method of running each target's kernels, for the line that
+/// [`Group::done`] prints, and the results per target.
 pub struct Group {
     name: &'static str,
     rows: u32,
@@ -39,7 +39,7 @@ pub struct Group {
 
 impl Group {
     pub fn new(name: &'static str) -> Group {
-        // Looked up at run time: a test kit for another machine has the tables too.
+        // Looked up at run time: a test kit for another machine also contains the tables.
         let package = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
         let table = bits::Table::new(&Path::new(&package).join(format!("tests/bits/{name}.txt")));
         let not_run = table.not_run();
@@ -58,11 +58,11 @@ impl Group {
         self.run(&spec, &dims);
     }
 
-    /// Generates the kernel for every target that has it. Kernels that differ only in their names
-    /// are interpreted, compared with the reference and run on `portable` once.
+    /// Generates the kernel for every target that supports it. Kernels that differ only in their
+    /// names are interpreted, compared with the reference and run on `portable` only once.
     ///
     /// Under QEMU, and with code for x86-64-v2, only targets that this CPU can run are tested, and
-    /// only by recorded checksums. Interpreter and emulator would give the same there.
+    /// only by recorded checksums. Interpreter and emulator would give the same results there.
     fn run(&mut self, spec: &KernelSpec, dims: &[i64]) {
         self.rows += 1;
         let wide = needs_16_lanes(spec);
@@ -117,7 +117,7 @@ impl Group {
         self.results.entry(name).or_default().extend(results.flat_map(|(bytes, _)| bytes));
     }
 
-    /// Prints how each target's kernels were run.
+    /// Prints the method of running each target's kernels.
     pub fn done(self) {
         let ran: Vec<String> =
             self.ran.iter().map(|((target, how), rows)| format!("{} {how} ({rows})", TARGETS[*target])).collect();
@@ -127,7 +127,7 @@ impl Group {
         match (by_checksums(), self.not_run.is_empty()) {
             (true, _) => table.check_part(),
             (false, true) => table.check(),
-            // The kernels that ran have no checksum yet.
+            // The kernels that ran have no recorded checksum yet.
             (false, false) => {}
         }
     }
@@ -227,7 +227,7 @@ impl Run {
     }
 
     /// Runs the kernel on a target and compares every bit with the interpreter's results. Returns
-    /// how it ran.
+    /// the method of running it.
     fn compare(&self, codes: &mut Codes, kernel: &Kernel, target: Target) -> &'static str {
         let mut found = self.before.clone();
         let how = codes.execute(kernel, target, &self.dims, &mut found);
@@ -243,7 +243,7 @@ impl Run {
 #[derive(Default)]
 struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
 
-/// Executable form of a kernel.
+/// Executable code of a kernel.
 enum Code {
     Native(Module),
     /// Code outside a module: for an older CPU, or compiled without optimisation.
@@ -252,7 +252,8 @@ enum Code {
 }
 
 impl Codes {
-    /// Runs the kernel on a target; emulates it if this machine can't run it. Returns how it ran.
+    /// Runs the kernel on a target, or emulates it if this machine lacks features of the target.
+    /// Returns the method of running it.
     fn execute(&mut self, kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
         let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
         let code = self.get(kernel, target.name(), || Code::of(kernel, target)).unwrap_or_else(|e| fail(e));
@@ -264,8 +265,8 @@ impl Codes {
         }
     }
 
-    /// Returns the cached code of a kernel, or compiles it in the given way. A cached kernel must
-    /// be equal, not only have the same name.
+    /// Returns the cached code of a kernel, or compiles it by `compile`. A cached kernel must be
+    /// equal, not only have the same name.
     fn get(
         &mut self,
         kernel: &Kernel,
@@ -291,8 +292,8 @@ impl Code {
             Code::Alone(code) => {
                 let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
                 check_arguments(&kernel.dims, &kernel.buffers, dims, &views).map_err(|e| e.to_string())?;
-                // SAFETY: the code was compiled from a verified kernel, whose arguments these are,
-                // for this CPU or an older one.
+                // SAFETY: the code was compiled from this verified kernel, for this CPU or an older
+                // one, and the arguments fit the kernel.
                 unsafe { code.call(buffers, dims) }.map_err(|e| e.to_string())
             }
             Code::Emulated(program) => {

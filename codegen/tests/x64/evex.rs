@@ -1,5 +1,5 @@
-//! Checks that code uses AVX-512 where it counts: broadcast memory operands, masks, ternary logic,
-//! dot products that add, and twice the registers.
+//! Checks that hot code uses AVX-512: broadcast memory operands, masks, ternary logic, dot products
+//! that add, and twice the registers.
 
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
@@ -11,7 +11,7 @@ fn target(name: &str) -> Target {
     Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Compiles, runs and lists a kernel; it must have no spill, and no move in its innermost loops.
+/// Compiles, runs and lists a kernel. There must be no spill, and no move in innermost loops.
 fn clean(kernel: &Kernel, target: Target) -> String {
     let compiled = compile_for(kernel, target);
     let stats = compiled.stats;
@@ -20,7 +20,7 @@ fn clean(kernel: &Kernel, target: Target) -> String {
     listing::text(&compiled, kernel)
 }
 
-/// Returns the number of lines that contain all of these.
+/// Returns the number of lines that contain all of these parts.
 fn lines(text: &str, parts: &[&str]) -> usize {
     text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
 }
@@ -207,10 +207,10 @@ fn byte_products_use_one_instruction_with_broadcast() {
             }
         }
     }
-    // VEX has no broadcast operands, and 16 registers.
+    // VEX has no broadcast operands, and only 16 registers.
     let text = clean(&dot4_tile(8, 8), target("alder-lake"));
     assert_eq!((lines(&text, &["vpdpbusd ymm"]), lines(&text, &["vpbroadcastd ymm"])), (32, 32), "{text}");
-    // Without the instruction nothing saturates either.
+    // Targets without the instruction must not saturate either.
     for name in ["avx2", "avx512"] {
         let text = clean(&dot4_tile(8, 2), target(name));
         assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpmaddubsw"])), (16, 0), "{text}");

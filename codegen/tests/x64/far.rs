@@ -46,7 +46,7 @@ fn cancelling(stride: i64) -> Kernel {
         let row = b.load_index("row", ids, n * whole + -whole);
         let a = b.load(Type::f32(8), x, row * stride + i * 64 + 32);
         b.store(y, row * -stride + none * stride + i * 256 + 32, a);
-        // After a test, and as a loop whose pointers step by the stride.
+        // Once after a test, and once as a loop whose pointers advance by the stride.
         b.for_each("j", once, |b, j| {
             let a = b.load(Type::i8(16), x, j * stride + i * 64 + 1);
             b.store(y, j * stride + i * 256 + 64, a);
@@ -59,7 +59,7 @@ fn cancelling(stride: i64) -> Kernel {
         });
         b.store(y, i * 256 + 160, counted[0]);
     });
-    // Values, not addresses: every bit of the result is visible.
+    // The results are values instead of addresses, so that every bit is visible.
     let value = b.index(n * constant + (1 - constant));
     b.store(z, 0, value);
     let value = b.index(n * -stride + stride);
@@ -93,7 +93,7 @@ fn strides_and_constants_up_to_the_limit_are_computed_exactly() {
     }
 }
 
-/// Reads rows that are really this far apart, by a loop variable and by an index value.
+/// Reads rows at such distances, by a loop variable and by an index value.
 #[test]
 fn rows_beyond_31_bit_offsets_are_read_correctly() {
     let stride = (1i64 << 31) + 64;

@@ -1,4 +1,4 @@
-//! Kernels that exceed the target's limits give typed errors, without long delay.
+//! Kernels that exceed the target's limits give typed errors in a short time.
 
 use ixc_codegen::x64::{X64Error, compile};
 use ixc_ir::kernel::{KernelBuilder, Op, QUARTERS, Type, ValueId};
@@ -18,7 +18,7 @@ fn vectors_wider_than_the_registers_are_refused() {
     assert!(compile(&kernel, Target::AVX512).is_ok());
 }
 
-/// Loads `count` vectors and reads all of them again after a loop.
+/// Returns a kernel that loads `count` vectors and reads all of them again after a loop.
 fn alive(count: i64) -> ixc_ir::kernel::Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));

@@ -53,7 +53,7 @@ fn assembled_listings_contain_the_listed_instructions() {
         for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
             let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
             let Ok(artifact) = Artifact::of(&kernel, target, true) else { continue };
-            // For `portable`, this is this machine's code.
+            // For `portable`, this is code for this machine.
             let Some(listed) = artifact.finished() else { continue };
             let name = format!("{}-{}", row.name, target.name());
             let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{name}.{end}")));
@@ -92,9 +92,9 @@ fn assembled_listings_contain_the_listed_instructions() {
 }
 
 /// Whether an assembler may choose this other encoding of an instruction. Moves between registers
-/// have two directions. Small immediates have a shorter form, and some have one for `rax` alone.
-/// `vmovq` from memory has two forms. Jump and constant offsets follow from the lengths of the
-/// instructions before.
+/// have two directions. Small immediates have a shorter form, and some instructions have a special
+/// form for `rax`. `vmovq` from memory has two forms. Jump and constant offsets follow from the
+/// lengths of the instructions before.
 fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     if i.code() == j.code() {
         return i.op0_kind() == OpKind::NearBranch64 || i.is_ip_rel_memory_operand();
@@ -129,7 +129,7 @@ fn every_listing_assembles_to_its_bytes() {
             Some((kernel, compiled))
         });
         let made: Vec<_> = made.collect();
-        // Kernels begin at these multiples.
+        // Kernels begin at multiples of this.
         let texts = made.iter().enumerate().map(|(number, (kernel, compiled))| {
             format!(".balign 64, 0xcc\n{}", listing::text_of_many(compiled, kernel, number))
         });
@@ -180,7 +180,7 @@ fn every_listing_assembles_to_its_bytes() {
 /// Checks that llvm-mca accepts listings unchanged, if it knows the instructions.
 #[test]
 fn llvm_mca_accepts_unchanged_listings() {
-    // Any version will do: it only has to read the listing.
+    // Any version is suitable, because it only has to parse the listing.
     const ANY: Tool = Tool { wanted: "any", suits: |_| true, ..LLVM_MCA };
     let Some(Found { program, .. }) = ANY.find("listings through llvm-mca") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-mca");
@@ -235,7 +235,7 @@ fn uica_reads_marked_loops_of_listings() {
             let marked = [&lines[..first], &[MARKS[0]], &lines[first..=back], &[MARKS[1]], &lines[back + 1..]].concat();
             let [path, object] = ["s", "o"].map(|end| folder.join(format!("{}-{}.{end}", row.name, target.name())));
             std::fs::write(&path, marked.join("\n") + "\n").unwrap();
-            // No options, as uiCA's page says.
+            // uiCA's documentation uses no options.
             let out = Command::new(&program).arg(&path).arg("-o").arg(&object).output().unwrap();
             assert!(out.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&out.stderr));
             let object = std::fs::read(&object).unwrap();

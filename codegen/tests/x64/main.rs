@@ -2,11 +2,11 @@
 //!
 //! | module | what it tests |
 //! | --- | --- |
-//! | `evex` | use of AVX-512 where it counts |
+//! | `evex` | use of AVX-512 in hot code |
 //! | `far` | strides and constants that exceed an instruction's fields |
 //! | `generated` | generated kernels, against the `portable` target |
 //! | `listing` | listings assemble to their own code |
-//! | `limits` | refused kernels |
+//! | `limits` | rejected kernels |
 //! | `native` | (no tests) running kernels with guard pages, or on the emulator |
 //! | `ops` | every op with every type that its rule allows, against the interpreter |
 //! | `random` | random kernels, against the interpreter |

@@ -13,7 +13,7 @@ use ixc_testing::qemu;
 /// processors read four.
 const READ_BEYOND_BY_QEMU: usize = 12;
 
-/// Side of a buffer on which the guard page is.
+/// End of a buffer that the guard page touches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Guard {
     Before,
@@ -33,7 +33,7 @@ impl Guarded {
         let inside = (contents.len() + beyond).div_ceil(page) * page;
         let mapped = inside + 2 * page;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping; it touches no other memory.
+        // SAFETY: the call creates a new anonymous mapping and affects no other memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let usable = start.cast::<u8>().wrapping_add(page);
@@ -60,7 +60,7 @@ impl Drop for Guarded {
 }
 
 /// Targets that together cover the presence and the absence of every feature that selection checks.
-/// Under QEMU, only those that this CPU runs: the emulator does the same there as elsewhere.
+/// Under QEMU, only targets that this CPU supports: the emulator's results do not depend on QEMU.
 pub fn targets() -> Vec<Target> {
     let mut targets = ["avx2", "alder-lake", "avx512", "zen4", "zen5", "sapphire-rapids"]
         .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
@@ -112,8 +112,8 @@ impl Engine {
         }
     }
 
-    /// Returns the guard positions that need a run each. The emulator checks both ends of every
-    /// buffer at once.
+    /// Returns the positions of the guard page that need separate runs. The emulator checks both
+    /// ends of every buffer at once.
     pub fn guards(&self) -> &[Guard] {
         match self {
             Engine::Native(_) => &[Guard::Before, Guard::After],
@@ -133,7 +133,7 @@ impl Engine {
                 // SAFETY: the arguments were checked, and each buffer has its own mapping.
                 unsafe { module.call(number, &pointers, dims) };
                 for (buffer, guarded) in buffers.iter_mut().zip(&guarded) {
-                    // SAFETY: `new` made these bytes.
+                    // SAFETY: `new` allocated these bytes.
                     unsafe { std::ptr::copy_nonoverlapping(guarded.bytes, buffer.as_mut_ptr(), buffer.len()) };
                 }
             }

@@ -146,7 +146,7 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
         }
     } else if op == Op::Dot2Bf16 && random.once_in(2) {
         // Sums around the smallest normal number: the number or a neighbour, plus products that are
-        // a fraction of their distance.
+        // fractions of the distance between the two.
         for lane in bytes.as_chunks_mut::<4>().0 {
             let bits = u32::from_le_bytes(*lane);
             let lane_bits = match position {

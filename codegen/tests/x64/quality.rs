@@ -1,4 +1,4 @@
-//! Quality of the generated code: no spills and no needless moves where hand-written code has none.
+//! Quality of the generated code: no spills and no unnecessary moves, as in hand-written code.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
 use ixc_codegen::x64::{self, Compiled, listing};
@@ -18,8 +18,8 @@ pub fn compile_for(kernel: &Kernel, target: Target) -> Compiled {
     compiled
 }
 
-/// Six activation rows times one vector of nibbles: six 16-bit sums inside, six 32-bit sums
-/// outside.
+/// Returns a kernel of six activation rows times one vector of nibbles. It has six 16-bit sums
+/// inside and six 32-bit sums outside.
 fn gemm_like() -> Kernel {
     let mut b = KernelBuilder::new("gemm_like");
     let n = b.dim("n", 1, 1024);
@@ -59,7 +59,7 @@ fn twelve_integer_accumulators_need_no_spill_and_no_move() {
     assert_eq!(stats.moves, 0);
 }
 
-/// 4 x 3 register tile of fused multiply-adds.
+/// Returns a 4 x 3 register tile of fused multiply-adds.
 fn fma_tile() -> Kernel {
     let mut b = KernelBuilder::new("fma_tile");
     let n = b.dim("n", 0, 1024);
@@ -90,13 +90,14 @@ fn fma_tile_uses_all_registers_without_spills() {
     let compiled = compile(&kernel);
     let stats = compiled.stats;
     assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
-    // Three loads, four broadcasts, twelve multiply-adds, two pointers, counter and branch.
+    // There are three loads, four broadcasts, twelve multiply-adds, two pointers, counter and
+    // branch.
     let text = listing::text(&compiled, &kernel);
     assert_eq!(text.matches("vfmadd231ps").count(), 12, "{text}");
     assert_eq!(text.matches("[rip").count() + text.matches("[rel").count(), 0, "zeros are idioms");
 }
 
-/// A dot product with four accumulators, memory operands and a chain of two steps each.
+/// Returns a dot product with four accumulators, memory operands and chains of two steps.
 fn dot() -> Kernel {
     let mut b = KernelBuilder::new("dot");
     let n = b.dim("n", 0, 1024);
@@ -131,7 +132,7 @@ fn a_chain_over_a_carried_value_stays_in_one_register() {
     assert!(body <= 16 + 4 + 20, "{body} instructions");
 }
 
-/// More live vectors than registers, so that values are spilled.
+/// Returns a kernel with more live vectors than registers, so that values are spilled.
 fn crowded(lanes: u16) -> Kernel {
     let mut b = KernelBuilder::new(format!("crowded_{lanes}"));
     let (n, ty) = (b.dim("n", 0, 64), Type::f32(lanes));

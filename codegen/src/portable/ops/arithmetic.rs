@@ -39,7 +39,7 @@ impl Lowering<'_> {
             Op::IAbs => self.map(inst, |l, a| l.b.ins().iabs(a))?,
             Op::Sign => self.map2(inst, |l, a, b| {
                 let zero = l.constant(chunk_type(ty.elem), [0; CHUNK_BYTES]);
-                // a ^ -1 - -1 is -a.
+                // (a ^ -1) - -1 is -a.
                 let negative = l.b.ins().icmp(IntCC::SignedLessThan, b, zero);
                 let flipped = l.b.ins().bxor(a, negative);
                 let signed = l.b.ins().isub(flipped, negative);
@@ -143,7 +143,7 @@ impl Lowering<'_> {
 
     /// Multiplies unsigned with signed bytes and returns words: the products of the even bytes,
     /// then of the odd ones. Every product fits: 255 * -128 and 255 * 127 are inside 16 bits. The
-    /// bytes are extended in place, so that sums are in the right lanes.
+    /// bytes are extended within their words, so that products stay in their lanes.
     fn products_u8s8(&mut self, u: Value, s: Value) -> (Value, Value) {
         let (u, s) = (self.cast(types::I16X8, u), self.cast(types::I16X8, s));
         let low_byte = self.constant(types::I16X8, std::array::from_fn(|i| if i % 2 == 0 { 0xff } else { 0 }));

@@ -52,7 +52,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Takes elements in turn from the lower and the upper half of the operand.
+    /// Takes alternating elements from the lower and the upper half of the operand.
     fn interleave(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let ty = inst.ty;
         let lane = ty.elem.bytes() as usize;

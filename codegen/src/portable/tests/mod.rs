@@ -14,16 +14,16 @@ use ixc_targets::Target;
 
 use super::{Code, Effort, PortableError, Text, compile, compile_for, compile_with_text, finish_isa};
 
-/// Bytes on each side of a buffer that a kernel must leave alone.
+/// Bytes on each side of a buffer that a kernel must not change.
 const CANARY_BYTES: usize = 128;
 const CANARY: u8 = 0xc5;
 
 /// Target machine of a test compilation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Machine {
-    /// This machine as it is.
+    /// This machine with all its instructions.
     Native,
-    /// This machine with the instructions of the first CPUs of its architecture only.
+    /// This machine restricted to the instructions of the first CPUs of its architecture.
     Baseline,
 }
 
@@ -60,7 +60,7 @@ fn run(code: &Code, buffers: &mut [Vec<u8>], dims: &[i64]) {
     }
 }
 
-/// A kernel that applies one op to vector after vector.
+/// Returns a kernel that applies one op to vector after vector.
 fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
     let mut b = KernelBuilder::new(format!("{}_{ty}", op.row().mnemonic));
     let count = b.dim("count", 0, 1 << 20);
@@ -114,7 +114,7 @@ fn same_floats(a: &[u8], b: &[u8]) -> bool {
     f32s(a).into_iter().zip(f32s(b)).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
 }
 
-/// Applies one op to as many vectors as the bytes of the first operand hold.
+/// Applies one op to all vectors in the bytes of the first operand.
 fn apply(op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) {
     let types: Vec<Type> = operands.iter().map(|(ty, _)| *ty).collect();
     let count = operands.first().map_or(1, |(ty, bytes)| bytes.len() / ty.bytes() as usize);
@@ -155,7 +155,8 @@ fn listing_is_returned_only_on_request() {
     assert_eq!(compile(&kernel).unwrap().text, None);
 }
 
-/// Issue 16: without `fma`, `attention` exceeded the limit of instructions, so no model ran there.
+/// Issue 16: without `fma`, `attention` exceeded the limit of instructions, so no model ran on such
+/// CPUs.
 #[test]
 fn attention_is_compiled_for_a_cpu_without_fma() {
     let spec: KernelSpec = "attention group=1 d=64 dv=64 scale=0.125 heads=2 rows=16".parse().unwrap();

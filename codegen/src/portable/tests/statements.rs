@@ -93,7 +93,7 @@ fn large_constants_and_negative_coefficients_add_up() {
     let mut b = KernelBuilder::new("reverse");
     let count = b.dim("count", 192, 192);
     let (x, y) = (b.read("x", count * 4), b.write("y", count * 4));
-    // Too large for an instruction's offset; 192 times the coefficient cancels it.
+    // The offset is too large for an instruction. 192 times the coefficient cancels it.
     let far = 3i64 << 30;
     b.for_each("i", count, |b, i| {
         let a = b.load_splat(Type::f32(1), x, count * (4 - (1 << 24)) + i * -4 + (far - 4));
@@ -126,13 +126,13 @@ fn spills_and_repeated_constants_are_correct() {
     }
 }
 
-/// Loads `count` vectors, then adds them from the last to the first, so that all of them live at
-/// once.
+/// Returns a kernel that loads `count` vectors, then adds them from the last to the first, so that
+/// all are live at once.
 fn alive(count: i64) -> Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.buffer("x", BufferKind::ReadWrite, 16 * count), b.write("y", 16));
     let values: Vec<_> = (0..count).map(|i| b.load(Type::f32(4), x, 16 * i)).collect();
-    // The store keeps loads from moving to their uses.
+    // The store prevents loads from moving to their uses.
     values.iter().for_each(|&v| b.store(x, 0, v));
     let sum = values.iter().rev().skip(1).fold(values[values.len() - 1], |sum, &v| b.add(sum, v));
     b.store(y, 0, sum);

@@ -1,12 +1,12 @@
-//! Ops that have expansions because cranelift lacks them. They get far more operands here than in
-//! the table of ops.
+//! Tests of ops that are expanded because cranelift lacks them, with far more operands than in the
+//! table of ops.
 
 use half::f16;
 use ixc_ir::kernel::{Imm, Op, Type};
 
 use super::*;
 
-/// Floats where rounding, sign, overflow or NaN handling go wrong.
+/// Floats that are difficult for rounding, signs, overflow or NaN handling.
 const EDGES: [f32; 36] = [
     0.0,
     -0.0,
@@ -52,7 +52,7 @@ pub(super) fn floats(seed: u64, count: usize) -> Vec<f32> {
     let pick = |i: usize| match random.bits() {
         r if i < EDGES.len() || r % 5 == 0 => EDGES[if i < EDGES.len() { i } else { (r >> 8) as usize % EDGES.len() }],
         r if r % 5 == 1 => f32::from_bits((r >> 32) as u32),
-        // Near one another, so that sums cancel and round.
+        // Numbers near one another, so that sums cancel and round.
         r => f32::from_bits(0x3f80_0000 | (r >> 40) as u32 & 0x80ff_ffff),
     };
     (0..count).map(pick).collect()
@@ -69,12 +69,12 @@ fn every_f16_converts_exactly_to_f32() {
 #[test]
 fn f32_converts_to_f16_with_correct_rounding() {
     let mut singles = floats(1, 1 << 15);
-    // Each half's value, the middle to the next one, and both neighbours of that middle.
+    // The value of each half, the midpoint to the next half, and both neighbours of that midpoint.
     for half in (0..=u16::MAX).step_by(7) {
         let value = f16::from_bits(half).to_f32().to_bits();
         singles.extend([0, 0xfff, 0x1000, 0x1001, 0x1fff].map(|low| f32::from_bits(value.wrapping_add(low))));
     }
-    // Subnormal results: all magnitudes around them.
+    // Magnitudes around all subnormal results.
     singles.extend((0x3280_0000..0x3900_0000).step_by(1021).map(f32::from_bits));
     for lanes in [2, 16] {
         apply(Op::F32ToF16, Imm::None, &[(Type::f32(lanes), &f32_bytes(&singles))], Type::f16(lanes));
@@ -127,7 +127,7 @@ fn pairs_of_bf16_are_summed_without_denormals() {
                 ((-odd).to_bits() ^ x & 1, y, z)
             }
         };
-        // The payload of a NaN result is unspecified, so leave out NaN and infinities.
+        // The payload of a NaN result is unspecified, so NaN and infinities are excluded.
         let finite = |bits: u32| if bits & 0x7f80_0000 == 0x7f80_0000 { bits & 0xbfff_ffff } else { bits };
         let finite_pair = |bits: u32| finite(bits & 0xffff_0000) | finite(bits << 16) >> 16;
         sums.extend(finite(sum).to_le_bytes());
@@ -165,7 +165,7 @@ fn fma_rounds_once_on_every_target() {
     for i in 0..count {
         let (x, y) = (a[i], b[count - 1 - i]);
         triples.push([x, b[i], c[i]]);
-        // Sums that leave the product's own rounding error, and subnormal ones.
+        // Sums that equal the product's rounding error, and subnormal sums.
         triples.push([x, y, -(x * y)]);
         triples.push([x * 2f32.powi(-70), y * 2f32.powi(-70), f32::from_bits(i as u32 & 7)]);
     }
