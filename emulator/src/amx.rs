@@ -1,9 +1,9 @@
 //! The tile unit: configuration, tile registers, and the AMX instructions.
 //!
-//! Owns TILECFG and TILEDATA. Functions take tile numbers and access memory by callbacks. As the
-//! instructions do, they zero every byte outside a tile's rows and columns. Faults follow the
-//! manual's exception classes AMX-E1 to AMX-E5, and name the tile and the reason. The caller checks
-//! CPU support and the system's permission.
+//! The unit has the state TILECFG and TILEDATA. Functions take tile numbers and access memory by
+//! callbacks. Like the instructions, they zero every byte outside a tile's rows and columns. Faults
+//! follow the manual's exception classes AMX-E1 to AMX-E5, and name the tile and the reason. The
+//! caller checks CPU support and the system's permission.
 //!
 //! ```
 //! use ixc_emulator::amx::{TileFault, Tiles};
@@ -100,7 +100,7 @@ pub enum TileFault {
         /// The tile.
         tile: usize,
     },
-    /// A tile is used that the configuration leaves out.
+    /// A tile is used that the configuration gives no rows.
     #[error("#UD: tmm{tile} is used, but the tile configuration gives it no rows")]
     Unused {
         /// The tile.
@@ -398,9 +398,8 @@ impl Tiles {
     /// Executes `TILELOADD` and `TILELOADDT1`: loads row `r` from `base + r · stride`. Addresses
     /// wrap at 2⁶⁴, so that a stride may be negative. `read` is called once for each row.
     ///
-    /// # Errors
-    /// Fails if the tile cannot be loaded, or if `read` fails. The configuration then has the row
-    /// to continue with.
+    /// # Errors Fails if the tile cannot be loaded, or if `read` fails. The start row of the
+    /// configuration is then the next row to load.
     pub fn load<E: From<TileFault>>(
         &mut self,
         tile: usize,
@@ -426,9 +425,8 @@ impl Tiles {
     /// Executes `TILESTORED`: stores row `r` to `base + r · stride`. `write` is called once for
     /// each row.
     ///
-    /// # Errors
-    /// Fails if the tile cannot be stored, or if `write` fails. The configuration then has the row
-    /// to continue with.
+    /// # Errors Fails if the tile cannot be stored, or if `write` fails. The start row of the
+    /// configuration is then the next row to store.
     pub fn store<E: From<TileFault>>(
         &mut self,
         tile: usize,

@@ -14,7 +14,7 @@ const PREDICATES: [u8; 16] = [
     0b0001, 0b1111,
 ];
 
-/// Returns the result of a predicate of `vcmpps` and similar.
+/// Returns the result of a predicate of `vcmpps` and similar instructions.
 fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
     let relation = match a.partial_cmp(&b) {
         Some(std::cmp::Ordering::Greater) => 0,
@@ -27,7 +27,7 @@ fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
     PREDICATES[usize::from(predicate)] >> relation & 1 == 1
 }
 
-/// Returns the result of a predicate of `vpcmpd` and similar.
+/// Returns the result of a predicate of `vpcmpd` and similar instructions.
 fn integer_holds<T: Ord>(a: T, b: T, op: &Op) -> bool {
     match op.imm8() & 7 {
         0 => a == b,

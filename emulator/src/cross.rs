@@ -76,7 +76,7 @@ fn insert(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `vpbroadcastd` and similar from a general register.
+/// Executes `vpbroadcastd` and similar instructions from a general register.
 fn broadcast(m: &mut Machine, op: &Op) -> Step {
     let x = m.state.gpr[usize::from(op.b)].to_le_bytes();
     let size = usize::from(op.element);
@@ -92,7 +92,7 @@ fn broadcast(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `vpmovmskb` and similar: collects the sign bits.
+/// Executes `vpmovmskb` and similar instructions: collects the sign bits.
 fn signs(m: &mut Machine, op: &Op) -> Step {
     let v = &m.state.vector[usize::from(op.b)];
     let size = usize::from(op.element);

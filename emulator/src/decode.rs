@@ -1,12 +1,12 @@
-//! Finds the row of a vector instruction: searches the tables one after the other.
+//! Lookup of the row of a vector instruction: searches the tables one after the other.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic};
 
 use crate::op::{Op, Run};
 use crate::{compare, convert, float, integer, masks, moves, shuffle, vector};
 
-/// Returns whether an instruction's memory operand must be aligned. Legacy instructions are handled
-/// separately.
+/// Whether an instruction's memory operand must be aligned. Legacy instructions have separate
+/// rules.
 fn is_aligned(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -23,7 +23,7 @@ fn is_aligned(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Returns whether a legacy instruction's 16 bytes of memory need not be aligned.
+/// Whether a legacy instruction's 16 bytes of memory need not be aligned.
 fn is_unaligned_legacy(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(mnemonic, M::Movups | M::Movupd | M::Movdqu | M::Lddqu)

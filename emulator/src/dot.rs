@@ -1,12 +1,12 @@
 //! Lane arithmetic of dot products: VNNI (int8, int16), bfloat16, and the float sums of tiles.
 //!
-//! Computes one 32-bit lane by the Operation sections of the processor manual. Arguments and
-//! results are bits, never `f32` values, so that NaN payloads survive. Masks, broadcast and vector
-//! lengths are handled elsewhere.
+//! Functions compute one 32-bit lane by the Operation sections of the processor manual. Arguments
+//! and results are bits, never `f32` values, so that NaN payloads survive. Masks, broadcast and
+//! vector lengths are handled elsewhere.
 //!
-//! All float sums here follow `TDPBF16PS`, `TDPFP16PS` and `VDPBF16PS`. They are fused, and rounded
-//! to nearest even. Denormal inputs count as zero, and denormal results are flushed to zero. MXCSR
-//! is neither read nor written.
+//! All float sums follow `TDPBF16PS`, `TDPFP16PS` and `VDPBF16PS`. They are fused, and rounded to
+//! nearest even. Denormal inputs count as zero, and denormal results are flushed to zero. MXCSR is
+//! neither read nor written.
 //!
 //! ```
 //! use ixc_emulator::dot;
@@ -66,8 +66,8 @@ fn saturate(x: i64) -> u32 {
 /// Adds two products of bfloat16 pairs to `sum` (`VDPBF16PS`). The high pair comes first, and each
 /// product has its own fused multiply-add.
 ///
-/// The order gives the manual's table of NaN priorities: low pair of `a`, of `b`, high pair of `a`,
-/// of `b`, then `sum`.
+/// This order gives the manual's table of NaN priorities: low pair of `a`, low pair of `b`, high
+/// pair of `a`, high pair of `b`, then `sum`.
 pub fn dpbf16ps(sum: u32, a: u32, b: u32) -> u32 {
     let sum = fma_flushed(a & 0xffff_0000, b & 0xffff_0000, sum);
     fma_flushed(a << 16, b << 16, sum)
@@ -114,21 +114,21 @@ fn add_products_by_f64<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u3
     *sums = if all_settled { next } else { std::array::from_fn(|i| fma_flushed(x[i], y[i], sums[i])) };
 }
 
-/// Returns `x · y + z` with denormals as zero, and whether this is certainly the right result.
+/// Returns `x · y + z` with denormals as zero, and whether this is certainly the correct result.
 #[inline(always)]
 fn fma_by_f64(x: u32, y: u32, z: u32) -> (u32, bool) {
     let (x, y, z) = (zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z));
     let (product, z) = (widen(x) * widen(y), widen(z));
     let wide = product + z;
     // The product of two `f32` is exact in `f64` (48 of 53 bits), but the sum may not be. Rounding
-    // it again to `f32` is right in most cases. It may fail if the sum was inexact and lies halfway
-    // between two `f32`, because the exact sum may lie on either side. Knuth's two-sum finds the
-    // lost part.
+    // it again to `f32` is correct in most cases. It may fail if the sum was inexact and lies
+    // halfway between two `f32`, because the exact sum may lie on either side. Knuth's two-sum
+    // finds the lost part.
     let part = wide - product;
     let exact = (product - (wide - part)) + (z - part) == 0.0;
     let narrow = wide as f32;
     let normal = (narrow.abs() > f32::MIN_POSITIVE) & (narrow.abs() <= f32::MAX);
-    // An `f64` sum of such values is zero only if it is exactly zero.
+    // An `f64` sum of such values is zero only if the exact sum is zero.
     let settled = ((wide.to_bits() & BELOW_F32 != HALFWAY) | exact) & normal | (wide == 0.0);
     (narrow.to_bits(), settled)
 }
@@ -154,8 +154,8 @@ fn is_nan(bits: u32) -> bool {
     bits & !SIGN > INFINITY
 }
 
-/// Handles the cases without a settled result: NaN, infinity, midpoints, and results near the
-/// smallest normal number.
+/// Computes the result in the cases where the fast computation is uncertain: NaN, infinity,
+/// midpoints, and results near the smallest normal number.
 #[cold]
 fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
     if let Some(nan) = [x, y, z].into_iter().find(|v| is_nan(*v)) {
@@ -199,8 +199,8 @@ pub fn cvtneps2bf16(bits: u32) -> u16 {
     } else if is_nan(bits) {
         high | 0x0040
     } else {
-        // The sum carries into the exponent, and from the largest values to infinity. Infinity
-        // itself stays, because its low bits are zero.
+        // The sum carries into the exponent, and from the largest values to infinity. Infinity is
+        // unchanged, because its low bits are zero.
         ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
     }
 }

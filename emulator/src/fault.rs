@@ -1,11 +1,12 @@
-//! The faults of an emulated call: those of a processor, and those that only the emulator finds.
+//! The faults of an emulated call: those that a processor detects, and those that only the emulator
+//! detects.
 
 use std::fmt;
 
 use ixc_failure::Class;
 use ixc_targets::Feature;
 
-/// The kind of a fault, without its place. It is boxed, so that a step's result is one word.
+/// The kind of a fault, without its location. It is boxed, so that a step's result is one word.
 pub type Trap = Box<FaultKind>;
 
 /// A fault, and the instruction that caused it.
@@ -124,7 +125,7 @@ pub enum FaultKind {
         expected: u64,
     },
     /// `ret` returns to another address than the caller's.
-    #[error("returns to {found:#x}, which is not where it was called from")]
+    #[error("returns to {found:#x}, which is not the caller's address")]
     ReturnAddress {
         /// The address found on the stack.
         found: u64,
@@ -138,7 +139,7 @@ pub enum FaultKind {
     /// Tiles are configured at return.
     #[error("returns with tiles configured: tilerelease is missing")]
     TileState,
-    /// The processor would refuse a tile instruction (`#UD` or `#GP`).
+    /// The processor would reject a tile instruction (`#UD` or `#GP`).
     #[error("{reason}")]
     Tile {
         /// The reason, with the wrong values.
@@ -153,7 +154,7 @@ pub enum FaultKind {
         /// Offset in the code.
         target: u64,
     },
-    /// Execution passed the last instruction.
+    /// Execution continued after the last instruction.
     #[error("execution runs past the end of the code")]
     End,
     /// The call took more steps than allowed.
@@ -162,7 +163,7 @@ pub enum FaultKind {
         /// The limit.
         limit: u64,
     },
-    /// The emulator cannot take the arguments.
+    /// The emulator does not support the arguments.
     #[error("{reason}")]
     Arguments {
         /// The problem.

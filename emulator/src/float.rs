@@ -256,7 +256,7 @@ fn max<T: Float>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// Combines pairs horizontally with `f`: in every 128 bits, those of `a`, then those of `b`.
+/// Combines adjacent pairs with `f`: in every 128 bits, the pairs of `a`, then the pairs of `b`.
 fn horizontal<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -276,7 +276,8 @@ fn alternate<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl 
     });
 }
 
-/// Executes `vroundps` and similar (`scaled` false), or `vrndscaleps` and similar.
+/// Executes `vroundps` and similar instructions (`scaled` false), or `vrndscaleps` and similar
+/// instructions.
 fn round<T: Float>(r: &mut Vector, b: &Vector, op: &Op, scaled: bool) {
     let imm = op.imm8();
     // Bit 2 selects the mode of MXCSR, which is to nearest.
@@ -288,7 +289,7 @@ fn round<T: Float>(r: &mut Vector, b: &Vector, op: &Op, scaled: bool) {
     });
 }
 
-/// Executes `vreduceps` and similar: returns the part that [`round`] removes.
+/// Executes `vreduceps` and similar instructions: returns the part that [`round`] removes.
 fn reduce<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     let imm = op.imm8();
     let rounding = if imm & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(imm) };
@@ -305,7 +306,7 @@ fn reduce<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// Executes `vgetexpps` and similar: returns the exponent as a float.
+/// Executes `vgetexpps` and similar instructions: returns the exponent as a float.
 fn exponent<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| {
         let x = T::get(b, i);
@@ -325,13 +326,13 @@ fn exponent<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// Executes `vscalefps` and similar: `a · 2^floor(b)`.
+/// Executes `vscalefps` and similar instructions: `a · 2^floor(b)`.
 fn scale<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| {
         let (a, b) = (T::get(a, i), T::get(b, i));
         let f = T::FORMAT;
         if is_nan(a) {
-            // A quiet NaN that is scaled by an infinity counts as a number.
+            // A quiet NaN does not win over an infinite scale: the result is then infinity or zero.
             let quiet = a.bits() & f.quiet() != 0;
             return match (quiet && f.is_infinite(b.bits()), b.bits() & f.sign() != 0) {
                 (true, false) => T::of_bits(f.infinity()),

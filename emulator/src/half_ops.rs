@@ -1,9 +1,9 @@
 //! Lane arithmetic of AVX512-FP16: half-precision values as 16 bits.
 //!
-//! Computes one lane of a half-precision instruction. Every operation is exact in integers and
-//! rounded once, so that double rounding cannot occur. A finite half is a multiple of 2⁻²⁴ below
-//! 2⁴⁰. A product of two is a multiple of 2⁻⁴⁸ below 2³², and their sum fits 128 bits. Quotients
-//! and roots carry whether a remainder is left.
+//! Functions compute one lane of a half-precision instruction. Every operation is exact in integers
+//! and rounded once, so that double rounding cannot occur. A finite half is a multiple of 2⁻²⁴
+//! below 2⁴⁰. A product of two is a multiple of 2⁻⁴⁸ below 2³², and their sum fits 128 bits.
+//! Quotients and roots record whether there is a remainder.
 //!
 //! Half-precision denormals are always kept, because these instructions ignore MXCSR.DAZ and
 //! MXCSR.FTZ for them. For single or double precision inputs, the caller applies DAZ. Of several
@@ -69,7 +69,8 @@ fn first_nan<const N: usize>(operands: [u16; N]) -> Option<u16> {
     operands.into_iter().find(|bits| is_nan(*bits)).map(|bits| bits | QUIET)
 }
 
-/// An unsigned exact value `size · 2^exponent`, plus something smaller than that unit if `more`.
+/// An unsigned exact value `size · 2^exponent`, plus an amount smaller than that unit if `more` is
+/// set.
 #[derive(Clone, Copy)]
 struct Exact {
     size: u128,
@@ -105,9 +106,9 @@ impl Exact {
         }
         let first_bit = 127 - self.size.leading_zeros() as i32 + self.exponent;
         let unit = (first_bit - FRACTION_BITS).max(UNIT);
-        // Exponent field and significand are added. The first bit of a normal number thus counts
-        // one in the field. A significand that is rounded up to the next power of two carries into
-        // it.
+        // Exponent field and significand are added. The leading bit of a normal number thus adds
+        // one to the exponent field. A significand that is rounded up to the next power of two
+        // carries into it.
         let bits = (i64::from(unit - UNIT) << FRACTION_BITS) + self.to_multiple_of(unit, negative, rounding) as i64;
         if bits < i64::from(INFINITY) {
             return signed(negative, bits as u16);
@@ -250,12 +251,12 @@ pub fn fma_signed(x: u16, y: u16, z: u16, negate_product: bool, negate_addend: b
     }
 }
 
-/// Returns whether `a < b`; false if one is NaN.
+/// Whether `a < b`; false if one is NaN.
 fn less(a: u16, b: u16) -> bool {
     !is_nan(a) && !is_nan(b) && order(a) < order(b)
 }
 
-/// Returns an integer that grows with the number; both zeros return 0.
+/// Returns an integer in the order of the numbers; both zeros return 0.
 fn order(bits: u16) -> i32 {
     let size = i32::from(bits & !SIGN);
     if bits & SIGN != 0 { -size } else { size }

@@ -60,7 +60,7 @@ macro_rules! shift {
                 lanes::one::<$t, $t>(r, a, op, |x| f(x, count));
             }
         };
-        // A count in memory is one operand of 16 bytes, which is read whole.
+        // A count in memory is an operand of 16 bytes, which is read as a whole.
         Row { whole: !immediate, ..Row::new(Shape::Lanes(lanes), size_of::<$t>() as u8) }
     }};
 }
@@ -119,7 +119,7 @@ fn pairs<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: i
     lanes::each(r, op, |i| f([T::get(a, 2 * i), T::get(a, 2 * i + 1)], [T::get(b, 2 * i), T::get(b, 2 * i + 1)]));
 }
 
-/// Combines pairs horizontally: in every 128 bits, those of `a`, then those of `b`.
+/// Combines adjacent pairs: in every 128 bits, the pairs of `a`, then the pairs of `b`.
 fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -150,7 +150,7 @@ fn multishift(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 
 fn ternary(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let table = op.imm8();
-    // The function is the sum of its eight products that are in the table.
+    // The function is the sum of those of its eight products that are set in the table.
     let term = |n: u8, on: u64| if table >> n & 1 == 1 { on } else { 0 };
     lanes::three::<u64>(r, a, b, op, |r, a, b| {
         term(0, !r & !a & !b)
@@ -398,8 +398,8 @@ fn horizontal_row(i: &Instruction) -> Option<Row> {
 fn dot_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
-        // By the manual, masked elements of these and of `vpmuldq` do not fault. On a Zen 4, they
-        // do.
+        // By the manual, masked elements of these instructions and of `vpmuldq` do not fault. On a
+        // Zen 4, they do.
         M::Vpdpbusd => three!(u32, dot::pdpbusd).whole(),
         M::Vpdpbusds => three!(u32, dot::pdpbusds).whole(),
         M::Vpdpwssd => three!(u32, dot::pdpwssd).whole(),

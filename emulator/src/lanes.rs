@@ -1,7 +1,7 @@
 //! Loops over the lanes of vectors.
 //!
-//! Functions that are the same in every lane use [`one`], [`two`] or [`three`]. These work in
-//! pieces of 16 bytes, so that the host's vector instructions can be used. Lanes beyond the
+//! Functions that are the same in every lane use [`one`], [`two`] or [`three`]. These process
+//! pieces of 16 bytes, so that compilers can use the host's vector instructions. Lanes beyond the
 //! vector's length are not computed.
 
 use crate::op::Op;
@@ -85,7 +85,7 @@ pub(crate) fn three<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f:
     }
 }
 
-/// Returns a bit for each lane.
+/// Returns one bit for each lane: the result of `f`.
 #[inline(always)]
 pub(crate) fn bits<T: Lane>(a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> bool) -> u64 {
     let mut bits = 0;
@@ -103,7 +103,7 @@ pub(crate) fn each<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize) -> T) {
     }
 }
 
-/// Computes `r[i] = f(first element of i's 128 bits, place in them)`, the form of most shuffles.
+/// Computes `r[i] = f(first element of i's 128 bits, position in them)`, the form of most shuffles.
 #[inline(always)]
 pub(crate) fn by_128<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize, usize) -> T) {
     let per = 16 / T::BYTES;

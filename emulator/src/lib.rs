@@ -13,7 +13,7 @@
 //! | `op` | a decoded instruction |
 //! | `general` | general-purpose instructions |
 //! | `vector` | the common path of vector instructions: fetch, broadcast, compute, mask, write |
-//! | `decode` | finding the table row of a vector instruction |
+//! | `decode` | lookup of the table row of a vector instruction |
 //! | `lanes` | loops over lanes |
 //! | `integer`, `float`, `compare`, `convert`, `shuffle` | rows: mnemonics with lane arithmetic |
 //! | `wide` | fused multiply-adds |
@@ -30,11 +30,11 @@
 //! - MXCSR, the second byte of a register (`ah`), calls, string instructions
 //! - instructions without use in a kernel: `vdpps`, `vmpsadbw`, `vdbpsadbw`, `vfixupimm…`,
 //!   `vfpclass…`, `vgetmant…`, `vrange…`
-//! - complex half precision, also without use
+//! - complex half precision, which kernels do not use
 //!
 //! # Separate lane arithmetic
 //!
-//! `amx`, `dot` and `half_ops` do not use registers and operands. [`amx::decode`] and
+//! `amx`, `dot` and `half_ops` do not depend on registers and operands. [`amx::decode`] and
 //! [`amx::execute`] take the tiles, an address and a stride; `dot` and `half_ops` are functions
 //! over the bits of one lane. `a` is the second operand of the instruction, and `b` the third.
 //! `fma(x, y, z)` is x·y + z; of several NaN, x's wins, then y's, then z's.

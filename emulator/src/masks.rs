@@ -23,7 +23,7 @@ fn binary(m: &mut Machine, op: &Op) -> Step {
         4 => !(a ^ b),
         5 => a.wrapping_add(b),
         _ => {
-            // The second source goes below the first; each is half as long as the result.
+            // The second source becomes the lower half, the first the upper half.
             let half = 4 * u32::from(op.size);
             (a << half) | b & (u64::MAX >> (64 - half))
         }
@@ -86,7 +86,8 @@ fn store(m: &mut Machine, op: &Op) -> Step {
     m.memory.write(address, &bytes[..usize::from(op.size)])
 }
 
-/// Executes `vpmovm2b` and similar: sets all bits of an element if its mask bit is set.
+/// Executes `vpmovm2b` and similar instructions: sets all bits of an element if its mask bit is
+/// set.
 fn to_vector(m: &mut Machine, op: &Op) -> Step {
     let mask = m.state.mask[usize::from(op.b)];
     let mut r = Vector::ZERO;
@@ -96,7 +97,7 @@ fn to_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `vpmovb2m` and similar: collects the sign bits.
+/// Executes `vpmovb2m` and similar instructions: collects the sign bits.
 fn from_vector(m: &mut Machine, op: &Op) -> Step {
     let v = &m.state.vector[usize::from(op.b)];
     let size = usize::from(op.element);

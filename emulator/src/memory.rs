@@ -2,8 +2,8 @@
 //! outside faults.
 //!
 //! All `unsafe` code of the emulator's memory accesses is here. A region lies in the middle of a
-//! slot of 2^38 addresses. The slot's number finds it, and an access that misses names the nearest
-//! region.
+//! slot of 2^38 addresses. The upper bits of an address are the slot's number. The fault of an
+//! access outside all regions names the nearest region.
 //!
 //! ```
 //! use ixc_emulator::memory::{Memory, Slice};
@@ -76,7 +76,7 @@ pub struct Memory<'a> {
     regions: Vec<Region<'a>>,
     /// Slot of the stack.
     stack: usize,
-    /// The lowest address of the stack that may be used at present.
+    /// The lowest address of the stack that may be used at the current stack pointer.
     floor: u64,
     /// The lowest offset in the stack that was written.
     lowest: usize,
@@ -91,8 +91,7 @@ impl<'a> Memory<'a> {
 
     /// Adds a buffer and returns its address, which agrees with the host's in the low 6 bits.
     ///
-    /// # Errors
-    /// Fails if the buffer is too large, or if there are too many.
+    /// # Errors The buffer is too large, or there are too many buffers.
     pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         let slot = self.regions.len();
         if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
@@ -127,7 +126,7 @@ impl<'a> Memory<'a> {
         self.lowest
     }
 
-    /// Returns whether an access would be inside a buffer.
+    /// Whether an access would be inside a buffer.
     pub fn contains(&self, address: u64, bytes: usize) -> bool {
         self.host(address, bytes, false).is_ok()
     }
@@ -142,8 +141,7 @@ impl<'a> Memory<'a> {
 
     /// Loads bytes.
     ///
-    /// # Errors
-    /// Fails if the bytes are not all in one buffer.
+    /// # Errors The bytes are not all in one buffer.
     #[inline]
     pub fn load<const N: usize>(&self, address: u64) -> Result<[u8; N], Trap> {
         let host = self.host(address, N, false)?;
@@ -154,8 +152,7 @@ impl<'a> Memory<'a> {
 
     /// Stores bytes.
     ///
-    /// # Errors
-    /// Fails if the bytes are not all in one writable buffer.
+    /// # Errors The bytes are not all in one writable buffer.
     #[inline]
     pub fn store<const N: usize>(&mut self, address: u64, bytes: [u8; N]) -> Result<(), Trap> {
         let host = self.host(address, N, true)?;
@@ -197,7 +194,7 @@ impl<'a> Memory<'a> {
         (address >> SLOT_BITS) as usize
     }
 
-    /// Records the lowest offset in the stack that was written.
+    /// Records a write to the stack, for the lowest written offset.
     #[inline]
     fn wrote(&mut self, address: u64) {
         let slot = Memory::slot(address);

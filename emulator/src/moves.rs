@@ -59,7 +59,7 @@ fn vzeroall(m: &mut Machine, _: &Op) -> Step {
     Ok(())
 }
 
-/// Loads the half of the low 128 bits with number `c`, and takes the other from `a`.
+/// Loads the half of the low 128 bits with number `c`, and takes the other half from `a`.
 fn load_half(m: &mut Machine, op: &Op) -> Step {
     let mut r = Vector::ZERO;
     r.0[..16].copy_from_slice(&m.state.vector[usize::from(op.a)].0[..16]);
@@ -75,7 +75,7 @@ fn store_half(m: &mut Machine, op: &Op) -> Step {
     m.memory.store(address, x.to_le_bytes())
 }
 
-/// Executes `vmaskmovps` and similar loads: an element is read if its mask has the sign bit set.
+/// Executes `vmaskmovps` and similar loads: an element is read if the sign bit of its mask is set.
 fn load_by_sign(m: &mut Machine, op: &Op) -> Step {
     let (address, size) = (m.address(op), usize::from(op.element));
     let mask = m.state.vector[usize::from(op.a)];
@@ -97,7 +97,7 @@ fn store_by_sign(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Returns the address of element `i` of a gather or scatter. `size` has the bytes of an index.
+/// Returns the address of element `i` of a gather or scatter. `op.size` has the bytes of an index.
 fn element_address(m: &Machine, op: &Op, i: usize) -> u64 {
     let indexes = &m.state.vector[usize::from(op.address.index)];
     let index = if op.size == 4 { i64::from(i32::get(indexes, i)) } else { i64::get(indexes, i) };
@@ -148,7 +148,8 @@ fn mask_or_all(m: &Machine, op: &Op) -> u64 {
     if op.mask == 0 { all } else { m.state.mask[usize::from(op.mask)] & all }
 }
 
-/// Moves the elements whose mask bit is set next to each other. Returns them and their bytes.
+/// Moves the elements whose mask bit is set to the lowest positions. Returns them and their number
+/// of bytes.
 fn compressed(m: &Machine, op: &Op) -> (Vector, usize) {
     let (size, x) = (usize::from(op.element), &m.state.vector[usize::from(op.b)]);
     let (bits, mut r, mut to) = (mask_or_all(m, op), Vector::ZERO, 0);

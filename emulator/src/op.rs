@@ -87,9 +87,9 @@ pub(crate) struct Op {
     pub mask: u8,
     pub zeroing: bool,
     pub broadcast: bool,
-    /// Whether memory is read whole, including masked elements.
+    /// Whether memory is read as a whole, including masked elements.
     pub whole: bool,
-    /// Whether the destination's upper bytes stay.
+    /// Whether the destination's upper bytes are unchanged.
     pub legacy: bool,
     pub rounding: Rounding,
     pub tile: Option<TileOp>,
@@ -111,7 +111,7 @@ fn no_run(_: &mut Machine, _: &Op) -> Result<(), Trap> {
 }
 
 impl Op {
-    /// Makes an op with the properties that all instructions have. The function is still to be set.
+    /// Makes an op with the properties that all instructions have. The caller sets the function.
     pub fn new(i: &Instruction) -> Option<Op> {
         let mut op = Op {
             run: no_run,

@@ -1,4 +1,4 @@
-//! Decoding code once, and calling it many times.
+//! Programs: code that is decoded once and called many times.
 
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ use ixc_targets::{Feature, Features};
 
 /// Bytes of the stack of a call.
 const STACK: usize = 1 << 20;
-/// Initial content of the stack: as floats NaN, as integers large numbers.
+/// Initial content of the stack: NaN as floats, large numbers as integers.
 const POISON: u8 = 0xfd;
 /// Callee-saved registers of System V.
 const CALLEE_SAVED: [(usize, &str); 6] = [(3, "rbx"), (5, "rbp"), (12, "r12"), (13, "r13"), (14, "r14"), (15, "r15")];
@@ -78,8 +78,7 @@ thread_local! {
 impl Program {
     /// Decodes code: `code_bytes` of instructions, then constants.
     ///
-    /// # Errors
-    /// Fails at the first instruction that is unknown, needs a feature that is not allowed, or
+    /// # Errors The first instruction that is unknown, needs a feature that is not allowed, or
     /// jumps to an offset without an instruction.
     pub fn new(code: &[u8], code_bytes: usize, allowed: Features) -> Result<Program, Fault> {
         let Some(instructions) = code.get(..code_bytes).filter(|_| code.len() < i32::MAX as usize) else {
@@ -89,7 +88,7 @@ impl Program {
         let mut image = vec![0; code.len() + ALIGNMENT];
         let start = image.as_ptr().addr().next_multiple_of(ALIGNMENT) - image.as_ptr().addr();
         image[start..start + code.len()].copy_from_slice(code);
-        // A call maps the code's region first, so its address is known here.
+        // A call maps the code's region first, so its address is the same here.
         let base = Memory::new().map(Slice::read("code", &image[start..start + code.len()]))?;
 
         let mut ops = Vec::new();
@@ -124,7 +123,7 @@ impl Program {
         Ok(Program { ops, image, start, limit: u64::MAX })
     }
 
-    /// Limits a call to this number of instructions; more are a fault.
+    /// Limits a call to this number of instructions. Exceeding the limit is a fault.
     #[must_use]
     pub fn with_step_limit(mut self, limit: u64) -> Program {
         self.limit = limit;
@@ -136,7 +135,7 @@ impl Program {
         self.ops.len()
     }
 
-    /// Returns whether there is no instruction.
+    /// Whether there is no instruction.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -161,8 +160,8 @@ impl Program {
     }
 
     /// Calls the code with given registers, which count as defined, and returns the registers in
-    /// `state`. The registers of the arguments and the stack pointer are set by this function. The
-    /// conditions at a return are not checked, so that parts of functions can be tested.
+    /// `state`. This function sets the registers of the arguments and the stack pointer. It does
+    /// not check the conditions at a return, so that parts of functions can be tested.
     ///
     /// # Errors
     /// See [`Program::call`].
@@ -306,7 +305,7 @@ fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
                 | CpuidFeature::SSE
                 | CpuidFeature::SSE2
         );
-        // All CPUs with AVX2 have these; the target table does not list them.
+        // All CPUs with AVX2 have these features; the target table does not list them.
         let with_avx2 = matches!(
             needed,
             CpuidFeature::BMI1
@@ -386,8 +385,7 @@ fn bit(register: Register) -> u64 {
     }
 }
 
-/// Returns whether the result does not depend on the sources: the processor's idioms for zero and
-/// all ones.
+/// Whether the result does not depend on the sources: idioms for zero and for all ones.
 fn is_constant(i: &Instruction) -> bool {
     use Mnemonic as M;
     let last = i.op_count() - 1;
@@ -473,7 +471,7 @@ fn decode(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Op> {
         op.writes |= bit(i.op0_register());
     }
     if i.mnemonic() == Mnemonic::Vzeroupper {
-        // Undefined registers stay undefined.
+        // Copies may read undefined registers, which then stay undefined.
         (op.reads, op.writes) = (0, 0);
     }
     if i.op_count() > 0 && !i.has_op_mask() && is_constant(i) {

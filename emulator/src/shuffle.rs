@@ -8,7 +8,7 @@ use crate::op::{LaneFn, Op};
 use crate::state::Vector;
 use crate::vector::{Row, Shape};
 
-/// Bytes of a 128-bit piece; most shuffles stay inside of one.
+/// Bytes of a 128-bit piece; most shuffles stay within one piece.
 const PIECE: usize = 16;
 
 /// Interleaves elements of `a` and `b`, from the low or `high` halves of every 128 bits.
@@ -151,7 +151,7 @@ fn blend_by_sign<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let imm = op.imm8();
     copy(r, 0, a, 0, PIECE);
-    // A float in memory is the only element there.
+    // A float in memory is the only element of the operand.
     let from = if op.memory_bytes > 0 { 0 } else { usize::from(imm >> 6) };
     u32::get(b, from).set(r, usize::from(imm >> 4 & 3));
     for i in (0..4).filter(|i| bit(imm, *i) == 1) {
@@ -159,7 +159,7 @@ fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     }
 }
 
-/// Makes the row of an instruction that accesses memory whole.
+/// Makes the row of an instruction that reads memory as a whole.
 fn moving(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element).whole())
 }
@@ -169,17 +169,18 @@ fn repeated(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element).from(0))
 }
 
-/// Makes the row of an instruction that reads the same places of its sources.
+/// Makes the row of an instruction whose result elements come from the same positions of its
+/// sources.
 fn within(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element))
 }
 
-/// Makes the row of an instruction that also reads its destination, and accesses memory whole.
+/// Makes the row of an instruction that also reads its destination, and reads memory as a whole.
 fn two_tables(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Accumulate(lanes), element).whole())
 }
 
-/// Returns whether the last operand is an immediate.
+/// Whether the last operand is an immediate.
 fn ends_in_immediate(i: &Instruction) -> bool {
     i.op_count() > 0 && i.op_kind(i.op_count() - 1) == OpKind::Immediate8
 }
@@ -337,7 +338,7 @@ fn broadcast_row(i: &Instruction) -> Option<Row> {
     }
 }
 
-/// Returns the row of an instruction that takes each element from the same place of one of two
+/// Returns the row of an instruction that takes each element from the same position of one of two
 /// vectors.
 fn blend_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;

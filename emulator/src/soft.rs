@@ -11,7 +11,7 @@
 //! assert_eq!(third, u64::from((1.0_f32 / 3.0).to_bits()));
 //! ```
 //!
-//! Callers handle NaN operands, because the instruction decides which of several wins.
+//! Callers handle NaN operands, because the instruction determines which NaN is the result.
 
 /// A rounding mode, with its number in MXCSR and in immediates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +54,14 @@ pub const F64: Format = Format { fraction: 52, exponent: 11 };
 pub struct Finite {
     /// Sign.
     pub negative: bool,
-    /// 0 for zero.
+    /// Mantissa, 0 for zero.
     pub mantissa: u128,
     /// Power of two.
     pub exponent: i32,
 }
 
-/// Position of the highest bit of an aligned mantissa. One bit is left for the carry, and one for
-/// the sign.
+/// Position of the highest bit of an aligned mantissa. One bit above it is for the carry, and one
+/// for the sign.
 const TOP: u32 = 125;
 
 impl Format {
@@ -94,17 +94,17 @@ impl Format {
         self.sign() | self.infinity() | self.quiet()
     }
 
-    /// Returns whether a float is NaN.
+    /// Whether a float is NaN.
     pub const fn is_nan(self, x: u64) -> bool {
         x & !self.sign() > self.infinity()
     }
 
-    /// Returns whether a float is infinite.
+    /// Whether a float is infinite.
     pub const fn is_infinite(self, x: u64) -> bool {
         x & !self.sign() == self.infinity()
     }
 
-    /// Returns whether a float is zero.
+    /// Whether a float is zero.
     pub const fn is_zero(self, x: u64) -> bool {
         x & !self.sign() == 0
     }
@@ -128,9 +128,9 @@ impl Format {
         if negative { self.sign() } else { 0 }
     }
 
-    /// Rounds `x` to the format. If `sticky`, the value is slightly larger in magnitude, by less
-    /// than the last bit of `x`. The mantissa must then have more bits than the format. Zero keeps
-    /// its sign.
+    /// Rounds `x` to the format. With `sticky`, the exact value is slightly larger in magnitude, by
+    /// less than the last bit of `x`. The mantissa must then have more bits than the format. Zero
+    /// keeps its sign.
     pub fn round(self, x: Finite, sticky: bool, rounding: Rounding) -> u64 {
         let sign = self.zero(x.negative);
         if x.mantissa == 0 {
@@ -278,8 +278,8 @@ impl Format {
         if x.mantissa == 0 {
             return Some(0);
         }
-        // A remaining exponent means that the number was an integer. All results are below 2^126,
-        // so the cast keeps the sign.
+        // If the exponent is not 0 after rounding, the number was already an integer. All results
+        // are below 2^126, so the cast keeps the sign.
         let fits = 127 - x.mantissa.leading_zeros() as i32 + x.exponent < 126;
         fits.then(|| {
             let magnitude = (x.mantissa << x.exponent) as i128;
@@ -321,9 +321,9 @@ impl Format {
         };
         let (a, b) = (align(a), align(b));
         let (large, small) = if (a.exponent, a.mantissa) >= (b.exponent, b.mantissa) { (a, b) } else { (b, a) };
-        // The bits shifted out leave a 1 in the last place. Mantissas have at most 106 bits, so at
-        // least 20 zeros are below. So this 1 cannot be mistaken for half a unit. If more than one
-        // bit cancels, no bit is shifted out.
+        // If set bits are shifted out, the last bit becomes 1. Mantissas have at most 106 bits, so
+        // at least 20 zeros follow them, and this 1 cannot be mistaken for half a unit. If more
+        // than one bit cancels, no bit is shifted out.
         let distance = (large.exponent - small.exponent).cast_unsigned();
         let low = if distance > TOP {
             1

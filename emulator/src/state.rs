@@ -12,7 +12,7 @@ impl Vector {
 
 /// Carry flag.
 pub const CF: u64 = 1;
-/// Parity flag: of the low byte.
+/// Parity flag of the low byte.
 pub const PF: u64 = 1 << 2;
 /// Adjust flag: carry out of the low four bits.
 pub const AF: u64 = 1 << 4;

@@ -20,9 +20,9 @@ pub(crate) enum Shape {
     /// Elements computed from the sources and the destination's old value (or the fourth
     /// operand's).
     Accumulate(LaneFn),
-    /// The lowest element is computed from the sources; the others are those of `a`.
+    /// The lowest element is computed from the sources; the others come from `a`.
     Scalar(LaneFn),
-    /// The lowest element is computed from the sources and the old value; the others stay.
+    /// The lowest element is computed from the sources and the old value; the others do not change.
     ScalarAccumulate(LaneFn),
     /// A mask.
     Mask(MaskFn),
@@ -39,8 +39,9 @@ pub(crate) struct Row {
     pub element: u8,
     /// Bytes of an element of the source.
     pub source: u8,
-    /// Whether memory is accessed whole, including masked elements. The manual requires this where
-    /// elements move (exception classes `NF`), and some processors do it elsewhere.
+    /// Whether memory is read as a whole, including masked elements. The manual requires this for
+    /// instructions that move elements (exception classes `NF`). Some processors also do it for
+    /// other instructions.
     pub whole: bool,
 }
 
@@ -49,7 +50,7 @@ impl Row {
         Row { shape, element, source: element, whole: false }
     }
 
-    /// Makes masked elements fault, too.
+    /// Makes masked elements fault like others.
     pub fn whole(self) -> Row {
         Row { whole: true, ..self }
     }
@@ -67,7 +68,7 @@ fn active(m: &Machine, op: &Op) -> u64 {
     if op.mask == 0 { all } else { m.state.mask[usize::from(op.mask)] & all }
 }
 
-/// Refuses an address that is not aligned as the instruction requires.
+/// Checks that the address has the alignment that the instruction requires.
 #[inline]
 pub(crate) fn check_alignment(op: &Op, address: u64) -> Step {
     if op.alignment > 1 && !address.is_multiple_of(u64::from(op.alignment)) {
@@ -115,7 +116,7 @@ fn masked_source(m: &Machine, op: &Op, address: u64) -> Result<Vector, Trap> {
     let (bytes, element) = (usize::from(op.memory_bytes), usize::from(op.memory_element));
     let active = active(m, op);
     if bytes / element < usize::from(op.count) {
-        // Elements in memory are used several times.
+        // The instruction uses elements in memory several times, so all of them are read.
         if active != 0 {
             m.memory.read(address, &mut v.0[..bytes])?;
         }
@@ -133,7 +134,7 @@ fn second<const MEMORY: bool>(m: &Machine, op: &Op) -> Result<Vector, Trap> {
 }
 
 /// Masks a result and writes it. Upper bytes are zero in `r`; legacy instructions keep the old
-/// ones.
+/// upper bytes.
 #[inline(always)]
 pub(crate) fn finish<const MASKED: bool>(m: &mut Machine, op: &Op, mut r: Vector) {
     let destination = &mut m.state.vector[usize::from(op.destination)];
@@ -205,7 +206,7 @@ fn run_blend<const MEMORY: bool>(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Writes the result to memory; if it is masked, element by element.
+/// Writes the result to memory; a masked result is written element by element.
 pub(crate) fn store_masked(m: &mut Machine, op: &Op, r: &Vector) -> Step {
     let address = m.address(op);
     check_alignment(op, address)?;
@@ -248,14 +249,14 @@ macro_rules! by_source {
 }
 
 /// Returns the number of bytes that a broadcast fills. If the result is shorter than the source,
-/// only the name of the memory operand's size has them.
+/// only the name of the memory operand's size contains this number.
 fn broadcast_bytes(i: &Instruction) -> u8 {
     let name = format!("{:?}", i.memory_size());
     let digits: String = name.trim_start_matches("Broadcast").chars().take_while(char::is_ascii_digit).collect();
     digits.parse::<u16>().map_or(0, |bits| (bits / 8) as u8)
 }
 
-/// Returns whether an instruction's mask selects between its sources.
+/// Whether an instruction's mask selects between its sources.
 pub(crate) fn is_blend(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(mnemonic, M::Vpblendmb | M::Vpblendmw | M::Vpblendmd | M::Vpblendmq | M::Vblendmps | M::Vblendmpd)
@@ -282,7 +283,7 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     let memory = i.op_kind(last) == OpKind::Memory;
     let mut c = op.destination;
     if count == 4 {
-        // No instruction here exchanges its last two of four operands.
+        // No supported instruction exchanges the last two of four operands.
         c = register(3)?;
     }
     let vector_bytes = |n: u32| {
@@ -307,7 +308,7 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     op.count = if scalar {
         1
     } else if count <= 2 || to_memory {
-        // A source with any number of elements sets no limit.
+        // A source with any number of elements does not limit the number.
         let limit = op.source_bytes.checked_div(row.source).unwrap_or(u8::MAX);
         (op.bytes / row.element).min(limit)
     } else {

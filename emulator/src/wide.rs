@@ -1,9 +1,9 @@
 //! Fused multiply-adds of whole vectors.
 //!
-//! If the host's compiler may not assume FMA, `f32::mul_add` is a library call. That is far too
-//! slow for the most frequent instruction of kernels. If the host has FMA, its instruction is used.
-//! Otherwise, the product of two floats is computed exactly in double precision. Its sum with the
-//! third is rounded to odd, so that rounding it to single precision is right (Boldo and Melquiond,
+//! Unless the compiler may assume FMA, `f32::mul_add` is a library call, which is too slow for the
+//! most frequent instruction of kernels. If the host has FMA, its instruction is used. Otherwise,
+//! the product of two floats is computed exactly in double precision. Its sum with the third is
+//! rounded to odd, so that rounding it to single precision is right (Boldo and Melquiond,
 //! "Emulation of FMA and correctly rounded sums", 2008).
 
 use crate::lanes::Lane;
@@ -52,12 +52,12 @@ mod host {
 fn fma(x: f32, y: f32, z: f32) -> f32 {
     let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
     let sum = product + z;
-    // The lost part of the sum, exactly (Knuth's two-sum).
+    // The rounding error of the sum, exactly (Knuth's two-sum).
     let part = sum - product;
     let lost = (product - (sum - part)) + (z - part);
     let bits = sum.to_bits();
     // Rounds to odd: of the two doubles around the exact sum, selects the one with an odd last bit.
-    // The tests fail for NaN.
+    // For a NaN, the conditions are false.
     let even = bits & 1 == 0;
     let away = (lost > 0.0) == (sum > 0.0);
     let inexact = lost.abs() > 0.0;

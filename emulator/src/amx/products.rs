@@ -37,12 +37,12 @@ fn unsigned(byte: u8) -> i32 {
     i32::from(byte)
 }
 
-/// Adds products of bytes to the sums, modulo 2³². Columns after the shape's end are computed from
-/// zeros, and dropped by the caller.
+/// Adds products of bytes to the sums, modulo 2³². Columns beyond the shape are computed from
+/// zeros, and the caller ignores them.
 ///
-/// Tests run this with little optimisation. So it uses loops over arrays of known length instead of
-/// iterators, and `wrapping` operations although nothing can overflow. Both make it several times
-/// as fast then.
+/// Tests run this code with little optimisation. It therefore uses loops over arrays of fixed
+/// length instead of iterators, and `wrapping` operations although nothing can overflow. Both make
+/// it several times faster.
 fn bytes_product(
     sums: &mut Sums,
     left: &Tile,

@@ -1,4 +1,4 @@
-//! Decoding of general-purpose instructions: finds their functions and operands.
+//! Decoding of general-purpose instructions to their functions and operands.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -18,7 +18,7 @@ macro_rules! by_form {
 
 macro_rules! by_size {
     ($op:expr, $form:expr, $f:ident $(, $kind:literal)?) => {{
-        // This also sets the size.
+        // Computing the form also sets the size.
         let form = $form;
         match $op.size {
             1 => by_form!(1, form, $f $(, $kind)?),
@@ -338,7 +338,7 @@ fn conditional(i: &Instruction, op: &mut Op) -> Option<Run> {
 
 /// Decodes a general-purpose instruction; `None` if it is not emulated.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
-    // Finds the second byte of the first four registers.
+    // Whether a register is the second byte of one of the first four registers.
     let high = |r: Register| matches!(r, Register::AH | Register::BH | Register::CH | Register::DH);
     if i.has_lock_prefix() || i.has_rep_prefix() || i.has_repne_prefix() {
         return None;

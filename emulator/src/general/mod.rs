@@ -12,7 +12,7 @@ use crate::state::{AF, CF, DF, OF, PF, RSP, SF, ZF};
 
 type Step = Result<(), Trap>;
 
-/// The return address that a call pushes. It is no address of guest memory.
+/// The return address that a call pushes. It is outside guest memory.
 pub(crate) const RETURN_ADDRESS: u64 = 0x5245_5455_524e_0000;
 
 const ARITHMETIC: u64 = CF | PF | AF | ZF | SF | OF;

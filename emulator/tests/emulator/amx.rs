@@ -1,5 +1,5 @@
-//! Tests tiles against the processor manual. Its pseudocode is implemented again with flat bytes
-//! and plain loops.
+//! Tests tiles against the processor manual. A model implements its pseudocode with flat bytes and
+//! plain loops.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::{self, TileFault, TileOp, TileProduct, TileShape, Tiles};
@@ -135,7 +135,7 @@ impl Model {
     }
 }
 
-/// Converts by value. A NaN keeps sign and payload.
+/// Converts the value to single precision. A NaN keeps sign and payload.
 fn half_to_single(bits: u16) -> u32 {
     let sign = u32::from(bits >> 15) << 31;
     match (bits >> 10 & 0x1f, bits & 0x3ff) {
@@ -159,7 +159,7 @@ fn assert_same(tiles: &Tiles, model: &Model, context: &str) {
     }
 }
 
-/// Returns bytes of a factor that often cause errors.
+/// Returns bytes of a factor that are likely to reveal errors.
 pub fn operand(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u8> {
     match product {
         TileProduct::Bf16 => (0..bytes / 2).flat_map(|_| ((single(random) >> 16) as u16).to_le_bytes()).collect(),
@@ -168,7 +168,7 @@ pub fn operand(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u
     }
 }
 
-/// Returns bytes of sums, with few NaN and infinities, which would hide other errors.
+/// Returns bytes of sums with few NaN and infinities, which would hide other errors.
 pub fn sums(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u8> {
     let one = |random: &mut Random| match product {
         TileProduct::Bf16 | TileProduct::F16 => single(random),
@@ -189,7 +189,7 @@ fn tile_products_of_every_shape_match_the_manual() {
     let mut random = Random::new(0x0061_6d78);
     for rows in 1..=16 {
         for inner in 1..=16 {
-            // All widths occur, but not with all rows and inner sizes.
+            // All widths occur, but not in combination with all rows and inner sizes.
             let columns = 1 + (5 * rows + 3 * inner) % 16;
             for product in PRODUCTS {
                 let mut shapes = [(16, 64); 8];
@@ -213,7 +213,7 @@ fn tile_products_of_every_shape_match_the_manual() {
     }
 }
 
-/// Tests products of one doubleword each, with every pair of bytes in every place and all
+/// Tests products of one doubleword each, with every pair of bytes at every position and with all
 /// signednesses.
 #[test]
 fn all_byte_pairs_multiply_with_correct_signedness() {
@@ -224,8 +224,8 @@ fn all_byte_pairs_multiply_with_correct_signedness() {
         (TileProduct::UnsignedSigned, false, true),
         (TileProduct::UnsignedUnsigned, false, false),
     ];
-    // Row m of the first factor holds byte 16 · i + m, and column n of the second 16 · j + n, each
-    // in one place of four.
+    // Row m of the first factor has byte 16 · i + m at one of four positions, and column n of the
+    // second 16 · j + n.
     let mut model = Model::new([(16, 64), (16, 4), (1, 64), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
     for (product, signed_a, signed_b) in cases {
         for (i, j) in (0..16).flat_map(|i| (0..16).map(move |j| (i, j))) {
@@ -270,7 +270,7 @@ fn loads_and_stores_follow_base_and_stride() {
                 let address = at + start as u64;
                 amx::execute(&TileOp::Load { tile: 3 }, &mut tiles, &mut memory, address, stride as u64).unwrap();
                 assert_same(&tiles, &model, &format!("load {rows}×{colsb}, stride {stride}"));
-                // The store goes elsewhere with another stride, so that rows overlap.
+                // The store uses another address and another stride, so that rows overlap.
                 amx::execute(&TileOp::Store { tile: 3 }, &mut tiles, &mut memory, address + 5, (stride / 2) as u64)
                     .unwrap();
                 drop(memory);
@@ -305,7 +305,7 @@ fn faulting_tile_load_records_row_and_can_resume() {
     assert_eq!(tiles.bytes(0).unwrap()[7], [9; 64]);
     assert_eq!(tiles.store_config()[1], 0);
 
-    // A store also sets the start row, and the rows written before stay.
+    // A store also continues at the start row, and earlier rows in memory do not change.
     let mut out = [0; 100];
     let mut memory = Memory::new();
     let at = memory.map(Slice::write("out", &mut out)).unwrap();
@@ -344,14 +344,14 @@ fn configurations_are_loaded_stored_and_released() {
     assert_same(&tiles, &model, "loaded");
     tiles.load_config(&model.config()).unwrap();
     assert_same(&tiles, &Model::new([(16, 64); 8]), "configured again");
-    // A refused configuration changes nothing.
+    // A rejected configuration changes nothing.
     load_rows(&mut tiles, &mut model, 5, &[7; 1024]);
     let mut bad = model.config();
     bad[40] = 1;
     tiles.load_config(&bad).unwrap_err();
     assert_same(&tiles, &model, "refused");
 
-    // Palette 0 releases the tiles, whatever other bytes are set, and so does tilerelease.
+    // Palette 0 releases the tiles, for any values of other bytes, and so does tilerelease.
     for by_palette in [true, false] {
         let mut tiles = tiles.clone();
         if by_palette {
@@ -470,7 +470,7 @@ fn shapes_that_do_not_fit_fault() {
             assert_eq!(trap.to_string(), TileFault::PartialDword { tile: 2, colsb: 8 + odd }.to_string());
         }
     }
-    // One tile twice is refused, even if the shapes match.
+    // The same tile twice is rejected, even if the shapes match.
     let mut tiles = configured(&Model::new([(16, 64); 8]));
     for product in PRODUCTS {
         assert_eq!(tiles.multiply(product, 1, 1, 2), Err(TileFault::SameTile { tile: 1 }));

@@ -1,8 +1,7 @@
-//! Runs a function in a process of its own, so that a signal is a result and does not end the
-//! tests.
+//! Runs a function in its own process, so that a signal is a result and does not end the tests.
 //!
-//! The process is a fork. It has all memory that the function may read, and the permission to use
-//! tiles. Outputs of the function lie in [`Shared`] memory.
+//! The process is a fork: it has the same memory, and the permission to use tiles. Outputs of the
+//! function are in [`Shared`] memory.
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
@@ -29,7 +28,7 @@ impl Shared {
 
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: `new` made the mapping, which is borrowed as long as the result. A child that
-        // writes it has ended by then.
+        // writes to it has already ended.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }

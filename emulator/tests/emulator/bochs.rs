@@ -1,8 +1,8 @@
 //! Vector instructions with random operands, written to a file that Bochs checks one by one.
 //!
-//! Bochs is another emulator, which knows AVX-512 without VNNI, BF16 and FP16. It is a Python
-//! package and not a dependency. `bochs/judge.py` explains how to install it. `IXC_BOCHS` names the
-//! Python to run it with; without it, the test prints that it did not run.
+//! Bochs is another emulator, which supports AVX-512 without VNNI, BF16 and FP16. It is available
+//! as a Python package, and is not a dependency. `bochs/judge.py` explains how to install it.
+//! `IXC_BOCHS` names the Python to run it with; without it, the test prints that it did not run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,7 +31,8 @@ pub fn emulate(function: &Function, input: &Page) -> Option<Page> {
     Some(output)
 }
 
-/// Checks every form of every code that the emulator knows and whose features are selected.
+/// Calls `check` for every form of every code that the emulator supports and whose features are
+/// selected.
 fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, Page, Page)) {
     for code in function::codes().filter(|code| code.cpuid_features().iter().all(|f| wanted(*f))) {
         let mut random = Random::new(code as u64);
@@ -49,7 +50,7 @@ fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, P
 /// quadwords instead of bytes. It ignores or refuses W1 of the others.
 const WRONG_IN_BOCHS: [&str; 3] = ["EVEX_Vpmultishiftqb_", "EVEX_Vextractps_r64m32_", "EVEX_Vpinsrb_xmm_xmm_r64m8_"];
 
-/// Returns whether Bochs' newest AVX-512 model, Cannon Lake, has a feature that the emulator knows.
+/// Whether Bochs' newest AVX-512 model, Cannon Lake, has a feature that the emulator supports.
 fn bochs_has(feature: CpuidFeature) -> bool {
     use CpuidFeature as F;
     matches!(

@@ -1,4 +1,4 @@
-//! Planted bugs that a processor would not report, one of each kind, and the expected faults.
+//! Deliberate bugs that a processor would not report, one of each kind, and the expected faults.
 
 use iced_x86::Register::{
     EAX, ECX, EDX, K1, K2, K3, R8, R9, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP, TMM0, TMM1,
@@ -52,7 +52,8 @@ fn encode(code: &[Instruction]) -> Vec<u8> {
     BlockEncoder::encode(64, block, BlockEncoderOptions::NONE).unwrap().code_buffer
 }
 
-/// Loads the pointer of the first buffer into `rax`, and of the second into `rcx`.
+/// Returns code that loads the pointer of the first buffer into `rax`, and of the second into
+/// `rcx`.
 fn pointers() -> Vec<Instruction> {
     vec![load(Code::Mov_r64_rm64, RAX, at(RDI, 0)), load(Code::Mov_r64_rm64, RCX, at(RDI, 8))]
 }
@@ -90,7 +91,7 @@ fn clean() -> Instruction {
     op(Code::VEX_Vzeroupper)
 }
 
-/// Sets `k1` to the low bits.
+/// Returns code that sets `k1` to the low bits.
 fn mask(bits: u32) -> [Instruction; 2] {
     [Instruction::with2(Code::Mov_r32_imm32, EDX, bits).unwrap(), op2(Code::VEX_Kmovd_kr_r32, K1, EDX)]
 }
@@ -159,7 +160,7 @@ fn elements_that_are_masked_away_are_not_loaded() {
     broadcast.set_is_broadcast(true);
     with(0, broadcast).unwrap();
     assert!(with(1, broadcast).is_err());
-    // Instructions that move elements read memory whole, including masked elements.
+    // Instructions that move elements read memory as a whole, including masked elements.
     let permute = Instruction::with3(Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32, ZMM0, ZMM0, at(RAX, 4)).unwrap();
     assert!(run(&[&mask(0)[..], &[zero, zeroing(permute, K1), clean()]].concat()).is_err());
 }
@@ -229,7 +230,7 @@ fn instructions_outside_the_target_are_refused() {
     assert_eq!(of(dot, Target::AVX512), refused("vpdpbusd zmm0,zmm1,zmm2", Feature::Avx512vnni));
     let tile = op3(Code::VEX_Tdpfp16ps_tmm_tmm_tmm, TMM0, TMM1, TMM2);
     assert_eq!(of(tile, Target::AMX), refused("tdpfp16ps tmm0,tmm1,tmm2", Feature::AmxFp16));
-    // The target table does not know this feature.
+    // The target table does not have this feature.
     let conflict = op2(Code::EVEX_Vpconflictd_zmm_k1z_zmmm512b32, ZMM0, ZMM1);
     assert!(matches!(of(conflict, Target::AMX), Err((_, FaultKind::Feature { known: None, .. }))));
     let bytes = encode(&[op3(Code::VEX_Vaddps_ymm_ymm_ymmm256, YMM0, YMM1, YMM2)]);

@@ -1,4 +1,4 @@
-//! Compiled kernels in the emulator against the interpreter.
+//! Compiled kernels run in the emulator, compared with the interpreter.
 
 use ixc_codegen::x64::{self, Compiled, X64Error};
 use ixc_emulator::{Program, Slice};
@@ -11,7 +11,7 @@ const SEED: u64 = 0x71e5;
 /// Number of seeds.
 const KERNELS: u64 = 200;
 
-/// Makes a random kernel of all ops with a lowering for the target, and decodes its code again.
+/// Makes a random kernel of all ops that the target supports, compiles it and decodes its code.
 fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     let widest = target.isa().vector_bytes;
     let everything = Options { widest, tiles: target.isa().tile_registers > 0, has: |_| true };
@@ -22,8 +22,8 @@ fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     };
     let mut kernel = random_kernel_with(seed, everything);
     let compiled = match x64::compile(&kernel, target) {
-        // Several random tiles live at once and are used several times. The target's eight may not
-        // suffice.
+        // Several random tiles are live at once and are used several times, so the target's eight
+        // registers may not suffice.
         Err(
             X64Error::NoLowering { .. }
             | X64Error::Unsupported { .. }
@@ -49,7 +49,7 @@ fn decode(compiled: &Compiled, target: Target) -> Program {
     program.unwrap_or_else(|e| panic!("{}: {e}", compiled.name))
 }
 
-/// Compiles a kernel and decodes its code again.
+/// Compiles a kernel and decodes its code.
 pub fn decoded(kernel: &Kernel, target: Target) -> Program {
     decode(&x64::compile(kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)), target)
 }

@@ -1,6 +1,6 @@
 //! Tests encoded FP16 and AVX-VNNI instructions, which few CPUs have, against the manual's
-//! Operation sections: operands, masks, broadcast, rounding, and the bytes of the destination that
-//! stay.
+//! Operation sections: operands, masks, broadcast, rounding, and unchanged bytes of the
+//! destination.
 
 use std::collections::BTreeSet;
 
@@ -36,12 +36,12 @@ type Lane<'a> = Box<dyn Fn(usize, u64, u64, u64) -> u64 + 'a>;
 
 /// The meaning of an instruction.
 enum Meaning<'a> {
-    /// Computes `f(lane, destination, a, b)`. The numbers are the bytes of result and source
-    /// elements. A single source is `b`.
+    /// Computes `f(lane, destination, a, b)`. The numbers are the bytes of a result element and of
+    /// a source element. A single source is `b`.
     Packed(usize, usize, Lane<'a>),
     /// Computes the lowest lane in the same way; the other bytes of the low 128 bits come from `a`.
     Scalar(usize, usize, Lane<'a>),
-    /// Computes the lowest lane in the same way, but the other bytes stay.
+    /// Computes the lowest lane in the same way, but the other bytes do not change.
     ScalarKept(Lane<'a>),
     /// Computes mask bits.
     Mask(bool, u8),
@@ -331,7 +331,7 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
             }
         }
         Meaning::Flags => {
-            // The operands are the first and the second here.
+            // In this form, `a` and `b` are the first and the second operand.
             let (a, b) = (element(&operands.bytes(0), 2, 0) as u16, element(&b, 2, 0) as u16);
             let unordered = reference_compare(a, b, 3);
             let right = [unordered || reference_compare(a, b, 0), unordered || reference_compare(a, b, 1)];

@@ -1,9 +1,9 @@
-//! (no tests) A second implementation of the manual's arithmetic. It searches results instead of
-//! computing them.
+//! (no tests) A second implementation of the manual's arithmetic. It searches for results instead
+//! of computing them.
 //!
-//! Single-precision sums are kept exactly in one wide fixed-point number, and rounded by its bits.
-//! A half-precision result is searched among all halves, by comparing the exact value with their
-//! midpoints.
+//! Single-precision sums are kept exactly in one wide fixed-point number, and rounded from its
+//! bits. A half-precision result is found by comparing the exact value with the midpoints of all
+//! halves.
 
 use std::cmp::Ordering;
 
@@ -133,9 +133,9 @@ pub fn fma32(x: u32, y: u32, z: u32) -> u32 {
     sum.flushed() | u32::from(negative) << 31
 }
 
-/// Returns `x + y` by the same rules.
+/// Returns `x + y` with the rules of [`fma32`].
 pub fn add32(x: u32, y: u32) -> u32 {
-    // This is about the value alone: a NaN in x is found before 1 and y.
+    // Only the value matters: a NaN in x has priority over 1 and y.
     fma32(x, 0x3f80_0000, y)
 }
 

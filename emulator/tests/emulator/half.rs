@@ -1,4 +1,4 @@
-//! FP16 lanes against the processor manual's pseudocode, implemented here again with `exact`.
+//! FP16 lanes against the processor manual's pseudocode, which is implemented with `exact`.
 
 use std::cmp::Ordering;
 
@@ -30,8 +30,8 @@ pub fn units(x: u16) -> i128 {
     if negative(x) { -size } else { size }
 }
 
-/// Rounds `sum · 2^-50`. An exact zero from unlike signs is positive, and negative if the mode
-/// rounds down.
+/// Rounds `sum · 2^-50`. If the signs of the terms differ, an exact zero is positive, or negative
+/// if the mode rounds down.
 pub fn round_units(sum: i128, both_negative: bool, unlike: bool, rounding: Rounding) -> u16 {
     let sign = match sum.cmp(&0) {
         Ordering::Less => true,
@@ -294,7 +294,7 @@ fn half_rounds_floats_as_the_manual_does() {
     let mut random = Random::new(0x6376_7470_6832);
     for rounding in ROUNDINGS {
         for bits in 0..=0x7bffu16 {
-            // Tests every number, every midpoint, and both slightly increased and decreased.
+            // Tests every number and every midpoint, both also slightly increased and decreased.
             let (low, middle) = (half_units(bits) * 2, half_units(bits) + half_units(bits + 1));
             for at in [low, middle] {
                 let at = at as f64 / f64::from(1 << 26);

@@ -1,10 +1,10 @@
-//! Tests of the emulator: its results, and the code that it refuses.
+//! Tests of the emulator: its results, and the code that it rejects.
 //!
 //! | module | what it tests |
 //! | --- | --- |
 //! | `amx` | tiles against the manual's pseudocode; every fault |
-//! | `bochs` | single vector instructions, for Bochs to judge |
-//! | `checks` | a planted bug of each kind, and its fault |
+//! | `bochs` | single vector instructions, compared with Bochs |
+//! | `checks` | a deliberate bug of each kind, and its fault |
 //! | `compiled` | compiled kernels against the interpreter |
 //! | `encoded` | encoded FP16 and AVX-VNNI instructions against the manual's pseudocode |
 //! | `exact` | (no tests) a second implementation of the manual's arithmetic |

@@ -1,4 +1,4 @@
-//! VNNI and BF16 lanes against the processor manual's pseudocode, implemented here again with
+//! VNNI and BF16 lanes against the processor manual's pseudocode, which is implemented with
 //! `exact`.
 
 use std::cmp::Ordering;
@@ -58,7 +58,7 @@ pub fn dword_of_bytes(random: &mut Random) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|_| byte(random)))
 }
 
-/// Returns bits of single precision: any, special, or of a narrow range, so that sums cancel.
+/// Returns bits of single precision: arbitrary, special, or in a narrow range, so that sums cancel.
 pub fn single(random: &mut Random) -> u32 {
     let bits = random.bits();
     let any = (bits >> 32) as u32;
@@ -99,8 +99,8 @@ fn edges() -> Vec<[u32; 3]> {
         list.push([0x2000_0000 + low, 0x1fff_fff0 - low, 0x8000_0000]);
         list.push([0x9fff_ffff, 0x1fff_ffc0 + low, 0x0080_0000 + low]);
     }
-    // The exact sum lies 2^-70 next to a midpoint of two floats, but rounds to this midpoint in an
-    // f64.
+    // The exact sum differs from a midpoint of two floats by 2^-70, but rounds to this midpoint in
+    // an f64.
     for half_ulp in [0x3380_0000u32, 0xb380_0000, 0x3300_0000] {
         for z in [0x3f80_0000u32, 0x3f80_0001, 0xbf80_0000, 0xbf80_0001, 0x3f7f_ffff] {
             list.push([half_ulp, 0x3f80_0000, z]);
@@ -123,7 +123,7 @@ fn fused_sums_match_the_manual() {
     for _ in 0..300_000 {
         let [x, y, z] = std::array::from_fn(|_| single(&mut random));
         check([x, y, z]);
-        // One addend cancels most of the product, and one is a midpoint away from it.
+        // One addend cancels most of the product; the other has a sum near a midpoint.
         let product = (f32::from_bits(x) * f32::from_bits(y)).to_bits();
         check([x, y, product ^ 0x8000_0000]);
         check([x, y, product.wrapping_sub(0x0c00_0000)]);
@@ -154,7 +154,7 @@ fn vnni_lanes_match_the_manual() {
         assert_eq!(found, reference_vnni(sum, a, b), "busd, busds, wssd, wssds of {sum:08x}, {a:08x}, {b:08x}");
     };
     let mut random = Random::new(0x766e_6e69);
-    // Tests every pair of bytes in every place, next to random others.
+    // Tests every pair of bytes at every position, with random bytes at the others.
     for a in 0..=255u32 {
         for b in 0..=255u32 {
             let place = 8 * (random.bits() as u32 % 4);
@@ -192,7 +192,7 @@ fn bf16_conversion_matches_the_manual() {
             0..=0x007f_ffff => x >> 16 & 0x8000,
             0x7f80_0000 => x >> 16,
             0x7f80_0001.. => x >> 16 | 0x40,
-            // Takes the nearer of the two neighbours, and of equally near ones the even one.
+            // Takes the nearer of the two neighbours, or the even one if both are equally near.
             size => {
                 let (low, high) = (size & 0xffff_0000, (size & 0xffff_0000) + 0x1_0000);
                 let wide = |bits: u32| match bits {

@@ -1,4 +1,5 @@
-//! Tests every instruction that the emulator and this CPU have, in all its forms, against this CPU.
+//! Tests every instruction that both the emulator and this CPU support, in all its forms, against
+//! this CPU.
 //!
 //! An instruction runs here only if CPUID and the system permit everything that it needs. This
 //! works on any x86-64: without AVX, the legacy instructions remain. The forms come from the
@@ -24,11 +25,11 @@ use ixc_ir::random::Random;
 
 /// Number of random operands for each form of an instruction.
 const ROUNDS: usize = 6;
-/// Number of runs of each form with masked elements after the end of memory.
+/// Number of runs of each form whose masked elements are beyond the end of memory.
 const CUTS: usize = 2;
 /// Bytes that memory operands may access.
 const MEMORY: usize = 4096;
-/// Offset that memory operands point to: the middle.
+/// Offset of the memory operand: the middle of the memory.
 const POINTED: usize = 2048;
 /// General registers for operands. The emulator sets the arguments' registers, and one register
 /// points to memory.
@@ -164,7 +165,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
                 i.set_op_kind(n, OpKind::Memory);
                 i.set_memory_base(POINTER);
                 if code.mnemonic() == Mnemonic::Lea {
-                    // The address is only computed; no memory is accessed.
+                    // The instruction computes the address and accesses no memory.
                     i.set_memory_base(Register::RAX + general);
                     i.set_memory_index(Register::RAX + random.pick(&GENERAL));
                     i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
@@ -179,7 +180,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
                 i.set_is_broadcast(form.broadcast);
                 true
             }
-            // `spl` to `dil` are numbered in between.
+            // The numbers of `spl` to `dil` are in between.
             K::r8_reg | K::r8_opcode => register(Register::AL, if general >= 4 { general + 4 } else { general }),
             K::r16_reg | K::r16_rm | K::r16_opcode => register(Register::AX, general),
             K::r32_reg | K::r32_rm | K::r32_opcode | K::r32_vvvv => register(Register::EAX, general),
@@ -252,9 +253,9 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     Some(i)
 }
 
-/// Returns whether this CPU has the features of an instruction, and the thunk loads and stores the
-/// registers that it may use. Features without a known CPUID bit count as absent, because the
-/// decoder also knows instructions of CPUs that were never sold.
+/// Whether this CPU has the features of an instruction, and the thunk loads and stores the
+/// registers that the instruction may use. Features without a known CPUID bit count as absent,
+/// because the decoder also knows instructions of CPUs that were never sold.
 fn is_here(code: Code, present: Features, width: Width) -> bool {
     code.cpuid_features().iter().all(|f| match ixc_targets::instruction::feature(*f) {
         Some(feature) => present.has(feature) && Width::needed(feature).is_some_and(|needed| needed <= width),
@@ -262,8 +263,8 @@ fn is_here(code: Code, present: Features, width: Width) -> bool {
     })
 }
 
-/// Returns whether this CPU has a feature without a row in the target table. All CPUs of our
-/// targets have these.
+/// Whether this CPU has a feature without a row in the target table. All CPUs of supported targets
+/// have these features.
 fn is_here_without_a_row(feature: CpuidFeature) -> bool {
     use CpuidFeature as F;
     use std::arch::is_x86_feature_detected as has;
@@ -285,8 +286,8 @@ fn is_here_without_a_row(feature: CpuidFeature) -> bool {
     }
 }
 
-/// Returns whether the thunk cannot run an instruction: it moves the stack pointer, jumps, or
-/// changes the direction. The thunk does not hold tiles either; `native_tiles` compares them.
+/// Whether the thunk cannot run an instruction, because it moves the stack pointer, jumps, or
+/// changes the direction flag. The thunk also does not load tiles; `native_tiles` compares them.
 fn is_left_out(code: Code) -> bool {
     use Mnemonic as M;
     let mut features = code.cpuid_features().iter().filter_map(|f| ixc_targets::instruction::feature(*f));
@@ -297,10 +298,10 @@ fn is_left_out(code: Code) -> bool {
         || code.cpuid_features().contains(&CpuidFeature::MMX)
 }
 
-/// Instructions that QEMU (7.2) refuses. Observed: SIGILL, while processors execute them in this
+/// Instructions that QEMU (7.2) rejects. Observed: SIGILL, while processors execute them in this
 /// test.
 const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
-    const SECOND_TEST: &str = "`test` has a second encoding, /1 beside /0, which QEMU does not know";
+    const SECOND_TEST: &str = "`test` has a second encoding, /1 in addition to /0, which QEMU does not support";
     [
         (Code::Test_rm8_imm8_F6r1, SECOND_TEST),
         (Code::Test_rm16_imm16_F7r1, SECOND_TEST),
@@ -313,8 +314,8 @@ const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
 /// set for a source other than zero.
 const FLAGS_WRONG_IN_QEMU: [(Mnemonic, u64); 1] = [(Mnemonic::Blsi, 1)];
 
-/// Returns the number of bytes of an element, if QEMU (7.2) takes the NaN of the wrong operand when
-/// both are NaN. These instructions take the first; QEMU takes the one with the larger fraction, as
+/// Returns the number of bytes of an element, if QEMU (7.2) returns the wrong NaN when both
+/// operands are NaN. Processors return the first; QEMU takes the one with the larger fraction, as
 /// the x87 does. Observed: `addps`, `divpd`, `hsubps`, `vmulsd` and others with two quiet NaN.
 fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     let name = format!("{mnemonic:?}").to_lowercase();
@@ -328,7 +329,7 @@ fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     }
 }
 
-/// Returns whether two vectors are equal, except for the payloads of NaN.
+/// Whether two vectors are equal, except for the payloads of NaN.
 fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
     let is_nan = |bytes: &[u8]| match bytes.try_into() {
         Ok(single) => f32::from_le_bytes(single).is_nan(),
@@ -448,7 +449,7 @@ impl Machine {
         block.mask = [(); 8].map(|()| random.mask());
         block.flags = FLAGS.iter().map(|(_, bit)| if random.once_in(2) { *bit } else { 0 }).sum();
         if i.memory_index().is_vector_register() {
-            // Indices stay inside memory, with either sign.
+            // Indices have either sign, and addresses stay inside memory.
             let wide = format!("{:?}", i.code().op_code().op_kinds()).contains("vsib64");
             let v = &mut block.vector[i.memory_index().number()];
             for part in v.chunks_exact_mut(if wide { 8 } else { 4 }) {
@@ -457,7 +458,7 @@ impl Machine {
             }
         }
         if matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
-            // Most quotients then fit.
+            // With a small `rdx`, most quotients fit.
             block.gpr[2] = random.index(3) as u64;
             block.gpr[0] >>= random.index(40);
         }
@@ -504,7 +505,7 @@ struct GeneratedCase {
     program: Program,
 }
 
-/// Returns the forms of an instruction that can be encoded and that the emulator knows.
+/// Returns the forms of an instruction that can be encoded and that the emulator supports.
 fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<GeneratedCase> {
     // mov rbx, [rdi]; lea rbx, [rbx + POINTED]
     let load_pointer = [0x48, 0x8b, 0x1f, 0x48, 0x8d, 0x9b, 0, (POINTED >> 8) as u8, 0, 0];

@@ -1,13 +1,13 @@
 //! Tests tile instructions against this CPU: results, configurations, and faults.
 //!
-//! A case is a whole function, from `ldtilecfg` to `tilerelease`, so that tiles live in one call.
-//! The emulator executes all cases on any machine. A CPU with tiles executes them, too, in a
-//! separate process. If the emulator finds `#GP`, the process must end with SIGSEGV, and for `#UD`
-//! with SIGILL. Wrong configurations are made on purpose, because random bytes would rarely be
-//! valid.
+//! A case is a whole function, from `ldtilecfg` to `tilerelease`, so that tiles are live in one
+//! call only. The emulator executes all cases on any machine. A CPU with tiles executes them, too,
+//! in a separate process. If the emulator finds `#GP`, the process must end with SIGSEGV, and for
+//! `#UD` with SIGILL. Wrong configurations are made on purpose, because random bytes would rarely
+//! be valid.
 //!
-//! NaN sums may have other bits, because this project leaves the payloads of NaN open. The number
-//! of such differences is printed.
+//! NaN sums may have other bits, because `ixc` does not specify the payloads of NaN. The number of
+//! such differences is printed.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::TileProduct;
@@ -100,8 +100,8 @@ struct Case {
 }
 
 impl Case {
-    /// Makes a case. `body` may do anything that leaves the stack pointer alone; a configuration
-    /// that it leaves is released.
+    /// Makes a case. `body` may be any code that does not change the stack pointer. Tiles that it
+    /// leaves configured are released.
     fn new(name: String, config: [u8; 64], read: [Vec<u8>; 3], float: bool, body: &[Instruction]) -> Case {
         let buffers = [CONFIG].into_iter().chain(READ).chain([OUT]).enumerate().map(|(n, to)| {
             let from = MemoryOperand::with_base_displ(Register::RDI, 8 * n as i64);
@@ -179,7 +179,7 @@ impl Comparison {
         if !self.native {
             return;
         }
-        // SAFETY: the CPU has all that the cases need, and the permission was given.
+        // SAFETY: the CPU has the features that the cases need, and the process has the permission.
         let native = unsafe { case.execute(&mut self.shared) };
         match (&native, &emulated) {
             (Ok(native), Ok(emulated)) => {
@@ -266,8 +266,8 @@ fn emulated_tile_products_match_this_cpu() {
     }
 }
 
-/// Tests each pair of bytes in one place of four, for all signednesses, so that both may be above
-/// 127.
+/// Tests each pair of bytes at one of four positions, for all signednesses, so that both may be
+/// above 127.
 #[test]
 fn emulated_byte_products_match_this_cpu() {
     let mut comparison = Comparison::new("products of all pairs of bytes", &[Feature::AmxInt8]);
@@ -298,7 +298,8 @@ fn emulated_tile_loads_and_stores_match_this_cpu() {
             for (scale, start_row) in [(1, 0), (2, rows / 2), (4, rows - 1), (8, 0)] {
                 let mut config = Model::new([(rows, colsb); 8]).config();
                 config[1] = start_row as u8;
-                // A negative stride ends where a positive one starts.
+                // A negative stride starts near the end of the buffer, a positive one near the
+                // beginning.
                 let (from, to) = if stride < 0 { (3200, 3300) } else { (17, 5) };
                 let by_hint = |i: Instruction| match scale {
                     4 => Instruction::with2(
@@ -312,7 +313,7 @@ fn emulated_tile_loads_and_stores_match_this_cpu() {
                     ldtilecfg(),
                     set_stride(stride / i64::from(scale)),
                     by_hint(load(3, rows_at(READ[0], scale, from))).unwrap(),
-                    // The start row was for that load alone.
+                    // The start row applied only to that load.
                     sttilecfg(0),
                     store(3, rows_at(OUT, scale, to)),
                     set_stride(64),
@@ -347,7 +348,7 @@ fn emulated_tile_configurations_match_this_cpu() {
         let body: Vec<Instruction> = body.into_iter().flatten().chain([sttilecfg(3)]).collect();
         comparison.run(&Case::new(format!("configuration {n}: {shapes:?}"), config, empty(), false, &body), false);
     }
-    // Palette 0 releases the tiles, whatever other bytes are set.
+    // Palette 0 releases the tiles, for any values of other bytes.
     let mut config = [0xff; 64];
     config[0] = 0;
     let body = [ldtilecfg(), sttilecfg(0)];

@@ -1,8 +1,8 @@
-//! Random register contents that often cause errors.
+//! Random register contents that are likely to reveal errors.
 
 use ixc_ir::random::Random;
 
-/// Random values that often cause errors.
+/// Random values that are likely to reveal errors.
 pub trait Trouble {
     /// Returns an integer of any size, often near the ends of a range.
     fn integer(&mut self) -> u64;

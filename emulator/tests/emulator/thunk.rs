@@ -1,4 +1,4 @@
-//! Executes one instruction on this CPU with all registers loaded before and stored after.
+//! Executes one instruction on this CPU. All registers are loaded before and stored after it.
 //!
 //! The registers are saved in a [`Block`]. `rsp` always points to it, so that no other register is
 //! needed. Pushed values go below it.
@@ -39,7 +39,7 @@ struct Room {
     block: Block,
 }
 
-/// The registers of a CPU.
+/// Set of registers that a CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
     /// xmm0 to xmm15, with instructions that every x86-64 has.
@@ -135,7 +135,7 @@ fn move_vectors(ops: &mut Code, width: Width, load: bool) {
                 }
             }
         }
-        // The assembler does not know EVEX.
+        // The assembler does not support EVEX.
         Width::Avx512 => {
             let (zmm, k) = (Register::ZMM0, Register::K0);
             let (load_zmm, store_zmm) =
@@ -214,7 +214,7 @@ fn after(ops: &mut Code, width: Width) {
 }
 
 impl Thunks {
-    /// Makes a thunk for each instruction, which is given as bytes.
+    /// Makes a thunk for each instruction; the input are encoded instructions.
     pub fn new(instructions: &[Vec<u8>], width: Width) -> Thunks {
         let mut ops = Code::new(0);
         let mut starts = Vec::new();

@@ -12,8 +12,7 @@ use crate::manual::{byte, half, single};
 
 /// Used bytes of a page.
 pub const PAGE: usize = 768;
-/// Layout of a page. The output has the first operand's register in the same place, if it is a
-/// register.
+/// Layout of a page. The output has the first operand at the same offset, if it is a register.
 pub const VECTORS: usize = 0;
 pub const MASKS: usize = 256;
 pub const GENERAL: usize = 288;
@@ -24,12 +23,12 @@ pub const MEMORY: usize = 512;
 #[repr(align(64))]
 pub struct Page(pub [u8; PAGE]);
 
-/// An instruction with chosen registers, and its function.
+/// An instruction with specific registers, and its function.
 #[derive(Clone)]
 pub struct Function {
-    /// The decoder's name of the instruction, with the choices.
+    /// The decoder's name of the instruction, with its registers and options.
     pub name: String,
-    /// The code, without the choices.
+    /// The code, without registers and options.
     pub code: Code,
     pub instruction: Instruction,
     /// The function's code. `rdi` points to the addresses of input and output, as for kernels.
@@ -150,8 +149,8 @@ fn nth(base: Register, n: usize) -> Register {
 pub fn function(code: Code, random: &mut Random) -> Option<Function> {
     let form = parse(code)?;
     let high = !form.vex && random.bits() & 3 == 0;
-    // Sources may use the same register. The destination has its own, because a few instructions
-    // require it.
+    // Sources may use the same register. The destination uses a different one, because a few
+    // instructions require it.
     let vectors: [usize; 4] = if high { [17, 18, 29, 31] } else { [1, 2, 13, 14] };
     let general = [Register::RAX, Register::RCX];
     let mut i = Instruction::default();
@@ -302,13 +301,13 @@ pub fn vectors_of(i: &Instruction) -> Vec<usize> {
     vectors
 }
 
-/// Returns random contents of an input page. Each place has special values of one of the element
+/// Returns random contents of an input page. Each element has special values of one of the element
 /// types.
 pub fn input(random: &mut Random) -> Page {
     let mut page = Vec::with_capacity(PAGE);
     let kind = random.bits();
     while page.len() < PAGE {
-        // Most places have the same kind, so that operands match.
+        // Most elements have values of the same kind, so that operands interact.
         let kind = if random.bits() & 3 == 0 { random.bits() } else { kind };
         for _ in 0..8 {
             let word: [u8; 8] = match kind % 6 {
