@@ -1,9 +1,9 @@
 //! `cache`: stores keys and values in another format than f16, on request.
 //!
 //! The pass changes what a model computes, as `requantise` does. It does nothing unless an option
-//! requests it. Every state that has a field per position gets the requested formats. Rows appended
-//! to the state are rounded ([`ixc_ir::cache`]), and attention reads the rounded rows. The pass
-//! fails for a head whose width is not a multiple of the format's block length.
+//! requests it. Every state with keys and values gets the requested formats. Rows appended to the
+//! state are rounded ([`ixc_ir::cache`]), and attention reads the rounded rows. The pass fails for
+//! a head whose width is not a multiple of the format's block length.
 //!
 //! Needs: a graph. Leaves: the same ops; states of keys and values in the requested formats.
 //!
@@ -43,12 +43,12 @@ pass_options! {
     }
 }
 
-/// A format that a cache's field may have; `None` keeps the graph's format.
+/// A format of keys or values; `None` keeps the graph's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached(pub Option<Format>);
 
 impl Cached {
-    /// All formats that keys or values may be in.
+    /// Returns all formats that keys or values may have.
     pub fn formats() -> impl Iterator<Item = Format> {
         FORMATS.iter().map(|row| row.format).filter(|format| is_cached(*format))
     }

@@ -1,8 +1,8 @@
-//! `canonicalise`: drops ops without effect and merges equal ops.
+//! `canonicalise`: removes ops without a use or an effect, and merges equal ops.
 //!
 //! Needs: a verified module. Leaves: an equal function in which no two pure ops are equal and every
-//! op has a use or an effect. `merge_heads` and `split_heads` do not undo each other there, and
-//! values stand in the order of their definitions.
+//! op has a use or an effect. No `merge_heads` undoes a `split_heads` or the reverse, and values
+//! are numbered in the order of their definitions.
 //!
 //! ```text
 //!   %1 = split_heads %x {heads = 4} : f32[T, 4, 64]
@@ -40,20 +40,19 @@ pub static PASS: Pass = Pass {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// Returns no error for a module that verifies.
+/// # Errors None for a module that verifies.
 pub fn run(mut module: Module, _: &Context<'_>) -> Result<Module, PassError> {
     let functions = module.functions.iter().map(|function| merge(&module, function));
     module.functions = functions.collect::<Result<_, _>>()?;
     Ok(module)
 }
 
-/// An op's identity: equal pure ops compute the same.
+/// An op's identity: pure ops with equal keys compute the same values.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     kind: OpKind,
     operands: Vec<Operand>,
-    /// Attributes as text, in which floats are their bits.
+    /// Attributes as text, with floats as their bits.
     attrs: String,
 }
 
@@ -67,7 +66,7 @@ impl Key {
     }
 }
 
-/// Replaces values by equal values that are defined earlier; drops ops without use.
+/// Replaces values by equal values that are defined earlier, and removes unused ops.
 fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError> {
     let def_use = DefUse::of(function);
     let mut rewriter = Rewriter::new(module, function);
@@ -90,7 +89,7 @@ fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError>
     rewriter.finish()
 }
 
-/// Returns the value that an op returns unchanged.
+/// Returns the operand that an op returns unchanged, if any: an op may undo the op before it.
 fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
     let op = &function.ops[at];
     let value = match op.kind {

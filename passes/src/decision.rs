@@ -1,4 +1,4 @@
-//! Decisions of passes: each records the choice, the alternatives that lost, and the reasons.
+//! Decisions of passes. Each records the choice, the rejected alternatives and the reasons.
 //!
 //! A pass records a decision where it makes the choice
 //! ([`Context::decide`](crate::pass::Context::decide)); the manager adds the name of the pass.
@@ -15,7 +15,7 @@
 //! let context = Context { decisions: Some(Arc::clone(&decisions)), ..Context::new(Target::AVX2) };
 //! let why = "5 rows are not a multiple of 16";
 //! context.decide(|| Decision::of("weight", "w", "layout").chose("q4_k").over("q4_k_r16", why));
-//! // What has no loser was no decision.
+//! // Without a rejected candidate, there was no decision.
 //! context.decide(|| Decision::of("weight", "blk.1.w", "layout").chose("f32"));
 //! assert_eq!(decisions.take().len(), 1);
 //! ```
@@ -33,17 +33,17 @@ pub struct Decision {
     pub op: String,
     /// Name of the op's weight or state; empty if it has neither.
     pub name: String,
-    /// The question in a word or two: `layout`, `item size`.
+    /// The subject of the choice in a word or two: `layout`, `item size`.
     pub question: &'static str,
-    /// The alternative that won.
+    /// The chosen alternative.
     pub chosen: String,
     /// The reason for the choice, unless the reasons against the alternatives already explain it.
     pub why: Option<String>,
-    /// The alternatives that lost.
+    /// The rejected alternatives.
     pub rejected: Vec<Rejected>,
 }
 
-/// An alternative that lost.
+/// A rejected alternative.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rejected {
     /// The alternative.
@@ -66,7 +66,7 @@ impl Decision {
         Decision { pass: "", op, name, question, chosen: String::new(), why: None, rejected: Vec::new() }
     }
 
-    /// Sets the alternative that won.
+    /// Sets the chosen alternative.
     #[must_use]
     pub fn chose(self, chosen: impl Into<String>) -> Decision {
         Decision { chosen: chosen.into(), ..self }
@@ -78,14 +78,14 @@ impl Decision {
         Decision { why: Some(why.into()), ..self }
     }
 
-    /// Adds an alternative that lost.
+    /// Adds a rejected alternative.
     #[must_use]
     pub fn over(mut self, what: impl Into<String>, why: impl Into<String>) -> Decision {
         self.rejected.push(Rejected::new(what, why));
         self
     }
 
-    /// Adds several alternatives that lost.
+    /// Adds several rejected alternatives.
     #[must_use]
     pub fn over_all(mut self, rejected: impl IntoIterator<Item = Rejected>) -> Decision {
         self.rejected.extend(rejected);

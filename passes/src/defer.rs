@@ -1,13 +1,13 @@
 //! `defer`: computes each token's lowest-weighted experts one layer later, on request. The pass
 //! changes results, so it is off by default.
 //!
-//! Needs: fused ops. Leaves: a function with different results; measure how far they differ. Where
-//! [`Options::experts`] is 0, nothing changes. Otherwise a layer with experts adds only its
+//! Needs: fused ops. Leaves: a function with different results, whose deviation must be measured.
+//! If [`Options::experts`] is 0, nothing changes. Otherwise a layer with experts adds only its
 //! highest-weighted experts to its residual. The last `defer` experts of each token are multiplied
 //! with the same rows during the next layer, and added there. The attention and the router of the
 //! next layer do not see them. Reads of deferred experts thus have more time: with `residency`
 //! after this pass, the next layer's own experts are read while the deferred ones are computed.
-//! KTransformers calls this deferral.
+//! KTransformers calls this expert deferral.
 //!
 //! ```text
 //!   %ids0, %p0 = route %logits0, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
@@ -76,8 +76,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     }
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
-        // Split slots or explicit loading mean that the graph already fixes when each expert is
-        // computed.
+        // Split slots or explicit loading already fix the time at which each expert is computed.
         let done = |op: &Op| matches!(op.kind, OpKind::ExpertSplit | OpKind::ExpertSlots);
         if function.ops.iter().any(done) {
             continue;
@@ -121,8 +120,8 @@ struct Layer {
     sum: (usize, view::ExpertDown),
 }
 
-/// Returns each layer with experts, with the number of earlier ops that mix tokens; `None` for a
-/// layer of another form.
+/// Returns each layer with experts, with the number of earlier ops that mix tokens. The layer is
+/// `None` if it has another form.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
     let def_use = DefUse::of(function);
@@ -149,7 +148,7 @@ fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
     (right && before).then_some(Layer { route: (at, route), product: (first, product), sum: (last, sum) })
 }
 
-/// Returns whether the results of a layer's experts can be added where the next layer's are added.
+/// Whether the results of a layer's experts can be added to the residual of the next layer.
 fn fit(function: &Function, layer: &Layer, next: &Layer) -> bool {
     let sum = |layer: &Layer| function.ty(function.ops[layer.sum.0].results[0]);
     layer.sum.0 < next.route.0 && sum(layer) == sum(next)
@@ -167,7 +166,7 @@ fn deferring(
         let (ids, p, slots) = (product.ids, sum.p, routed.top_k - i64::from(deferred));
         let split = view::ExpertSplit { ids, p, now: slots };
         let [ids_now, p_now, ids_later, p_later] = rewriter.insert(Position::After(*route), split)?;
-        // This layer's experts take the slots of `now` instead of all slots.
+        // This layer's experts take only the slots of `now`.
         rewriter.replace_uses_in(*first, ids, ids_now)?;
         rewriter.replace_uses_in(*last, ids, ids_now)?;
         rewriter.replace_uses_in(*last, p, p_now)?;

@@ -18,8 +18,8 @@ pub struct Draft {
     pub work: Vec<Work>,
     /// The work of each step; `None` before `steps`.
     pub steps: Option<Vec<DraftStep>>,
-    /// Position in [`Draft::work`] where the work of each of [`Plan::expert_layers`] begins; no
-    /// step has work of two layers.
+    /// Position in [`Draft::work`] of the first work of each of [`Plan::expert_layers`]. A step
+    /// never has work of two layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<usize>,
 }
@@ -29,13 +29,13 @@ pub struct Draft {
 pub struct DraftStep {
     /// Work of the step, as positions in [`Draft::work`].
     pub work: Vec<usize>,
-    /// Rows up to which one thread does the step's tasks alone, as in [`Step::Run`].
+    /// Maximum number of rows for which one thread runs the step's tasks, as in [`Step::Run`].
     pub alone: u32,
 }
 
 impl Draft {
-    /// Returns the ranges of work that may share steps: one range for each layer, or one for all
-    /// work.
+    /// Returns the ranges of work within which work may share steps: one range for each layer, or
+    /// one for all work.
     pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let firsts = if self.layers.is_empty() { &[0][..] } else { &self.layers[..] };
         let ends = firsts.iter().skip(1).copied().chain([self.work.len()]);
@@ -91,7 +91,7 @@ impl Draft {
         if seen.contains(&false) {
             return Err(error("work that no step does"));
         }
-        // `arena` requires a step for each buffer's lifetime.
+        // `arena` derives each buffer's lifetime from steps.
         if steps.iter().any(|step| step.work.is_empty()) {
             return Err(error("a step without work"));
         }
@@ -114,7 +114,7 @@ pub enum Resource {
     Slots,
 }
 
-/// A task or another step, with what it reads and writes.
+/// A task or another step, with the resources that it reads and writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The work itself.
@@ -137,7 +137,7 @@ pub enum What {
     Residency(Step),
 }
 
-/// Converts a number to the plan's 32 bits; `what` names it in the error.
+/// Converts a number to the plan's 32 bits. `what` names the number in the error.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].
@@ -157,8 +157,7 @@ pub fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
     format.row_bytes(width).ok_or_else(|| too_large(format, width))
 }
 
-/// Returns the number of bytes of `width` elements of a row, from its start or between other
-/// elements.
+/// Returns the number of bytes of `width` elements of a row, which may be the whole row or a part.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].

@@ -12,7 +12,7 @@ use ixc_kernels::tiling::TilingError;
 
 use crate::options::OptionError;
 
-/// Why a pipeline failed.
+/// Reason why a pipeline failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// No pass has this name.
@@ -45,7 +45,7 @@ pub enum PassError {
         /// Kind of IR that the pass got.
         found: &'static str,
     },
-    /// The last pass left another kind of IR than the caller expects.
+    /// The last pass returned another kind of IR than the caller expects.
     #[error("the last pass returned {found}; expected {expected}")]
     Left {
         /// Kind of IR that the caller expects.
@@ -53,7 +53,7 @@ pub enum PassError {
         /// Kind of IR that the pass left.
         found: &'static str,
     },
-    /// A pass needs facts about the model that its graph does not hold.
+    /// A pass needs properties of the model that its graph does not contain.
     #[error("pass {pass} needs a model: its weight files and its tokenizer")]
     NoModel {
         /// The pass.
@@ -62,13 +62,13 @@ pub enum PassError {
     /// An option that no pass has, or an invalid value of an option.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// A rewrite that leaves no valid function.
+    /// A rewrite whose result is not a valid function.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
-    /// A weight cannot be cut as requested.
+    /// A weight's products cannot be divided into items as requested.
     #[error(transparent)]
     Tile(#[from] TileError),
-    /// No plan can be made.
+    /// A plan is impossible.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     /// Heads of keys or values whose width is not a multiple of the format's block length.
@@ -86,16 +86,16 @@ pub enum PassError {
         /// The format.
         format: Format,
     },
-    /// Experts are to be deferred, but the model has no experts.
+    /// A request to defer experts of a model without experts.
     #[error("cannot defer {} of a token: the model has no experts", counted((*deferred).into(), "expert"))]
     NoExperts {
-        /// Experts that were to be deferred.
+        /// Number of experts to defer.
         deferred: u32,
     },
-    /// A token would have no expert left in its own layer.
+    /// A token would have no expert in its own layer.
     #[error("cannot defer {} of a token: a token uses {top_k}, so at most {} can be deferred", counted((*deferred).into(), "expert"), top_k.saturating_sub(1))]
     Deferred {
-        /// Experts that were to be deferred.
+        /// Number of experts to defer.
         deferred: u32,
         /// Experts of a token.
         top_k: u64,
@@ -132,7 +132,7 @@ impl PassError {
     }
 }
 
-/// Why no plan can be made.
+/// Reason why a plan is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
     /// A function that does not compute a layer's experts.
@@ -145,7 +145,7 @@ pub enum ScheduleError {
         /// The problem.
         problem: String,
     },
-    /// The module has no function `@step` of the right kind.
+    /// The module has no suitable function `@step`.
     #[error(
         "cannot make a plan: {problem}; expected @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]), which may also take or return hidden: f32[T, n]"
     )]
@@ -153,7 +153,7 @@ pub enum ScheduleError {
         /// The requirement that is not met.
         problem: String,
     },
-    /// No kernel does the op.
+    /// No kernel supports the op.
     #[error("{op}: no kernel supports this: {problem}")]
     Unsupported {
         /// The op's mnemonic.
@@ -172,20 +172,20 @@ pub enum ScheduleError {
     /// The schedule gives a kernel other arguments than the kernel takes.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A weight that products read has no tiling.
+    /// A weight of a product has no tiling.
     #[error("weight @{name} has no tiling; run the pass `tile` first")]
     NotTiled {
         /// The weight.
         name: String,
     },
-    /// A weight's products cannot be cut as its `tile` attribute says.
+    /// The `tile` attribute of a weight does not fit the weight's products.
     #[error("weight @{name}: tile = {tile:?}: {error}")]
     Tiling {
         /// The weight.
         name: String,
         /// The attribute's value.
         tile: String,
-        /// Why not.
+        /// Reason.
         error: TilingError,
     },
     /// Tasks read from text that `lower` does not write.
@@ -201,10 +201,10 @@ pub enum ScheduleError {
         what: String,
         /// Value of the number, as text because it may exceed 64 bits.
         value: String,
-        /// The largest.
+        /// Maximum.
         limit: u64,
     },
-    /// The module's text gives no place in a file for a weight.
+    /// The module's text gives no location in a file for a weight.
     #[error("weight @{name} has no place in a file; expected {{file = N, offset = N}}")]
     NoPlace {
         /// The weight.
@@ -221,7 +221,7 @@ pub enum ScheduleError {
         offset: u64,
         /// Length in bytes.
         bytes: u64,
-        /// Bytes of the file, 0 where there is no such file.
+        /// Bytes of the file; 0 if the file does not exist.
         available: u64,
     },
     /// A weight that the plan itself needs could not be read.
@@ -229,12 +229,12 @@ pub enum ScheduleError {
     Weight {
         /// The weight.
         name: String,
-        /// Why.
+        /// Reason.
         error: SourceError,
     },
 }
 
-/// Returns refusals as one text.
+/// Returns refusals as one text for a message.
 fn joined(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
 }
@@ -259,7 +259,7 @@ impl ScheduleError {
     }
 }
 
-/// Why a weight cannot be cut.
+/// Reason why a weight cannot have a tiling.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TileError {
     /// A pattern that no weight matches.
@@ -267,7 +267,7 @@ pub enum TileError {
     NoWeight {
         /// The pattern.
         pattern: String,
-        /// Some of the names that exist.
+        /// Some of the existing names.
         known: String,
     },
     /// A tuned choice that is not among the weight's candidates.

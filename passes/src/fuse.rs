@@ -1,14 +1,13 @@
-//! `fuse`: makes products read quantised weights, and replaces ops that one pass over memory can do
-//! by one op.
+//! `fuse`: makes products read quantised weights, and replaces ops that can share one pass over
+//! memory by one op.
 //!
-//! Needs: a verified module. Leaves: a function that is equal but for rounding. Matrix products
-//! become `linear`, `linear.qkv`, `linear.swiglu`, `expert.swiglu` or `expert.down` wherever
-//! possible.
+//! Needs: a verified module. Leaves: an equal function, except for rounding. Matrix products become
+//! `linear`, `linear.qkv`, `linear.swiglu`, `expert.swiglu` or `expert.down` wherever possible.
 //!
-//! **The rounding is part of what the pass means.** A product with a quantised weight takes its
-//! rows in that weight's activation format. These rows are 8-bit integers with one scale for each
-//! 32 or 256. `fuse` therefore inserts a `quantise` that the written graph does not have. With
-//! `f32`, `f16` and `bf16` weights nothing rounds.
+//! **The pass changes the rounding.** A product with a quantised weight takes its rows in that
+//! weight's activation format. These rows are 8-bit integers with one scale for each 32 or 256.
+//! `fuse` therefore inserts a `quantise` that the original graph does not have. With `f32`, `f16`
+//! and `bf16` weights, there is no such rounding.
 //!
 //! ```text
 //!   %h = rms_norm %x, @norm {eps = 1e-6} : f32[T, 256]
@@ -22,17 +21,17 @@
 //! ```
 //!
 //! Method: a function is cut into regions that no rule crosses ([`region`]). The pure ops of a
-//! region are one e-graph ([`language`], [`egraph`]). Its rules ([`rules`]) run until they find
-//! nothing new, and the cheapest DAG ([`extract`]) is written back. Ops with effects keep their
-//! order; pure ops are written in the order in which those need them. Regions that differ only in
-//! the names of weights and layers, as a model's layers do, are fused once and written for each
+//! region are one e-graph ([`language`], [`egraph`]). The rules ([`rules`]) run until they find
+//! nothing new, and the cheapest DAG ([`extract`]) becomes the function. Ops with effects keep
+//! their order; each pure op comes before the first op that needs it. Regions that differ only in
+//! the names of weights and layers, such as a model's layers, are fused once and copied for each
 //! occurrence. An append that takes a rotated value is fused last and without egg ([`append`]),
 //! because an append has effects.
 //!
-//! Cost: each op takes a line of text, which identifies equal regions. Each new region costs about
-//! 40 nodes for each layer's 25 ops, and the square of the node count in bits. A region has at most
-//! [`Options::region`] ops: a longer stretch without a place for a cut is cut anyway, and fusions
-//! across that cut are lost.
+//! Cost: the text of a region, one line for each op, identifies equal regions. A new region takes
+//! about 40 nodes for 25 ops (a layer), and the square of the number of nodes in bits. A region has
+//! at most [`Options::region`] ops: a longer sequence without a point for a cut is cut anyway, and
+//! fusions across that cut are lost.
 
 mod append;
 mod egraph;
@@ -63,8 +62,8 @@ pub static PASS: Pass = Pass {
 };
 
 pass_options! {
-    /// Options of the pass. The default region holds the ops of twenty layers; a layer is two
-    /// regions. The longest chain of rules has 8 links.
+    /// Options of the pass. A region of the default size has room for the ops of twenty layers; a
+    /// layer is usually two regions. The longest chain of rules has 8 links.
     pub struct Options for "fuse" {
         #[doc = "Max ops of one e-graph; the choice among its nodes takes the square of their number in bits."]
         pub region: usize = 512,
@@ -78,8 +77,7 @@ use region::{Piece, Spans};
 
 /// Runs the pass.
 ///
-/// # Errors
-/// When a function uses a value before it is defined, which the verifier refuses.
+/// # Errors A function uses a value before it is defined, which the verifier rejects.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let mut fuser = Fuser { tells: context.tells(), ..Fuser::new(&options) };
@@ -97,9 +95,9 @@ struct Fuser<'o> {
     rewrites: Vec<Rewrite<Node, Types>>,
     closed: rules::Closed,
     fused: HashMap<String, Rc<(Function, Vec<FusionDecision>)>>,
-    /// Statistics of egg's runs, one for each region unlike all earlier ones.
+    /// Statistics of egg's runs, one for each distinct region.
     runs: Vec<egraph::Run>,
-    /// Whether to record decisions, and the decisions made.
+    /// Whether to record decisions, and the recorded decisions.
     tells: bool,
     decisions: Vec<Decision>,
 }
@@ -118,7 +116,7 @@ impl<'o> Fuser<'o> {
     }
 
     fn function(&mut self, module: &Module, function: &Function) -> Result<Function, PassError> {
-        // Drops ops without use first: they would prevent cuts.
+        // Removes unused ops first, because they would prevent cuts.
         let function = &Rewriter::new(module, function).finish()?;
         let (runs_before, spans) = (self.runs.len(), Spans::new(function));
         let cuts = spans.cut(function, self.options.region, |op| self.closed.op(op));
@@ -161,7 +159,7 @@ impl<'o> Fuser<'o> {
         Ok(out)
     }
 
-    /// Returns the fused region; runs egg only for a region unlike all earlier ones.
+    /// Returns the fused region. Runs egg only if the region differs from all earlier ones.
     fn piece(&mut self, piece: &Piece) -> Result<Rc<(Function, Vec<FusionDecision>)>, PassError> {
         let key = piece.module.to_string();
         if let Some(fused) = self.fused.get(&key) {
@@ -189,7 +187,7 @@ mod tests {
     const ROPE: &str = "base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0, \
                         beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
 
-    /// A model whose layers' value and down projections have one of two formats.
+    /// Returns a model whose layers' value and down projections have one of two formats.
     fn model(formats: &[&str]) -> Module {
         let (mut weights, mut ops) = ("weight @e : q4_k[512, 256]\nweight @n : f32[256]\n".to_owned(), String::new());
         for (i, format) in formats.iter().enumerate() {
@@ -282,12 +280,12 @@ mod tests {
         // logits, for any number of layers.
         assert_eq!(runs(&like[..1]), runs(&like));
         assert_eq!(runs(&like).0, 5);
-        // Two halves more for the other kind of layer.
+        // The other kind of layer has two more regions.
         assert_eq!(runs(&unlike).0, 7);
         assert_eq!(runs(&unlike.repeat(16)), runs(&unlike));
     }
 
-    /// Cuts change nothing: the whole function as one e-graph gives the same ops.
+    /// Tests that cuts change nothing: the whole function as one e-graph gives the same ops.
     #[test]
     fn regions_are_fused_as_the_whole_is() {
         for formats in [&["q4_k"; 3][..], &["q4_k", "q6_k", "f32"], &["f16", "q8_0", "q8_0", "q5_k"]] {
@@ -298,8 +296,8 @@ mod tests {
         }
     }
 
-    /// Checks that a value made by one layer and used by all others forbids no cut among those.
-    /// Their regions are the same as without the value, and equal to each other.
+    /// Checks that a value from one layer with uses in all others does not prevent cuts between
+    /// those. Their regions are the same as without the value, and equal to each other.
     #[test]
     fn values_used_by_all_layers_forbid_no_cut() {
         let text = |layers: usize| {
@@ -324,18 +322,19 @@ mod tests {
             assert_eq!(cuts.forced, 0, "{layers} layers");
             cuts.regions.len()
         };
-        // Within reach the value may be fused with its users; beyond that each layer is a region.
+        // Near its definition, the value may be fused with its users. Further away, each layer is a
+        // region.
         assert!(regions(3 * options.region) > 2 * options.region);
         assert!(regions(options.region / 8) < options.region / 8);
     }
 
-    /// Checks that a region without a place for a cut is cut anyway: the nodes of an e-graph stay
-    /// bounded.
+    /// Checks that a region without a point for a cut is cut anyway, so that the number of nodes of
+    /// an e-graph is bounded.
     #[test]
     fn region_without_cut_points_is_cut_at_its_limit() {
         let mut text = "weight @w : f32[8, 8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n".to_owned();
         for i in 0..5000 {
-            // Rules look into products, so no place allows a cut.
+            // Rules look into products, so there is no point for a cut.
             write!(text, "  %s{i} = mul %x{i}, %x{i}\n  %x{} = mul %s{i}, %x{i}\n", i + 1).unwrap();
         }
         text += "  return %x5000\n}";

@@ -1,15 +1,16 @@
-//! Drawing of task dependencies: tasks are boxes, and the resources that they write and read lie
-//! between them.
+//! Drawing of task dependencies: tasks are boxes, connected by the resources that they write and
+//! read.
 //!
 //! ```text
 //! embed t -> embed t -> take_rows -> take_rows     // a task, its buffer, the task that reads it, ...
 //! ```
 //!
 //! A reader of a resource waits for all its writers. A resource that is written after it was read
-//! (a state, the memory of experts) appears again as a new version. A dashed edge leads to it from
+//! (a state, the memory of experts) appears as several versions. A dashed edge leads to it from
 //! each reader of the old version: the writer waits for these readers.
 //!
-//! Cost: nodes and edges in proportion to what tasks read and write.
+//! Cost: the number of nodes and edges is proportional to the number of accesses of tasks to
+//! resources.
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`manager`] | the list of passes; runs them and checks the IR after each |
-//! | [`canonicalise`] | drops ops without effect, merges equal ops |
+//! | [`canonicalise`] | removes unused and redundant ops, merges equal ops |
 //! | [`fuse`] | reads quantised weights, fuses ops (egg) |
 //! | [`cache`] | block formats for keys and values, on request |
 //! | [`decision`] | records of choices and their alternatives |

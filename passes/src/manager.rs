@@ -1,14 +1,14 @@
-//! The pass manager: one flat list of passes, and the one way to run them.
+//! The pass manager: the list of passes, and the functions that run them.
 //!
 //! ```text
 //! ixc opt model.ix --passes canonicalise,fuse
 //! ixc opt fused.ix --model model.gguf --passes pack,tile,lower,steps,arena
 //! ```
 //!
-//! Needs: IR that verifies. Leaves: IR that verifies; the error names a pass that breaks it. A pass
+//! Needs: IR that verifies. Leaves: IR that verifies; otherwise, the error names the pass. A pass
 //! is a file with a `PASS`, one `run` and the pass's options. After each pass the IR can be printed
-//! and read back ([`Ir::text`], [`Ir::parse`]), so that a person can edit the output of one pass
-//! and run the next on it.
+//! and read back ([`Ir::text`], [`Ir::parse`]). A user can therefore edit the output of one pass
+//! and run the next pass on it.
 
 use ixc_failure::Class;
 use ixc_ir::drawing::Drawing;
@@ -26,7 +26,7 @@ use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
 use crate::{cache, canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
 
-/// All passes, from a graph as a frontend wrote it to a plan.
+/// All passes, in order from a frontend's graph to a plan.
 pub static PASSES: &[&Pass] = &[
     &canonicalise::PASS,
     &requantise::PASS,
@@ -59,7 +59,7 @@ pub enum Ir {
 }
 
 impl Ir {
-    /// Returns text that reads back: a graph as graph IR, the rest as JSON.
+    /// Returns text that [`Ir::parse`] reads: a graph as graph IR, other kinds as JSON.
     pub fn text(&self) -> String {
         // JSON fails only for maps whose keys are not strings, and this value has no such map.
         let json = |value: serde_json::Result<String>| value.map(|text| text + "\n").unwrap_or_default();
@@ -71,7 +71,7 @@ impl Ir {
     }
 
     /// Returns a drawing: one for each function of a graph, or the dependencies of tasks. A plan
-    /// has none: its steps alone fix the order.
+    /// has none, because its order is only that of its steps.
     pub fn drawing(&self) -> Option<Drawing> {
         match self {
             Ir::Graph(module) => {
@@ -83,7 +83,7 @@ impl Ir {
         }
     }
 
-    /// Reads the text of [`Ir::text`], and skips comments before it. Takes hostile text.
+    /// Parses the text of [`Ir::text`], and skips comments before it. The text may be hostile.
     ///
     /// # Errors
     /// A [`TextError`].
@@ -124,8 +124,8 @@ fn behind_comments(text: &str) -> &str {
     rest
 }
 
-/// IR between two passes and the name of the pass that left it: a point where compilation stopped
-/// and can continue.
+/// IR between two passes and the name of the pass that wrote it: a point at which compilation
+/// stopped and can continue.
 ///
 /// ```text
 /// ; after fuse
@@ -143,15 +143,15 @@ pub struct Stop {
 impl Stop {
     /// Prefix of the line that names the pass.
     const AFTER: &str = "; after ";
-    /// Word in place of a pass for a graph from a frontend.
+    /// Word instead of a pass for a graph from a frontend.
     const FRONTEND: &str = "frontend";
 
-    /// Returns text that reads back.
+    /// Returns text that [`Stop::parse`] reads.
     pub fn text(&self) -> String {
         Stop::text_of(&self.ir, self.after)
     }
 
-    /// Returns the text of [`Stop::text`] for IR and the pass that left it.
+    /// Returns the text of [`Stop::text`] for IR and the pass that wrote it.
     pub fn text_of(ir: &Ir, after: Option<&str>) -> String {
         Stop::with_header(after, ir.text())
     }
@@ -165,7 +165,7 @@ impl Stop {
         format!("{}{}\n{text}", Stop::AFTER, after.unwrap_or(Stop::FRONTEND))
     }
 
-    /// Reads the text of [`Stop::text`]. Takes hostile text.
+    /// Parses the text of [`Stop::text`]. The text may be hostile.
     ///
     /// # Errors
     /// A [`StopError`].
@@ -184,20 +184,20 @@ impl Stop {
         }
     }
 
-    /// Returns the passes that follow.
+    /// Returns the passes that remain.
     pub fn passes(&self) -> &'static [&'static Pass] {
         let at = self.after.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
         &PASSES[at.map_or(0, |at| at + 1)..]
     }
 }
 
-/// Why text gives no point to continue from.
+/// Reason why text is not a point to continue from.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
     /// The text is not IR.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// The text does not name the pass that left it.
+    /// The text does not name the pass that wrote it.
     #[error(
         "the text does not name the pass that wrote it; begin it with a line such as \"{}fuse\", or \"{}{}\" for a graph before all passes",
         Stop::AFTER,
@@ -208,12 +208,12 @@ pub enum StopError {
     /// No pass has this name.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// The IR is of another kind than that pass leaves.
+    /// The IR is of another kind than the output of the named pass.
     #[error("the output of {after} is {expected}, but this is {found}")]
     Other {
         /// The pass.
         after: String,
-        /// Kind of IR that the pass leaves.
+        /// Kind of IR that the pass returns.
         expected: &'static str,
         /// Kind of this IR.
         found: &'static str,
@@ -240,12 +240,12 @@ enum Text<D, P> {
     Plan(P),
 }
 
-/// Form for writing.
+/// Form for serialisation.
 type BorrowedText<'a> = Text<&'a Draft, &'a Plan<KernelSpec>>;
-/// Form for reading.
+/// Form for deserialisation.
 type OwnedText = Text<Box<Draft>, Box<Plan<KernelSpec>>>;
 
-/// Why text is not IR.
+/// Reason why text is not IR.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// The text is not a graph.
@@ -284,7 +284,7 @@ pub fn graph_passes() -> Vec<&'static str> {
     graph.map(|pass| pass.name).collect()
 }
 
-/// Returns the names of the passes that make a plan from a graph, in their order.
+/// Returns the names of the passes from a graph to a plan, in their order.
 pub fn plan_passes() -> Vec<&'static str> {
     let graph = graph_passes();
     names().into_iter().filter(|name| !graph.contains(name)).collect()
@@ -344,9 +344,8 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
 
 /// Runs passes by name, one after the other, and verifies graphs before the first and after each.
 ///
-/// # Errors
-/// For a name that no pass has (before anything runs), and where a pass takes another kind of IR
-/// than the one before left. Also where a graph does not verify, before or after a pass.
+/// # Errors A name that no pass has (before any pass runs), a pass that takes another kind of IR
+/// than it gets, or a graph that does not verify before or after a pass.
 pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     run_watched(ir, &passes, context, None)
@@ -415,7 +414,7 @@ impl Pass {
         PassError::Kind { pass: self.name, expected: self.takes(), found: ir.kind() }
     }
 
-    /// Records that the pass makes the decisions from now on.
+    /// Attributes the following decisions to this pass.
     fn begin(&self, context: &Context<'_>) {
         if let Some(decisions) = &context.decisions {
             decisions.begin(self.name);

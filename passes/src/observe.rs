@@ -1,13 +1,12 @@
-//! `observe`: sums the squares of each weight's inputs, on request. An importance matrix is made
-//! from these sums.
+//! `observe`: sums the squares of each weight's inputs, on request, for an importance matrix.
 //!
 //! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows
-//! are multiplied with, named after the tensor. For each expert the state holds the sum of squares
-//! of each column, and last the number of rows. Where [`Options::inputs`] is false, nothing
-//! changes. Rows are summed in the format in which the op takes them, quantised if the op takes
-//! quantised rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is
-//! counted. If each head has a matrix of its own, all heads of a row lie side by side in the state,
-//! as in the files of llama-imatrix.
+//! are multiplied with, named after the tensor. For each expert, the state has the sum of squares
+//! of each column, and then the number of rows. If [`Options::inputs`] is false, nothing changes.
+//! Rows are summed in the format in which the op takes them, quantised if the op takes quantised
+//! rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is counted. If
+//! each head has its own matrix, the columns of all heads are adjacent in the state, as in the
+//! files of llama-imatrix.
 //!
 //! ```text
 //!   %y = linear %x, @w, _, _ : f32[T, 512]                // @w : q4_k[512, 256], %x : a8_super[T, 256]
@@ -52,8 +51,7 @@ pub const PREFIX: &str = "squares.";
 
 /// Runs the pass.
 ///
-/// # Errors
-/// Returns no error for a verified module.
+/// # Errors None for a verified module.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     if !context.options.of::<Options>().inputs {
         return Ok(module);
@@ -70,7 +68,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             }
             let (experts, columns) = match weight.shape[..] {
                 [_, k] => (1, k),
-                // All heads of a row lie side by side.
+                // The columns of all heads are adjacent.
                 [heads, _, k] if is_of_heads(&function.ops[factor.at]) => (1, heads.saturating_mul(k)),
                 [experts, _, k] => (experts, k),
                 _ => continue,
@@ -104,13 +102,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// Returns the name of a weight's state: the name of its tensor, which may hold several weights.
+/// Returns the name of a weight's state: the name of its tensor, which may contain several weights.
 fn state_name(weight: &Weight) -> String {
     let tensor = weight.part.as_ref().map_or(&weight.name, |part| &part.tensor);
     format!("{PREFIX}{tensor}")
 }
 
-/// A weight that rows are multiplied with.
+/// A weight of a product, and the rows that are multiplied with it.
 struct Factor {
     /// Position of the product.
     at: usize,
@@ -136,7 +134,7 @@ fn factors(function: &Function) -> Vec<Factor> {
                     Operand::Value(ids) => Some(ids),
                     Operand::Weight(_) | Operand::State(_) | Operand::Absent => continue,
                 },
-                // Heads are merged before they are counted, and only floats can be merged.
+                // Heads are merged before their squares are summed, and only floats can be merged.
                 OpKind::LinearHeads => {
                     x = def_use.defining(function, x).map_or(x, |view::Quantise { x, .. }| x);
                     None
@@ -149,8 +147,7 @@ fn factors(function: &Function) -> Vec<Factor> {
     found
 }
 
-/// Returns the operands of a product that are rows, each with the weight that they are multiplied
-/// with.
+/// Returns the operands of a product that are rows, each with the weight of its product.
 fn pairs(op: &Op) -> &'static [(&'static str, &'static str)] {
     match op.kind {
         OpKind::Linear | OpKind::LinearHeads | OpKind::ExpertDown => &[("x", "w")],
@@ -161,7 +158,7 @@ fn pairs(op: &Op) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Returns whether each head has a matrix of its own.
+/// Whether each head has its own matrix.
 fn is_of_heads(op: &Op) -> bool {
     matches!(op.kind, OpKind::LinearHeads | OpKind::HeadsMatmul)
 }

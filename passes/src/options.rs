@@ -1,5 +1,5 @@
-//! Options of passes. Each pass declares its options in its own file and nowhere else. The text
-//! `PASS.KEY = VALUE`, the documentation and the default come from that declaration.
+//! Options of passes. Each pass declares its options in its file. The text `PASS.KEY = VALUE`, the
+//! documentation and the default come from that declaration.
 //!
 //! ```
 //! use ixc_passes::{defer, manager, options::OptionSet};
@@ -19,7 +19,7 @@ use ixc_failure::Class;
 /// An option in a pass's table.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionRow {
-    /// Key of the option; in text it follows the pass's name and a dot.
+    /// Key of the option. In text, it follows the pass's name and a dot.
     pub key: &'static str,
     /// One line of documentation.
     pub doc: &'static str,
@@ -27,7 +27,7 @@ pub struct OptionRow {
     pub default: fn() -> String,
     /// Description of valid text.
     pub expected: &'static str,
-    /// Returns whether text is a valid value.
+    /// Whether text is a valid value.
     pub check: fn(&str) -> bool,
 }
 
@@ -49,7 +49,7 @@ pub trait OptionValue: Sized {
     const EXPECTED: &'static str;
     /// Reads the value from text.
     fn read(text: &str) -> Option<Self>;
-    /// Returns text that reads back.
+    /// Returns text that [`OptionValue::read`] parses.
     fn text(&self) -> String;
 }
 
@@ -93,7 +93,7 @@ impl OptionValue for bool {
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Place of the last `*`, and how much of the name it has matched.
+    // Position of the last `*`, and of the end of its match in the name.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -116,7 +116,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// Why an option cannot be set.
+/// Reason why an option cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// Text without `=`.
@@ -156,7 +156,7 @@ impl OptionError {
     }
 }
 
-/// Options that were set; every other option has its pass's default.
+/// Options with explicit values. All other options have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionSet(BTreeMap<(&'static str, &'static str), String>);
 
@@ -166,7 +166,7 @@ impl OptionSet {
         O::read(|key| self.0.get(&(O::PASS, key)).cloned())
     }
 
-    /// Returns whether no option is set.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -200,7 +200,8 @@ impl OptionSet {
 }
 
 impl fmt::Display for OptionSet {
-    /// Writes the options as they would be set: `requantise.weights=i8_row tile.choose=...`.
+    /// Writes the options in the form in which they are set: `requantise.weights=i8_row
+    /// tile.choose=...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().enumerate().try_for_each(|(index, ((pass, key), value))| {
             let space = if index == 0 { "" } else { " " };
@@ -240,7 +241,7 @@ macro_rules! pass_options {
 
             fn read(text: impl Fn(&'static str) -> Option<String>) -> $name {
                 let default = <$name as Default>::default();
-                // The text was already validated when it was set.
+                // The text was validated when it was set.
                 $name { $($key: text(stringify!($key))
                     .and_then(|text| $crate::options::OptionValue::read(&text)).unwrap_or(default.$key),)* }
             }

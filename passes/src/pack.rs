@@ -3,20 +3,19 @@
 //!
 //! A weight is packed for matrix products if its rows (of each expert) are whole strips of 16 and
 //! its columns whole packed blocks. A tied embedding is in the plan twice: packed for products, and
-//! as in the file for row look-up. Gate and up are both packed or neither, since one kernel reads
-//! both. On targets with tiles, activations carry bf16 next to their integers.
+//! in the file's format for row look-up. Either both gate and up are packed or neither, since one
+//! kernel reads both. On targets with tiles, activations contain bf16 in addition to integers.
 //!
 //! Some targets have products of pairs of bf16 but no tiles. They round the activations of packed
 //! bf16 weights to bf16, including those of a router stored as bf16. The rounding error equals that
 //! of llama.cpp on the same weights. It halves the instructions and reduces the bytes read. The
 //! activations of unpacked weights stay f32.
 //!
-//! Needs: a verified module. Leaves: the same functions. Weights that products read have `layout`
-//! and `activations` where these differ from those of the format in the file.
+//! Needs: a verified module. Leaves: the same functions. Weights of products have `layout` and
+//! `activations` if these differ from the defaults of the file's format.
 //!
 //! ```text
-//! weight @w : q4_k[520, 256]     // 520 is no multiple of 16: stays
-//! weight @v : q4_k[512, 256]
+//! weight @w : q4_k[520, 256]     // 520 is not a multiple of 16: stays weight @v : q4_k[512, 256]
 //! ```
 //! becomes
 //! ```text
@@ -56,7 +55,7 @@ pass_options! {
 struct MatrixTarget {
     /// Whether weights are packed.
     packed: bool,
-    /// Tile products for many rows of packed weights; activations then carry bf16 too. Requires
+    /// Tile products for many rows of packed weights; activations then also contain bf16. Requires
     /// `packed`.
     tiles: bool,
     /// Products of pairs of bf16 without tiles; bf16 weights then take their activations as bf16.
@@ -66,8 +65,7 @@ struct MatrixTarget {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// Returns no error; all passes share one signature.
+/// # Errors None; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let packed = context.options.of::<Options>().weights;
     let tiles = context.target.isa().tile_registers > 0;
@@ -98,7 +96,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let layout = layouts[w.index()];
         let format = layout.unwrap_or(weight.format);
         let own = format.activation();
-        // All quantised values carry bf16 too, so that every product can take every value.
+        // All quantised values also contain bf16, so that every product can read every value.
         let activations = match format.tile_activation() {
             Some(tiles) if target.tiles => Some(tiles),
             _ if pairs[w.index()] => format.pair_activation(),
@@ -107,7 +105,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let choice = &mut weight.choice;
         if (choice.layout, choice.activations) != (layout, activations) {
             (choice.layout, choice.activations) = (layout, activations);
-            // The tiling was made for another format.
+            // A tiling for another format is no longer valid.
             (choice.tile, choice.why) = (None, None);
         }
     }
@@ -126,7 +124,7 @@ pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
     linear.or_else(|| view::ExpertSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up)))
 }
 
-/// Why a weight is read as stored in the file.
+/// Reason why a weight is read in the file's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unpacked {
     /// The option turns packing off.
@@ -141,7 +139,7 @@ enum Unpacked {
     Part,
     /// The columns are not whole packed blocks.
     Columns(u64, Format),
-    /// The columns are not whole blocks of the activations that the weight is multiplied with.
+    /// The columns are not whole blocks of the activation format.
     Activations(u64, Format),
     /// One kernel reads the weight together with another weight whose packing differs.
     With(WeightId),
@@ -177,8 +175,8 @@ impl Unpacked {
 /// the file's format.
 fn layouts(module: &Module, target: MatrixTarget) -> Vec<Result<Format, Unpacked>> {
     let mut formats: Vec<Result<Format, Unpacked>> = module.weights.iter().map(|_| Err(Unpacked::Off)).collect();
-    // A format with one scale per row is always packed, both requantised and as stored: no kernel
-    // reads it otherwise.
+    // A format with one scale per row is always packed, both after requantisation and from a file,
+    // because kernels only read it packed.
     let packs = |weight: &Weight| target.packed || weight.format.has_row_scale();
     for (format, weight) in formats.iter_mut().zip(&module.weights).filter(|(_, weight)| packs(weight)) {
         let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
@@ -190,8 +188,8 @@ fn layouts(module: &Module, target: MatrixTarget) -> Vec<Result<Format, Unpacked
         }
     }
     let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
-    // A weight may be in several pairs. The loop ends because every round but the last unpacks one
-    // more weight.
+    // A weight may be in several pairs. The loop ends because every round except the last unpacks
+    // one more weight.
     while let Some((w, with)) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
         formats[w.index()] = Err(Unpacked::With(with));
     }
@@ -215,7 +213,7 @@ fn odd_one(
 }
 
 /// Returns for each weight whether its products use pairs of bf16. Gate and up read the same
-/// activations, so both do or neither.
+/// activations, so either both do or neither does.
 fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -> Vec<bool> {
     let takes = |(weight, layout): (&Weight, &Option<Format>)| {
         let activation = layout.and_then(Format::pair_activation).filter(|_| target.pairs);
@@ -241,7 +239,7 @@ fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Result<Forma
     if !k.is_multiple_of(packed.block_len() as u64) {
         return Err(Unpacked::Columns(k, packed));
     }
-    // Tile products take their activations in blocks.
+    // Tile products need whole blocks of their activation format.
     let activation = packed.tile_activation().filter(|_| target.tiles).unwrap_or(packed.activation());
     if k.is_multiple_of(activation.block_len() as u64) { Ok(packed) } else { Err(Unpacked::Activations(k, activation)) }
 }

@@ -1,4 +1,4 @@
-//! A pass, and the context that it gets besides its IR.
+//! A pass, and the context that it gets in addition to IR.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Pass {
     pub doc: &'static str,
     /// Options of the pass.
     pub options: &'static [OptionRow],
-    /// The pass itself.
+    /// Function of the pass.
     pub run: Run,
 }
 
@@ -40,16 +40,16 @@ pub enum Run {
     Plan(fn(Draft, &Context<'_>) -> Result<Plan<KernelSpec>, PassError>),
 }
 
-/// Context of passes besides their IR.
+/// Inputs of passes in addition to IR.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
     /// Target of the code.
     pub target: Target,
-    /// Caches of a core: those of the target's row, or this machine's for `native`.
+    /// Caches of a core: from the target's row, or of this machine for `native`.
     pub caches: CoreCaches,
     /// Options of passes.
     pub options: OptionSet,
-    /// Facts of the model that its graph does not hold; `lower` needs them.
+    /// Properties of the model that its graph does not contain; `lower` needs them.
     pub facts: Option<Facts<'a>>,
     /// Record of decisions, if requested.
     pub decisions: Option<Arc<Decisions>>,
@@ -61,14 +61,14 @@ impl Context<'_> {
         Context { target, caches: target.row().caches(), options: OptionSet::default(), facts: None, decisions: None }
     }
 
-    /// Records a decision; computes it only if decisions are requested.
+    /// Records a decision; the closure runs only if decisions are requested.
     pub fn decide(&self, decision: impl FnOnce() -> Decision) {
         if let Some(decisions) = &self.decisions {
             decisions.add(decision());
         }
     }
 
-    /// Returns whether decisions are recorded.
+    /// Whether decisions are recorded.
     pub fn tells(&self) -> bool {
         self.decisions.is_some()
     }
@@ -81,7 +81,7 @@ impl Context<'_> {
     }
 }
 
-/// Meaning of a graph's result; it is rows of numbers in any case.
+/// Meaning of the rows that a graph returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphResult {
     /// Logits of the vocabulary.
@@ -95,14 +95,15 @@ pub enum GraphResult {
         /// Whether vectors are scaled to length 1; otherwise they keep the length after pooling.
         unit: bool,
     },
-    /// Sums over rows' experts; each function computes one layer: [`ixc_ir::graph::expert_layers`].
+    /// Sums over rows' experts; each function of the graph computes one layer:
+    /// [`ixc_ir::graph::expert_layers`].
     Experts {
         /// Rows of the model's embedding table; every plan records them.
         vocabulary: u32,
     },
 }
 
-/// Facts for the plan that the graph does not hold.
+/// Properties of a model that the plan needs and the graph does not contain.
 #[derive(Clone)]
 pub struct Facts<'a> {
     /// Name of the architecture, for messages.
@@ -113,9 +114,10 @@ pub struct Facts<'a> {
     pub context_length: u32,
     /// Meaning of the graph's result.
     pub result: GraphResult,
-    /// Model files; the places of weights index them.
+    /// Model files; locations of weights refer to them by index.
     pub files: Vec<SourceFile>,
-    /// Tensors made from parts of the files; the places of weights index them after the files.
+    /// Tensors computed from parts of the files. Locations of weights refer to them by index, after
+    /// the files.
     pub derived: Vec<Derived>,
     /// Tokenizer and chat template, as the frontend encodes them.
     pub tokenizer: Vec<u8>,

@@ -1,12 +1,12 @@
 //! `requantise`: stores weights in another format than the file's, on request.
 //!
 //! The pass changes what a model computes, as `defer` does. It does nothing unless an option
-//! requests it. A weight's format becomes one with a scale for each row, and its old format is kept
-//! as `stored`: the reader of the file requantises. All later passes see only the new format.
+//! requests it. A weight gets a format with a scale for each row, and its old format is recorded as
+//! `stored`: the reader of the file requantises. All later passes see only the new format.
 //!
 //! Some weights do not change: routers, and weights read by rows (an embedding, and an output tied
-//! to it). A weight also stays if it is not whole strips of 16 rows in whole blocks of the format
-//! (64 columns, or 128 with a common scale).
+//! to it). A weight is also unchanged if it is not whole strips of 16 rows in whole blocks of the
+//! format (64 columns, or 128 with a common scale).
 //!
 //! Needs: a graph from a frontend, before `fuse`. Leaves: the same ops; weights that only products
 //! read in other formats.
@@ -56,18 +56,18 @@ pass_options! {
 pub struct Formats(Vec<(String, Option<Format>)>);
 
 impl Formats {
-    /// Returns the format to which a weight is requantised.
+    /// Returns the format to which a weight is requantised, if any.
     fn of(&self, name: &str) -> Option<Format> {
         self.0.iter().rev().find(|(pattern, _)| matches(pattern, name)).and_then(|(_, format)| *format)
     }
 
-    /// Returns whether no format is requested.
+    /// Whether no format is requested.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|(_, format)| format.is_none())
     }
 }
 
-/// Word that keeps the format.
+/// Word that leaves the format unchanged.
 const KEEP: &str = "keep";
 
 impl OptionValue for Formats {
@@ -96,8 +96,7 @@ impl OptionValue for Formats {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// Returns no error; all passes share one signature.
+/// # Errors None; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let Options { weights: formats } = context.options.of();
     if formats.is_empty() {
@@ -136,7 +135,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// Returns the weights that only products read, without those that score experts.
+/// Returns the weights that only products read, except those of routers.
 fn products(module: &Module) -> BTreeSet<WeightId> {
     let mut found: BTreeMap<WeightId, bool> = BTreeMap::new();
     for function in &module.functions {
@@ -153,7 +152,7 @@ fn products(module: &Module) -> BTreeSet<WeightId> {
     found.into_iter().filter_map(|(w, products)| products.then_some(w)).collect()
 }
 
-/// Returns whether a product with a dequantised weight scores experts, directly or after adding a
+/// Whether a product with a dequantised weight gives scores of experts, directly or after adding a
 /// bias.
 fn chooses(function: &Function, uses: &DefUse, dequantised: ValueId) -> bool {
     let users = |value| uses.users(value).into_iter().flatten().map(|user| &function.ops[user]);

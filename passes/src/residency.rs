@@ -1,12 +1,12 @@
-//! `residency`: if memory does not hold all experts, writes into the graph when each layer's
-//! experts are loaded, awaited and evicted.
+//! `residency`: if the experts do not all fit in memory, adds ops that load, await and evict each
+//! layer's experts.
 //!
 //! Needs: fused ops, for prediction; explicit loading alone also works on graphs from a frontend.
-//! Leaves: the same function. Nothing changes if [`Options::memory`] is not set, or if it holds the
-//! experts of all layers both as stored and as kernels read them. Otherwise each layer's experts
-//! are requested directly after its `route`. An `expert.wait` stands before the first op that reads
-//! them, which takes its ids from there. They are evicted after the last. Tokens from one
-//! `expert.slots` order all these ops.
+//! Leaves: the same function. Nothing changes if [`Options::memory`] is not set, or if the experts
+//! of all layers fit, both as stored and as packed. Otherwise each layer's experts are requested
+//! directly after its `route`. An `expert.wait` is inserted before the first op that reads them,
+//! and this op takes the ids that it returns. After the last op that reads them, they are evicted.
+//! Tokens from one `expert.slots` order all these ops.
 //!
 //! ```text
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
@@ -29,23 +29,22 @@
 //! **Prediction** ([`Options::predict`]): a layer's router is applied one layer early, to the
 //! residual between attention and experts of the layer before (Eliseev and Mazur 2023, section
 //! 3.2). The experts that it selects are prefetched as `predicted`, after those that the layer
-//! before needs. The early router runs next to that layer's own router and its chain is as long, so
-//! it adds no barrier. Reads for the next layer thus begin before this layer's experts have been
-//! multiplied.
+//! before needs. The early router runs in parallel with that layer's own router. Both are equally
+//! long chains of ops, so it adds no barrier. Reads for the next layer thus begin before this
+//! layer's experts have been multiplied.
 //!
 //! The pass finds the ops of a router by walking from its logits back to the residual of the
-//! layer's `expert.down`. A layer is not predicted if that walk meets anything but pure ops and
-//! weights.
+//! layer's `expert.down`. A layer is not predicted if this walk reaches anything except pure ops
+//! and weights.
 //!
-//! **Deferral** (pass [`defer`](crate::defer)): experts that a layer leaves to the next one are
-//! requested twice. They are requested as `predicted` directly after the experts that the layer
-//! itself needs, and as `routed` when their turn comes. The next layer's own experts, which come
-//! later, are requested the same way. Every expert is thus being read while something else is
-//! computed.
+//! **Deferral** (pass [`defer`](crate::defer)): experts that a layer defers to the next layer are
+//! requested twice. The first request is `predicted`, directly after the experts that the layer
+//! itself needs. The second is `routed`, in the next layer. The next layer's own experts, which
+//! come later, are requested the same way. Every expert is thus read while other work is computed.
 //!
 //! A layer's experts are loaded only if they are matrices of one routing (gate, up and down, or up
-//! and down) and nothing else reads them. All other layers stay as they are, with all experts in
-//! memory. The log reports each such layer.
+//! and down) and nothing else reads them. In all other layers, all experts stay in memory. The log
+//! reports each such layer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -82,14 +81,13 @@ pass_options! {
     }
 }
 
-/// Both residencies of experts, in decisions.
+/// Names of both residencies of experts, in decisions.
 const IN_MEMORY: &str = "all in memory";
 const STREAMED: &str = "streamed from the drive";
 
 /// Runs the pass.
 ///
-/// # Errors
-/// Returns no error; all passes share one signature.
+/// # Errors None; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let reads_experts = |op: &Op| matches!(op.kind, OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul);
@@ -102,7 +100,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         return Ok(module);
     };
-    // All functions share the memory.
+    // The experts of all functions share the memory.
     let all = experts(&module);
     let bytes = all.iter().map(|weight| max_bytes(weight)).fold(0, u64::saturating_add);
     let fits = bytes <= memory;
@@ -123,13 +121,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let mut number = 0;
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
-        // A function with slots already states what is loaded when.
+        // A function with slots already loads experts explicitly.
         if function.ops.iter().any(|op| op.kind == OpKind::ExpertSlots) {
             continue;
         }
         let uses = Uses::of(function);
         let layers = uses.layers(&module, function, number, context);
-        // Layers of later functions get numbers of their own.
+        // Layers of later functions get higher numbers.
         number = layers.last().map_or(number, |layer| layer.number + 1);
         tell_prediction(&module, function, &uses, &layers, options.predict, context);
         if !layers.is_empty() {
@@ -139,7 +137,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// Records whether each layer's experts are predicted, and from what.
+/// Records whether each layer's experts are predicted, and the input of the prediction.
 fn tell_prediction(
     module: &Module,
     function: &Function,
@@ -184,8 +182,8 @@ fn experts(module: &Module) -> Vec<&Weight> {
     all.into_iter().filter_map(|w| module.weights.get(w.index())).collect()
 }
 
-/// Returns the number of bytes that all experts of a graph take at least in memory: as stored or
-/// packed, whichever is less.
+/// Returns the minimum bytes of memory for all experts of a graph: as stored or packed, whichever
+/// is less.
 pub fn min_expert_bytes(module: &Module) -> u64 {
     let least = |weight: &Weight| {
         let [stored, packed] = bytes(weight);
@@ -194,7 +192,7 @@ pub fn min_expert_bytes(module: &Module) -> u64 {
     experts(module).into_iter().map(least).fold(0, u64::saturating_add)
 }
 
-/// Returns the number of bytes that a weight takes at most in memory.
+/// Returns the maximum number of bytes that a weight takes in memory.
 fn max_bytes(weight: &Weight) -> u64 {
     let [stored, packed] = bytes(weight);
     stored.max(packed)
@@ -223,24 +221,24 @@ struct Uses {
     reads: HashMap<WeightId, usize>,
 }
 
-/// A layer whose experts can be loaded on their own.
+/// A layer whose experts can be loaded on demand.
 struct Layer {
     number: i64,
-    /// Position of the op that gives the ids: a `route`, or the op that removes experts without
-    /// matrices from its result.
+    /// Position of the op that returns the ids: a `route`, or the op that removes identity experts
+    /// from its result.
     route: usize,
     /// Weights: gate (if present), up, down.
     weights: Vec<WeightId>,
-    /// Parts of the routing in the order of their readers: all of it, or the slots computed here
-    /// and those computed later.
+    /// Parts of the routing in the order of their readers: the whole routing, or the slots of this
+    /// layer and the deferred slots.
     parts: Vec<Part>,
 }
 
-/// Slots of a routing whose experts are needed together.
+/// Slots of a routing whose experts are needed at the same time.
 #[derive(Clone)]
 struct Part {
     ids: ValueId,
-    /// Position of the op that gives the ids.
+    /// Position of the op that returns the ids.
     named: usize,
     /// Positions of the ops that read the experts, in order; then the first and the last of them.
     readers: Vec<usize>,
@@ -278,18 +276,18 @@ impl Uses {
                 splits_of.entry(split.ids).or_default().push(i);
             }
         }
-        // If the function returns a dequantised weight, that counts as one more reader.
+        // If the function returns a dequantised weight, it counts as one more reader.
         for weight in function.results.iter().filter_map(|&result| dequantised(result)) {
             *reads.entry(weight).or_default() += 1;
         }
         Uses { def_use, readers, readers_of, splits_of, reads }
     }
 
-    /// Returns the layers; the first has at least the number `first`.
+    /// Returns the layers. The number of the first is at least `first`.
     fn layers(&self, module: &Module, function: &Function, first: i64, context: &Context<'_>) -> Vec<Layer> {
         let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), first, first);
         for (i, op) in function.ops.iter().enumerate() {
-            // A layer's experts follow the op that mixes its tokens.
+            // A layer's experts come after the op that mixes its tokens.
             if op.mixes(function) {
                 number = number.max(mixed);
                 mixed += 1;
@@ -316,8 +314,8 @@ impl Uses {
         layers
     }
 
-    /// Returns whether a later op removes experts without matrices from an op's result; readers
-    /// then take the result of that op.
+    /// Whether a later op removes identity experts from an op's result. If so, readers take the
+    /// result of that op.
     fn is_parted(&self, function: &Function, op: &Op) -> bool {
         let users = op.results.first().and_then(|&ids| self.def_use.users(ids)).unwrap_or_default();
         users.iter().any(|&user| function.ops[user].kind == OpKind::RouteIdentities)
@@ -345,7 +343,7 @@ impl Uses {
         let ([experts, n, k], [down_experts, _, inner]) = (shape(up)?, shape(down)?);
         let gate = gate.map_or(Some([experts, n, k]), shape)?;
         let fits = gate == [experts, n, k] && (down_experts, inner) == (experts, n);
-        // Weights that each part reads once, and nothing else reads, are also distinct.
+        // Weights are distinct if each part reads them once, and no other op reads them.
         let own = weights.iter().all(|weight| self.reads.get(weight) == Some(&parts.len()));
         let same = parts.iter().all(|(_, of_part)| *of_part == weights);
         let apart = parts.windows(2).all(|pair| pair[0].0.last < pair[1].0.first);
@@ -359,8 +357,8 @@ impl Uses {
     }
 }
 
-/// Returns the value to which a layer's experts are added. Experts deferred from the layer before,
-/// which are added first, are skipped.
+/// Returns the value to which a layer's experts are added. Sums of experts that the layer before
+/// deferred come first, and are skipped.
 fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let mut at = layer.parts.first()?.last;
     loop {
@@ -373,11 +371,11 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
     }
 }
 
-/// Max ops that add something in parallel with the routed experts: shared experts.
+/// Maximum ops that add other results in parallel with the routed experts: shared experts.
 const BESIDE: usize = 2;
 
-/// Returns the value that bypasses a layer's experts, shared ones included, and that its router
-/// reads.
+/// Returns the value that bypasses a layer's experts, including shared ones, and that the layer's
+/// router reads.
 fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let logits = view::Route::of(&function.ops[layer.route])?.logits;
     let mut value = residual(function, uses, layer)?;
@@ -408,7 +406,7 @@ fn explicit(
     let [mut slots] = rewriter.insert(Position::Before(0), view::ExpertSlots {})?;
     let parts: Vec<(&Layer, &Part)> =
         layers.iter().flat_map(|layer| layer.parts.iter().map(move |part| (layer, part))).collect();
-    // Last op of all parts that begin no later, by the first op of each part.
+    // Last op of all parts that begin no later than a part, by the first op of this part.
     let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
     let mut end = 0;
     let mut by_first: Vec<&Part> = parts.iter().map(|(_, part)| *part).collect();
@@ -417,10 +415,10 @@ fn explicit(
         end = end.max(part.last);
         ends.insert(part.first, end);
     }
-    // Returns whether the ids of a part are known while an earlier part is still computed. Parts
-    // are computed one after the other.
+    // Whether the ids of a part are known while an earlier part is still computed. Parts are
+    // computed one after the other.
     let is_early = |part: &Part| ends.range(..part.first).next_back().is_some_and(|(_, &last)| part.named < last);
-    // Parts by their first and last op, and layers by the ops that give their ids.
+    // Parts by their first and by their last op, and layers by the ops that return their ids.
     let (mut firsts, mut lasts, mut named) = (ByOp::new(), ByOp::new(), ByOp::new());
     for (at, (_, part)) in parts.iter().enumerate() {
         firsts.entry(part.first).or_default().insert(at);
@@ -495,7 +493,7 @@ fn prefetch(
 
 /// The next layer's router, applied after this layer's router.
 struct Router {
-    /// Value that the router reads here, and the value that it reads in the next layer.
+    /// Value that the router reads in this layer, and the value that it reads in the next layer.
     here: ValueId,
     there: ValueId,
     /// Ops of the router.

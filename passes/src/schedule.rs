@@ -3,14 +3,14 @@
 //!
 //! Needs: a verified module. Its function `@step` has the parameters and results given in
 //! [`ixc_ir::graph`], and its weights carry layouts and tilings (`pack`, `tile`). Leaves: a
-//! [`Plan`](ixc_ir::plan::Plan) whose kernels are specs. A graph from a frontend can be scheduled
-//! too, but it is not fast.
+//! [`Plan`](ixc_ir::plan::Plan) whose kernels are specs. A graph from a frontend can also be
+//! scheduled, but the plan is slow.
 //!
 //! ```text
 //!   %h = rms_norm.quantise %y, @norm {eps = 1e-6, format = a8_super} : a8_super[L, 256]
 //!   %logits = linear %h, @w, _, _ : f32[L, 520]                 // @w : q4_k[520, 256]
 //! ```
-//! becomes, as `ixc dump --stage plan` shows it (arguments left out),
+//! becomes (`ixc dump --stage plan`, without arguments)
 //! ```text
 //! step 2: run, alone with up to 32 rows
 //!   rms_norm.quantise norm: outputs x 1, rms_norm_a8_super_n256_e358637bd
@@ -21,9 +21,9 @@
 //!
 //! [`lower`] turns each op into tasks that read and write buffers. [`bind`] puts a task's named
 //! arguments into the order of each kernel's signature. [`steps`] puts a task into the earliest
-//! step after all writes that it reads. The number of barriers is then the length of the longest
-//! chain of tasks worth sharing ([`single_thread`]), which is the minimum. [`arena`] lets buffers
-//! with disjoint lifetimes share bytes.
+//! step after all writes that it reads. The number of barriers is then minimal: the length of the
+//! longest chain of tasks that are worth sharing ([`alone`]). [`arena`] lets buffers with disjoint
+//! lifetimes share bytes.
 
 pub mod arena;
 pub mod bind;
@@ -34,6 +34,6 @@ pub mod steps;
 use crate::draft::{Draft, Resource, What, Work};
 use crate::error::ScheduleError;
 
-/// Default max tokens of a step: enough for matrix products at full speed, with some ten megabytes
-/// of activations.
+/// Default maximum tokens of a step: enough for matrix products at full speed, with about ten
+/// megabytes of activations.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;

@@ -1,29 +1,29 @@
-//! `tile`: chooses how each weight's products are cut into items, and which kernel does how many
+//! `tile`: divides each weight's products into items, and chooses the kernel for each number of
 //! rows: weight-stationary blocking.
 //!
 //! An item is some weight rows times a chunk of rows of activations. Each weight is thus read once
-//! for many rows, and repeatedly read data stays in a cache. Kernels offer candidates with their
-//! costs ([`ixc_kernels::candidates`]). This pass chooses one by the caches of the target's row, or
-//! of this machine if the target is `native`:
+//! for many rows, and data that is read repeatedly stays in a cache. Kernels offer candidates with
+//! their costs ([`ixc_kernels::candidates`]). This pass chooses one by the caches of the target's
+//! row, or of this machine if the target is `native`:
 //!
-//! 1. **Weight rows of an item**: the cheapest that make at least [`MIN_ITEMS`] items, so that a
-//!    few threads stay busy with a single row. Of equals the larger.
-//! 2. **Rows of a chunk**, for each kernel: the cheapest per row of activations. Of equals the
-//!    larger.
-//! 3. **Kernel for each number of rows**: the next kernel takes over at the first number where its
-//!    arithmetic takes no longer.
+//! 1. **Weight rows of an item**: the cheapest number that gives at least [`MIN_ITEMS`] items, so
+//!    that a few threads have work even with a single row. Of equally cheap numbers, the larger.
+//! 2. **Rows of a chunk**, for each kernel: the cheapest number per row of activations. Of equally
+//!    cheap numbers, the larger.
+//! 3. **Kernel for each number of rows**: the next kernel is used from the first number at which
+//!    its arithmetic takes no longer.
 //! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`Options::items`], each
-//!    can be divided in bands of fewer weight rows. The pass takes the largest band that makes
-//!    enough items; a band has at least [`Options::band_bytes`]. The runtime uses bands if it has
-//!    enough threads.
+//!    item can be divided into bands of fewer weight rows. The pass takes the largest band that
+//!    gives enough items; a band has at least [`Options::band_bytes`]. The runtime uses bands if it
+//!    has enough threads.
 //!
-//! Choices measured for weights of a shape ([`Options::tuned`]) replace the results of 1, 2 and 4;
-//! 3 stays.
+//! Choices measured for weights of a shape ([`Options::tuned`]) replace the results of 1, 2 and 4,
+//! but not of 3.
 //!
-//! Rows after the last full item are a part of their own. One kernel reads a gate and its up
-//! projection, and both are cut like the gate.
+//! Rows after the last full item form a separate part. One kernel reads a gate and its up
+//! projection, and both are divided like the gate.
 //!
-//! Needs: a module after `pack`. Leaves: the same functions; each weight that products read has a
+//! Needs: a module after `pack`. Leaves: the same functions; each weight of a product has a
 //! blocking (`tile`) and its reason (`why`). A weight that already has a `tile` keeps it, so that
 //! edited text can be compiled further; only [`Options::choose`] overrides it.
 //!
@@ -81,21 +81,21 @@ pass_options! {
     }
 }
 
-/// Min items of a product of one row, so that a few threads stay busy.
+/// Minimum items of a product of one row, so that a few threads have work.
 const MIN_ITEMS: u64 = 16;
-/// Items of a product of few rows: 8 for each of 32 threads. A thread with one extra item then
-/// works at most an eighth longer. With 64 items, 15 threads take as long as 13.
+/// Items of a product of few rows: 8 for each of 32 threads. One more item then makes a thread at
+/// most an eighth slower. With 64 items, 15 threads would take as long as 13.
 const FEW_ROWS_ITEMS: u64 = 256;
 /// Min bytes of weights of a band: a thread that shares memory with 15 others reads them in 2 µs,
 /// and a kernel call takes 0.1 µs.
 const MIN_BAND_BYTES: u64 = 16 << 10;
-/// The kernel whose items can be bands: the one for few rows.
+/// The kernel whose items can be divided into bands: the kernel for few rows.
 const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
 
-/// Limits of the division of items into bands.
+/// Limits for the division of items into bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
-    /// Number of items below which they are divided.
+    /// Number of items below which items are divided.
     items: u64,
     /// Min bytes of a band.
     band_bytes: u64,
@@ -109,25 +109,24 @@ impl Options {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// A [`TileError`] for an override.
+/// # Errors A [`TileError`] of an override or a tuned choice.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let (Overrides(overrides), limits, caches) = (&options.choose, options.limits(), &context.caches);
     let roles = roles(&module);
     for each in overrides {
         if !roles.keys().any(|w| matches(&each.pattern, &module.weights[w.index()].name)) {
-            // Names have the form of patterns: without the `@` of a weight in text.
+            // Patterns match names without the `@` of IR text.
             let names = roles.keys().map(|w| module.weights[w.index()].name.clone());
             let more = if roles.len() > 8 { format!(" and {} more", roles.len() - 8) } else { String::new() };
             let known = names.take(8).collect::<Vec<_>>().join(", ") + &more;
             return Err(TileError::NoWeight { pattern: each.pattern.clone(), known }.into());
         }
     }
-    // Equal weights are decided once: a model has one of each kind per layer.
+    // Equal weights have one decision: a model has one of each kind per layer.
     let mut decided: HashMap<candidates::Weight, Cut> = HashMap::new();
     for (&w, role) in &roles {
-        // A gate's override also holds for its up projection.
+        // The override of a gate also applies to its up projection.
         let name = |w: WeightId| module.weights[w.index()].name.as_str();
         let asked = overrides.iter().rev().find(|each| matches(&each.pattern, name(role.cut_as)));
         let weight = &module.weights[w.index()];
@@ -181,7 +180,7 @@ pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, cach
     Cut::cheapest(weight, &[rows], target, caches, Options::default().limits(), false).tiling
 }
 
-/// Returns whether a weight can be cut by all these choices together, with the default options.
+/// Whether a weight's products can have all these choices together, with the default options.
 pub fn accepts(weight: &candidates::Weight, choices: &[&Choice], target: Target, caches: &CoreCaches) -> bool {
     Cut::tuned(weight, choices, "", target, caches, Options::default().limits(), false).is_ok()
 }
@@ -192,13 +191,13 @@ pub const TUNED: &str = "tuned: ";
 /// Use of a weight by products.
 #[derive(Clone, Copy, Debug)]
 struct Role {
-    /// The weight whose format and name decide: itself, or its gate.
+    /// The weight whose format and name determine the blocking: itself, or its gate.
     cut_as: WeightId,
-    /// Weights that are read together.
+    /// Number of weights that a kernel reads together.
     products: u32,
     /// Block length in which results are quantised.
     block: u64,
-    /// Elements of a block that can be quantised without the rest.
+    /// Elements of a block that can be quantised independently.
     sub_block: u64,
 }
 
@@ -224,7 +223,7 @@ fn roles(module: &Module) -> BTreeMap<WeightId, Role> {
     roles
 }
 
-/// Returns the weight's description for kernels; `None` for a weight that is not a matrix.
+/// Returns the properties of a weight that kernels need; `None` for a weight that is not a matrix.
 fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
     let weight = &module.weights[role.cut_as.index()];
     let &[.., n, k] = &weight.shape[..] else { return None };
@@ -278,7 +277,7 @@ mod tests {
                             at + placed.part.rows * placed.columns
                         });
                         assert_eq!(end, n);
-                        // The printed form is what `lower` reads.
+                        // `lower` parses the printed form.
                         assert_eq!(tiling.to_string().parse(), Ok(tiling));
                     }
                 }
@@ -286,8 +285,8 @@ mod tests {
         }
     }
 
-    /// Checks the measured thresholds: unpacking pays from 6 rows, tiles from a block of 16, and
-    /// rows of activations stay in L2.
+    /// Checks the measured thresholds: unpacking is faster from 6 rows, tiles from a block of 16,
+    /// and rows of activations stay in L2.
     #[test]
     fn kernels_switch_at_measured_row_counts() {
         for target in Target::all() {
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5x16 gemm/96");
         assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5x16 gemm/32");
         let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
-        // Rows of activations lie in the cache together with a panel.
+        // Rows of activations are in the cache together with a panel.
         assert_eq!(decided(tiles, Target::AMX, caches(48, 8704, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
         assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/128");
     }
@@ -343,12 +342,12 @@ mod tests {
     #[test]
     fn bands_are_the_largest_that_give_enough_items() {
         let banded = |weight: candidates::Weight| decided(weight, Target::AVX512, Target::AVX512.row().caches());
-        // 256 items without bands, and then fewer.
+        // 256 items without bands, then fewer.
         assert_eq!(banded(candidates::Weight { n: 8192, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
         assert_eq!(banded(candidates::Weight { n: 8160, ..WEIGHT }), "rows=32 gemv<=5/5x16 gemm/96");
-        // An expert's matrix, whose bands would be too small.
+        // An expert's matrix; its bands would be too small.
         assert_eq!(banded(candidates::Weight { k: 768, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
-        // Of bands that make enough items, those with the most weight rows.
+        // Of the bands that give enough items, the one with the most weight rows is used.
         let wide = |n| {
             decided(candidates::Weight { n, x: Format::A8SuperTile, ..WEIGHT }, Target::AMX, Target::AMX.row().caches())
         };
@@ -359,8 +358,8 @@ mod tests {
         assert_eq!(banded(pair(32768)), "rows=256 gemv<=5/5x128 gemm/48");
     }
 
-    /// Checks that tuned choices replace widths, chunks and paces, but never which kernel does how
-    /// many rows; others than candidates are refused.
+    /// Checks that tuned choices replace widths, chunks and paces, but not the kernel for each
+    /// number of rows, and that other choices than candidates are rejected.
     #[test]
     fn tuned_choices_are_candidates_or_refused() {
         let (target, caches) = (Target::AVX2, Target::AVX2.row().caches());

@@ -1,5 +1,6 @@
-//! Measured choices that replace those of `tile`, by the shape of a weight. A choice gives the
-//! width of items, their rows of activations, and a kernel's pace along its weight.
+//! Measured choices that replace choices of `tile`, by the shape of a weight. A choice has the
+//! weight rows of items, their rows of activations, and a kernel's pace (prefetch distance and
+//! unrolling).
 //!
 //! ```text
 //! q4_k_r16 x=a8_super n=2048 k=2048: gemv x16@2048/2        bands of 16, half a page ahead, unrolled twice
@@ -7,9 +8,9 @@
 //! q4_k_r16 x=a8_super n=768 k=2048 products=2 block=256/32: gemm/24
 //! ```
 //!
-//! A choice never changes which kernel does how many rows: that fixes the order in which float
-//! weights are added. Every part of a choice must be a candidate of the weight, and `tile` checks
-//! this. Tuning therefore changes no bits.
+//! A choice never changes the kernel for each number of rows, because kernels differ in the order
+//! of sums of float weights. Every part of a choice must be a candidate of the weight, which `tile`
+//! checks. Tuning therefore changes no bits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,10 +27,10 @@ use crate::options::OptionValue;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuned(pub Vec<Choice>);
 
-/// Choice for one kernel of a weight of this shape.
+/// Choice for one kernel, for weights of this shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The weight, as its products read it.
+    /// The weight, with the properties that its products depend on.
     pub weight: Weight,
     /// Weight rows of an item, if chosen; only for the kernel for most rows.
     pub rows: Option<u64>,
@@ -39,7 +40,7 @@ pub struct Choice {
     pub row_chunk: Option<u32>,
     /// Weight rows of a band, if chosen.
     pub band: Option<u32>,
-    /// Pace of the kernel along the weight.
+    /// Prefetch distance and unrolling of the kernel.
     pub pace: Pace,
 }
 
@@ -53,8 +54,7 @@ pub struct WeightKernel {
 }
 
 impl Choice {
-    /// Returns the kernel that the choice is for; of several choices for one kernel the last
-    /// counts.
+    /// Returns the kernel of the choice. Of several choices for one kernel, the last counts.
     pub fn kernel(&self) -> WeightKernel {
         WeightKernel { weight: self.weight, strategy: self.strategy }
     }

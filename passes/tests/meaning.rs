@@ -1,5 +1,5 @@
-//! Checks that the pipeline's output computes the same as the written graph. Seeds are fixed; a
-//! failure prints its seed.
+//! Checks that the pipeline's output computes the same results as the original graph. Seeds are
+//! fixed; a failure prints its seed.
 
 use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
@@ -13,7 +13,7 @@ use ixc_targets::Target;
 use ixc_testing::nmse::nmse_above;
 use ixc_testing::random_graphs::{Formats, RandomModule, arguments, random_model, random_module};
 
-/// Returns the context of tests that set no options.
+/// Returns a context without options.
 fn context() -> Context<'static> {
     Context::new(Target::AVX2)
 }
@@ -52,9 +52,9 @@ fn assert_near(seed: u64, m: &RandomModule, limit: f64) {
     }
 }
 
-/// Bound without quantisation: a fused op rounds to f32 once, not once for each op that it
-/// replaces. A rounding is 2^-24 relative, NMSE 4e-15; 100 in a row that each grow tenfold stay
-/// below 1e-10.
+/// Bound without quantisation: a fused op rounds to f32 once, instead of once for each op that it
+/// replaces. A rounding has a relative error of 2^-24, an NMSE of 4e-15. The sum of 100 roundings,
+/// each amplified tenfold, is below 1e-10.
 const ROUNDING: f64 = 1e-10;
 
 #[test]
@@ -75,15 +75,15 @@ fn passes_keep_results_of_random_float_modules() {
 /// half of it: variance amax² / (12 * 127²). Assume elements with a tenth of the block's peak on
 /// average (rms = amax / 10; uniform ones have amax / 1.7, normal ones amax / 3). The noise of a
 /// product is then 100 / (12 * 127²) = 5e-4 of the signal. A chain of two layers has 9 products,
-/// whose noise adds.
+/// whose noises add up.
 const QUANTISED: f64 = 9.0 * 5e-4;
 
 #[test]
 fn passes_keep_logits_of_quantised_models_within_rounding() {
     for seed in 300..312 {
         let mut m = random_model(seed, Formats::All);
-        // Noise decides between two experts with nearly equal scores, so every token goes to all
-        // experts here.
+        // Noise could decide between two experts with nearly equal scores, so every token goes to
+        // all experts.
         let experts = m.module.weights.iter().find(|w| w.name.ends_with("_exps.weight")).map(|w| w.shape[0]);
         if let Some(experts) = experts {
             let text = m.module.to_string().replace("top_k = 2", &format!("top_k = {experts}"));
@@ -119,7 +119,7 @@ fn pipeline_is_idempotent() {
     }
 }
 
-/// Checks that the time of loading changes no bit of the results.
+/// Checks that the time of loading does not change any bit of the results.
 #[test]
 fn residency_and_prediction_keep_all_results() {
     let mut explicit = 0;
@@ -144,8 +144,8 @@ fn residency_and_prediction_keep_all_results() {
     assert!(explicit > 50, "{explicit}");
 }
 
-/// Checks that deferring loses no expert and adds none twice. The second layer's rows, router and
-/// attention do not depend on the first layer's experts here.
+/// Checks that deferring neither loses an expert nor adds one twice. In this model, the second
+/// layer's rows, router and attention do not depend on the first layer's experts.
 #[test]
 fn deferred_experts_are_added_once() {
     let text = "
@@ -208,8 +208,8 @@ fn deferral_without_deferrable_experts_is_refused() {
     assert!(refused.iter().all(|&count| count > 0), "{refused:?}");
 }
 
-/// Checks that all layers with experts but the last defer some, and that loading names the deferred
-/// experts too.
+/// Checks that all layers with experts except the last defer some, and that loading includes the
+/// deferred experts.
 #[test]
 fn last_layer_does_not_defer_experts() {
     let mut layers = 0;

@@ -32,7 +32,7 @@ struct Made<'m> {
     bytes: u64,
 }
 
-/// Returns the plan that passes make from a module, and the graph before the plan.
+/// Returns the plan that passes make from a module, and the graph before lowering.
 fn planned(
     made: Made<'_>,
     pipeline: &[&str],
@@ -59,7 +59,7 @@ fn planned(
     }
 }
 
-/// Places weights one after the other; returns the file's length.
+/// Gives weights consecutive locations in a file; returns the file's length.
 fn place(m: &mut RandomModule) -> u64 {
     let mut end = 0;
     for (weight, bytes) in m.module.weights.iter_mut().zip(&m.weights) {
@@ -235,8 +235,9 @@ impl<'p> Items<'p> {
     }
 }
 
-/// Returns the bytes of a row of the result that an item writes, if its kernel is a product: those
-/// of a column and band. If several bands write one block, a band writes its share of each field.
+/// Returns the bytes of a row of the result that an item writes, if its kernel is a product: the
+/// bytes of a column and band. If several bands write one block, a band writes its share of each
+/// field.
 fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, band): (u32, u32)) -> Option<Vec<u64>> {
     let spec = &plan.kernels[items.kernel.0 as usize];
     let (tile, out) = match *spec {
@@ -368,7 +369,7 @@ fn expert_requests_enclose_their_readers_without_extra_barriers() {
                         "seed {seed}"
                     );
                     assert!(predict.iter().all(|&predict| predict < request[0]), "seed {seed}");
-                    // The first layer has no layer before it.
+                    // The first layer has no previous layer.
                     assert_eq!(predict.len(), usize::from(predict_extra.is_some() && group > 0), "seed {seed}");
                     predictions += predict.len();
                     let names = facts.weights.iter().map(|&w| plan.weights[w as usize].name.as_str());
@@ -380,7 +381,7 @@ fn expert_requests_enclose_their_readers_without_extra_barriers() {
                     right[..2].sort_unstable();
                     assert_eq!(found, right, "seed {seed}");
                     // These steps run again for experts that arrive late, so the buffers that they
-                    // touch must live through all of them.
+                    // access must be live during all of them.
                     let window = &accesses[first..=last];
                     let mut touched: Vec<usize> =
                         window.iter().flat_map(|(r, w)| r.iter().chain(w)).map(|buffer| buffer.0 as usize).collect();
@@ -458,7 +459,7 @@ fn deferred_experts_have_windows_of_their_own() {
                     }
                 }
                 assert!(open.is_none(), "seed {seed}");
-                // Each routing requests once.
+                // Each routing has one request.
                 assert_eq!(requests.iter().sum::<u32>(), plan.buckets, "seed {seed}");
                 assert!(requests.iter().all(|count| (1..=2).contains(count)), "seed {seed}: {requests:?}");
                 assert_eq!(requests.last(), Some(&1), "seed {seed}: {requests:?}");
@@ -474,8 +475,8 @@ fn the_same_module_gives_the_same_plan() {
     assert_eq!(plan(3, &graph_passes()).0, plan(3, &graph_passes()).0);
 }
 
-/// Checks that text that verifies, but that no frontend writes, gives a typed error or a plan,
-/// never a panic.
+/// Checks that text that verifies, but no frontend writes, gives a typed error or a plan, and never
+/// a panic.
 #[test]
 fn any_module_that_verifies_gets_a_plan_or_an_error() {
     let mut plans = 0;

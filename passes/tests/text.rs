@@ -1,9 +1,10 @@
 //! IR text tests. Each file of `tests/ir` is a list of passes, a module, and the expected result;
-//! `IXC_BLESS=1` rewrites the expectation. The first example of a file also stands in the pass's
+//! `IXC_BLESS=1` rewrites the expectation. The first example of a file is also in the pass's
 //! documentation.
 //!
-//! A plan is shown like by `ixc dump --stage plan`, for 8 tokens a step. Weights without a place
-//! follow each other. Lines before the module set parameters of the passes and of the output:
+//! A plan is printed as by `ixc dump --stage plan`, for 8 tokens a step. Weights without a location
+//! get consecutive locations. Lines before the module set parameters of the passes and of the
+//! output:
 //!
 //! | line | meaning |
 //! | --- | --- |
@@ -66,7 +67,8 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
     let Context { target, caches, options, .. } = context;
     let decisions = Arc::new(Decisions::default());
     let context = Context { target, caches, options, facts: Some(facts), decisions: Some(Arc::clone(&decisions)) };
-    // Through its text after each pass: what one leaves is all that the next needs.
+    // Each pass gets the text of the previous one, to check that the text contains everything that
+    // the next pass needs.
     let mut ir = Ir::Graph(module);
     for pass in passes {
         decisions.take();
@@ -91,7 +93,7 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
     })
 }
 
-/// Returns a decision as lines, one for each thing that lost.
+/// Returns a decision as lines, one for each rejected alternative.
 fn text(decision: &Decision) -> String {
     let Decision { op, name, question, chosen, rejected, .. } = decision;
     let mut text = format!("{question} of {op} {name}\n  chosen    {chosen}\n");

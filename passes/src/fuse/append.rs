@@ -48,7 +48,7 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {
             Some(split) => split.x,
-            // Heads that were never split become one row.
+            // Heads that were never split must become one row.
             None => rewriter.insert(Position::Before(at), view::MergeHeads { x: append.v })?[0],
         };
         let view::RopeHeads { x: k, pos, norm, factors, long, heads, eps, base, dims, style, scaling, .. } = rope;

@@ -1,10 +1,10 @@
-//! E-graph of one region: takes the region's pure ops, runs the rules until they find nothing new,
-//! and writes back the cheapest DAG.
+//! The e-graph of one region: runs the rules on the region's pure ops until they find nothing new,
+//! and returns the cheapest DAG as ops.
 //!
-//! Takes a region as a function of its own ([`super::region`]): a leaf is a parameter or the result
-//! of an op with effects. Leaves a function with the same parameters, results and ops with effects,
-//! in the same order. A pure op stands right before the first op that needs it. The result does not
-//! depend on names, and a value that stays keeps its name.
+//! Needs: a region as a function ([`super::region`]), whose leaves are parameters and results of
+//! ops with effects. Leaves: a function with the same parameters, results and ops with effects, in
+//! the same order. A pure op is directly before the first op that needs it. The result does not
+//! depend on names, and a remaining value keeps its name.
 //!
 //! Limits on nodes and rounds end a run that grows too far. There is no limit on time: the same
 //! region must give the same result. A run that hits a limit uses the best result so far; [`Run`]
@@ -24,8 +24,8 @@ use crate::error::PassError;
 
 /// egg requires a time limit. No run reaches this limit.
 const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
-/// Max nodes that rules may make of one node. The ops of a frontend double at most; each op is the
-/// root of few rules, and a rule adds at most three nodes.
+/// Maximum nodes at the end for each node at the start. The ops of a frontend double at most; each
+/// op is the root of few rules, and a rule adds at most three nodes.
 const GROWTH: usize = 16;
 
 /// Statistics of a run of egg.
@@ -43,8 +43,7 @@ pub(crate) struct Run {
 
 /// Fuses a function of `module`. Also returns the rejected alternatives if `tells` is set.
 ///
-/// # Errors
-/// If the function uses a value before it is defined.
+/// # Errors The function uses a value before it is defined.
 pub(crate) fn fuse(
     module: &Module,
     function: &Function,
@@ -62,8 +61,8 @@ pub(crate) fn fuse(
         .with_node_limit(nodes_before.saturating_mul(GROWTH))
         .with_iter_limit(rounds)
         .with_time_limit(NO_TIME_LIMIT);
-    // The clock stands still: no time limit applies here, and the real clock calibrates itself for
-    // up to 200 ms first.
+    // A mock clock, because no time limit applies, and the real clock would calibrate itself for up
+    // to 200 ms first.
     let runner = quanta::with_clock(&quanta::Clock::mock().0, || runner.run(rewrites));
     for iteration in &runner.iterations {
         for (rule, count) in &iteration.applied {
@@ -99,7 +98,7 @@ impl<'a> Region<'a> {
         for &param in &function.params {
             region.leaf(param);
         }
-        // The append that each token comes from: its keys and values are what an attention reads.
+        // The append of each token, whose keys and values an attention reads.
         let mut appends: HashMap<ValueId, view::KvAppend> = HashMap::new();
         for op in &function.ops {
             match op.kind.row().effect {
@@ -155,7 +154,7 @@ impl<'a> Region<'a> {
     }
 
     /// Marks the inputs of an attention: its queries, and the keys and values of the append that
-    /// its token comes from.
+    /// returned its token.
     fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, view::KvAppend>) -> Result<(), PassError> {
         let Some(attention) = view::Attention::of(op) else { return Ok(()) };
         if let Some(append) = appends.get(&attention.kv) {
@@ -194,8 +193,8 @@ enum Written {
 }
 
 /// Returns a node's children in the order in which they are written. The residual comes first: it
-/// exists before the value added to it, as a shared expert's result does before the routed experts
-/// of its layer.
+/// is computed before the other addend, for example a shared expert's result before the routed
+/// experts of the layer.
 fn in_order(node: &Node) -> impl DoubleEndedIterator<Item = Id> {
     let operands = match &node.head {
         Head::Op(kind) => kind.row().operands,
@@ -226,8 +225,8 @@ impl<'a> Writer<'a> {
             self.out.params.push(value);
             self.define(param, value);
         }
-        // An op that takes no value could stand anywhere. It is written right before the op that
-        // takes its token, independent of the regions.
+        // An op without values as operands could be anywhere. It is written directly before the op
+        // that takes its token, independent of the regions.
         let mut begun: Vec<&Op> = Vec::new();
         for op in function.ops.iter().filter(|op| op.kind.row().effect == Effect::State) {
             if !op.operands.iter().any(|operand| matches!(operand, Operand::Value(_))) {
@@ -288,7 +287,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a class and all classes that it needs; `None` where one is missing or needs itself.
+    /// Writes a class and all classes that it needs. Returns `None` if one is missing, or if a
+    /// class needs itself.
     fn class(&mut self, root: Id) -> Option<Written> {
         let mut stack = vec![(root, false)];
         let mut open = std::collections::HashSet::new();
@@ -316,8 +316,8 @@ impl<'a> Writer<'a> {
     fn node(&mut self, id: Id, node: &Node) -> Option<Written> {
         let child = |i: usize| self.done.get(&self.region.graph.find(node.children[i]));
         match &node.head {
-            // Leaves are written with the ops that define them; a leaf requested earlier is used
-            // before its definition.
+            // Leaves are written with the ops that define them; a leaf that is still missing is
+            // used before its definition.
             Head::Leaf(_) | Head::Attend | Head::Activation => None,
             Head::Weight(weight) => Some(Written::Operand(Operand::Weight(*weight))),
             Head::Absent => Some(Written::Operand(Operand::Absent)),

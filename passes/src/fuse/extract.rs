@@ -1,13 +1,13 @@
-//! Extraction: chooses one node for every class that is needed, so that the total cost is least. A
-//! node with several users costs once.
+//! Extraction: chooses one node for every needed class, with the least total cost. A node with
+//! several users counts once.
 //!
 //! egg's own extractor minimises the cost of trees, but a graph of matrix products is a DAG: a
 //! quantised row that four projections read would count four times. This extractor is greedy on the
-//! DAG. From the bottom up, each class takes the node whose *set* of nodes below is cheapest. From
-//! the top down, a class then changes its node where that lowers the total. Greedy choice alone
-//! would add a residual inside a projection whose plain result has another user, and compute the
-//! projection twice. All loops follow the order of class ids, so the same module gives the same
-//! result.
+//! DAG. From the bottom up, each class takes the node with the cheapest *set* of nodes below it.
+//! From the top down, a class then changes its node if that lowers the total cost. The first step
+//! alone could add a residual inside a projection whose plain result has another user, and thus
+//! compute the projection twice. All loops follow the order of class ids, so the same module gives
+//! the same result.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ use super::language::{Graph, Head, Node};
 fn cost(node: &Node) -> u64 {
     let Head::Op(kind) = &node.head else { return 0 };
     match kind {
-        // Views.
+        // Ops that only change shapes.
         OpKind::SplitHeads | OpKind::MergeHeads | OpKind::ExpertSplit => 0,
         OpKind::Embed | OpKind::TakeRows | OpKind::Route => 100,
         OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::ExpertScale | OpKind::Gated => 100,
@@ -36,8 +36,8 @@ fn cost(node: &Node) -> u64 {
         OpKind::RouteIdentities | OpKind::ExpertGroups => 100,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix | OpKind::StreamAttend => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
-        // Costs less than a rotation alone: that needs split heads, and the split is free only
-        // because it is done here.
+        // Costs less than a rotation alone, which needs split heads. The split costs nothing only
+        // as part of this op.
         OpKind::RopeHeads => 90,
         // Costs more than a second norm: two norms run in parallel, but a quantisation waits for
         // its norm.
@@ -54,12 +54,12 @@ fn cost(node: &Node) -> u64 {
     }
 }
 
-/// Max rounds of the greedy choice. The first settles a region without cycles, and the second
-/// confirms it. Only classes on a cycle could need more, and the only rule that makes one gives `x`
-/// from `x`.
+/// Max rounds of the greedy choice. A region without cycles is final after the first, and the
+/// second confirms it. Only classes on a cycle could need more, and the only rule that makes a
+/// cycle replaces `x` by `x`.
 const MAX_ROUNDS: usize = 8;
 
-/// The chosen nodes, by class.
+/// The chosen node of each class.
 pub(crate) type Choice = HashMap<Id, Node>;
 
 struct Candidates {
@@ -85,7 +85,8 @@ impl Candidates {
                     let cost = cost(&node);
                     (node, children, cost)
                 });
-                // `x` as `quantise x {format = f32}` is true but useless.
+                // Excludes nodes that have their own class as a child, such as `x` as `quantise x
+                // {format = f32}`.
                 nodes.filter(|(_, children, _)| !children.contains(&i)).collect()
             })
             .collect();
@@ -208,7 +209,7 @@ impl Candidates {
 }
 
 impl Candidates {
-    /// Returns the added cost of each other node of every used class.
+    /// Returns the cost difference of each other node of every used class.
     fn losses(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Loss> {
         let Some((least, mut used)) = self.total(&choice, roots) else { return Vec::new() };
         used.sort_unstable();
@@ -263,15 +264,15 @@ impl Set {
     }
 }
 
-/// A used class with its node and the other nodes that it could have had. Each of those comes with
-/// the added total cost; `None` where the node needs the class itself.
+/// A used class with its node and the other nodes that it could have had. Each of these has the
+/// increase in total cost; `None` if the node needs the class itself.
 pub(crate) struct Loss {
     pub(crate) class: Id,
     pub(crate) used: Node,
     pub(crate) others: Vec<(Node, Option<u64>)>,
 }
 
-/// Returns the cheapest nodes for `roots` and everything below them. Also returns the rejected
+/// Returns the cheapest nodes for `roots` and all classes below them. Also returns the rejected
 /// nodes if `tells` is set.
 pub(crate) fn extract(graph: &Graph, roots: &[Id], tells: bool) -> (Choice, Vec<Loss>) {
     let candidates = Candidates::new(graph);

@@ -1,12 +1,13 @@
-//! Decisions of fusing in a region. For each chosen node they list the nodes that lost and the
-//! added cost, and the fusions that nearly applied, with the place where the pattern failed.
+//! Decisions of fusing in a region. For each chosen node, they list the rejected nodes with their
+//! additional cost, and the fusions that nearly applied, with the position at which the pattern
+//! failed.
 //!
 //! ```text
 //! rms_norm     chosen: rms_norm       over rms_norm.quantise: ...
 //! add          chosen: add            over residual_left: it needs the result of linear, but ...
 //! ```
 //!
-//! This module computes nothing unless decisions are recorded.
+//! This module is used only if decisions are recorded.
 
 use std::collections::HashMap;
 
@@ -35,8 +36,8 @@ impl FusionDecision {
     }
 }
 
-/// Returns, for each used class of a region, the nodes that would cost more and the rules that were
-/// not applied.
+/// Returns, for each used class of a region, the nodes with a higher cost and the rules that did
+/// not match.
 pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<FusionDecision> {
     let patterns: Vec<Pattern> =
         RULES.iter().map(|rule| Pattern { rule, from: pattern_of(rule.from), to: pattern_of(rule.to) }).collect();
@@ -61,7 +62,8 @@ pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<
         }
         let weight = weight_of(graph, choice, used);
         let one = FusionDecision { op: op.row().mnemonic, weight, chosen: op.row().mnemonic.to_owned(), rejected };
-        // An op with several results is decided for each result.
+        // Each result of an op with several results gives the same decision, which is recorded
+        // once.
         if !one.rejected.is_empty() && !decisions.contains(&one) {
             decisions.push(one);
         }
@@ -110,7 +112,7 @@ struct Pattern {
     to: PatternAst<Node>,
 }
 
-/// Returns the root of a side, if an op stands there.
+/// Returns the root of a side, if it is an op.
 fn root(ast: &PatternAst<Node>) -> Option<&Node> {
     match ast.as_ref().last() {
         Some(ENodeOrVar::ENode(node)) => Some(node),
@@ -118,8 +120,8 @@ fn root(ast: &PatternAst<Node>) -> Option<&Node> {
     }
 }
 
-/// Returns the rules that begin with the op of a class but fail at a lower place; only those that
-/// matched the most places.
+/// Returns the rules that begin with the op of a class but fail further down, limited to those that
+/// matched the most positions.
 fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Vec<Rejected> {
     let mut furthest: Vec<(usize, Rejected)> = Vec::new();
     for Pattern { rule, from, to } in patterns {
@@ -133,7 +135,7 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
             Ok(matched) => (matched, "the result has another type, or the rule does not support its format".to_owned()),
             Err(ended) => ended,
         };
-        // A rule that matches only the op itself was not close.
+        // A rule that matches only the root was not close.
         if matched > 1 {
             furthest.push((matched, Rejected::new(format!("rule {}", rule.name), why)));
         }
@@ -142,7 +144,7 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
     furthest.into_iter().filter(|(matched, _)| Some(*matched) == most).map(|(_, rejected)| rejected).collect()
 }
 
-/// Returns the number of places of a pattern that match a class. On failure, returns the number
+/// Returns the number of positions of a pattern that match a class. On failure, returns the number
 /// matched before it and the reason.
 fn holds(
     graph: &Graph,
@@ -203,7 +205,7 @@ fn description(head: &Head) -> String {
     }
 }
 
-/// Returns what a class may be, each alternative once.
+/// Returns a description of the nodes of a class, each once.
 fn found(graph: &Graph, class: Id) -> String {
     let mut all: Vec<String> = graph[class].nodes.iter().map(|node| description(&node.head)).collect();
     all.sort();

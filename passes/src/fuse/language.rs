@@ -1,15 +1,14 @@
 //! The e-graph's language: graph ops with operands and attributes as children, so that a rule is
 //! text such as `(rms_norm ?x ?w ?eps)`. Names and arities come from the op table.
 //!
-//! A node of an e-class may replace any other node of it, so every class has one type. [`Types`]
-//! computes it by the graph's own type rules. A rule's result joins a class only if the types
-//! agree. Rules therefore need no conditions on formats and shapes: a result that does not type is
-//! not applied.
+//! A node may replace any other node of its e-class, so every class has one type. [`Types`]
+//! computes it by the graph's type rules. A rule's result joins a class only if the types agree.
+//! Rules therefore need no conditions on formats and shapes: an ill-typed result is not applied.
 //!
 //! Besides ops there are leaves: values from outside the region, weights, `_` and attributes.
 //! `(result.N op)` selects a result of an op with several results. `(activation ?w)` is the
 //! activation format of a weight. `(attend ?q ?k ?v)` stands for an attention and the append before
-//! it: state stays outside, but rules may see what it reads.
+//! it: state is not part of the e-graph, but rules can match the inputs of attention.
 
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
 use ixc_ir::format::Format;
@@ -59,7 +58,7 @@ pub(crate) enum Head {
     Attr(AttrKey),
     /// Children: operands, then attributes, as the op table orders them.
     Op(OpKind),
-    /// One result of an op that has several.
+    /// One result of an op with several results.
     Result(usize),
     /// The activation format of a weight.
     Activation,
@@ -115,7 +114,7 @@ impl std::fmt::Display for Node {
     }
 }
 
-/// Reads nodes from the text of rules; leaves of a function have no text.
+/// Parser of nodes in the text of rules. Leaves of a function have no text.
 impl FromOp for Node {
     type Error = FromOpError;
 
@@ -142,8 +141,7 @@ impl FromOp for Node {
     }
 }
 
-/// Returns whether an attribute of some op can be this word. `silu` is also an op, which takes an
-/// operand.
+/// Whether some attribute can be this word. `silu` is also an op, which takes an operand.
 fn is_word(text: &str) -> bool {
     let attrs = OPS.iter().flat_map(|row| row.attrs);
     attrs.into_iter().any(|attr| matches!(attr.kind, AttrKind::Word(words) if words.contains(&text)))
@@ -160,7 +158,7 @@ pub(crate) enum Class {
     Tuple(Vec<Type>),
     /// `attend`, which exists only to be matched.
     Mark,
-    /// A rule's result that does not type; no class is ever equal to it.
+    /// An ill-typed result of a rule; no class is ever equal to it.
     Untyped,
 }
 
@@ -228,7 +226,7 @@ impl Analysis<Node> for Types {
     }
 
     fn merge(&mut self, a: &mut Class, b: Class) -> DidMerge {
-        // Appliers join only equal classes. An untyped class can become equal to another by
+        // Rules join only classes of equal type. An untyped class can become equal to another by
         // congruence, and then gets its type.
         if *a == Class::Untyped && b != Class::Untyped {
             *a = b;
@@ -238,7 +236,8 @@ impl Analysis<Node> for Types {
     }
 
     fn modify(egraph: &mut Graph, id: Id) {
-        // `activation` is computed; its result is an attribute leaf, as equal attributes are.
+        // `activation` is replaced by its result, an attribute leaf, so that equal attributes are
+        // one class.
         if let Class::Attr(attr) = &egraph[id].data {
             let leaf = Node::new(Head::Attr(AttrKey::of(attr)), Vec::new());
             let leaf = egraph.add(leaf);

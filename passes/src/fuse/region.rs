@@ -1,13 +1,13 @@
-//! Regions: places where a function is cut, and each stretch between two cuts as a function of its
-//! own.
+//! Regions: points at which a function is cut, and each sequence of ops between two cuts as a
+//! function.
 //!
-//! A cut loses nothing where no rule matches across it. Rules see only the values that cross: those
-//! defined before the cut and used after it. Parameters and results of ops with effects are leaves
-//! on both sides anyway. Any other value may cross if two conditions hold. It is *closed*
+//! A cut loses no fusion if no rule matches across it. Only values that cross the cut matter:
+//! values defined before it and used after it. Parameters and results of ops with effects are
+//! leaves on both sides anyway. Any other value may cross if two conditions hold. It is *closed*
 //! ([`super::rules::Closed`]): no rule looks inside it from a use. And no op before the cut uses
-//! it, so that both sides need not share what they make of it (the same rows quantised). The
-//! residual stream between a layer's attention and its network, and from there to the next layer,
-//! meets both:
+//! it, so that the two sides share no value that is computed from it (such as the quantised rows).
+//! The residual stream between a layer's attention and its network, and from there to the next
+//! layer, meets both conditions:
 //!
 //! ```text
 //!   %x1 = add %x, %attended : f32[T, 256]      // a residual is added into a product; no rule looks into the sum
@@ -17,8 +17,8 @@
 //!
 //! A layer of a model is thus two regions. Weights, states, values and layers are numbered from the
 //! region's start, so regions of equal layers have equal text. A region that would be too long is
-//! cut where fewest values cross. A value that crosses there is a parameter after the cut, which is
-//! correct for any value but may lose a fusion.
+//! cut at the point with the fewest crossing values. A crossing value becomes a parameter after the
+//! cut, which is always correct but may lose a fusion.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,10 +30,9 @@ use ixc_ir::graph::{
 
 use crate::error::PassError;
 
-/// Returns a value's place in the rebuilt function.
+/// Returns the value in the rebuilt function that replaces `value`.
 ///
-/// # Errors
-/// [`PassError::Undefined`] where it has none.
+/// # Errors [`PassError::Undefined`] if there is none.
 pub(crate) fn moved_to(moved: &[Option<ValueId>], function: &Function, value: ValueId) -> Result<ValueId, PassError> {
     let place = moved.get(value.index()).copied().flatten();
     place.ok_or_else(|| PassError::Undefined { function: function.name.clone(), value: value.0 })
@@ -48,7 +47,7 @@ pub(crate) struct Spans {
 
 /// A function's regions.
 pub(crate) struct Cuts {
-    /// Ops of each, in order.
+    /// Ops of each region, in order.
     pub(crate) regions: Vec<Range<usize>>,
     /// Cuts that may have lost a fusion.
     pub(crate) forced: usize,
@@ -69,14 +68,14 @@ impl Spans {
         spans
     }
 
-    /// Cuts a function wherever that loses nothing, and at least every `longest` ops. A use farther
-    /// than half of `longest` from the definition forbids no cut: the user is in another region
-    /// whatever is cut. Examples are values that the first layer hands to all others, such as
-    /// RWKV-7's values and Gemma 4's per-layer rows.
+    /// Cuts a function wherever that loses no fusion, and at least every `longest` ops. A use
+    /// further than half of `longest` from the definition does not prevent a cut, because the user
+    /// is in another region in any case. Examples are values that the first layer passes to all
+    /// others, such as RWKV-7's values and Gemma 4's per-layer rows.
     pub(crate) fn cut(&self, function: &Function, longest: usize, mut closed: impl FnMut(&Op) -> bool) -> Cuts {
         let end = function.ops.len();
-        // For each position, the change in how many values cross there, and in how many forbid a
-        // cut.
+        // For each position, the change in the number of values that cross it, and in the number of
+        // those that prevent a cut.
         let (mut crossing, mut forbidding) = (vec![0i64; end + 2], vec![0i64; end + 2]);
         let add = |counts: &mut [i64], positions: Range<usize>| {
             if positions.start < positions.end {
@@ -123,7 +122,8 @@ impl Spans {
                 cuts.regions.push(start..at);
                 start = at;
             } else if at - start == longest {
-                // Cuts in the second half: a minimum length bounds the number of regions.
+                // Forced cuts are in the second half of a region: a minimum length bounds the
+                // number of regions.
                 let best = (start + longest / 2 + 1..=at).rev().min_by_key(|&at| crossing[at]).unwrap_or(at);
                 cuts.regions.push(start..best);
                 cuts.forced += 1;
@@ -134,8 +134,8 @@ impl Spans {
     }
 }
 
-/// A region as a function of its own. Weights, states, values and layers are numbered in the order
-/// in which the region names them, so that the text of equal regions is equal.
+/// A region as a function. Weights, states, values and layers are numbered in the order in which
+/// the region names them, so that the text of equal regions is equal.
 pub(crate) struct Piece<'a> {
     /// Weights of the region and its function.
     pub(crate) module: Module,
@@ -198,8 +198,8 @@ impl<'a> Piece<'a> {
             for (&old, new) in op.results.iter().zip(own.push(op.kind, operands, attrs, types)) {
                 values.insert(old, new);
                 piece.values.push(old);
-                // The name holds the value's number in the region, which leads back to the original
-                // value. Equal regions must also agree in which values have a name.
+                // The name contains the value's number in the region, which identifies the original
+                // value. In equal regions, the same values must have names.
                 let named = function.values[old.index()].name.is_some();
                 own.values[new.index()].name = named.then(|| name_of(new));
                 if spans.last_use[old.index()] >= end {
@@ -216,11 +216,10 @@ impl<'a> Piece<'a> {
         self.weights.get(own.index()).copied().unwrap_or(own)
     }
 
-    /// Appends the fused region to `out`. `moved` gives the places of the function's values in
-    /// `out`; this adds the places of the region's values.
+    /// Appends the fused region to `out`. `moved` maps the function's values to values of `out`;
+    /// the method adds the region's values.
     ///
-    /// # Errors
-    /// [`PassError::Undefined`] where a value that the region takes has no place.
+    /// # Errors [`PassError::Undefined`] if a value that the region takes has no replacement.
     pub(crate) fn paste(
         &self,
         fused: &Function,
@@ -242,7 +241,7 @@ impl<'a> Piece<'a> {
             });
             let operands = operands.collect::<Result<_, _>>()?;
             let attrs = match op.kind.row().effect {
-                // The original op has its own layer.
+                // The original op has its own layer number.
                 Effect::State if !op.attrs.is_empty() => {
                     state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone())
                 }
@@ -300,7 +299,7 @@ fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
     Weight { name: format!("w{count}"), format: *format, shape, place: None, part: None, choice }
 }
 
-/// Returns a name that holds the number of a value in its region.
+/// Returns a name that contains the number of a value in its region.
 fn name_of(value: ValueId) -> String {
     format!("v{}", value.0)
 }

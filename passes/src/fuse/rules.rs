@@ -1,8 +1,8 @@
 //! Rules: each replaces a pattern of ops by a faster form, with the reason.
 //!
 //! Rules only go from more passes over memory to fewer. There is no commutativity and no
-//! associativity. The e-graph therefore saturates after as many rounds as the longest chain of
-//! rules has links, whatever the model's depth. Where a frontend may write operands in either
+//! associativity. The number of rounds until the e-graph saturates is therefore the length of the
+//! longest chain of rules, for any depth of the model. If a frontend may write operands in either
 //! order, there are two rules.
 //!
 //! A rule's right side joins the left side's class only if both have the same type (see
@@ -26,30 +26,31 @@ pub(crate) struct Rule {
     pub(crate) from: &'static str,
     /// Equivalent form.
     pub(crate) to: &'static str,
-    /// Condition besides the types.
+    /// Condition in addition to the types.
     when: fn(&Graph, &Subst) -> bool,
 }
 
 #[rustfmt::skip]
 pub(crate) static RULES: &[Rule] = &[
     // A dot product reads the weight's blocks as stored: dequantising them first would move 4 to 8
-    // times the bytes. The rows must be integers too, so they are quantised: this is where fusing
-    // rounds.
+    // times the bytes. The rows must be integers too, so they are quantised: this is the rounding
+    // that `fuse` adds.
     rule("linear",               "(matmul ?x (dequantise ?w))",                                "(linear (quantise ?x (activation ?w)) ?w _ _)", always),
-    // Float weights take float rows.
+    // Rows for float weights are not quantised.
     rule("quantise_f32",         "(quantise ?x f32)",                                          "?x", always),
-    // An epilogue on a tile that is still in registers costs nothing; an op of its own is a pass
-    // over the rows and a barrier.
+    // An epilogue on a tile that is still in registers costs nothing; a separate op is a pass over
+    // the rows and a barrier.
     rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
     rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
     rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
     rule("linear_heads",         "(heads.matmul ?x (dequantise ?w))",                          "(linear.heads (quantise ?x (activation ?w)) ?w)", always),
-    // The gated value is added in the same pass.
+    // The residual is added in the same pass.
     rule("scale_residual_left",  "(add ?r (scale_heads ?x ?s _))",                             "(scale_heads ?x ?s ?r)", always),
     rule("scale_residual_right", "(add (scale_heads ?x ?s _) ?r)",                             "(scale_heads ?x ?s ?r)", always),
-    // The normalised row is in L1 when it is quantised; a quarter of the bytes is written.
+    // The normalised row is in L1 when it is quantised, and the written row has a quarter of the
+    // bytes.
     rule("norm_quantise",        "(quantise (rms_norm ?x ?w ?eps) ?f)",                        "(rms_norm.quantise ?x ?w ?eps ?f)", rounds),
-    // One pass over two wide results in place of two.
+    // One pass over two wide results instead of two.
     rule("silu_gate",            "(mul (silu ?g) ?u)",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
     rule("silu_gate_right",      "(mul ?u (silu ?g))",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
     // Gate and up read the same rows: one pass over them, and neither of the two wide results is
@@ -92,17 +93,17 @@ fn always(_: &Graph, _: &Subst) -> bool {
     true
 }
 
-/// Returns whether `?n` is a weight: a rotation does no norm without a weight.
+/// Whether `?n` is a weight: a rotation cannot include a norm without a weight.
 fn weighted(graph: &Graph, subst: &Subst) -> bool {
     matches!(graph[subst[var("n")]].data, Class::Weight(_))
 }
 
-/// Returns whether `?f` is a format that rounds.
+/// Whether `?f` is a format that rounds.
 fn rounds(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(Format::F32)))
 }
 
-/// Returns whether `?f` has scales for parts of a row, and one item makes each part alone.
+/// Whether `?f` has scales for parts of a row, so that one item can write a part alone.
 fn by_blocks(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(format)) if format.has_row_scale())
 }
@@ -147,7 +148,7 @@ fn var(name: &str) -> Var {
     }
 }
 
-/// Box of an applier, which makes appliers of different types one type.
+/// Box of an applier, so that appliers of different types have one type.
 struct Boxed(Box<dyn Applier<Node, Types> + Send + Sync>);
 
 impl Applier<Node, Types> for Boxed {
@@ -167,7 +168,7 @@ impl Applier<Node, Types> for Boxed {
     }
 }
 
-/// Joins `new` to `class` where their types agree.
+/// Joins `new` to `class` if the types agree.
 fn join(graph: &mut Graph, class: Id, new: Id) -> Option<Id> {
     (graph[class].data == graph[new].data && graph[class].data != Class::Untyped && graph.union(class, new))
         .then_some(class)
@@ -226,18 +227,18 @@ impl Applier<Node, Types> for Qkv {
     }
 }
 
-/// Knowledge about an operand or attribute without an e-graph.
+/// Known property of an operand or attribute, without an e-graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Child {
     /// `_`.
     Absent,
-    /// Anything but `_`.
+    /// Any operand except `_`.
     Present,
     /// Unknown.
     Any,
 }
 
-/// An op with the knowledge about its children, either at a place of a pattern or as a possible
+/// An op and the known properties of its children, at a position of a pattern or as a possible
 /// member of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Shape {
@@ -254,7 +255,7 @@ impl Shape {
         Shape { kind: op.kind, children: operands.chain(op.attrs.iter().map(|_| Child::Present)).collect() }
     }
 
-    /// Returns the shape at a place in a pattern, if an op stands there. `present` are variables
+    /// Returns the shape at a position of a pattern, if an op is there. `present` are variables
     /// that are never `_`.
     fn at(ast: &PatternAst<Node>, place: &ENodeOrVar<Node>, present: &[Var]) -> Option<Shape> {
         let ENodeOrVar::ENode(node) = place else { return None };
@@ -268,7 +269,7 @@ impl Shape {
         Some(Shape { kind, children: node.children().iter().map(child).collect() })
     }
 
-    /// Returns whether one node can match both shapes.
+    /// Whether one node can match both shapes.
     fn meets(&self, other: &Shape) -> bool {
         let pairs = self.children.iter().zip(&other.children);
         let apart = |pair| matches!(pair, (Child::Absent, Child::Present) | (Child::Present, Child::Absent));
@@ -276,7 +277,7 @@ impl Shape {
     }
 }
 
-/// Returns the variables of a pattern that stand for an operand which the op table requires.
+/// Returns the variables of a pattern at operands that the op table requires.
 fn present(ast: &PatternAst<Node>) -> Vec<Var> {
     let mut present = Vec::new();
     for place in ast.as_ref() {
@@ -291,17 +292,17 @@ fn present(ast: &PatternAst<Node>) -> Vec<Var> {
     present
 }
 
-/// Test for *closed* ops, with a memo. No rule looks from a use into a closed op, nor into anything
-/// that rules make of it. A rule sees the result of a closed op only as a variable, so no match
-/// lies on both sides of it.
+/// Test for *closed* ops, with a memo. No rule matches a use together with the inside of a closed
+/// op, or of an op that rules replace it with. Rules match the result of a closed op only as a
+/// variable, so no match contains ops on both sides of it.
 ///
-/// An `add` is closed: it may become a `linear` with a residual, and rules look only into those
-/// without.
+/// An `add` is closed: it may become a `linear` with a residual, and rules match only a `linear`
+/// without one.
 pub(crate) struct Closed {
     /// Shapes inside left sides, below their roots.
     inside: Vec<Shape>,
-    /// Steps from a left side's root to the right side's root; `None` where the right side is a
-    /// variable, which stands for any op.
+    /// Steps from a left side's root to the right side's root; `None` if the right side is a
+    /// variable, which can be any op.
     steps: Vec<(Shape, Option<Shape>)>,
     known: HashMap<Shape, bool>,
 }
@@ -321,12 +322,13 @@ impl Closed {
                 steps.push((root_from, root(&to, &present(&from))));
             }
         }
-        // This rule gives a result of an op, into which no rule looks.
+        // The result of this rule is one result of an op; no rule matches the inside of such
+        // results.
         look(&pattern(QKV).ast);
         Closed { inside, steps, known: HashMap::new() }
     }
 
-    /// Returns whether an op is closed.
+    /// Whether an op is closed.
     pub(crate) fn op(&mut self, op: &Op) -> bool {
         let shape = Shape::of(op);
         if let Some(&known) = self.known.get(&shape) {

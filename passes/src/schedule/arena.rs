@@ -1,11 +1,11 @@
-//! `arena`: places all buffers in one arena; buffers with disjoint lifetimes may overlap.
+//! `arena`: places all buffers in one arena. Buffers with disjoint lifetimes may overlap.
 //!
 //! A buffer lives from the first step that writes it to the last that reads it, both included.
 //! Tasks of one step run in any order, so two buffers of one step never overlap. Steps that read
-//! the experts of a group can run for some experts and again for others. A buffer touched by one of
-//! these steps therefore lives through all of them. Buffers are placed largest first, each at the
-//! lowest free offset. For nested lifetimes like those of a layer, the arena is then close to the
-//! largest sum of buffers alive at once.
+//! the experts of a group can run for some experts and again for others. A buffer that one of these
+//! steps accesses is therefore live during all of them. Buffers are placed largest first, each at
+//! the lowest free offset. For nested lifetimes like those of a layer, the arena is then close to
+//! the largest sum of buffers alive at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,8 +30,7 @@ pub static PASS: Pass = Pass {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// If the arena is too large, or the tasks are not in steps.
+/// # Errors The arena is too large, or the tasks are not in steps.
 pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
     let Draft { plan, work, steps, .. } = draft;
     let in_steps = || ScheduleError::Draft { problem: "no steps; the pass `steps` makes them".to_string() };
@@ -59,10 +58,10 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
 /// Alignment of buffers to cache lines: threads that write different buffers never share a line.
 pub(super) const ALIGNMENT: u64 = 64;
 
-/// First and last step of a buffer's life; `None` if no task touches it.
+/// First and last step of a buffer's life; `None` if no task accesses it.
 pub(super) type Life = Option<(usize, usize)>;
 
-/// Returns the lives of `count` buffers. `result` lives to the end.
+/// Returns the lives of `count` buffers. The buffer `result` is live until the end.
 pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: BufferId) -> Vec<Life> {
     let mut lives: Vec<Life> = vec![None; count];
     for (number, step) in steps.iter().enumerate() {
@@ -75,8 +74,8 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
             }
         }
     }
-    // Live buffers by step, so that a window looks only at buffers alive in it. A model has as many
-    // windows as layers, with buffers in each.
+    // Live buffers by step, so that a window examines only the buffers that are live in it. A model
+    // has one window per layer, each with many buffers.
     let mut alive: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (buffer, life) in lives.iter().enumerate() {
         let Some((first, last)) = *life else { continue };
@@ -109,8 +108,8 @@ fn live_in(lives: &mut [Life], buffer: BufferId, steps: Range<usize>) {
     }
 }
 
-/// Extends the buffers of a layer that runs on its own: inputs live from its first step on, and the
-/// result lives until its last.
+/// Extends the lives of a layer's buffers, if layers run separately. Inputs are live from the
+/// layer's first step on, and the result until its last step.
 fn outlive(lives: &mut [Life], layer: &ExpertLayer) {
     let (first, last) = (layer.first as usize, layer.first.saturating_add(layer.steps).saturating_sub(1) as usize);
     let ExpertLayer { rows, ids, weights, result, .. } = *layer;
@@ -160,8 +159,7 @@ pub(super) fn place(
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
     let mut offsets = vec![0u64; drafts.len()];
-    // Placed buffers by the steps in which they live: a step has few, however many buffers a model
-    // has.
+    // Placed buffers by the steps in which they are live: few buffers are live in a step.
     let steps = lives.iter().flatten().map(|(_, last)| last + 1).max().unwrap_or(0);
     let mut placed: Vec<Vec<usize>> = vec![Vec::new(); steps];
     let mut end = 0u64;

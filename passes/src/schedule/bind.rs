@@ -1,15 +1,13 @@
 //! Construction of tasks from kernels and named arguments.
 //!
-//! The caller gives each buffer of a kernel by name. This module alone puts the buffers in the
-//! order of the kernel's signature. A task's dependencies follow from its arguments and their
-//! roles.
+//! Callers name each buffer of a kernel. Only this module knows the order of buffers in the
+//! kernel's signature. A task's dependencies follow from its arguments and their roles.
 //!
 //! ```text
 //! bind("keys", whole(Source::Keys(0)))  the argument where the signature of `attention` has `keys`
 //! ```
 //!
-//! Invariant: a task's arguments are those of each of its kernels; none is missing and none occurs
-//! twice.
+//! Invariant: a task has exactly the arguments of each of its kernels, each once.
 
 use std::collections::HashMap;
 
@@ -37,7 +35,7 @@ pub fn bind(name: &'static str, arg: Arg) -> NamedArg {
 
 /// A kernel of a task, for a range of row counts.
 pub struct KernelChoice {
-    /// Max row count for which it is used.
+    /// Maximum row count for which the kernel is used.
     pub up_to_rows: u32,
     /// Max rows of an item.
     pub row_chunk: u32,
@@ -60,7 +58,7 @@ pub struct NamedBands {
 }
 
 impl KernelChoice {
-    /// Creates the choice from a use in the weight's tiling.
+    /// Creates the choice for one kernel of a weight's tiling.
     pub fn of(each: Use, spec: impl Into<KernelSpec>, bands: Option<NamedBands>) -> KernelChoice {
         let Use { up_to_rows, row_chunk, .. } = each;
         KernelChoice { up_to_rows, row_chunk, spec: spec.into(), parts: None, bands }
@@ -87,15 +85,15 @@ impl KernelChoice {
     }
 }
 
-/// Parts of a result, which another kernel combines.
+/// Division of a result into parts, which another kernel combines.
 pub struct Parts {
     /// The kernel's buffer for a part.
     pub part: &'static str,
     /// The task's argument that `combine` writes, by the name of its buffer in that kernel.
     pub result: &'static str,
-    /// Division of the places that a row attends to.
+    /// Division of the positions or entries that a row attends to.
     pub division: Division,
-    /// Number of positions that share a place.
+    /// Number of positions that share an entry.
     pub every: u32,
     /// Contents of a part.
     pub leaves: Leaves,
@@ -117,7 +115,7 @@ impl NamedBands {
     }
 }
 
-/// Checks that a kernel takes the arguments of its task, which `signature` gives.
+/// Checks that a kernel has the arguments of its task, which are those of `signature`.
 fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), BindError> {
     if own.buffers.iter().map(|b| (b.name, b.role)).eq(signature.buffers.iter().map(|b| (b.name, b.role))) {
         return Ok(());
@@ -133,20 +131,19 @@ const COMBINED: [&str; 2] = ["parts", "scratch"];
 pub struct Tasks {
     /// Tasks, and other work of steps.
     pub work: Vec<Work>,
-    /// Expert group of each weight of the plan that is in one; a reader of the weight waits for the
-    /// group.
+    /// Expert group of each weight that belongs to one. A reader of the weight waits for the group.
     pub groups: HashMap<u32, u32>,
     kernels: Vec<KernelSpec>,
     ids: HashMap<KernelSpec, KernelId>,
 }
 
 impl Tasks {
-    /// Creates an empty list; `groups` gives the groups of weights.
+    /// Creates an empty list. `groups` maps weights to their groups.
     pub fn of_groups(groups: HashMap<u32, u32>) -> Tasks {
         Tasks { groups, ..Tasks::default() }
     }
 
-    /// Returns the kernels, each once and in the order of first use, and the tasks.
+    /// Returns the kernels, without repetition and in the order of first use, and the tasks.
     pub fn into_parts(self) -> (Vec<KernelSpec>, Vec<Work>) {
         (self.kernels, self.work)
     }
@@ -171,11 +168,9 @@ impl Tasks {
         self.kernels.get(kernel.0 as usize)
     }
 
-    /// Adds a task of columns times rows. `dims` are dimensions that the kernels do not set
-    /// themselves.
+    /// Adds a task of columns times rows. `dims` are dims that the kernels do not set themselves.
     ///
-    /// # Errors
-    /// If there is no kernel, or the arguments do not match every kernel.
+    /// # Errors There is no kernel, or the arguments do not match every kernel.
     pub fn task(
         &mut self,
         label: String,
@@ -234,8 +229,7 @@ impl Tasks {
 
     /// Adds a task with an item for each row and column.
     ///
-    /// # Errors
-    /// If the arguments do not match the kernel.
+    /// # Errors The arguments do not match the kernel.
     pub fn by_rows(
         &mut self,
         label: String,
@@ -286,7 +280,7 @@ impl Tasks {
         let Parts { result, division, every, leaves, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|arg| arg.name == *result).ok_or_else(missing)?;
-        // The runtime calls it in this order.
+        // The runtime passes the buffers in this order.
         combine.order(vec![(COMBINED[0], ()), (result, ()), (COMBINED[1], ())])?;
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,

@@ -1,9 +1,9 @@
 //! `lower`: turns graph ops into tasks with the resources that they read and write.
 //!
 //! Every value of the graph is a buffer of rows ([`ArenaRows`]). A row holds all elements of a
-//! token, or of a token's slot after routing, so splitting and merging heads needs no task. Routed
-//! values lie in the order of their experts, although the graph's type is `[T, slots, n]`. That is
-//! safe because only `expert.*` ops and elementwise ops touch them before they are combined.
+//! token, or of a token's slot after routing, so splitting and merging heads needs no task. Rows of
+//! routed values are sorted by expert, although the graph's type is `[T, slots, n]`. That is safe
+//! because only `expert.*` ops and elementwise ops touch them before they are combined.
 //!
 //! ```text
 //! expert.swiglu %x, %ids, @gate, @up    bucket (ids sorted by expert), gather (rows of %x), swiglu
@@ -20,11 +20,11 @@
 //! | `attend` | kernels of attention |
 //! | `recurrent` | ops that change a state token by token |
 //! | `experts` | routing, and rows in the order of their experts |
-//! | `residency` | experts that need not be in memory all at once |
-//! | `layers` | experts of layers that are run on their own |
+//! | `residency` | experts that are loaded on demand |
+//! | `layers` | experts of layers that run separately |
 //!
-//! `binding` has the places of values, `operands` reads operands, and `weights` adds weights to the
-//! plan.
+//! `binding` has the buffers of values, `operands` reads operands, and `weights` adds weights to
+//! the plan.
 
 mod attend;
 mod attention;
@@ -78,9 +78,8 @@ pub static PASS: Pass = Pass {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// If `@step` is missing or of another kind, an op cannot be lowered, or a size does not fit. Also
-/// if a weight has no place or no tiling.
+/// # Errors `@step` is missing or unsuitable, an op cannot be lowered, a size does not fit, or a
+/// weight has no location or no tiling.
 pub fn run(module: &Module, context: &Context<'_>) -> Result<Draft, PassError> {
     let facts = context.facts.as_ref().ok_or(PassError::NoModel { pass: PASS.name })?;
     Ok(lower(module, facts, context)?)
@@ -122,7 +121,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         GraphResult::Hidden { vocabulary, pooling, unit } => {
             (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling, unit })
         }
-        // This case returned above.
+        // Unreachable: this case returned above.
         GraphResult::Experts { vocabulary } => {
             (vocabulary, Output::Experts { width: fit("width of rows", result.width)? })
         }
@@ -143,7 +142,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
 }
 
 impl Lowering<'_> {
-    /// Returns the draft, after all ops were lowered.
+    /// Returns the draft after all ops are lowered.
     fn draft(
         mut self,
         context: &Context<'_>,
@@ -212,10 +211,10 @@ pub(super) struct Lowering<'a> {
     quantised: HashMap<(BufferId, Format), ArenaRows>,
     gathered: HashMap<(BufferId, BucketId), ArenaRows>,
     weight_ids: HashMap<(WeightId, Format), u32>,
-    /// Tensors in the plan, by name, kernels' format, stored format and place.
+    /// Tensors in the plan, by name, kernels' format, stored format and location.
     tensors: HashMap<(String, Format, Format, Place), u32>,
-    /// Whether quantised values carry bf16 too. Some products need it; all values then carry it, so
-    /// that every product can take every value.
+    /// Whether quantised values also contain bf16. If some products need bf16, all values contain
+    /// it, so that every product can read every value.
     beside: bool,
     /// Whether the target has tile registers.
     tiles: bool,
@@ -225,10 +224,10 @@ pub(super) struct Lowering<'a> {
     pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) tasks: Tasks,
     pub(super) plan_weights: Vec<PlanWeight>,
-    /// Vectors that are in no file, with their numbers among the plan's weights.
+    /// Vectors that no file stores, with their numbers among the plan's weights.
     made: Vec<(Derived, u32)>,
     pub(super) ropes: Vec<RopeTable>,
-    /// States, by the module's numbers.
+    /// States, in the order of the module.
     pub(super) states: Vec<State>,
     pub(super) buckets: u32,
 }
@@ -453,17 +452,17 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Returns the rows of an operand, whose heads only change their shape.
+    /// Returns the rows of an operand for an op that only changes the shape of its heads.
     fn same_rows(&self, op: &Op) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
-        // A routed row holds one slot, not all slots of a token.
+        // A routed row has one slot, not all slots of a token.
         if matches!(x.rows, Rows::Routed { .. }) {
             return unsupported(op.kind.row().mnemonic, "slots of a token as heads; they are rows of their own");
         }
         Ok(Binding::ArenaRows(x))
     }
 
-    /// Refuses positions other than those of the tokens.
+    /// Checks that positions are those of the tokens.
     pub(super) fn check_positions(&self, op: &Op) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
@@ -503,8 +502,9 @@ impl<'a> Lowering<'a> {
         self.tasks.by_rows(label, rows.axis(), columns, spec, dims, args)
     }
 
-    /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the
-    /// next one does not do its rows. Adds what `rejected` returns.
+    /// Records the kernels of a task and their row counts. For each kernel except the last, `why`
+    /// returns the reason against using the next kernel for its rows. Adds the results of
+    /// `rejected`.
     pub(super) fn tell_by_rows(
         &self,
         label: &str,
@@ -532,7 +532,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Returns whether an activation format is a quantised one that also carries bf16.
+/// Whether a format is a quantised activation format that also contains bf16.
 fn is_beside(format: Format) -> bool {
     FORMATS.iter().any(|row| row.tiles == Some(format) && row.format.is_quantised())
 }

@@ -1,19 +1,20 @@
 //! Tasks that are not worth sharing: one thread finishes them before all threads could meet at a
 //! barrier.
 //!
-//! With one token a norm is one item, and all threads but one wait for it. If the item runs at the
-//! barrier before, where they wait anyway, it costs no second barrier. If a task has several items,
-//! other threads could take all but one of them; doing it alone loses that work. The rule is
-//! therefore
+//! With one token, a norm is one item, and all other threads wait for it. If one thread runs the
+//! item at the previous barrier, where the threads wait anyway, no second barrier is needed. If a
+//! task has several items, other threads could compute all but one of them; running it on one
+//! thread loses this parallelism. The rule is therefore
 //!
 //! ```text
 //! bytes of all items with n rows, less those of one item     at most    bytes that a thread gets through while threads meet
 //! ```
 //!
 //! and this module computes the largest such `n` for a task, or 0 if even a single row is worth
-//! sharing. Bytes are those that items read and write, by the strides of the task's arguments, and
-//! some for the call. Bytes that the items of a row or a token share count once. An item that reads
-//! the positions of a context has no bound, and its task is always shared.
+//! sharing. The bytes are those that items read and write, according to the strides of the task's
+//! arguments, plus a constant for the call. Bytes that the items of a row or a token share count
+//! once. The bytes of an item that reads the positions of a context have no bound, so its task is
+//! always shared.
 //!
 //! ```text
 //! rms_norm of 2048 f32 to a8_super      one item, 13.3 KiB a row: with 40 KiB, up to 4 rows
@@ -25,8 +26,7 @@ use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{Buffer, Holds, Role};
 
-/// Cost of an item's call, as bytes: 0.1 µs for its dims, slices and checks, before it reads any
-/// data.
+/// Cost of an item's call, as bytes: 0.1 µs for dims, slices and checks, without reading data.
 const CALL_BYTES: u64 = 2 << 10;
 
 /// Work of some tasks, in bytes.
@@ -40,21 +40,21 @@ pub struct Effort {
     item: u64,
 }
 
-/// Bytes touched of an argument.
+/// Bytes of an argument that items access.
 #[derive(Clone, Copy)]
 enum Touched {
-    /// Bytes that each item touches.
+    /// Bytes that each item accesses.
     Item(u64),
-    /// Bytes that all columns of a row touch: the same bytes for each.
+    /// Bytes of a row, which the items of all columns access.
     Row(u64),
-    /// Bytes that all items of a token touch.
+    /// Bytes that all items of a token access.
     Token(u64),
-    /// Bytes that all items of a step touch.
+    /// Bytes that all items of a step access.
     Step(u64),
 }
 
 impl Effort {
-    /// Returns the work of a task with few rows; `None` if it has no bound.
+    /// Returns the work of a task with few rows; `None` if there is no bound.
     pub fn of(plan: &Plan<KernelSpec>, task: &Task) -> Option<Effort> {
         let variant = task.variants.first()?;
         let buffers = plan.kernels.get(variant.kernel.0 as usize)?.signature().buffers;
@@ -98,8 +98,8 @@ impl Effort {
         }
     }
 
-    /// Returns the max rows, at most `rows`, with which one thread does the work alone. `meeting`
-    /// is the bytes that a thread processes while threads meet.
+    /// Returns the maximum rows, up to `rows`, for which one thread does the work alone. `meeting`
+    /// is the number of bytes that a thread processes in the time of a barrier.
     pub fn rows(self, meeting: u64, rows: u32) -> u32 {
         let spare = meeting.saturating_add(self.item).saturating_sub(self.once);
         let alone = spare.checked_div(self.row).unwrap_or(u64::MAX);
@@ -112,7 +112,7 @@ fn arena<'p>(plan: &'p Plan<KernelSpec>, task: &'p Task) -> impl Iterator<Item =
     task.args.iter().filter_map(|arg| plan.buffers.get(arg.source.arena()?.0 as usize))
 }
 
-/// Returns the bytes touched of an argument; `None` if they have no bound.
+/// Returns the bytes of an argument that items access; `None` if there is no bound.
 fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> Option<Touched> {
     if arg.column_stride > 0 {
         return Some(Touched::Item(arg.column_stride / bands));
@@ -176,11 +176,11 @@ mod tests {
     #[test]
     fn sharing_saves_all_but_one_item() {
         let norm = Effort { row: 13 * KIB, once: 8 * KIB, item: 21 * KIB };
-        // No other thread can share a single item, however long it takes.
+        // No other thread can share a single item, independent of its time.
         assert_eq!(norm.rows(0, 100), 1);
         assert_eq!([38, 39, 40].map(|meeting| norm.rows(meeting * KIB, 100)), [3, 4, 4]);
         assert_eq!(norm.rows(40 * KIB, 2), 2);
-        // One thread has the longest of two tasks in any case.
+        // One thread has the longest item of the two tasks in any case.
         let both = norm.and(Effort { row: 5 * KIB, once: 0, item: 5 * KIB });
         assert_eq!([4, 5].map(|meeting| both.rows(meeting * KIB, 100)), [0, 1]);
         let router = Effort { row: 8 * 130 * KIB, once: 0, item: 130 * KIB };

@@ -1,11 +1,11 @@
-//! `steps`: chooses which tasks share a step, and which steps one thread does alone.
+//! `steps`: decides which tasks share a step, and which steps one thread runs alone.
 //!
-//! A task's step is the first after all work that it waits for. That is the writers of the buffers
-//! and the routing that it reads, and for a state the previous access to it. The number of barriers
-//! is then the length of the longest chain, which no order can undercut.
+//! A task's step is the first after all work that it waits for. It waits for the writers of the
+//! buffers and of the routing that it reads, and for the previous access to a state. The number of
+//! barriers is then the length of the longest chain, which is the minimum.
 //!
-//! With few rows, only tasks worth sharing count in that chain. A task that is not
-//! ([`super::single_thread`]) runs at the barrier after its dependencies. The thread that arrives
+//! With few rows, only tasks that are worth sharing count in that chain. A task that is not worth
+//! sharing ([`super::alone`]) runs at the barrier after its dependencies. The thread that arrives
 //! last runs all such tasks, one after the other. Then the shared work continues:
 //!
 //! ```text
@@ -16,13 +16,13 @@
 //!
 //! If no work waits for such a task before the next shared step, the task joins that step.
 //!
-//! Layers that run on their own share no steps ([`Draft::layers`]): each has the steps that it
-//! would have alone.
+//! Layers that run separately do not share steps ([`Draft::layers`]): each has the same steps as
+//! without the other layers.
 //!
-//! A routing is bucketed in the same way, in a step of its own kind. Requests and releases of
-//! experts run at the barrier after the run that produces their input, so they add no level either.
-//! With many rows these are ordinary steps. Parallel chains may then have a few more steps than the
-//! minimum.
+//! The rows of a routing are sorted in the same way, in a separate kind of step. Requests and
+//! releases of experts run at the barrier after the step that produces their input, so they also
+//! add no level. With many rows, all of these are ordinary steps. Parallel chains may then have a
+//! few more steps than the minimum.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -49,9 +49,9 @@ pub static PASS: Pass = Pass {
     run: Run::Draft(run),
 };
 
-/// Bytes that a thread processes while 16 threads meet. They take 2 µs: 1.4 µs for the barrier, and
-/// 0.6 µs until the last thread has started (measured on an Emerald Rapids Xeon). Norms and
-/// quantisation run at 20 GB/s.
+/// Bytes that a thread processes in the time of a barrier of 16 threads. It takes 2 µs: 1.4 µs for
+/// the barrier, and 0.6 µs until the last thread has started (measured on an Emerald Rapids Xeon).
+/// Norms and quantisation run at 20 GB/s.
 const MEETING_BYTES: u64 = 40 << 10;
 
 pass_options! {
@@ -64,8 +64,7 @@ pass_options! {
 
 /// Runs the pass.
 ///
-/// # Errors
-/// If the work ends with a request or release of experts, with no computation after it.
+/// # Errors The work ends with a request or release of experts, without computation after it.
 pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
     let Options { alone } = context.options.of();
     let mut steps = Vec::new();
@@ -89,7 +88,7 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
     Ok(Draft { steps: Some(steps), ..draft })
 }
 
-/// Threads of a step, in decisions.
+/// Names of the threads of a step, in decisions.
 const ALL: &str = "all";
 const ONE: &str = "one for few rows";
 
@@ -128,7 +127,7 @@ struct Level {
 }
 
 impl Level {
-    /// Returns the level after the next barrier of all threads.
+    /// Returns the level after the next barrier that all threads wait at.
     fn next(self) -> Level {
         Level { shared: self.shared + 1, alone: 0 }
     }
@@ -139,7 +138,7 @@ impl Level {
     }
 }
 
-/// Returns the work by step; a step is some tasks, or one piece of other work. `alone` is
+/// Returns the work by step; a step has some tasks, or one piece of other work. `alone` is
 /// [`Options::alone`].
 fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<DraftStep> {
     let mut by_level: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
@@ -170,9 +169,8 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
         for (i, level) in levels.iter().enumerate().filter(|(i, level)| level.alone > 0 && is_task(*i)) {
             together.entry(*level).or_default().push(i);
         }
-        // Each of some tasks can be less work than a meeting while all of them together are more:
-        // then all threads share them. Equal layers are found in the same round, so there are few
-        // rounds.
+        // Several tasks can each be less work than a barrier, but together more. In that case, all
+        // threads share them. Equal layers need the same number of rounds, so there are few rounds.
         let too_many: Vec<usize> = together.into_values().filter(|tasks| !is_small(tasks)).flatten().collect();
         if too_many.is_empty() {
             break levels;
@@ -184,14 +182,14 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
 }
 
 /// Returns the first possible level of each piece of work. Tasks that are `small` run at the
-/// barrier after their dependencies; with `alone`, so does the sorting of routings.
+/// barrier after their dependencies; with `alone`, the sorting of routings does too.
 fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     let (mut read, mut written): (Levels<&Resource, Level>, Levels<&Resource, Level>) = Default::default();
     let mut levels = Vec::with_capacity(work.len());
     for (item, small) in work.iter().zip(small) {
         let after_write = written.longest(&item.reads);
-        // Two tasks may fill parts of one buffer or state in parallel, since parts never overlap;
-        // but not while a third task reads the earlier contents.
+        // Two tasks may write parts of one buffer or state in parallel, because the parts never
+        // overlap. A third task that reads the earlier contents must come before.
         let after_read = read.longest(&item.writes);
         let level = match (after_write.max(after_read), &item.what) {
             (None, _) => Level::default(),
@@ -207,13 +205,13 @@ fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     levels
 }
 
-/// Moves a task that one thread would do alone into the next shared step, if there is one and no
-/// earlier work waits for the task. Other threads can then do other tasks meanwhile.
+/// Moves a task that one thread would run alone into the next shared step, if there is one and no
+/// earlier work waits for the task. Other threads can then run other tasks in parallel.
 fn beside(work: &[Work], levels: &mut [Level]) {
     let is_task = |i: usize| matches!(work[i].what, What::Task(_));
     let shared: HashSet<Level> =
         (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
-    // First later readers and writers of each resource: the lowest level is the longest way from
+    // First later readers and writers of each resource: the lowest level is the longest path from
     // the end.
     let mut read: Levels<&Resource, Reverse<Level>> = Levels::default();
     let mut written: Levels<&Resource, Reverse<Level>> = Levels::default();
@@ -228,7 +226,7 @@ fn beside(work: &[Work], levels: &mut [Level]) {
     }
 }
 
-/// Returns the max rows with which one thread does all these tasks alone; 0 if even one row is
+/// Returns the maximum rows for which one thread runs all these tasks alone; 0 if even one row is
 /// worth sharing.
 fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: u64) -> u32 {
     let tasks = items.iter().filter_map(|&i| match &work[i].what {
@@ -239,7 +237,7 @@ fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: 
     all.map_or(0, |all| all.rows(meeting, plan.max_tokens))
 }
 
-/// Returns whether the last step has a request or release of experts, which would have no effect.
+/// Whether the last step has a request or release of experts, which would have no effect.
 pub(super) fn ends_with_residency(work: &[Work], steps: &[DraftStep]) -> bool {
     steps.last().is_some_and(|step| step.work.iter().any(|&i| matches!(work[i].what, What::Residency(_))))
 }

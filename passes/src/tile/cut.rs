@@ -20,13 +20,13 @@ use crate::tuned::Choice;
 pub(super) struct Cut {
     pub(super) tiling: Tiling,
     pub(super) why: String,
-    /// Decisions with the alternatives that lost, if requested; the weight's name is empty in them.
+    /// Decisions with the rejected alternatives, if requested. The caller sets the weight's name.
     pub(super) decisions: Vec<Decision>,
 }
 
 impl Cut {
     /// Returns the cheapest blocking with items of one of these numbers of weight rows, in
-    /// ascending order. Records the alternatives that lost if `tells` is set.
+    /// ascending order. Records the rejected alternatives if `tells` is set.
     pub(super) fn cheapest(
         weight: &candidates::Weight,
         rows: &[u64],
@@ -72,8 +72,8 @@ impl Cut {
         Cut { tiling: Tiling { parts: parts.collect() }, why, decisions }
     }
 
-    /// Returns the cheapest blocking with the tuned choices applied. Tuning does not change which
-    /// kernel does how many rows, because sums of float weights depend on it.
+    /// Returns the cheapest blocking with the tuned choices applied. Tuning does not change the
+    /// kernel for each number of rows, because sums of float weights depend on it.
     pub(super) fn tuned(
         weight: &candidates::Weight,
         choices: &[&Choice],

@@ -1,5 +1,5 @@
-//! The kernels of items with some number of weight rows, and the rows of activations that each
-//! takes.
+//! The kernels of items with a given number of weight rows, and the row counts for which each is
+//! used.
 
 use ixc_ir::units::{Bytes, counted};
 use ixc_kernels::Pace;
@@ -10,15 +10,15 @@ use ixc_targets::{CoreCaches, Target};
 use super::{BANDED, Limits};
 use crate::decision::{Decision, Rejected};
 
-/// Max rows up to which kernels are compared.
+/// Maximum rows for which kernels are compared.
 const MOST_COMPARED: u32 = 128;
 
-/// The kernels of items with this number of weight rows.
+/// The kernels of items with a given number of weight rows.
 pub(super) struct Kernels {
     pub(super) rows: u64,
-    /// Kernels in ascending order, each with the min rows of activations for its use.
+    /// Kernels in ascending order, each with the minimum rows of activations for its use.
     from: Vec<(u32, Candidate)>,
-    /// Alternatives that lost, if requested.
+    /// Rejected alternatives, if requested.
     rejected: Vec<Rejected>,
 }
 
@@ -36,7 +36,7 @@ impl Kernels {
         tells: bool,
     ) -> Kernels {
         let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
-        // Chunks that lost, each with the chunk that won.
+        // Rejected chunks, each with the chosen chunk.
         let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
         let name = |each: &Candidate| format!("{} by {}", each.strategy, counted(each.row_chunk.into(), "row"));
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
@@ -90,7 +90,7 @@ impl Kernels {
         }
         let kernels = Kernels { rows, from, rejected: Vec::new() };
         let lost = chunks_lost.iter().filter_map(|(each, best)| {
-            // A chunk of more rows than the kernel ever gets equals a chunk of that max.
+            // Chunks above the kernel's maximum rows are equal to a chunk of that maximum.
             let most =
                 kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
             let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
@@ -107,7 +107,7 @@ impl Kernels {
         Kernels { rejected, ..kernels }
     }
 
-    /// Returns the kernels, each with the min and max rows that it gets.
+    /// Returns the kernels, each with its minimum and maximum rows.
     pub(super) fn uses(&self) -> impl Iterator<Item = (u32, &Candidate, u32)> {
         let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
         self.from.iter().zip(ends).map(|((from, candidate), up_to)| (*from, candidate, up_to))
@@ -142,7 +142,7 @@ impl Kernels {
         tiling::RowTiles { rows: self.rows, uses: uses.collect() }
     }
 
-    /// Returns the weight rows of a band of the items for few rows, if those can be divided.
+    /// Returns the weight rows of a band of the items for few rows, if these can be divided.
     pub(super) fn band(
         &self,
         weight: &candidates::Weight,
@@ -157,7 +157,7 @@ impl Kernels {
                 rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
             }
         };
-        // A single kernel also serves many rows.
+        // A kernel that is the only one also computes many rows.
         let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
         let items = weight.n / self.rows;
         let chosen = if !few {

@@ -8,7 +8,7 @@ use crate::options::OptionValue;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides(pub Vec<Override>);
 
-/// Requested blocking for weights whose names match.
+/// Requested blocking for weights whose names match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// A name, in which `*` is any text and `?` any character.

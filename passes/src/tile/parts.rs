@@ -1,4 +1,4 @@
-//! Division of rows into full tiles and a rest.
+//! Division of rows into full tiles and remaining rows.
 
 use ixc_ir::format::packed::STRIP;
 
@@ -13,15 +13,15 @@ pub struct ColumnSplit {
     pub columns: u64,
 }
 
-/// Splits `n` into full tiles and a rest.
+/// Splits `n` into full tiles and a remainder.
 pub fn parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
     let full = ColumnSplit { tile, first: 0, columns: n / tile };
     let rest = ColumnSplit { tile: n % tile, first: n - n % tile, columns: 1 };
     [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
 }
 
-/// Splits a weight's rows like [`parts`], and splits the rest into whole strips and rows that fill
-/// no strip.
+/// Splits a weight's rows like [`parts`]. Also splits the remainder into whole strips and rows that
+/// do not fill a strip.
 pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
     let split = |part: ColumnSplit| {
         let strips = part.tile / STRIP as u64 * STRIP as u64;

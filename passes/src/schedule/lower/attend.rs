@@ -1,5 +1,5 @@
-//! Kernels of attention by rows: for each number of rows the first candidate that accepts the
-//! request.
+//! Kernels of attention by number of rows: the first candidate that accepts the request for that
+//! number.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::Leaves;
@@ -13,7 +13,7 @@ use super::{KernelChoice, Parts, Rejected, ScheduleError, row_bytes};
 
 /// Kernels of a task, and the reasons against the other candidates.
 pub(super) struct Selection {
-    /// Kernels by rows.
+    /// Kernels by number of rows.
     pub(super) choices: Vec<KernelChoice>,
     refusals: Vec<(RowRange, Refusal)>,
     larger: Vec<(RowRange, String, LargerItems)>,
@@ -48,8 +48,7 @@ impl RowRange {
 
 /// Selects the kernels of an op for any number of rows.
 ///
-/// # Errors
-/// [`ScheduleError::NoKernel`] with the reason against each candidate, if no one accepts.
+/// # Errors [`ScheduleError::NoKernel`] with the reason against each candidate, if none accepts.
 pub(super) fn select(op: &'static str, request: &AttentionRequest) -> Result<Selection, ScheduleError> {
     let mut selection = Selection { choices: Vec::new(), refusals: Vec::new(), larger: Vec::new() };
     for last in ROW_COUNTS {
@@ -88,7 +87,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Returns the reason against each candidate, and the rows that it is about.
+    /// Returns the reason against each candidate, and the row counts that it applies to.
     pub(super) fn rejected(&self) -> Vec<Rejected> {
         let mut all: Vec<Rejected> = Vec::new();
         for candidate in CANDIDATES {
@@ -113,7 +112,7 @@ impl Selection {
     }
 }
 
-/// Returns the kernel with its items divided.
+/// Returns the kernel with divided items.
 fn divided(choice: KernelChoice, division: ItemDivision, heads: &Heads) -> Result<KernelChoice, ScheduleError> {
     Ok(match division {
         ItemDivision::Whole => choice,

@@ -1,4 +1,4 @@
-//! Keys and values, and attention.
+//! Lowering of appended keys and values, and of attention.
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
@@ -26,14 +26,14 @@ use super::rotation::{Rotation, rope_args};
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, Parts, Rows, ScheduleError};
 use super::{attend, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
-/// Why one token has a kernel of its own.
+/// Reason for the separate kernel for one token.
 const PARTS: &str = "one token has few items, and threads take parts of its positions";
-/// Heads with slopes at most: many times those of any model, and no more than are listed.
+/// Maximum heads with slopes: many times the number in any model, to limit the size of the list.
 const MOST_SLOPES: u64 = 1 << 16;
 
 impl Lowering<'_> {
-    /// Keys and values into their state; without `rope` the keys are rotated already, and turn by
-    /// nothing here.
+    /// Appends keys and values to their state. Without `rope`, keys are already rotated, so the
+    /// kernel rotates by angle 0.
     pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (mut k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
@@ -43,8 +43,8 @@ impl Lowering<'_> {
         let declared = &self.module.states[state.index()];
         let (elsewhere, shared) = (declared.window.is_some() || declared.every > 1, declared.every > 1);
         if let (true, Some(rotated)) = (elsewhere, &rope) {
-            // Where a window's positions lie, or a place that several share, is no position to
-            // rotate by: keys are rotated elsewhere.
+            // With a window or shared entries, offsets in memory are not positions to rotate by, so
+            // keys must already be rotated.
             self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
             let (heads, d) = (cache.heads.into(), cache.key.into());
             k = self.rotate(op, k, Rotation::each(rotated), self.opt_weight(op, "norm"), heads, d)?;
@@ -93,8 +93,8 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// Keys and values into places that several positions share: all rows of a step are one item of
-    /// a head, since the last of a place stays.
+    /// Appends keys and values to entries that several positions share. All rows of a step are one
+    /// item for each head, because an entry keeps its last position.
     fn append_places(
         &mut self,
         name: &'static str,
@@ -121,12 +121,12 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// The `paged` state that an op touches.
+    /// Returns the `paged` state of an op.
     fn cache(&self, op: &Op) -> Result<(StateId, Cache), ScheduleError> {
         self.cache_of(op, "kv")
     }
 
-    /// The `paged` state of an op's token of this name.
+    /// Returns the `paged` state of an op's token operand with this name.
     fn cache_of(&self, op: &Op, token: &str) -> Result<(StateId, Cache), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let state = self.state(op, token)?;
@@ -145,7 +145,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Positions that the context has room for, as kernels can count them.
+    /// Returns the number of positions of the context, limited to the numbers that kernels can
+    /// count.
     fn most_positions(&self) -> u32 {
         self.facts.context_length.clamp(1, MAX_POSITIONS as u32)
     }
@@ -172,7 +173,7 @@ impl Lowering<'_> {
         };
         let entries = op.attr("entries").bool();
         let of_bit = every.filter(|_| entries).unwrap_or(1);
-        // A word is as wide as f32.
+        // A word has the same size as f32.
         let words = positions.div_ceil(of_bit).div_ceil(ATTENTION_BLOCK);
         let marks = self.buffer(&label, q.rows, Format::F32, words.into())?;
         let mut args = vec![
@@ -182,7 +183,7 @@ impl Lowering<'_> {
             bind("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)),
             bind("scores", scratch_arg()),
         ];
-        // Positions are counted as the state's memory has them: by places.
+        // Positions are counted in units of the state's memory: by entries.
         let position = by_row(RowInput::Positions.into(), INDEX_BYTES);
         match every {
             Some(every) if entries => args.push(bind("whole", by_row(RowInput::Whole(every).into(), INDEX_BYTES))),
@@ -194,7 +195,7 @@ impl Lowering<'_> {
         let heads = fit("heads of an index", w.width)?;
         let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries, local: None };
         let mut choices = vec![KernelChoice::by_chunks(1, spec)];
-        // No part has the positions after the last whole run.
+        // Positions after the last complete run are not in any part.
         if every.is_none() || entries {
             let places = positions.div_ceil(of_bit);
             let combine = IndexChoose { chosen: top_k, positions: places, every: None, local: None }.into();
@@ -210,8 +211,8 @@ impl Lowering<'_> {
         Ok(Binding::Marks { bits: marks, choice, stride: 0 })
     }
 
-    /// An index whose heads choose blocks of positions each for itself: an item is a row's head,
-    /// and a row of marks has the bits of each head.
+    /// Lowers an index whose heads choose blocks of positions independently. An item is a row's
+    /// head, and a row of marks has the bits of each head.
     fn index_blocks(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
@@ -233,7 +234,7 @@ impl Lowering<'_> {
         let local = fit("local blocks", local)?;
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let positions = self.most_positions();
-        // Words, which are as wide as f32, of each head.
+        // Words for each head, which have the same size as f32.
         let words = u64::from(positions.div_ceil(ATTENTION_BLOCK));
         let marks = self.buffer(&label, q.rows, Format::F32, words.saturating_mul(heads))?;
         let stride = row_bytes(Format::F32, words)?;
@@ -258,8 +259,8 @@ impl Lowering<'_> {
         Ok(Binding::Marks { bits: marks, choice, stride })
     }
 
-    /// Returns the marks of the operand `chosen`: bits of positions, or of places of `every`
-    /// positions. `None` if a row sees all.
+    /// Returns the marks of the operand `chosen`: bits of positions, or of entries of `every`
+    /// positions. Returns `None` if a row sees all.
     fn marks(&self, op: &Op, every: u32) -> Result<Option<Marks>, ScheduleError> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
@@ -279,7 +280,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A field of a state, or those of its places that an index chose.
+    /// Returns a field of a state, or of its positions or entries that an index chose.
     fn places(&self, state: StateId, name: &str, marks: Option<Marks>) -> Arg {
         match (self.field(state, name), marks) {
             (Source::State { state, field }, Some(Marks { bits, choice, stride })) => {
@@ -315,7 +316,7 @@ impl Lowering<'_> {
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let sinks = self.opt_weight(op, "sinks");
         let marks = self.marks(op, 1)?;
-        // A row's position among those that it sees.
+        // The row's position among the positions that it sees.
         let own = match ahead {
             Lookahead::Positions(reach) => RowInput::Ahead(reach),
             Lookahead::Text => RowInput::Ends,
@@ -385,7 +386,7 @@ impl Lowering<'_> {
         self.tasks.task(label, rows, columns, selection.choices, &[], args)
     }
 
-    /// Returns a vector with the slope of each head: the fall of its scores per position.
+    /// Returns a vector with the slope of each head: the decrease of its scores per position.
     fn slopes(&mut self, heads: u64, scores: &ScoreAttrs) -> Result<u32, ScheduleError> {
         if heads > MOST_SLOPES {
             return unsupported("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
@@ -439,8 +440,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns whether all users of a value quantise it. Cutting into heads, merging heads and
-    /// gating are looked through.
+    /// Returns whether all users of a value quantise it. Splitting heads, merging heads and gating
+    /// count as transparent.
     fn is_quantised(&self, value: ValueId) -> bool {
         let users = self.def_use.users(value).unwrap_or_default();
         !users.is_empty()
@@ -455,10 +456,10 @@ impl Lowering<'_> {
     }
 }
 
-/// Reason against keys and values in blocks, for ops that choose positions or share places.
+/// Reason against keys and values in block formats, for ops that choose positions or share entries.
 const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
 
-/// Positions or places that an index chose for each row.
+/// Positions or entries that an index chose for each row.
 #[derive(Clone, Copy)]
 struct Marks {
     /// Rows of bits.
@@ -478,7 +479,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Refuses keys and values in blocks, where an op does not take them.
+    /// Rejects keys and values in block formats, for ops that do not support them.
     fn in_halves(self, op: &'static str) -> Result<(), ScheduleError> {
         if self.formats == kernels::Cache::default() { Ok(()) } else { unsupported(op, IN_BLOCKS) }
     }

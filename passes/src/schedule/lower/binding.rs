@@ -1,4 +1,4 @@
-//! Places of graph values in the plan, and the rows that they have.
+//! Location of graph values in the plan, and their rows.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
@@ -11,7 +11,7 @@ use super::{ScheduleError, row_bytes};
 pub(in crate::schedule) enum Rows {
     Tokens,
     Outputs,
-    /// Slots of tokens in the order of a routing.
+    /// Slots of tokens, sorted by the experts of a routing.
     Routed {
         bucket: BucketId,
         top_k: u32,
@@ -43,7 +43,7 @@ pub(in crate::schedule) struct ArenaRows {
     pub(in crate::schedule) rows: Rows,
     /// Elements of a row.
     pub(in crate::schedule) width: u64,
-    /// Element format; `f32` for ids, which are as wide.
+    /// Element format; `f32` for ids, which have the same size.
     pub(in crate::schedule) format: Format,
 }
 
@@ -53,7 +53,7 @@ impl ArenaRows {
     }
 }
 
-/// Some slots of each row of ids or weights: `expert.split` copies nothing.
+/// Some slots of each row of ids or weights, the result of `expert.split`, which copies nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slots {
     pub(super) of: ArenaRows,
@@ -63,25 +63,27 @@ pub(super) struct Slots {
     pub(super) count: u64,
 }
 
-/// Place of a graph value in the plan.
+/// Location of a graph value in the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Binding {
     ArenaRows(ArenaRows),
-    /// Some of a route's slots; only experts take them.
+    /// Some of a route's slots; only ops on experts read them.
     Chosen(Slots),
-    /// Bits of an index, one for each position or for each entry; only attention takes them. Where
-    /// heads choose separately, each head has its own bits, `stride` bytes after those of the head
-    /// before.
+    /// Bits of an index, one for each position or for each entry; only attention reads them. If
+    /// heads choose separately, each head has its own bits, `stride` bytes after the previous
+    /// head's.
     Marks {
         bits: ArenaRows,
         choice: Choice,
         stride: u64,
     },
     Ids,
-    /// Rows of a table, by tokens and their predecessors; only the table's look-up takes them.
+    /// Rows of a table, selected by tokens and their predecessors; only the table's look-up reads
+    /// them.
     Ngram(Ngram),
     Positions,
-    /// For each row the position of its sequence's last row in the step; only attention takes them.
+    /// For each row, the position of its sequence's last row in the step; only attention reads
+    /// them.
     Ends,
     /// Positions of a rotation: each is rounded down to a multiple of `every`; `back` rotates in
     /// the other direction.
@@ -90,8 +92,8 @@ pub(super) enum Binding {
         back: bool,
     },
     WantedRows,
-    /// A token; its type names its state.
+    /// A token of a state or of experts' memory, which has no data.
     Token,
-    /// A dequantised weight; only products may read it, in its stored form.
+    /// A dequantised weight. Only products may read it, in its stored form.
     Weight(WeightId),
 }

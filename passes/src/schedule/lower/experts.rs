@@ -1,4 +1,4 @@
-//! Routing, gathering of rows in the order of their experts, and their sum.
+//! Routing, rows sorted by their experts, and the sum of their results.
 //!
 //! ```text
 //! route %logits                       ids and weights of each token's slots
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(ids))
     }
 
-    /// Reads the experts of each token from a table, by the step's ids.
+    /// Reads the experts of each token from a table, by the token's id.
     pub(super) fn route_listed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let logits = self.operand(op, "logits")?;
@@ -98,7 +98,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(ids))
     }
 
-    /// Removes the experts that return their input from a route; their slots get no expert.
+    /// Removes identity experts from a route; their slots get no expert.
     pub(super) fn route_identities(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, experts) = (op.kind.row().mnemonic, op.attr("experts").int().unsigned_abs());
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
@@ -125,11 +125,11 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(own))
     }
 
-    /// Makes a routing to groups from a route's experts.
+    /// Makes a routing of groups of experts from a route.
     pub(super) fn groups_of_experts(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, size) = (op.kind.row().mnemonic, op.attr("size").int().unsigned_abs());
-        // Routings are numbered in the order in which steps fill them: the experts' routing comes
-        // before that of their groups.
+        // Steps fill routings in the order of their numbers: the experts' routing comes before the
+        // routing of groups.
         let slots = self.slots(op, "ids")?;
         self.routing(name, slots)?;
         let ids = slots.of;
@@ -194,7 +194,7 @@ impl Lowering<'_> {
         self.experts.get(bucket.0 as usize).copied()
     }
 
-    /// Returns `x` in the order of the op's routing; equal rows are copied once.
+    /// Returns the rows `x` in the order of the op's routing. Equal values are copied once.
     pub(super) fn routed(&mut self, op: &Op, x: ArenaRows) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;

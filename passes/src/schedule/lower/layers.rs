@@ -1,4 +1,4 @@
-//! Experts of layers that run on their own: functions of rows, ids and weights, one after the other
+//! Experts of layers that run separately: functions of rows, ids and weights, one after the other
 //! in one plan.
 //!
 //! ```text
@@ -61,7 +61,7 @@ pub(super) fn lower(
     };
     let row = width(&lowering, of.rows);
     if let Some((_, other)) = layers.iter().find(|(layer, _)| width(&lowering, layer.rows) != row) {
-        return Err(wrong(other, "its rows are as wide as no other layer's".to_string()));
+        return Err(wrong(other, "its rows have another width than those of the other layers".to_string()));
     }
     let output = Output::Experts { width: fit("width of rows", row / 4)? };
     let mut draft = lowering.draft(context, vocabulary, of.result, output)?;
@@ -71,7 +71,7 @@ pub(super) fn lower(
 }
 
 impl<'a> Lowering<'a> {
-    /// Begins another function, which shares kernels and weights with the earlier ones.
+    /// Begins another function, which shares kernels and weights with earlier functions.
     fn enter(&mut self, function: &'a Function) {
         self.function = function;
         self.def_use = DefUse::of(function);
@@ -108,7 +108,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Binds the ids and weights to the function's parameters. The runtime checks them on input and
-    /// sorts them as if a route had given them.
+    /// sorts them like the result of a route.
     pub(super) fn route_given(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);

@@ -1,4 +1,4 @@
-//! Tasks of matrix products, cut by the tilings of their weights ([`ixc_kernels::tiling`]).
+//! Tasks of matrix products, divided by the tilings of their weights ([`ixc_kernels::tiling`]).
 //!
 //! A product's columns are tiles of weight rows, so an item reads its part of the weight once for
 //! all rows of its chunk. Rows after the last full tile are a second task in the same step.
@@ -9,8 +9,8 @@
 //! linear w tail:  1 column of 8 rows
 //! ```
 //!
-//! If the tiling has bands, columns for few rows can be divided: `gemv<=5/5x16` can make 62 items
-//! of the columns above.
+//! If the tiling has bands, columns for few rows can be divided: `gemv<=5/5x16` gives 62 items for
+//! the columns above.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -34,7 +34,7 @@ pub(super) struct Product {
     pub(super) residual: Option<ArenaRows>,
 }
 
-/// Two products and the gating of one by the other.
+/// Two products, gate and up, and their gated linear unit.
 pub(super) struct Swiglu {
     pub(super) label: String,
     pub(super) x: ArenaRows,
@@ -46,7 +46,7 @@ pub(super) struct Swiglu {
     pub(super) out: Format,
 }
 
-/// Gating of an op, in the form of kernels.
+/// Attributes of a gated linear unit, in the form of kernels.
 pub(super) struct Gate {
     pub(super) act: Activation,
     pub(super) limit: Option<Bits>,
@@ -54,14 +54,14 @@ pub(super) struct Gate {
     pub(super) bend: Option<Bits>,
 }
 
-/// Returns the gating of an op with the attributes of a gated linear unit.
+/// Returns the attributes of an op with a gated linear unit.
 pub(super) fn gate(op: &Op) -> Gate {
     let GateAttrs { act, limit, shift, bend } = GateAttrs::from_op(op);
     let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::of(x));
     Gate { act, limit: other_than_0(limit), shift: other_than_0(shift), bend: other_than_0(bend) }
 }
 
-/// Properties of a weight that all products use.
+/// Properties of a weight for all its products.
 pub(super) struct Matrix {
     pub(super) format: Format,
     pub(super) n: u64,
@@ -75,7 +75,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Returns the number of bytes of `rows` rows; they cannot overflow, as part of a weight that
+    /// Returns the number of bytes of `rows` rows, which cannot overflow, because the whole weight
     /// fits.
     pub(super) fn rows(&self, rows: u64) -> u64 {
         self.row * rows
@@ -87,7 +87,8 @@ impl Lowering<'_> {
         let weight = &self.module.weights[w.index()];
         let unsupported = |problem: String| ScheduleError::Unsupported { op, problem };
         let (routed, n, k) = match (rows, &weight.shape[..]) {
-            // Ids are less than the routing's number of experts: the weight must have them all.
+            // Ids are less than the routing's number of experts, so the weight must have at least
+            // these.
             (Rows::Routed { bucket, .. }, &[experts, n, k]) if self.experts_of(bucket) == Some(experts) => (true, n, k),
             (Rows::Tokens | Rows::Outputs, &[n, k]) => (false, n, k),
             _ => return Err(unsupported(format!("a weight {:?} for rows {rows:?}", weight.shape))),
@@ -97,7 +98,7 @@ impl Lowering<'_> {
         let (begin, rows) = weight.part.as_ref().map_or((0, n), |part| (part.from, part.rows));
         let tensor =
             row.checked_mul(rows).ok_or_else(|| unsupported("a weight of more than 2^64 bytes".to_string()))?;
-        // The product cannot overflow, because it lies within the tensor.
+        // The product cannot overflow, because the offset is inside the tensor.
         let begin = begin * row;
         Ok(Matrix { format, n, k, row, begin, expert: if routed { tensor } else { 0 } })
     }
@@ -170,8 +171,8 @@ impl Lowering<'_> {
     }
 
     /// Lowers the product of each head of the rows `x` with its own matrix of `w`, `[heads, n, k]`.
-    /// Heads of different rows are too far apart for a kernel of several rows, so each row is done
-    /// alone. A column is a head.
+    /// Heads of different rows are too far apart for a kernel of several rows, so each item has one
+    /// row. A column is a head.
     pub(super) fn product_of_heads(
         &mut self,
         op: &'static str,
@@ -191,7 +192,7 @@ impl Lowering<'_> {
         self.expect(op, &x, self.activation(w), width)?;
         let format = self.format_of(w);
         let row = row_bytes(format, k)?;
-        // In a part of a tensor, heads are as far apart as in the whole tensor.
+        // A part of a tensor has the same distance between heads as the whole tensor.
         let (begin, rows) = self.module.weights[w.index()].part.as_ref().map_or((0, n), |part| (part.from, part.rows));
         let head = row.checked_mul(rows).ok_or_else(|| problem("a weight of more than 2^64 bytes".to_string()))?;
         let width = heads.checked_mul(n).ok_or_else(|| problem("rows of more than 2^64 elements".to_string()))?;
@@ -239,8 +240,8 @@ impl Lowering<'_> {
         Ok(Some(NamedBands { count, spec, strides }))
     }
 
-    /// Returns a product's weight and activations, after checking that they fit each other and the
-    /// residual.
+    /// Returns a product's weight and activations, after checking that their shapes and the
+    /// residual's agree.
     fn factors(&mut self, op: &'static str, product: &Product) -> Result<(Matrix, ArenaRows), ScheduleError> {
         let Product { x, w, residual, .. } = product;
         let m = self.matrix(op, *w, x.rows)?;
@@ -318,7 +319,7 @@ impl Lowering<'_> {
                 })
             };
             let bands = |rows: u64| {
-                // Bands of a block share the block; each writes its own share of every field.
+                // Bands write to the same block; each writes its own share of every field.
                 let y = part_bytes(out, rows).unwrap_or(0);
                 let biases = biases.iter().filter(|(_, bias)| bias.is_some()).map(|(name, _)| (*name, rows * 4));
                 [("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)].into_iter().chain(biases).collect()

@@ -1,4 +1,4 @@
-//! Operands of an op. The op table gives their kinds, which the verifier has checked.
+//! Operands of an op. The verifier has checked their kinds with the op table.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Held, Op, OpKind, Operand, StateId, Type, ValueId, WeightId};
@@ -14,7 +14,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns a value that lies in the arena.
+    /// Returns a value that is in the arena.
     pub(in crate::schedule) fn stored(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
         match self.meaning(op, value)? {
             Binding::ArenaRows(stored) => Ok(stored),
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the rounding and the direction of the positions that rotate the rows.
+    /// Returns the rounding and the direction of the positions that determine the rotation of rows.
     pub(super) fn turned(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
         match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),

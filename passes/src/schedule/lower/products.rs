@@ -29,7 +29,8 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let w = self.dequantised_weight(op)?;
         let x = self.operand(op, "x")?;
-        // A row is quantised once for all its experts, and the gathered copies are shorter.
+        // A row is quantised once for all its experts, which also makes the gathered copies
+        // smaller.
         let x = self.quantise(x, self.activation(w))?;
         let x = self.routed(op, x)?;
         Ok(Binding::ArenaRows(

@@ -1,12 +1,12 @@
-//! Recurrent ops: one task each. An item is some columns of the state with all rows of the step,
-//! because each row changes the state for the next.
+//! Recurrent ops: one task each. An item has some columns of the state and all rows of the step,
+//! because each row changes the state for the next row.
 //!
 //! ```text
 //! short_conv %s, %x, @w {dilation = 1}    short_conv: tokens x 16 at once, the state's channels in 16 parts
 //! ```
 //!
-//! The kernel's buffers have the names of the op's operands; `y` is the result. A call takes its
-//! column's part of a row or of the state.
+//! The kernel's buffers have the names of the op's operands; `y` is the result. A call gets the
+//! column's part of each row and of the state.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
@@ -18,15 +18,15 @@ use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortCon
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
 use super::{INDEX_BYTES, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
 
-/// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share
-/// a row.
+/// Channels of an item of a convolution: enough for a few vectors, and few enough that several
+/// threads share a row.
 const CHANNELS: u64 = 256;
 
 /// Elements of a compressed row per item: each takes two or three exponentials.
 const COMPRESSED: u64 = 128;
 
-/// Elements of the states of a scan's item. They are enough that the call costs little even if a
-/// step is one row, and few enough that threads share the work.
+/// Elements of the states of a scan's item. There are enough of them that the call costs little
+/// even in a step of one row, and few enough that several threads share the work.
 const STATE: u64 = 1 << 14;
 
 /// A kernel for some columns of a state.
@@ -73,8 +73,8 @@ impl Lowering<'_> {
         let group = all / heads.max(1);
         let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
         let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
-        // Unless heads are interleaved, a key head's value heads lie side by side and are
-        // an even part of every buffer.
+        // Unless heads are interleaved, the value heads of a key head are adjacent, and all key
+        // heads have equal parts of every buffer.
         let matrix = u64::from(d) * u64::from(dv);
         let decays = if channels { d.into() } else { 1 };
         let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         let [channels, n, taps] = [channels, n, taps].map(|n| fit("channels", n));
         let (channels, n) = (channels?, n?);
         let count = u64::from(channels / n.max(1));
-        // A row of the state is as long as the tokens' rows.
+        // A row of the state has the length of the tokens' rows.
         let dilation = fit("dilation", op.attr("dilation").int().unsigned_abs())?;
         let dilation = Some(dilation).filter(|&dilation| dilation != 1);
         Ok(Columns {
@@ -125,7 +125,7 @@ impl Lowering<'_> {
         let [before, filled] = ["before", "filled"].map(|name| op.attr(name).bool());
         let finds = op.operand("find") != Operand::Absent;
         let spec = Wkv { heads, group: all / heads.max(1), d, dv, before, finds, filled }.into();
-        // Heads that share a key lie side by side and are an even part of every buffer.
+        // Heads that share a key are adjacent, and all key heads have equal parts of every buffer.
         Ok(Columns { spec, many: None, count: heads.into(), strides: Vec::new() })
     }
 
@@ -137,11 +137,10 @@ impl Lowering<'_> {
         let channels = self.shape(op, "a").len() == 2;
         let spec = |of, n| SsmScan { heads, groups, of, n, p, s, channels }.into();
         if groups > of_group {
-            // Every buffer is in even parts, one for each group.
+            // All groups have equal parts of every buffer.
             return Ok(Columns { spec: spec(1, of_group), many: None, count: groups.into(), strides: Vec::new() });
         }
-        // An item has some heads of every group; the groups' places in a row are `of_group`
-        // heads apart.
+        // An item has some heads of every group. In a row, groups are `of_group` heads apart.
         let enough = (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
         let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
         let heads = ["x", "y"].map(|name| (name, u64::from(n) * u64::from(p)));
@@ -200,7 +199,7 @@ impl Lowering<'_> {
             };
             args.push(bind(buffer.name, arg));
         }
-        // A call takes all rows, because each row changes the state for the next.
+        // A call takes all rows, because each row changes the state for the next row.
         let mut choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
         if let Some((least, many)) = many {
             choices[0].up_to_rows = least.saturating_sub(1);

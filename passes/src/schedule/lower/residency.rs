@@ -1,6 +1,5 @@
-//! Experts that need not be in memory all at once. The weights of a layer are a group. The ops of
-//! the `residency` pass become steps, in which one thread sends requests to the runtime at a
-//! barrier.
+//! Experts that are loaded on demand. The weights of a layer are a group. The ops of the
+//! `residency` pass become steps, in which one thread sends requests to the runtime at a barrier.
 //!
 //! ```text
 //! %1 = expert.prefetch %0, %ids, @gate, @up, @down {layer = 0, when = routed}      bucket, request
@@ -10,8 +9,8 @@
 //! ```
 //!
 //! Invariant: groups are requested and released one after the other, each once by a routing. The
-//! work list's order and [`Resource::Group`] enforce this. Readers of a group's weights stand
-//! between request and release, and take the rows of the routing that selects its experts.
+//! work list's order and [`Resource::Group`] enforce this. Readers of a group's weights are between
+//! request and release, and use the rows of the routing that selects the experts.
 
 use std::collections::HashMap;
 
@@ -73,7 +72,7 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// Returns the ids unchanged: readers of the group's weights wait for the request by
+    /// Returns the ids unchanged. Readers of the group's weights wait for the request through
     /// [`Resource::Group`].
     pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
@@ -100,11 +99,10 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// Returns the plan's groups, after all ops were lowered.
+    /// Returns the plan's groups, after all ops are lowered.
     ///
-    /// # Errors
-    /// If the graph reads experts that it has not requested or has already evicted, or if it never
-    /// evicts them. The `residency` pass makes no such graph.
+    /// # Errors The graph reads experts that it has not requested or has already evicted, or never
+    /// evicts them. The `residency` pass never returns such a graph.
     pub(in crate::schedule) fn expert_groups(&mut self) -> Result<Vec<ExpertGroup>, ScheduleError> {
         let mut open: Option<(u32, BucketId)> = None;
         for work in &self.tasks.work {
@@ -166,7 +164,7 @@ impl Lowering<'_> {
         let mut ids = Vec::with_capacity(weights.len());
         for &w in &weights {
             let id = self.weight(w)?;
-            // Two weights are parts of one tensor.
+            // Two weights that are parts of one tensor are not supported.
             if ids.contains(&id) && self.module.weights[w.index()].part.is_some() {
                 continue;
             }

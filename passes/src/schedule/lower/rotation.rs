@@ -15,7 +15,7 @@ use ixc_kernels::{self as kernels, Bits, RopeHeads};
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, NamedArg, ScheduleError};
 use super::{bind, by_column, by_row, fit, row_bytes, unsupported, whole};
 
-/// Rotation of an op, and how it turns with the position.
+/// Rotation of an op, and its dependence on the position.
 #[derive(Clone, Copy)]
 pub(super) struct Rotation<'r> {
     pub(super) rope: &'r RopeAttrs,
@@ -45,7 +45,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(self.rotate(op, x, rotation, norm, heads, d)?))
     }
 
-    /// Adds the norm and rotation of `heads` heads of `d` elements, all of a row at once.
+    /// Adds the norm and rotation of `heads` heads of `d` elements. An item has all heads of a row.
     pub(super) fn rotate(
         &mut self,
         op: &Op,
@@ -96,7 +96,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Lowers the temperature of each head. The table has one more than the logarithm.
+    /// Lowers the temperature of each head. Entries of the table are one plus a logarithm.
     pub(super) fn heads_temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
         self.positions(op, &x)?;
@@ -165,7 +165,8 @@ impl Lowering<'_> {
     }
 }
 
-/// The row of a rotary table that a position names, by its block and its lane, and the table.
+/// Returns the arguments for a row of a rotary table: block and lane of the position, and the
+/// table.
 pub(super) fn rope_args(table: u32) -> [NamedArg; 3] {
     [
         bind("block", by_row(RowInput::PositionBlock.into(), INDEX_BYTES)),

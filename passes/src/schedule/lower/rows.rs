@@ -18,8 +18,8 @@ use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, R
 use super::{bind, by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
-    /// Lowers sums of squares. All rows of an expert are one item, since they are added to the same
-    /// sums.
+    /// Lowers sums of squares. All rows of an expert are one item, because they are added to the
+    /// same sums.
     pub(super) fn column_squares(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (state, mut x) = (self.state(op, "sums")?, self.operand(op, "x")?);
@@ -71,7 +71,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Binds rows of a table that the runtime looks up; the plan computes nothing.
+    /// Binds rows of a table that the runtime computes; the plan has no task for them.
     pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
@@ -95,7 +95,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an elementwise op whose operands and result have rows of equal length; `spec` returns
-    /// the kernel for that number of elements.
+    /// the kernel for a number of elements.
     pub(super) fn elementwise(&mut self, op: &Op, spec: impl Fn(u32) -> KernelSpec) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let operands = op.operands.len();
@@ -290,7 +290,7 @@ impl Lowering<'_> {
             bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
         if let Some(w) = w {
-            // Heads share a weight, or each has its own.
+            // Heads share a weight, or each head has its own.
             let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
             args.push(bind("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
         }
@@ -341,8 +341,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns the number of heads of an operand's row; 1 if it has none. Slots are rows of their
-    /// own.
+    /// Returns the number of heads of an operand's row; 1 if it has none. Slots are separate rows.
     fn parts(&self, op: &Op, name: &str) -> Result<u64, ScheduleError> {
         let mnemonic = op.kind.row().mnemonic;
         let value = self.value_operand(op, name)?;
@@ -373,7 +372,7 @@ impl Lowering<'_> {
         self.by_rows(name.to_string(), x.rows, parts, Copy { n: fit("elements of a row", count)? }, &[], args)
     }
 
-    /// Returns `x` in an activation format; the same rows are quantised once.
+    /// Returns `x` in an activation format. Equal values are quantised once.
     pub(in crate::schedule) fn quantise(&mut self, x: ArenaRows, out: Format) -> Result<ArenaRows, ScheduleError> {
         let out = self.stored_format(out);
         if x.format == out {
@@ -434,7 +433,7 @@ pub(super) fn map(function: Elementwise) -> impl Fn(u32) -> KernelSpec {
     move |n| Map { function, n }.into()
 }
 
-/// Returns the kernel of the op's function of every element.
+/// Returns the kernel of an elementwise op.
 pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     debug_assert_eq!(op.kind, OpKind::Unary(function));
     move |n| match function {

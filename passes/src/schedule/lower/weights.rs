@@ -1,5 +1,4 @@
-//! Weights of the plan: the formats and tilings that products read, and vectors that are in no
-//! file.
+//! Weights of the plan: the formats and tilings of products, and vectors that no file stores.
 
 use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
@@ -16,7 +15,7 @@ impl Lowering<'_> {
         weight.choice.layout.unwrap_or(weight.format)
     }
 
-    /// Returns the format in which values of a format lie in the arena.
+    /// Returns the format of a value in the arena, for a format of the graph.
     pub(in crate::schedule) fn stored_format(&self, format: Format) -> Format {
         format.row().tiles.filter(|_| self.beside && format.is_quantised()).unwrap_or(format)
     }
@@ -27,8 +26,8 @@ impl Lowering<'_> {
         self.module.weights[w.index()].choice.activations.unwrap_or_else(|| self.stored_format(own))
     }
 
-    /// Returns `x` in the format that products with a weight take; quantises f32 rows once for all
-    /// products.
+    /// Returns `x` in the activation format of a weight's products. Rows in f32 are quantised once
+    /// for all products.
     pub(in crate::schedule) fn factor(&mut self, x: ArenaRows, w: WeightId) -> Result<ArenaRows, ScheduleError> {
         let wanted = self.activation(w);
         match x.format == Format::F32 && wanted != Format::F32 {
@@ -73,7 +72,7 @@ impl Lowering<'_> {
         let name = || weight.name.clone();
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
-        // Parts of a tensor are read from the whole tensor, which is in the plan once.
+        // A part of a tensor is read from the whole tensor, which is in the plan once.
         let tensor = (weight.tensor().to_string(), format, weight.stored(), place);
         if let Some(&id) = weight.part.as_ref().and_then(|_| self.tensors.get(&tensor)) {
             self.weight_ids.insert((w, format), id);
@@ -110,7 +109,7 @@ impl Lowering<'_> {
         Ok(id)
     }
 
-    /// Adds a vector that is in no file. Equal numbers share one vector.
+    /// Adds a vector that no file stores. Equal numbers share one vector.
     pub(in crate::schedule) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
         let derived = Derived::of_numbers(numbers);
         if let Some((_, id)) = self.made.iter().find(|(of, _)| *of == derived) {
@@ -131,7 +130,7 @@ impl Lowering<'_> {
         Ok(id)
     }
 
-    /// Returns the number of a float weight that kernels read as stored.
+    /// Returns the number of a float weight that kernels read in its stored format.
     pub(in crate::schedule) fn vector(&mut self, op: &'static str, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.format != Format::F32 {
