@@ -1,7 +1,7 @@
 //! CPU features that this machine allows. There are three sources: CPUID (read by `raw-cpuid`), the
 //! register state that the system saves (XCR0), and on Linux the permission to use tiles.
 //!
-//! A feature is available only if all three allow it. [`Missing`] names the one that does not.
+//! A feature is available only if all three allow it. [`Missing`] names the source that does not.
 
 use std::fmt;
 
@@ -44,8 +44,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Lists missing features in one line. Features that CPUID lacks come together. If an extension's
-/// base feature is missing, only the extension's name appears.
+/// Lists missing features in one line. Features that CPUID lacks are listed together. If an
+/// extension's base feature is missing, only the extension's name appears.
 ///
 /// ```
 /// use ixc_targets::cpu::{Missing, list};
@@ -72,8 +72,8 @@ pub fn list(missing: &[Missing]) -> String {
     cpu.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the missing ones of these features, in their order. Requests permission for tiles only
-/// if no other feature is missing.
+/// Returns the features of `features` that are missing, in their order. Requests permission for
+/// tiles only if no other feature is missing.
 pub fn missing(features: Features) -> Vec<Missing> {
     let mut missing: Vec<Missing> = features.iter().filter_map(machine::missing).collect();
     if missing.is_empty() && features.has(Feature::AmxTile) {
@@ -88,7 +88,7 @@ pub fn present() -> Features {
     Features::of(&here)
 }
 
-/// Returns the CPU's name, if it has one.
+/// Returns the CPU's name, if CPUID has one.
 pub fn name() -> Option<String> {
     machine::name()
 }
@@ -99,7 +99,7 @@ pub fn name() -> Option<String> {
 pub struct Caches {
     /// First-level data cache of a core.
     pub l1d: Option<u64>,
-    /// Second-level cache of a core, or of the few that share it.
+    /// Second-level cache of a core, or of a few cores that share it.
     pub l2: Option<u64>,
     /// Third-level cache: all of it, for all CPUs that share it.
     pub l3: Option<u64>,
@@ -205,7 +205,7 @@ mod machine {
         (bits != 0).then_some(Missing::State { feature, bits })
     }
 
-    /// Returns the CPU's own name.
+    /// Returns the name that CPUID reports.
     pub fn name() -> Option<String> {
         CpuId::new().get_processor_brand_string().map(|brand| brand.as_str().trim().to_owned())
     }
@@ -221,14 +221,15 @@ mod machine {
                 (1, CacheType::Data | CacheType::Unified) => caches.l1d = Some(bytes),
                 (2, CacheType::Data | CacheType::Unified) => caches.l2 = Some(bytes),
                 (3, CacheType::Data | CacheType::Unified) => caches.l3 = Some(bytes),
-                // Instruction caches, and levels that kernels are not tiled for.
+                // Instruction caches, and levels that no tiling depends on.
                 _ => {}
             }
         }
         caches
     }
 
-    /// Requests from Linux, once per process, the right to use tiles, which all threads then have.
+    /// Requests permission to use tiles from Linux, once per process; the permission is valid for
+    /// all threads.
     #[cfg(target_os = "linux")]
     pub fn tile_permission() -> Result<(), i32> {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;

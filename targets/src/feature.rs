@@ -1,7 +1,7 @@
 //! CPU features that generated code may need, one row each.
 //!
 //! To add one: add a row here, its detection in [`crate::cpu`], and the decoder's name in
-//! `crate::instruction`. The compiler points at both.
+//! `crate::instruction`. Until then, the code does not compile.
 
 macro_rules! features {
     ($($variant:ident $name:literal $doc:literal;)*) => {
@@ -47,7 +47,7 @@ features! {
 }
 
 impl Feature {
-    /// Returns the maker's name of the extension that the feature belongs to, and the extension's
+    /// Returns the vendor's name of the extension that the feature belongs to, and the extension's
     /// base feature.
     pub fn extension(self) -> Option<(&'static str, Feature)> {
         [("avx512", "AVX-512", Feature::Avx512f), ("amx_", "AMX", Feature::AmxTile)]
@@ -66,7 +66,7 @@ impl Features {
         Features(0).with(list)
     }
 
-    /// Returns the set with more features.
+    /// Returns the set with additional features.
     pub const fn with(self, list: &[Feature]) -> Features {
         let mut bits = self.0;
         let mut i = 0;

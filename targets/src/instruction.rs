@@ -1,4 +1,4 @@
-//! CPU features that instructions need: the decoder's names as [`Feature`]s.
+//! CPU features of instructions: conversion between the decoder's names and [`Feature`]s.
 
 use iced_x86::CpuidFeature;
 
@@ -27,7 +27,7 @@ const fn decoder_name(feature: Feature) -> CpuidFeature {
     }
 }
 
-/// Returns the feature with the decoder's name, or `None` if no target has it in its row.
+/// Returns the feature with the decoder's name, or `None` if no target lists it.
 pub fn feature(cpuid: CpuidFeature) -> Option<Feature> {
     Feature::ALL.iter().copied().find(|known| decoder_name(*known) == cpuid)
 }

@@ -1,4 +1,4 @@
-//! Targets of generated code: their features and caches, and the parts that this machine has.
+//! Targets of generated code: their features and caches, and the features of this machine.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -14,8 +14,8 @@ use serde::Serialize;
 
 /// Bytes of a cache line, on every x86-64.
 pub const LINE: u64 = 64;
-/// Bytes of a page. Its lines keep their order in a cache that is indexed by physical addresses.
-/// The system chooses the page's own place.
+/// Bytes of a page. In a cache that is indexed by physical addresses, lines of a page keep their
+/// order, but the system chooses the physical address of the page.
 pub const PAGE: u64 = 4096;
 /// Lines of a whole tile: 16 rows of 64 bytes.
 pub const TILE_LINES: u64 = 16;
@@ -23,7 +23,7 @@ pub const TILE_LINES: u64 = 16;
 /// little depends on it.
 const L3_WAYS: u32 = 16;
 
-/// Place of data.
+/// Level of memory that has the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -57,13 +57,13 @@ impl Level {
     }
 }
 
-/// Content of a third-level cache.
+/// Lines that a third-level cache contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThirdLevel {
-    /// All lines of the levels before it. A line that leaves it leaves them too.
+    /// All lines of the levels before it. A line that is evicted from it is evicted from these too.
     Inclusive,
-    /// Lines that leave the second level, without those still there.
+    /// Lines that the second level evicted, except lines that were loaded again.
     Victims,
 }
 
@@ -93,7 +93,7 @@ impl CacheShape {
     }
 }
 
-/// The caches that a core counts on, with their shapes.
+/// The caches available to a core, with their shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// First-level data cache, indexed by the bits of an address within its page.
@@ -110,7 +110,7 @@ impl Memory {
     /// Returns caches of `l1`, `l2` and `l3` bytes. `l3` is a core's share of the third level.
     pub const fn of(l1: u64, l2: u64, l3: u64, l2_ways: u32, third: ThirdLevel) -> Memory {
         Memory {
-            // The first level is indexed within a page, so it has as many ways as pages.
+            // The first level is indexed by bits within a page, so a way has the size of a page.
             l1: CacheShape { bytes: l1, ways: (l1 / PAGE) as u32 },
             l2: CacheShape { bytes: l2, ways: l2_ways },
             l3: CacheShape { bytes: l3, ways: L3_WAYS },
@@ -119,13 +119,13 @@ impl Memory {
     }
 }
 
-/// Origin of a figure.
+/// Origin of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Measured on one CPU, an Emerald Rapids; taken for all.
+    /// Measured on one CPU, an Emerald Rapids, and assumed for all.
     Measured,
-    /// General knowledge, not checked.
+    /// Common values, not measured.
     Assumed,
 }
 
@@ -139,12 +139,12 @@ impl Origin {
     }
 }
 
-/// Cycles of an operation in sequence, and the origin of the figure.
+/// Cycles of an operation in a sequence of such operations, and the origin of the number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cycles {
     /// Number of cycles.
     pub cycles: f64,
-    /// Origin of the figure.
+    /// Origin of the number.
     pub origin: Origin,
 }
 
@@ -156,7 +156,7 @@ const fn assumed(cycles: f64) -> Cycles {
     Cycles { cycles, origin: Origin::Assumed }
 }
 
-/// Costs of a load, by the level that has the bytes.
+/// Costs of a load, by the level that has the data.
 struct LoadCycles {
     l2: Cycles,
     l3: Cycles,
@@ -180,7 +180,8 @@ impl LoadCycles {
 /// KiB to 1.5 MiB, about 25 in the middle. From L3, 107 to 127 were measured. From memory, a core's
 /// share is 3 bytes a cycle if all cores read.
 const TILE_LOAD: LoadCycles = LoadCycles { l2: measured(25.0), l3: measured(114.0), memory: assumed(341.0) };
-/// A line that vectors or integers read: 32 bytes a cycle from L2, 16 from L3, 3 from memory.
+/// A line that vector or integer instructions read: 32 bytes a cycle from L2, 16 from L3, 3 from
+/// memory.
 const LINE_LOAD: LoadCycles = LoadCycles { l2: assumed(2.0), l3: assumed(4.0), memory: assumed(21.0) };
 
 /// Returns the cost of a TILELOADD of 16 rows of 64 bytes. From the first level, only the load
@@ -189,8 +190,8 @@ pub const fn tile_load(level: Level) -> Option<Cycles> {
     TILE_LOAD.at(level)
 }
 
-/// Returns the cost of a line that vectors or integers read. From the first level, only the load
-/// ports limit it, and the result is `None`.
+/// Returns the cost of a line that vector or integer instructions read. From the first level, only
+/// the load ports limit it, and the result is `None`.
 pub const fn line_load(level: Level) -> Option<Cycles> {
     LINE_LOAD.at(level)
 }

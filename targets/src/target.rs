@@ -1,11 +1,10 @@
-//! The target table: one row per target, the single source for `--target`, `ixc doctor` and the
-//! lowerings.
+//! The target table, with one row per target. `--target`, `ixc doctor` and the lowerings use it.
 //!
-//! A target is a CPU as a compiler sees it: instruction set, features, register files, caches, tile
-//! shape. Rows with the name of an instruction set (`avx2`, `avx512`) have the least features that
-//! code of that kind needs. `amx` means the first CPU that had it. All other rows are CPUs. A
-//! kernel may use the features in its target's row, whatever the machine has. Before code runs,
-//! [`Target::missing`] compares both.
+//! A target is a CPU from the compiler's point of view: instruction set, features, register files,
+//! caches, tile shape. Rows with the name of an instruction set (`avx2`, `avx512`) have the minimum
+//! features that code of that kind needs. `amx` means the first CPU with AMX. All other rows are
+//! CPUs. A kernel may use the features in its target's row, independent of the machine. Before code
+//! runs, [`Target::missing`] compares the row with the machine.
 //!
 //! To add a CPU: add a row.
 
@@ -24,8 +23,8 @@ pub enum Lowering {
     X64,
 }
 
-/// An instruction set: registers that kernels are written for, and the generator of their code. A
-/// target's features decide which ops are one instruction.
+/// An instruction set: registers that kernels are written for, and the generator of their code. The
+/// features of a target determine which ops are a single instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa {
     /// Generator of the code.
@@ -42,7 +41,7 @@ const fn isa(lowering: Lowering, vector_bytes: u32, vector_registers: u8, tile_r
     Isa { lowering, vector_bytes, vector_registers, tile_registers }
 }
 
-// The table of instruction sets. Kernels for cranelift are those of AVX2, with the same bits.
+// The table of instruction sets. Kernels for cranelift are those of AVX2, and give the same bits.
 const PORTABLE: Isa = isa(Lowering::Cranelift, 32, 16, 0);
 const VEX: Isa = isa(Lowering::X64, 32, 16, 0);
 const EVEX: Isa = isa(Lowering::X64, 64, 32, 0);
@@ -55,7 +54,7 @@ pub struct TargetRow {
     pub name: &'static str,
     /// Instruction set of the target's kernels.
     pub isa: Isa,
-    /// CPU features that the code may use and therefore needs.
+    /// CPU features that the code may use, and that it therefore requires.
     pub features: Features,
     /// Caches of a core.
     pub caches: CacheRow,
@@ -78,7 +77,7 @@ pub struct CacheRow {
     pub third: ThirdLevel,
 }
 
-/// Bytes of cache that a core can count on, for choices that depend on it. They come from a
+/// Bytes of cache that are available to a core, for choices that depend on them. They come from a
 /// target's row ([`TargetRow::caches`]), so that a target gives the same choices on every machine.
 /// `native` means this machine's caches ([`CoreCaches::here`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,8 +91,8 @@ pub struct CoreCaches {
 }
 
 impl CoreCaches {
-    /// Returns the caches that CPUID reports here. All CPUs that this process may use share the
-    /// third level. Missing sizes come from `row`.
+    /// Returns the caches that CPUID reports here. The third level is divided by the number of CPUs
+    /// that this process may use. Missing sizes come from `row`.
     pub fn here(row: &TargetRow) -> CoreCaches {
         let (found, row) = (cpu::caches(), row.caches());
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -139,7 +138,7 @@ const fn row(name: &'static str, isa: Isa, features: Features, caches: CacheRow,
 }
 
 /// The target table. Of the targets that the machine supports, [`Target::native`] takes the one
-/// with the most features, and of equal ones the last.
+/// with the most features. Among equal ones, it takes the last.
 pub static TARGETS: &[TargetRow] = &[
     row(
         "portable",
@@ -224,8 +223,8 @@ impl Target {
         self.has(Feature::Avx512bf16)
     }
 
-    /// Whether one instruction takes bytes from any place in two vectors (`lookup_byte`), and one
-    /// from any bit of eight bytes (`multishift`).
+    /// Whether one instruction selects bytes from two whole vectors (`lookup_byte`), and one
+    /// selects bits at any offset of eight bytes (`multishift`).
     pub fn permutes_bytes(self) -> bool {
         self.has(Feature::Avx512vbmi)
     }
@@ -235,8 +234,8 @@ impl Target {
         Target::all().find(|target| target.name() == name)
     }
 
-    /// Returns the reasons why this machine cannot run the target's code; empty if it runs
-    /// natively. If only tiles are missing, requests them from the system.
+    /// Returns the reasons why this machine cannot run the target's code; empty if the code can run
+    /// here. If only tiles are missing, requests them from the system.
     pub fn missing(self) -> Vec<Missing> {
         cpu::missing(self.features())
     }
