@@ -1,4 +1,4 @@
-//! Cost of one iteration of a loop, or of straight code that runs once.
+//! Cost of one iteration of a loop, or of straight-line code that runs once.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use serde::Serialize;
@@ -25,11 +25,11 @@ pub struct Mix {
     pub fma: u32,
     /// Other vector and mask instructions.
     pub vector: u32,
-    /// Loads that do nothing else.
+    /// Loads without other work.
     pub load: u32,
     /// Stores.
     pub store: u32,
-    /// Integers and branches.
+    /// Integer instructions and branches.
     pub scalar: u32,
     /// Instructions among all these that read memory.
     pub reads: u32,
@@ -86,7 +86,7 @@ pub struct Block {
     pub ports: Vec<PortCycles>,
     /// Cycles of the tile unit.
     pub tile: f64,
-    /// Cycles of the longest carried chain; 0 in code that is not a loop.
+    /// Cycles of the longest carried chain; 0 in code outside loops.
     pub chain: f64,
     /// Register of that chain, if it has only one.
     pub chain_register: Option<String>,
@@ -94,7 +94,7 @@ pub struct Block {
     pub critical_path: u32,
     /// Cycles of the block: the largest of front end, ports, tile unit and chain.
     pub cycles: f64,
-    /// The one that takes the most cycles: front end, ports, tile unit or chain.
+    /// The resource that takes the most cycles: front end, ports, tile unit or chain.
     pub bound: Bound,
     /// The tile unit's share: 16 cycles for each tile product, divided by the cycles.
     pub tile_share: f64,
@@ -104,7 +104,7 @@ pub struct Block {
 }
 
 /// Returns the cost of a block, and the indices of the instructions that the model does not know.
-/// `loops` tells whether the block repeats.
+/// `loops` states whether the block repeats.
 pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec<usize>) {
     let mut out = Block { instructions: block.len() as u32, ..Block::default() };
     let mut unknown = Vec::new();
@@ -164,7 +164,7 @@ pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec
         out.chain_register = carried_chain.register.map(|r| format!("{r:?}").to_lowercase());
     }
     let branch = if loops { 1.0 } else { 0.0 };
-    // Among equal bounds the first counts; the one that kernels are tuned for comes first.
+    // Among equal bounds, the first counts. The bound that kernels are tuned for comes first.
     let bounds = [
         (out.tile, Bound::Tile),
         (out.port_cycles, Bound::Ports),
@@ -188,9 +188,9 @@ fn is_vector_work(class: Class) -> bool {
     matches!(class.kind(), Kind::Dot | Kind::Fma | Kind::Vector) && !matches!(class, Class::VecMove | Class::Zero)
 }
 
-/// Returns the cost with memory operands, and the µops of those.
+/// Returns the cost with memory operands, and the µops of memory operands.
 fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
-    // A CPU that halves vectors takes two loads for 64 bytes, and one if fewer bytes are read.
+    // A CPU that halves vectors needs two loads for 64 bytes, and one for fewer bytes.
     let load_width = if model.wide == WideVectors::Halves { work.loaded } else { work.width };
     let width = if matches!(work.class, Class::Load | Class::BroadcastNarrow) { load_width } else { work.width };
     let mut cost = model.cost(work.class, width)?;
@@ -214,7 +214,7 @@ fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
 fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
     let (load, store) =
         if work.width == Width::Scalar { (Class::LoadInt, Class::StoreInt) } else { (Class::Load, Class::Store) };
-    // A part of a register that goes to memory is at most half of it.
+    // A part of a register that is stored is at most half of the register.
     match work.memory {
         Memory::None => (None, None),
         Memory::Read => (Some(load), None),

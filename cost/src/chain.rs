@@ -6,7 +6,7 @@
 //! cycles. Here, `lambda` is the largest mean weight of a cycle in the graph with the weights `M`
 //! (Karp's theorem). An accumulator's chain is a cycle of one register, `M[j][j]`.
 //!
-//! Flags, the stack pointer and memory carry no dependency here.
+//! Flags, the stack pointer and memory count as no dependency.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct Latency {
     pub work: u32,
     /// Cycles from an address to the loaded operand; 0 without a load.
     pub load: u32,
-    /// Whether the result depends on no operand (zeroing idioms).
+    /// Whether the result does not depend on any operand (zeroing idioms).
     pub breaks: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Instruction classes: the kind of an instruction's work, independent of the CPU.
 //!
-//! A class stands for all instructions that the modelled CPUs treat alike. Only [`classify`] knows
-//! mnemonics. Memory operands are not part of the class, because their cost is the same for every
-//! class ([`Memory`]). If the form with memory is different work, it is a class of its own
-//! (`ExtractStore`).
+//! A class contains all instructions that have the same cost on each modelled CPU. Only
+//! [`classify`] knows mnemonics. Memory operands are not part of the class, because their cost is
+//! the same for every class ([`Memory`]). If the form with memory is different work, it has its own
+//! class (`ExtractStore`).
 //!
 //! ```text
 //! vpaddd zmm1, zmm2, [rax]   VecAdd, 64 bytes wide, reads memory
@@ -47,11 +47,11 @@ pub enum Kind {
     Fma,
     /// All other vector and mask instructions.
     Vector,
-    /// Loads that do nothing else.
+    /// Loads without other work.
     Load,
     /// Stores.
     Store,
-    /// Integers, branches.
+    /// Integer instructions and branches.
     Scalar,
 }
 
@@ -243,12 +243,12 @@ impl Form<'_> {
         self.with(class, if self.from_memory { Memory::Read } else { Memory::None })
     }
 
-    /// Returns work whose result goes to memory.
+    /// Returns work whose result is stored to memory.
     fn store(&self, class: Class) -> Option<Work> {
         self.with(class, Memory::Write)
     }
 
-    /// Returns integer work; the first operand can be memory too.
+    /// Returns integer work, whose first operand may also be memory.
     fn int(&self, class: Class) -> Option<Work> {
         if self.to_memory { self.with(class, Memory::Update) } else { self.work(class) }
     }
@@ -372,7 +372,7 @@ fn vector_integer(f: &Form) -> Option<Work> {
     }
 }
 
-/// Returns the class of an instruction that moves elements between places.
+/// Returns the class of an instruction that moves elements within vectors.
 fn shuffle(f: &Form) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
@@ -532,7 +532,7 @@ fn element_move(f: &Form) -> Option<Work> {
     }
 }
 
-/// Returns the class of an instruction on tiles, or on the state of vectors.
+/// Returns the class of an instruction on tiles, or on the state of vector registers.
 fn tile(f: &Form) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
@@ -549,7 +549,7 @@ fn tile(f: &Form) -> Option<Work> {
     }
 }
 
-/// Whether Zen 4 reads 64 bytes for this instruction, even if fewer are needed (measured).
+/// Whether Zen 4 reads 64 bytes for this instruction, even if it needs fewer (measured).
 fn reads_whole(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(

@@ -2,7 +2,7 @@
 //!
 //! A backward jump closes a loop from its target to the jump. The jump's [`Line`] identifies the
 //! `for` of the kernel, which has the loop's name and trip count. A `for` that runs at most once
-//! has no backward jump; it is the code that a forward jump of its line skips.
+//! has no backward jump; its code is the code that a forward jump of its line skips.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use ixc_ir::kernel::print::AffineText;
@@ -48,8 +48,7 @@ pub struct FoundLoop {
     pub step: i64,
 }
 
-/// Finds the loops; each comes before those inside it. `is_loop` tells whether a statement is a
-/// `for`.
+/// Finds the loops, each before its inner loops. `is_loop` returns whether a statement is a `for`.
 pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
     let mut loops: Vec<FoundLoop> = Vec::new();
     for (last, decoded) in code.iter().enumerate() {
@@ -61,7 +60,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
         let Ok(first) = code[..=last].binary_search_by_key(&i.near_branch_target(), |d| d.instruction.ip()) else {
             continue;
         };
-        // Several jumps to one target close one loop, at the last of them.
+        // Several jumps to one target form one loop, which ends at the last of them.
         loops.retain(|found| found.first != first);
         let step = step(&code[first..last]);
         loops.push(FoundLoop { first, last, origin: decoded.origin, repeats: true, parent: None, step });
@@ -74,7 +73,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
         }
         let end = code.partition_point(|d| d.instruction.ip() < i.near_branch_target());
         let inside = |found: &FoundLoop| guard < found.first && found.last < end && found.origin == Some(origin);
-        // The guard of a loop that repeats skips the loop.
+        // The forward jump before a repeating loop skips the loop and is not a loop itself.
         if end > guard + 1 && !loops.iter().any(inside) {
             let (first, last) = (guard + 1, end - 1);
             loops.push(FoundLoop { first, last, origin: Some(origin), repeats: false, parent: None, step: 1 });

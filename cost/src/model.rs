@@ -11,11 +11,11 @@
 //! ""          no port, one slot (a move that renaming does)
 //! ```
 //!
-//! Rows are in `intel` and `amd`. A model is a list of tables, and the first one
-//! with a class counts. A CPU is therefore written as the differences from its predecessor.
+//! Rows are in `intel` and `amd`. A model is a list of tables; the first table with a row for a
+//! class is used. A CPU's own table therefore contains only the differences from its predecessor.
 //!
-//! Invariant: every number has its source next to it. A class without a row is unknown to a model;
-//! it is never free.
+//! Invariant: every number has its source next to it. Instructions of a class without a row are
+//! reported as unknown; they never count as free.
 
 use ixc_targets::Target;
 
@@ -29,8 +29,8 @@ mod intel;
 pub enum Source {
     /// LLVM 19's scheduling model of the CPU (`llvm-mca --instruction-tables`).
     Llvm,
-    /// Measured by us on a CPU of this kind: throughput, latency, and pairs of classes for shared
-    /// ports.
+    /// Measured for this project on a CPU of this kind: throughput, latency, and pairs of classes
+    /// for shared ports.
     Ran,
     /// `FACTS.md` of this project, after Intel's optimisation manual.
     Facts,
@@ -66,11 +66,11 @@ pub struct Row {
     pub class: Class,
     /// µops for up to 32 bytes.
     pub narrow: &'static str,
-    /// Latency of those in cycles.
+    /// Latency of the narrow form in cycles.
     pub latency: u32,
     /// µops for 64 bytes.
     pub wide: Wide,
-    /// Latency of those in cycles.
+    /// Latency of the 64-byte form in cycles.
     pub wide_latency: u32,
     /// Source of the numbers.
     pub source: Source,
@@ -88,11 +88,11 @@ impl Row {
 /// Cost of the 64-byte form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wide {
-    /// There is no such form, or no model of it.
+    /// The form does not exist, or has no model.
     None,
     /// These µops.
     Uops(&'static str),
-    /// The CPU's general method: [`CpuModel::wide`].
+    /// The µops of the narrow form, executed by the CPU's method for 64 bytes: [`CpuModel::wide`].
     AsNarrow,
 }
 
@@ -116,9 +116,9 @@ pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: 
 pub enum WideVectors {
     /// Not supported.
     None,
-    /// In one piece.
+    /// Not split.
     Whole,
-    /// In two halves: each takes a port twice.
+    /// In two halves: each µop takes a port twice.
     Halves,
 }
 
@@ -140,12 +140,12 @@ pub struct CpuModel {
     pub wide: WideVectors,
     /// Classes that the CPU lacks, although a shared table has a row for them.
     pub lacks: &'static [Class],
-    /// Tables of rows; the first one with a class counts.
+    /// Tables of rows; the first table with a row for a class is used.
     pub tables: &'static [&'static [Row]],
 }
 
-/// A µop: its possible ports, as bits in the order of [`CpuModel::ports`], and the cycles that it
-/// keeps one busy.
+/// A µop: its possible ports, as bits in the order of [`CpuModel::ports`], and the cycles for which
+/// it occupies a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uop {
     /// The ports.
@@ -195,7 +195,7 @@ impl CpuModel {
         Some(cost)
     }
 
-    /// Returns the set of the ports with these letters; `None` if one does not exist.
+    /// Returns the set of the ports with these letters; `None` if a port does not exist.
     pub fn port_set(&self, keys: &str) -> Option<u32> {
         keys.chars().try_fold(0, |set, key| Some(set | 1 << self.ports.iter().position(|port| port.key == key)?))
     }
@@ -245,7 +245,7 @@ pub static MODELS: &[&CpuModel] = &[
     &intel::GRANITE_RAPIDS,
 ];
 
-/// Returns the model of a target's CPU. A row that names an instruction set gets the first CPU with
+/// Returns the model of a target's CPU. A target for an instruction set gets the first CPU with
 /// that set; `portable` has no model.
 pub fn model(target: Target) -> Option<&'static CpuModel> {
     let name = match target.name() {

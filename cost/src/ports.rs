@@ -1,15 +1,17 @@
 //! The most even distribution of µops over their possible ports.
 //!
-//! A loop runs often, so fractions are allowed, and the best assignment is known. No set of ports
-//! can finish before the µops that only it can take. The worst set reaches this bound (Hall's
-//! theorem for fractions). The cycles of a loop are therefore
+//! A loop runs many times, so a µop can be divided between ports in fractions, and the optimum has
+//! a closed form. A set of ports needs at least the cycles of the µops that can run only on this
+//! set. The worst set reaches this bound (Hall's theorem for fractions). The cycles of a loop are
+//! therefore
 //!
 //! ```text
 //! max over sets S of ports:  (cycles of µops whose ports are all in S) / |S|
 //! ```
 //!
-//! and only unions of the µops' own sets need to be tried. For the load of every port in the most
-//! even assignment, fix the worst set, remove its ports from the other µops, and repeat.
+//! and it is enough to try unions of the µops' port sets. The load of every port in the most even
+//! assignment follows by iteration: fix the worst set, remove its ports from the other µops, and
+//! repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,12 +38,12 @@ impl Load {
         *self.0.entry(uop.ports).or_default() += u64::from(uop.cycles);
     }
 
-    /// Returns the number of cycles of µops that only this set of ports takes.
+    /// Returns the number of cycles of µops that can run only on this set of ports.
     pub fn within(&self, set: u32) -> u64 {
         self.0.iter().filter(|(ports, _)| *ports & !set == 0).map(|(_, cycles)| cycles).sum()
     }
 
-    /// Returns the load without the µops that only these ports take.
+    /// Returns the load without the µops that can run only on these ports.
     pub fn without(&self, set: u32) -> Load {
         Load(self.0.iter().filter(|(ports, _)| *ports & !set != 0).map(|(&ports, &cycles)| (ports, cycles)).collect())
     }
@@ -74,15 +76,15 @@ impl Load {
     /// first.
     fn worst(&self) -> Option<(u32, u64)> {
         let unions = self.components().into_iter().flat_map(|sets| unions(&sets));
-        // Compares a / |A| with b / |B| without fractions.
+        // Compares a / |A| with b / |B| without division.
         unions.map(|set| (set, self.within(set))).reduce(|best, next| {
             let (a, b) = (next.1 * u64::from(best.0.count_ones()), best.1 * u64::from(next.0.count_ones()));
             if a > b || a == b && next.0.count_ones() < best.0.count_ones() { next } else { best }
         })
     }
 
-    /// Groups the µops' sets so that different groups share no port. A union over two groups is
-    /// never worse than the worse of its parts.
+    /// Groups the µops' sets so that different groups have no port in common. A union over two
+    /// groups is never worse than the worse of its parts.
     fn components(&self) -> Vec<Vec<u32>> {
         let mut groups: Vec<(u32, Vec<u32>)> = Vec::new();
         for &ports in self.0.keys() {
@@ -123,17 +125,17 @@ mod tests {
 
     #[test]
     fn flexible_uops_avoid_ports_that_others_need() {
-        // Three on port 0 alone, three on port 0 or 1: the latter go to port 1.
+        // Three µops on port 0 only, three on port 0 or 1: the latter run on port 1.
         let p = pressure(&[(1, 3), (3, 3)]);
         assert_eq!((p.cycles, p.ports), (3.0, vec![3.0, 3.0, 0.0, 0.0]));
-        // With five of the latter both ports are even.
+        // With five of the latter, both ports have the same load.
         let p = pressure(&[(1, 3), (3, 5)]);
         assert_eq!((p.cycles, p.busiest, p.ports), (4.0, 3, vec![4.0, 4.0, 0.0, 0.0]));
     }
 
     #[test]
     fn union_of_port_sets_can_be_the_bottleneck() {
-        // Each pair alone takes 2 cycles, the three together 8 / 3.
+        // Each pair of ports alone would take 2 cycles; the three ports together take 8 / 3.
         let p = pressure(&[(0b011, 4), (0b110, 4), (0b1000, 1)]);
         assert_eq!(p.busiest, 0b0111);
         assert!((p.cycles - 8.0 / 3.0).abs() < 1e-12);

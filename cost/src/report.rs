@@ -24,9 +24,9 @@ pub struct Report {
     pub slots_per_cycle: u32,
     /// Number of instructions of the whole kernel.
     pub instructions: u32,
-    /// Instructions that the model does not know; they are not counted anywhere else.
+    /// Instructions that the model does not know. Their cost counts as 0.
     pub unknown: Vec<Unknown>,
-    /// Loops; each comes before those inside it.
+    /// Loops, each before its inner loops.
     pub loops: Vec<LoopReport>,
     /// Cost of the code outside of all loops.
     pub outside: Block,
@@ -59,19 +59,19 @@ pub struct LoopReport {
     pub depth: u32,
     /// Index in [`Report::loops`] of the loop around this loop.
     pub parent: Option<usize>,
-    /// Whether there is a jump back. Without one, the code runs at most once at a time.
+    /// Whether there is a jump back. Without one, the code runs at most once per entry.
     pub repeats: bool,
     /// Whether the loop contains no other loop.
     pub innermost: bool,
     /// Steps of the IR loop in one iteration.
     pub step: i64,
-    /// Cost of one iteration, without the loops inside.
+    /// Cost of one iteration, without inner loops.
     pub body: Block,
     #[serde(skip)]
     trip: Option<Affine>,
 }
 
-/// Analyses a kernel. `code` has only its instructions; `lines` has the statement of each.
+/// Analyses a kernel. `code` has only instructions; `lines` has the statement of each instruction.
 pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuModel) -> Report {
     let code = loops::decode(code, lines);
     let ir = loops::of_kernel(kernel);
@@ -146,7 +146,7 @@ pub enum WholeError {
     /// A wrong number of dims, or a dim outside its range.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A loop of the code comes from no loop of the kernel IR.
+    /// A loop of the code does not belong to any loop of the kernel IR.
     #[error("the loop at offset {start:#x} comes from no loop of the kernel, so its trip count is unknown")]
     Trip {
         /// Offset of the loop.
@@ -161,8 +161,8 @@ pub struct Whole {
     pub dims: Vec<i64>,
     /// Cycles if every loop runs at its bound, and loops run one after the other.
     pub cycles: f64,
-    /// Cycles if also each loop must finish before any later code starts: every entry takes the
-    /// first iteration's latency. Hardware is between the two.
+    /// Cycles if, in addition, each loop must finish before any later code starts: every entry
+    /// takes the first iteration's latency. Real cycles are between the two.
     pub cycles_drained: f64,
     /// Cycles of the tile products on their unit.
     pub tile_cycles: f64,
@@ -180,7 +180,7 @@ pub struct Whole {
     pub loops: Vec<WholeLoop>,
 }
 
-/// A loop in a whole kernel, without the loops inside.
+/// A loop in a whole kernel, without inner loops.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WholeLoop {
     /// See [`LoopReport::label`].
@@ -204,8 +204,7 @@ pub struct WholeLoop {
 impl Report {
     /// Computes the cycles of the whole kernel for given dims.
     ///
-    /// # Errors
-    /// If the dims are not valid for the kernel, or a loop's trip count is unknown.
+    /// # Errors The dims are not valid for the kernel, or a loop's trip count is unknown.
     pub fn whole(&self, dims: &[i64]) -> Result<Whole, WholeError> {
         check_dims(&self.dims, dims)?;
         let outside_drained = self.outside.cycles.max(f64::from(self.outside.critical_path));
@@ -231,7 +230,7 @@ impl Report {
             });
             let Some(trip) = trip else { return Err(WholeError::Trip { start: l.start }) };
             let entries = l.parent.map_or(1.0, |outer| out.loops[outer].iterations);
-            // A loop with several steps per iteration leaves the rest to other code.
+            // The remainder of a loop with several steps per iteration runs in other code.
             let iterations = entries * (trip.max(0) / l.step) as f64;
             let entries = if iterations > 0.0 { entries } else { 0.0 };
             let cycles = iterations * l.body.cycles;
@@ -367,7 +366,7 @@ impl Display for Report {
             ports.chunks(PORTS).try_for_each(|ports| writeln!(f, "  {}", ports.join(", ")))?;
         }
         for u in &self.unknown {
-            writeln!(f, "unknown to {}: {} at {:#x}; it is counted nowhere", self.cpu, u.text, u.offset)?;
+            writeln!(f, "unknown to {}: {} at {:#x}; its cost counts as 0", self.cpu, u.text, u.offset)?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Static cost analysis: hand-written loops with known answers, the loops of our own kernels,
-//! caches compared with silicon measurements, and llvm-mca 19 if installed.
+//! Static cost analysis: hand-written loops with known results, the loops of generated kernels,
+//! caches compared with measurements, and llvm-mca 19 if installed.
 
 #[path = "cost/doc.rs"]
 mod doc;

@@ -1,9 +1,9 @@
-//! Caches of a core: sets of lines with replacement of the least recently used line.
+//! Caches of a core: sets of lines, in which the least recently used line is replaced.
 //!
-//! A line's number is its virtual address over 64. The first level takes its set from bits within a
-//! page, which are the same in virtual and physical addresses. The second level takes it from the
-//! physical address. Pages can be anywhere, so each gets a place by a hash, the same in every run.
-//! The third level hashes the line itself.
+//! A line's number is its virtual address divided by 64. The first level takes its set from bits
+//! within a page, which are the same in virtual and physical addresses. The second level takes it
+//! from the physical address. Physical addresses of pages are arbitrary, so a hash gives each page
+//! an address, which is the same in every run. The third level hashes the line itself.
 //!
 //! ```text
 //! | 32 rows with 8192 bytes from one to the next, a line of each
@@ -18,10 +18,10 @@ use ixc_targets::memory::{CacheShape, LINE, Level, Memory, PAGE, ThirdLevel};
 
 /// Lines of a page.
 const PAGE_LINES: u64 = PAGE / LINE;
-/// A way that holds no line.
+/// A way without a line.
 const EMPTY: u64 = u64::MAX;
 
-/// Source of a line's set.
+/// Origin of a line's set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     /// The address within its page.
@@ -36,7 +36,7 @@ enum Index {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     number: u64,
-    /// Whether the line was written after it was read from memory.
+    /// Whether the line was modified after it was read from memory.
     dirty: bool,
 }
 
@@ -171,7 +171,7 @@ impl Caches {
     }
 
     fn fill_l1(&mut self, line: Line) {
-        // A clean line is dropped; a dirty one goes back.
+        // A clean line is dropped; a modified one is written back to L2.
         if let Some(gone) = self.l1.put(line)
             && gone.dirty
             && !self.l2.touch(gone.number, true)
@@ -210,7 +210,7 @@ impl Caches {
 mod tests {
     use super::*;
 
-    /// L1: 4 KiB, 1 way. L2: 8 KiB, 2 ways. L3: 64 KiB, 16 ways.
+    /// Returns caches with these shapes. L1: 4 KiB, 1 way. L2: 8 KiB, 2 ways. L3: 64 KiB, 16 ways.
     fn small(third: ThirdLevel) -> Caches {
         Caches::new(&Memory {
             l1: CacheShape { bytes: 4096, ways: 1 },
@@ -226,8 +226,8 @@ mod tests {
             let mut caches = small(third);
             assert_eq!(caches.access(5, false), Level::Memory);
             assert_eq!(caches.access(5, true), Level::L1);
-            // Equal bits within the page: the same set of the first level, which has one way. The
-            // second has two ways.
+            // Lines with equal bits within the page are in the same set of the first level, which
+            // has one way. The second has two ways.
             assert_eq!(caches.access(5 + 64, false), Level::Memory);
             assert_eq!(caches.access(5, false), Level::L2);
             for far in 2..9 {

@@ -15,7 +15,7 @@ use super::walk::{Access, Kind, Visitor, Walk};
 
 /// The label of the code outside of loops.
 const OUTSIDE: &str = "outside of loops";
-/// Max lines of a walk; takes seconds.
+/// Maximum lines of a walk, which takes seconds.
 pub const MAX_TOUCHES: u64 = 1 << 28;
 
 /// Reasons why the levels are unknown.
@@ -56,18 +56,18 @@ impl LevelsError {
 pub struct Levels {
     /// Shapes of the caches.
     pub memory: Memory,
-    /// Cycles, each stretch at its bound. See [`super::spent`].
+    /// Cycles, the sum of the bounds of all stretches of the loops. See [`super::spent`].
     pub cycles: f64,
-    /// Cycles if also each loop must finish before any later code starts, as in
+    /// Cycles if, in addition, each loop must finish before any later code starts, as in
     /// [`Whole::cycles_drained`](super::super::report::Whole::cycles_drained).
     pub cycles_drained: f64,
-    /// Cycles relative to those of the code alone, with all operands in the first level.
+    /// Cycles relative to the cycles with all operands in the first level.
     pub slowdown: f64,
     /// The tile unit's share of [`Levels::cycles`].
     pub share: f64,
     /// The tile unit's share of [`Levels::cycles_drained`].
     pub share_drained: f64,
-    /// The bound of most cycles.
+    /// The bound with the most cycles.
     pub bound: LevelBound,
     /// The loops in the order of [`Report::loops`], and finally the code outside of them.
     pub loops: Vec<LoopLevels>,
@@ -88,7 +88,7 @@ pub struct LevelBound {
     pub part: f64,
 }
 
-/// Cost of a loop, without the loops inside.
+/// Cost of a loop, without its inner loops.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopLevels {
     /// See [`LoopReport::label`](super::super::report::LoopReport::label).
@@ -97,7 +97,7 @@ pub struct LoopLevels {
     pub depth: u32,
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
-    /// Cycles in all.
+    /// Total cycles.
     pub cycles: f64,
     /// The bound; `None` if the loop does not run.
     pub bound: Option<LevelBound>,
@@ -119,9 +119,8 @@ pub struct Traffic {
 ///
 /// `report` must be for the kernel's code.
 ///
-/// # Errors
-/// If the dims are not valid for the kernel, a start names a buffer that it lacks, or the walk
-/// would be too long.
+/// # Errors The dims are not valid for the kernel, a start names a buffer that the kernel lacks, or
+/// the walk would be too long.
 pub fn levels(
     report: &Report,
     kernel: &Kernel,
@@ -200,7 +199,7 @@ impl Visitor for Warm<'_> {
     fn leave(&mut self) {}
 }
 
-/// Names of bounds.
+/// Names of loops and streams, for bounds.
 struct Names<'a> {
     report: &'a Report,
     kernel: &'a Kernel,
@@ -211,15 +210,15 @@ impl Names<'_> {
         self.report.loops.get(number).map_or(OUTSIDE, |l| l.label.as_str())
     }
 
-    /// Returns the bound of most cycles of some loops: the code or a level. Also finds the loop and
-    /// the stream with the largest part of it.
+    /// Returns the bound of some loops with the most cycles: the code or a level. Includes the loop
+    /// and the stream with the largest share.
     fn bound_of_levels(&self, loops: &[(usize, &Bounds)], cycles: f64) -> LevelBound {
         let streams =
             || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
         let of_level = |level: Level| streams().filter(|(_, s, _)| s.level == level).map(|(.., c)| c).sum::<f64>();
         let code = loops.iter().map(|(_, bounds)| bounds.code).sum::<f64>();
         let levels = Level::ALL.into_iter().map(|level| (Some(level), of_level(level)));
-        // Among equal bounds the first counts: the code.
+        // Among equal bounds, the first counts: the code.
         let all = [(None, code)].into_iter().chain(levels);
         let (level, most) = all.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or((None, 0.0));
         let (number, what) = match level {
@@ -244,7 +243,7 @@ impl Names<'_> {
 }
 
 impl Display for LevelBound {
-    /// `L3 -> tile loads of x`.
+    /// Writes for example `L3 -> tile loads of x`.
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
         write!(f, "{} -> {}", self.level.map_or("code", Level::name), self.what)
     }

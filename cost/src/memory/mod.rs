@@ -1,13 +1,13 @@
-//! Caches: the accesses of a kernel, one by one, through the caches of any CPU.
+//! Caches: the accesses of a kernel, simulated one by one with the caches of any CPU.
 //!
 //! Every address of a kernel is affine in loop variables and dims. For given dims, all accesses are
-//! therefore known without running the kernel. They are walked in order, line by line, through
-//! caches of the CPU's sizes and ways. [`ixc_targets::memory`] has the cost of a line that the
-//! first level misses.
+//! therefore known without running the kernel. The walk simulates them in order, line by line, with
+//! the sizes and ways of the CPU's caches. [`ixc_targets::memory`] has the cost of a line that is
+//! not in the first level.
 //!
-//! This cost is compared with the cycles of the code itself, stretch by stretch. A stretch is one
-//! run of an innermost loop, or one iteration of any other loop. Within a stretch, loads run in
-//! parallel with arithmetic, so it takes the larger of both.
+//! This cost is compared with the cycles of the code, stretch by stretch. A *stretch* is one run of
+//! an innermost loop, or one iteration of any other loop. Within a stretch, loads run in parallel
+//! with arithmetic, so it takes the larger of both.
 //!
 //! ```text
 //! for %k in 0..64 {
@@ -24,7 +24,7 @@
 //! | [`spent`] | time of each loop, and its bound |
 //! | [`levels`](mod@levels) | the results |
 //!
-//! The counted call is the second of two with the same buffers. The caches hold the lines of the
+//! The counted call is the second of two with the same buffers. The caches contain the lines of the
 //! first call, except for buffers that a [`Start`] moves.
 
 pub mod cache;

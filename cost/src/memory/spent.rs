@@ -1,11 +1,11 @@
 //! Time of each loop with caches.
 //!
-//! A stretch takes the larger of two times: the cycles of its code, and those of its lines from
-//! beyond the first level, one after the other. A stretch is a whole run of an innermost loop,
-//! whose iterations overlap, or one iteration of any other loop. All code outside of loops is one
+//! A stretch takes the larger of two times: the cycles of its code, and the sum of the cycles of
+//! its lines from beyond the first level. A stretch is a whole run of an innermost loop, whose
+//! iterations overlap, or one iteration of any other loop. All code outside of loops is one
 //! stretch.
 //!
-//! A written line takes its level's time twice: it is first read, and later written back.
+//! A written line takes its level's time twice: it is first read, and written back later.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use super::walk::{Access, Kind, Visitor};
 /// Number of transfers of a written line.
 const MOVES_OF_A_STORE: f64 = 2.0;
 
-/// Accesses of one kind to one buffer that one level serves. A stream can bound a stretch, as its
-/// code can.
+/// Accesses of one kind to one buffer that one level serves. Either a stream or the code bounds a
+/// stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
     /// Level of the lines.
@@ -44,13 +44,13 @@ pub struct Bounds {
 pub struct Total {
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
-    /// Cycles, and those without any overlap, as in [`Whole`].
+    /// Cycles, and cycles without any overlap, as in [`Whole`].
     pub cycles: f64,
     /// See [`Total::cycles`].
     pub cycles_drained: f64,
     /// The cycles by bound.
     pub bounds: Bounds,
-    /// Cycles of the code alone, and those without overlap.
+    /// Cycles of the code alone, and the same without overlap.
     code: (f64, f64),
 }
 
@@ -82,7 +82,7 @@ impl Code {
         }
     }
 
-    /// Returns the number of cycles of a stretch without overlap: it includes the first iteration's
+    /// Returns the number of cycles of a stretch without overlap. It includes the first iteration's
     /// latency, as in [`Whole::cycles_drained`].
     fn drained(self, code: f64, lines: f64) -> f64 {
         match self.innermost {
@@ -114,7 +114,7 @@ pub struct CacheWalk<'a> {
     traffic: BTreeMap<usize, [[u64; 4]; Kind::ALL.len()]>,
     /// Open stretches. The innermost is last; the first is the code outside of loops.
     open: Vec<OpenStretch>,
-    /// For each open loop of the kernel, whether the code also has it.
+    /// For each open loop of the kernel IR, whether the machine code also has the loop.
     owns: Vec<bool>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> CacheWalk<'a> {
     pub fn new(report: &Report, caches: &'a mut Caches) -> CacheWalk<'a> {
         let mut loops = BTreeMap::new();
         for (number, l) in report.loops.iter().enumerate() {
-            // Among several loops of one statement, the first gets its accesses.
+            // Of several loops of one statement, the first gets the accesses.
             if let Some(statement) = l.statement {
                 loops.entry(statement).or_insert(number);
             }
@@ -145,8 +145,8 @@ impl<'a> CacheWalk<'a> {
         self.traffic.iter().flat_map(kinds).filter(|(.., lines)| lines.iter().any(|lines| *lines > 0))
     }
 
-    /// Returns the results for each loop of the code, and finally for the code outside. `whole` has
-    /// the cycles of loops without accesses.
+    /// Returns the results for each loop of the code, and finally for the code outside. The cycles
+    /// of loops without accesses come from `whole`.
     pub fn finish(mut self, whole: &Whole) -> Vec<Total> {
         self.close(1);
         let outside = (whole.outside, whole.outside_drained);
@@ -160,7 +160,7 @@ impl<'a> CacheWalk<'a> {
         self.totals
     }
 
-    /// Ends a stretch of the innermost open loop; the next one begins.
+    /// Ends a stretch of the innermost open loop and begins the next one.
     fn close(&mut self, iterations: u64) {
         let Some(open) = self.open.last_mut() else { return };
         let (code, total) = (self.codes[open.owner], &mut self.totals[open.owner]);
@@ -221,7 +221,8 @@ impl Visitor for CacheWalk<'_> {
     }
 }
 
-/// Returns the number of cycles of a line; `None` in the first level, where only the ports count.
+/// Returns the number of cycles of a line; `None` for the first level, in which only the ports
+/// limit accesses.
 fn cycles(kind: Kind, level: Level) -> Option<f64> {
     let once = match kind.is_tile() {
         true => tile_load(level)?.cycles / TILE_LINES as f64,

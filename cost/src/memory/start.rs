@@ -9,7 +9,7 @@ use ixc_targets::memory::Level;
 pub struct Start {
     /// The buffer's name, without the sigil.
     pub buffer: String,
-    /// Level of the buffer. Lines that do not fit into a cache are in the next one.
+    /// Level of the buffer. Lines that do not fit into the cache are in the next level.
     pub level: Level,
 }
 
@@ -33,8 +33,7 @@ pub enum StartError {
 impl FromStr for Start {
     type Err = StartError;
 
-    /// # Errors
-    /// If the text is not `BUFFER=LEVEL`. Whether the kernel has the buffer is checked later.
+    /// # Errors The text is not `BUFFER=LEVEL`. The kernel's buffers are checked later.
     fn from_str(text: &str) -> Result<Start, StartError> {
         let (buffer, level) = text.split_once('=').ok_or_else(|| StartError::Form { found: text.into() })?;
         let level = Level::from_name(level).ok_or_else(|| StartError::Level { found: level.into() })?;

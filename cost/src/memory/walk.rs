@@ -1,9 +1,9 @@
 //! All accesses of a kernel for given dims, in execution order.
 //!
-//! Addresses are evaluated over dims once; loops without accesses are left out. Buffers follow each
-//! other, each at the start of a page and with a free page between. A value that a kernel loads as
-//! an index is unknown. It is replaced with a hash of its address, reduced below the bound of its
-//! buffer.
+//! Addresses are evaluated over dims once, and loops without accesses are omitted. Buffers have
+//! consecutive addresses, each from the start of a page, with a free page in between. A value that
+//! a kernel loads as an index is unknown. It is replaced with a hash of its address, reduced below
+//! the bound of its buffer.
 
 use ixc_ir::kernel::op::Memory as OpMemory;
 use ixc_ir::kernel::{Address, Affine, Atom, BufferKind, Imm, Inst, Kernel, Stmt};
@@ -144,8 +144,8 @@ impl Walk {
         Walk { steps, vars: kernel.vars.len(), buffers }
     }
 
-    /// Returns the min number of lines that a walk touches: each row of a tile and each vector is
-    /// one.
+    /// Returns the minimum number of lines that a walk accesses: each row of a tile and each vector
+    /// counts as one line.
     pub fn touches(&self) -> u64 {
         fn count(steps: &[Step]) -> u64 {
             let each = steps.iter().map(|step| match step {
@@ -341,7 +341,7 @@ mod tests {
             .map(|t| t.trim_end_matches([';', ')']).split(' ').next().unwrap())
             .map(|line| line.trim_end_matches(';').parse().unwrap())
             .collect();
-        // Two pages for ids, one of them free: x begins at line 128.
+        // The ids have two pages, and one is free: x begins at line 128.
         assert_eq!(rows.len(), 4);
         assert!(rows.chunks(2).all(|pair| (pair[0] - 128) % 64 == 0 && pair[0] < 128 + 256 && pair[1] == pair[0] + 2));
     }

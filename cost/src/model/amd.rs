@@ -5,8 +5,8 @@
 //! pair takes 1.0 cycles if both pipes are shared, 0.67 if one pipe is shared, and 0.5 if no pipe
 //! is shared. Pipes 0 and 1 multiply; 2 and 3 add floats. A 64-byte vector takes a pipe twice.
 //!
-//! Zen 3 follows LLVM 19, and uses Zen 4's rows where they agree. Zen 5 is Zen 4 with whole 64-byte
-//! pipes and wider integers, from general knowledge.
+//! Zen 3 follows LLVM 19, and shares the rows of Zen 4 where both agree. Zen 5 is Zen 4 with whole
+//! 64-byte pipes and wider integers, from general knowledge.
 
 use super::Source::{Llvm, Mem, Ran};
 use super::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow, same};

@@ -1,6 +1,6 @@
 //! Intel's CPUs.
 //!
-//! Rows marked `Llvm` are LLVM 19's, checked one by one against `llvm-mca --instruction-tables`
+//! Rows marked `Llvm` are from LLVM 19, checked one by one against `llvm-mca --instruction-tables`
 //! with one instruction of each class. LLVM models the client CPU, which has one 64-byte
 //! multiplier. The rows here add the second multiplier of the server CPU on port 5, marked `Mem`.
 //! Sapphire Rapids' tiles are from `FACTS.md`.
@@ -225,7 +225,7 @@ const ICELAKE_ROWS: &[Row] = &[
     both(C::PermuteTwoBytes, "5+5+015", "5+5+05", 7, Mem),
     both(C::Multishift, "5", "5", 3, Mem),
     both(C::DotInt, "01", "05", 5, Llvm),
-    // LLVM has the client part's only 64-byte multiplier; servers have a second one on port 5.
+    // LLVM models the client CPU with one 64-byte multiplier; servers have a second one on port 5.
     both(C::FloatAdd, "01", "05", 4, Llvm).wide_from(Mem),
     both(C::FloatMul, "01", "05", 4, Llvm).wide_from(Mem),
     both(C::Fma, "01", "05", 4, Llvm).wide_from(Mem),
@@ -277,7 +277,7 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     narrow(C::LeaThree, "1", 2, Mem),
     narrow(C::LoadInt, "23B", 5, Llvm),
     narrow(C::Return, "23B&06", 7, Llvm),
-    // Two loads of 64 bytes per cycle; LLVM's three belong to the client part.
+    // Two loads of 64 bytes per cycle; LLVM's three are for the client CPU.
     both(C::Load, "23B", "23", 8, Mem),
     both(C::BroadcastNarrow, "23B+5", "23+5", 9, Llvm).wide_from(Mem),
     // A 64-byte store takes both data ports.
@@ -296,7 +296,7 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     both(C::Narrow, "15+5", "5+5", 4, Llvm),
     narrow(C::HorizontalAdd, "15+5+5", 5, Llvm),
     both(C::CompareMask, "5", "5", 3, Llvm),
-    // LLVM's model lacks the divider, and has only one 64-byte multiplier, as the client part.
+    // LLVM's model lacks the divider, and has only one 64-byte multiplier, like the client CPU.
     Row { wide_latency: 18, ..both(C::FloatDiv, "0&d:5", "0+0+5&d:10", 11, Mem) },
     Row { wide_latency: 20, ..both(C::FloatSqrt, "0&d:6", "0+0+5&d:12", 12, Mem) },
     narrow(C::FloatDivShort, "0&d:3", 11, Mem),
@@ -326,8 +326,8 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
 ];
 
 /// TDP* starts every 16 cycles and takes 52. TILELOADD reads 16 rows of 64 bytes, two per cycle.
-/// TILESTORED writes one per cycle. A tile with fewer rows counts as a whole one. The slots of tile
-/// loads and stores are not published; eight and sixteen are assumed.
+/// TILESTORED writes one per cycle. A tile with fewer rows counts as a whole tile. The slots of
+/// tile loads and stores are not published; eight and sixteen are assumed.
 const TILE_ROWS: &[Row] = &[
     narrow(C::TileDot, "05&T:16", 52, Facts),
     narrow(C::TileLoad, "23:2+23:2+23:2+23:2+23:2+23:2+23:2+23:2", 45, Facts),

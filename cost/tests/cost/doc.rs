@@ -65,7 +65,7 @@ fn table() -> String {
     out
 }
 
-/// Returns the text with the table between its marks replaced.
+/// Returns the text with the table between its marks replaced by `table`.
 fn replace(text: &str, name: &str, table: &str) -> String {
     let (begin, end) = (format!("<!-- table: {name} -->\n"), "\n<!-- end -->");
     let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("marks for {name}"));
@@ -102,7 +102,7 @@ fn transfers() -> String {
     out
 }
 
-/// Returns the table of our tile products: with caches, and with all operands in L1.
+/// Returns the table of tile products of `ixc`: with caches, and with all operands in L1.
 fn own_kernels() -> String {
     let mut out = String::from(
         "| format | rows | tile unit's share, code alone | with caches | with no overlap at all | bounded by |\n| --- | --- | --- | --- | --- | --- |\n",

@@ -32,7 +32,7 @@ fn add(register: Register) -> Instruction {
     Instruction::with2(Code::Add_rm64_imm8, register, 32).unwrap()
 }
 
-/// Code made of straight parts and loops.
+/// Code that consists of straight-line parts and loops.
 pub enum Part {
     Code(Vec<Instruction>),
     /// A counted loop, and the number of its IR statement.
@@ -123,7 +123,7 @@ fn too_few_accumulators_are_bound_by_latency_and_enough_by_ports() {
 
 #[test]
 fn loads_as_operands_take_load_ports_and_no_slot() {
-    // Six sums that each read memory: two a cycle on Haswell, and on three ports of Golden Cove.
+    // Six sums that each read memory: two per cycle on Haswell, and on three ports of Golden Cove.
     let body: Vec<Instruction> = (0..6)
         .map(|i| {
             Instruction::with3(Code::VEX_Vpaddd_ymm_ymm_ymmm256, ymm(i), ymm(8), at(Register::RAX, 32 * i64::from(i)))
@@ -180,7 +180,7 @@ fn wide_arithmetic_closes_port_1_to_vectors() {
 
 #[test]
 fn a_chain_through_a_load_counts_its_latency() {
-    // A linked list: five cycles each on Intel, four on Zen.
+    // A linked list takes five cycles per element on Intel, and four on Zen.
     let body = vec![Instruction::with2(Code::Mov_r64_rm64, Register::RAX, at(Register::RAX, 8)).unwrap()];
     for (cpu, cycles) in [("haswell", 5.0), ("zen4", 4.0)] {
         let block = one_loop(body.clone(), cpu);
@@ -240,7 +240,7 @@ fn small_tile_blockings_are_latency_bound() {
     assert_eq!((two.cycles, two.tile_share), (52.0, 32.0 / 52.0));
     let three = one_loop(tiles(1, 3, 4), "sapphire-rapids");
     assert_eq!((three.cycles, three.bound), (52.0, Bound::Chain));
-    // Loads that are not reused bind before the tile unit does: three for each product.
+    // Loads without reuse are the bottleneck, instead of the tile unit: three for each product.
     let mut body = Vec::new();
     for c in 0..4 {
         body.extend([
@@ -270,7 +270,7 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
     let report = analyse(&parts, "sapphire-rapids");
     let labels: Vec<_> = report.loops.iter().map(|l| (l.label.as_str(), l.depth, l.innermost)).collect();
     assert_eq!(labels, [("for %i in 0..%n", 0, false), ("for %j in 0..7", 1, true)]);
-    // The outer loop's own: one zeroed, one stored, which writes 16 rows.
+    // The outer loop alone: one tile is zeroed and one stored, which writes 16 rows.
     assert_eq!((report.loops[0].body.cycles, report.loops[1].body.cycles), (16.0, 64.0));
     let whole = report.whole(&[5]).unwrap();
     println!("{whole}");
@@ -279,7 +279,7 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
     assert_eq!(whole.cycles, report.outside.cycles + 5.0 * 16.0 + 35.0 * 64.0);
     assert_eq!(whole.share, whole.tile_cycles / whole.cycles);
     assert!(whole.cycles_drained > whole.cycles);
-    // No iteration at all: what is left is outside.
+    // Without iterations, only the cycles outside of loops remain.
     assert_eq!(report.whole(&[0]).unwrap().cycles, report.outside.cycles);
 
     assert_eq!(report.whole(&[]), Err(CallError::DimCount { found: 0, expected: vec!["n".into()] }.into()));
@@ -291,7 +291,7 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
 
 #[test]
 fn guarded_code_counts_only_if_its_loop_runs() {
-    // The inner loop has a guard of its own, which is no code that runs once.
+    // The inner loop has its own guard, which is not code that runs once.
     let inner = Part::Loop(2, vec![Part::Code(fmas(12))]);
     let parts = [
         Part::Once(0, vec![Part::Code(tiles(2, 2, 4)), Part::Once(2, vec![Part::Code(fmas(1)), inner])]),

@@ -1,4 +1,4 @@
-//! The loops of our own kernels.
+//! The loops of generated kernels.
 
 use ixc_codegen::x64;
 use ixc_cost::{self as cost, LoopReport, Report};
@@ -35,7 +35,7 @@ pub fn report(spec: &KernelSpec, target: Target) -> Report {
     cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &kernel, model)
 }
 
-/// Returns the weight formats of files, or the packed ones.
+/// Returns the weight formats of files, or the packed formats.
 fn formats(packed: bool) -> impl Iterator<Item = Format> {
     let weights = FORMATS.iter().filter(move |row| row.format.is_weight() && row.unpacked.is_some() == packed);
     weights.map(|row| row.format)
@@ -127,13 +127,13 @@ fn every_kernel_instruction_and_loop_is_modelled() {
     }
 }
 
-/// Returns the innermost loop with most products: the tuned one.
+/// Returns the innermost loop with the most products, which is tuned.
 pub fn hot(report: &Report) -> &LoopReport {
     let products = |l: &&LoopReport| (l.body.mix.tile_dot + l.body.mix.dot + l.body.mix.fma, l.body.instructions);
     report.loops.iter().filter(|l| l.innermost && l.repeats).max_by_key(products).expect("a loop")
 }
 
-/// Returns the innermost loop with most other vector work: the unpacking one.
+/// Returns the innermost loop with the most other vector work, which unpacks weights.
 pub fn unpacking(report: &Report) -> &LoopReport {
     let vector = |l: &&LoopReport| l.body.mix.vector;
     report.loops.iter().filter(|l| l.innermost && l.repeats).max_by_key(vector).expect("a loop")
@@ -141,7 +141,7 @@ pub fn unpacking(report: &Report) -> &LoopReport {
 
 #[test]
 fn hot_loops_are_as_recorded() {
-    let mut text = String::from("; The hot loop of each kernel: what it consists of and what bounds it.\n");
+    let mut text = String::from("; The hot loop of each kernel: its instructions and its bound.\n");
     for name in ["haswell", "zen4", "sapphire-rapids"] {
         let target = Target::from_name(name).expect("a target");
         text += &format!("\n{name}\n");
@@ -171,7 +171,7 @@ fn hot_loops_are_as_recorded() {
     insta::assert_snapshot!("hot_loops", text);
 }
 
-/// Checks the target for tile products: at 512 rows, with everything counted.
+/// Checks the required use of the tile unit in tile products of 512 rows, with all costs.
 #[test]
 fn tile_products_keep_the_tile_unit_busy() {
     for name in ["sapphire-rapids", "granite-rapids"] {
@@ -183,7 +183,7 @@ fn tile_products_keep_the_tile_unit_busy() {
             println!("{report}\n{whole}");
             assert!(whole.share_drained >= 0.6, "{}: {whole}", report.kernel);
             // Products of 16 x 16 x 32 for 512 rows, 64 weight rows and 2048 columns. Float weights
-            // take two or three times as many; bytes cover twice the columns.
+            // take two or three times this number; a product of bytes covers twice the columns.
             let products = whole.tile_cycles / 16.0 / f64::from(32 * 4 * 64);
             let times = match format.codec() {
                 _ if format.has_row_scale() => 0.5,

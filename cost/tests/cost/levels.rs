@@ -41,8 +41,8 @@ fn x_lines(levels: &Levels) -> [u64; 4] {
 
 #[test]
 fn repeated_walk_reads_from_the_level_that_fits() {
-    // Sapphire Rapids has 48 KiB, 2 MiB, and 1.875 MiB of victims. The cases use 32 KiB, 512 KiB, 3
-    // MiB and 32 MiB.
+    // Sapphire Rapids has 48 KiB, 2 MiB, and 1.875 MiB of L3 with victims. The cases use 32 KiB,
+    // 512 KiB, 3 MiB and 32 MiB.
     for (lines, level) in [(512, Level::L1), (8192, Level::L2), (49152, Level::L3), (1 << 19, Level::Memory)] {
         let levels = counted(&copy(64), "sapphire-rapids", &[lines], &[]).unwrap();
         let from = x_lines(&levels);
@@ -59,8 +59,8 @@ fn repeated_walk_reads_from_the_level_that_fits() {
 
 #[test]
 fn page_stride_uses_a_single_l1_set() {
-    // 12 ways hold 11 lines and the stored one, but not 13. With a stride that is one line longer,
-    // the cache holds all of them.
+    // 12 ways have room for 11 lines and the stored line, but not for 13. With a stride that is one
+    // line longer, the cache has room for all of them.
     let twice = |stride, lines| x_lines(&counted(&copy(stride), "sapphire-rapids", &[lines], &[]).unwrap());
     assert_eq!(twice(4096, 11), [22, 0, 0, 0]);
     assert_eq!(twice(4096, 13), [0, 26, 0, 0]);

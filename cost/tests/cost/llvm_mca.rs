@@ -1,14 +1,15 @@
-//! Comparison of the vector part with llvm-mca, if installed: cycles per iteration of our kernels'
-//! innermost loops.
+//! Comparison of the vector part with llvm-mca, if installed: cycles per iteration of innermost
+//! loops of generated kernels.
 //!
 //! llvm-mca simulates a pipeline with similar tables: a µop takes the first free port, and the
-//! scheduler has a size. It also prints the bound from resources alone (`Block RThroughput`). Our
-//! analysis has the closed form of that bound, and adds the loop-carried chain. Its result must
-//! therefore lie between the two, within [`MAX_RATIO`]. It must also be within [`FACTOR`] of the
-//! simulation, except for the loops in [`OUTLIERS`], each with its reason. `docs/cost-model.md` has
-//! the table.
+//! scheduler has a limited size. It also prints the bound from resources alone (`Block
+//! RThroughput`). The analysis of `ixc` computes this bound in closed form, and adds the
+//! loop-carried chain. Its result must therefore be between the two, within [`MAX_RATIO`]. It must
+//! also be within [`FACTOR`] of the simulation, except for the loops in [`OUTLIERS`], each with its
+//! reason. `docs/cost-model.md` has the table.
 //!
-//! Zen 4 is only printed: our table for it was measured, and LLVM's contradicts the machine.
+//! Zen 4 is only printed: its table in `ixc` was measured, and LLVM's table contradicts the
+//! machine.
 
 use ixc_kernels::{
     AttentionPart, Bits, Cache, Elementwise, Heads, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, Scores, generate,
@@ -31,10 +32,11 @@ use ixc_testing::tools::{Found, LLVM_MCA};
 
 /// Max ratio of the simulation to the model.
 const FACTOR: f64 = 1.35;
-/// Max factor between the model and the nearer figure of llvm-mca, if the model is outside the two.
+/// Max factor between the model and the nearer result of llvm-mca, if the model is not between the
+/// two.
 const MAX_RATIO: f64 = 1.25;
 
-/// Our targets and LLVM's names of the CPUs.
+/// Targets, and LLVM's names of the CPUs.
 const CPUS: [(&str, &str); 6] = [
     ("haswell", "haswell"),
     ("zen3", "znver3"),
@@ -44,14 +46,14 @@ const CPUS: [(&str, &str); 6] = [
     ("sapphire-rapids", "sapphirerapids"),
 ];
 
-/// A µop takes the first free port in the simulation, and the best one in the closed form.
+/// In the simulation, a µop takes the first free port; in the closed form, the best one.
 const GREEDY: &str = "llvm-mca spreads µops over the ports as they come, the model as they fit best";
-/// The scheduler holds only few iterations.
+/// The scheduler has room for only a few iterations.
 const WINDOW: &str = "a long chain in each iteration: llvm-mca's scheduler holds too few iterations to hide it";
 const FUSED_LOADS_REASON: &str = "llvm-mca counts a load and its sum as two slots";
 const FMA_LOAD: &str = "LLVM gives the accumulator of a multiply-add from memory two more cycles of latency";
 
-/// Loops in which the two may differ by more, and the reason. A listed loop need not differ.
+/// Loops in which both may differ by more, and the reason. A loop in the list need not differ.
 const OUTLIERS: &[(&str, &str, &str)] = &[
     ("haswell", "rms_norm", FUSED_LOADS_REASON),
     ("haswell", "attention", WINDOW),
@@ -78,8 +80,8 @@ const MEASURED: &str = "zen4";
 type Choice = fn(&Report) -> &LoopReport;
 
 /// LLVM's models of Ice Lake and Sapphire Rapids describe the client parts, with one 64-byte
-/// multiplier (and three 64-byte loads). To compare everything else, our models get those rows
-/// here.
+/// multiplier (and three 64-byte loads). To compare everything else, the test replaces these rows
+/// in the models of `ixc`.
 const CLIENT_ICELAKE: &[Row] = &[
     both(Class::FloatAdd, "01", "0", 4, Source::Llvm),
     both(Class::FloatMul, "01", "0", 4, Source::Llvm),
@@ -105,7 +107,7 @@ fn as_llvm_has_it(model: &'static CpuModel) -> &'static CpuModel {
         "sapphire-rapids" => CLIENT_GOLDEN_COVE,
         _ => return model,
     };
-    // Leaked: one per CPU of the list, in a test.
+    // Leaked memory, once per CPU of the list.
     let tables = Vec::leak([&[first], model.tables].concat());
     Box::leak(Box::new(CpuModel { tables, ..*model }))
 }
@@ -138,7 +140,7 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
     ]
 }
 
-/// llvm-mca's figures for a loop, in cycles per iteration.
+/// Results of llvm-mca for a loop, in cycles per iteration.
 struct Simulation {
     /// In the steady state.
     simulated: f64,

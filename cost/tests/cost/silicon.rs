@@ -1,8 +1,8 @@
-//! Tile products by layout and loop order: measurements on an Emerald Rapids, compared with the
-//! model's results for the same loops.
+//! Tile products by layout and loop order: measurements on an Emerald Rapids, compared with results
+//! of the model for the same loops.
 //!
-//! 64 weight rows of 2048 columns times rows of bf16 activations. The kernel IR follows `product.c`
-//! of the measurements, statement by statement.
+//! The products have 64 weight rows of 2048 columns, and rows of bf16 activations. The kernel IR
+//! follows `product.c` of the measurements, statement by statement.
 
 use std::fmt::Write;
 
@@ -23,8 +23,8 @@ const TILES: i64 = 64;
 const TILE: i64 = 1024;
 /// Cycles of a product without any other work.
 const BARE: f64 = 16.0;
-/// Max relative error. Measured ratios moved by less within quiet minutes, and by twice as much
-/// otherwise.
+/// Maximum relative error. Repeated measurements differed by less on an idle machine, and by twice
+/// as much otherwise.
 const TOLERANCE: f64 = 0.30;
 
 const SUM: Type = Type::tile(Elem::F32, 16, 16);
@@ -44,7 +44,7 @@ const SUPER: X = X::Rows { row: 7168, chunk: 896 };
 /// Plain rows, padded by one cache line.
 const PADDED: X = X::Rows { row: 4160, chunk: 512 };
 
-/// Time at which sums leave the tiles.
+/// Time at which sums are stored from tiles to memory.
 #[derive(Clone, Copy)]
 enum Order {
     /// After each chunk of columns, to rows of this many bytes; they are loaded again for the next
