@@ -1,13 +1,12 @@
-//! Memory of each instance on its PE. Placement plans with this account, and the simulator checks
-//! with it.
+//! Memory of each instance on its PE. Placement uses these numbers, and the simulator checks them.
 //!
 //! A PE's memory holds [`Descriptor::instance_bytes`] of each of its instances,
 //! [`State::part_bytes`] of each head and part of a state that it keeps, and the code of each
 //! kernel once. Instances share no buffers, even if these hold the same bytes.
 //!
 //! **Code** is estimated. An instruction of kernel IR takes 8 bytes (a vector instruction with a
-//! descriptor of its operands), a loop 16 more. Loops that are unrolled on a CPU remain loops here:
-//! a PE has no code memory to spare.
+//! descriptor of its operands), a loop 16 more. Loops that are unrolled on a CPU remain loops on a
+//! PE, whose memory is small.
 //!
 //! ```text
 //! for %i in 0..8 { %a = load ..  store .. }    2 * 8 + 16 = 32 bytes
@@ -48,7 +47,7 @@ pub struct InstanceBytes {
     pub weights: u64,
     /// Received rows.
     pub receives: u64,
-    /// Rows made by the instance.
+    /// Rows that the instance computes.
     pub sends: u64,
     /// Working memory, positions and slot numbers.
     pub scratch: u64,

@@ -1,5 +1,5 @@
-//! Cycles of a kernel on a PE. Its loops are walked with the values of its dims; operations are
-//! counted by class, loads and stores by bytes.
+//! Cycles of a kernel on a PE. The analysis follows its loops for given dims, counts operations by
+//! class, and counts the bytes of loads and stores.
 //!
 //! A PE issues one stream of vector instructions, so the cycles of all classes add up. Loads and
 //! stores run in parallel, each through its own port. The longest of the three counts:
@@ -9,7 +9,7 @@
 //!              bytes read / port, bytes written / port)
 //! ```
 //!
-//! A vector operation counts once for each lane. Constants, addresses, and ops that only name other
+//! A vector operation counts once for each lane. Constants, addresses, and ops that only select
 //! lanes of a register are free. Shuffles are integer operations. A reduction of n lanes is n - 1
 //! operations.
 
@@ -53,8 +53,7 @@ impl Cost {
         }
     }
 
-    /// Returns the number of cycles on a PE, at least 1, without the cycles before the first
-    /// operation.
+    /// Returns the number of cycles on a PE, at least 1, without the cycles to start the kernel.
     pub fn cycles(&self, pe: &Pe) -> u64 {
         let rates = &pe.operations;
         let issue = self.int8 as f64 / rates.int8
@@ -92,7 +91,8 @@ fn block(kernel: &Kernel, statements: &[Stmt], dims: &[i64]) -> Cost {
     sum
 }
 
-/// Evaluates an affine over dims. Negative values, and atoms that are no dims, count as 0.
+/// Evaluates an affine expression over dims. Negative values, and atoms that are not dims, count as
+/// 0.
 pub(crate) fn evaluate(affine: &Affine, dims: &[i64]) -> u64 {
     let value = affine.evaluate(|atom| match atom {
         Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Bytes for simulations that compute results and not only times: the contents of PEs' memories,
-//! and the engine that runs the kernels.
+//! Bytes for simulations that also compute results: the contents of PEs' memories, and the engine
+//! that runs the kernels.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,8 +18,7 @@ use ixc_targets::Target;
 pub trait WeightBytes {
     /// Returns bytes of a weight of the descriptor, in the format that kernels read.
     ///
-    /// # Errors
-    /// The reason, in words.
+    /// # Errors The reason, as text.
     fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String>;
 }
 
@@ -28,7 +27,7 @@ pub trait WeightBytes {
 pub enum Runner {
     /// Portable machine code.
     Compiled,
-    /// The reference interpreter: slow, but it defines the right results.
+    /// The reference interpreter: slow, but it defines the results.
     Interpreter,
 }
 
@@ -78,7 +77,7 @@ impl DataError {
 /// Bytes of a message.
 pub(super) type Payload = Rc<[u8]>;
 
-/// A part of a row for a firing; it has arrived or is in flight.
+/// A part of a row for a firing, which has arrived or is in flight.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub firing: u32,
@@ -99,7 +98,7 @@ struct Local {
     /// The kernel's buffers; empty until it first fires.
     buffers: Vec<Vec<u8>>,
     pending: Vec<Pending>,
-    /// Rows that were made and not yet sent: firing, port, bytes.
+    /// Rows that were computed and not yet sent: firing, port, bytes.
     made: Vec<(u32, u32, Payload)>,
 }
 
@@ -114,21 +113,21 @@ enum Kernels {
     Interpreter,
 }
 
-/// The whole state of a simulation's bytes.
+/// All bytes of a simulation.
 pub(super) struct Data<'w> {
     weights: &'w dyn WeightBytes,
     kernels: Kernels,
     instances: Vec<Local>,
-    /// By state, then head and part; empty until a program works on the state.
+    /// Parts by state, then by head and part; empty until a program uses the state.
     states: Vec<Vec<StatePart>>,
-    /// Kernel buffers of rotary tables, by port. They are zero between firings: each firing fills
-    /// only its own row.
+    /// Buffers of rotary tables, by port. They are zero between firings: each firing fills only the
+    /// row's own position.
     ropes: HashMap<usize, Vec<u8>>,
     /// The embedding's buffers.
     embedding: Vec<Vec<u8>>,
 }
 
-/// Values that differ from row to row.
+/// Values that depend on the row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'d> {
     pub position: u32,
@@ -172,14 +171,14 @@ impl<'w> Data<'w> {
         self.instances[instance as usize].pending.push(part);
     }
 
-    /// Returns the row that an instance made in a firing; with `last`, also removes it.
+    /// Returns the row that an instance computed in a firing. With `last`, also removes it.
     pub fn take(&mut self, instance: u32, port: u32, firing: u32, last: bool) -> Payload {
         let made = &mut self.instances[instance as usize].made;
         let Some(place) = made.iter().position(|(f, p, _)| (*f, *p) == (firing, port)) else { return Rc::from([]) };
         if last { made.swap_remove(place).2 } else { Rc::clone(&made[place].2) }
     }
 
-    /// Allocates the buffers of an instance. Those of states and of rotary tables are empty: a
+    /// Allocates the buffers of an instance. Buffers of states and of rotary tables are empty: a
     /// firing borrows their bytes.
     fn buffers(&mut self, machine: &Machine, instance: u32) -> Result<Vec<Vec<u8>>, DataError> {
         let number = machine.layout.program[instance as usize] as usize;
@@ -285,7 +284,7 @@ impl<'w> Data<'w> {
         result
     }
 
-    /// Computes the first row of a token.
+    /// Computes the first row of a token, its embedding.
     pub fn embed(&mut self, machine: &Machine, token: u32) -> Result<Payload, DataError> {
         let embedding = machine.descriptor.embedding;
         let row = machine.descriptor.tensors[embedding.tensor as usize].row_bytes as usize;
@@ -307,7 +306,7 @@ impl<'w> Data<'w> {
         row.iter().flat_map(|x| x.to_le_bytes()).collect()
     }
 
-    /// Drops the rows that an abandoned step made, including those in flight.
+    /// Drops the rows of an abandoned step, including those in flight.
     pub fn clear(&mut self) {
         for local in &mut self.instances {
             local.pending.clear();

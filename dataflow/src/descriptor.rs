@@ -1,4 +1,4 @@
-//! The descriptor: everything that a dataflow machine runs, as data. It defines the rows of
+//! The descriptor: the complete program of a dataflow machine, as data. It defines the rows of
 //! activations, the PEs of each weight's slices, the conditions for firing, and the routes.
 //!
 //! **Rows.** A step has T tokens. There are three kinds of rows:
@@ -12,14 +12,14 @@
 //! PE ([`Sites::pe`]). An instance of a program over
 //! - tokens fires once for each row, in order;
 //! - outputs fires once for each requested row;
-//! - a routing fires for the rows whose slot names the instance's expert;
-//! - parts (attention) fires for a row if its part has positions that the row sees ([`Parts`]).
+//! - a routing fires for the rows whose slot has the instance's expert;
+//! - parts (attention) fires for a row if the row sees positions of its part ([`Parts`]).
 //!
-//! A requested row is a row of its token. A program over outputs receives a tensor of tokens only
-//! for the requested tokens; the rows of other tokens are not sent to it.
+//! A program over outputs receives a tensor of tokens only for the requested tokens; other rows are
+//! not sent to it.
 //!
-//! An instance fires when it has received all its slices of that row, and has fired for all its
-//! earlier rows. Weights, tables and states are in its PE's memory. Its results go to all
+//! An instance fires for a row when it has received all slices of that row, and has fired for all
+//! earlier rows. Weights, tables and states are in its PE's memory. Its results are sent to all
 //! receivers.
 //!
 //! A product with divided dot products is a *chain*: its pieces are separate programs. Each
@@ -30,37 +30,38 @@
 //! instances. A message is the slice of one row that one instance sent. It goes once over each link
 //! of the union of the [`Route`]s to all PEs that need a part of it (multicast).
 //!
-//! A stream from or to the host enters or leaves at the edge PE nearest to the other end. This end
-//! is the receiving program's first instance, or the sending instance. The edge PE is in its row
-//! (west, east) or column (north, south). Among equally near edges, the grid's first counts.
+//! A stream from or to the host enters or leaves at the edge PE nearest to the other end. The other
+//! end is the receiving program's first instance, or the sending instance. The edge PE is in the
+//! same row (west, east) or column (north, south). Of equally near edges, the first of
+//! [`Io::edges`](crate::grid::Io::edges) is used.
 //!
-//! **Flow.** Each received slice has room for [`Slice::rows`] rows: a message for the instance's
+//! **Flow.** Each received slice has memory for [`Slice::rows`] rows: a message for the instance's
 //! `n`-th firing may arrive when firing `n - rows` has ended. A message leaves when three
-//! conditions hold: it has been made, all earlier messages of the same port and stream have left,
-//! and *all* receivers have room.
+//! conditions are true: it has been computed, all earlier messages of the same port and stream have
+//! left, and *all* receivers have memory for it.
 //!
-//! Until then it takes one of the `rows` of its sending slice. An instance does not begin a firing
-//! whose slice has no row left. A row on a long path (a residual) therefore needs as many rows as
-//! are in flight on the parallel path.
+//! Until then, it occupies one of the `rows` of its sending slice. An instance does not begin a
+//! firing if a sending slice has no free row. A row on a long path (a residual) therefore needs as
+//! many rows as are in flight on the parallel path.
 //!
-//! A message to routed programs leaves when its sender knows the ids of its token. The sender of
-//! the ids tells it, with the latency of the links and no other cost.
+//! A message to routed programs leaves when its sender knows the ids of its token. The ids reach
+//! the sender with the latency of the links and no other cost.
 //!
 //! Streams of the same tensor, program, route and colour share messages if they go to programs of
 //! the same routing, or of none. Other streams, and each stream from the host, have their own
-//! messages. A message from the host waits before its edge until there is room.
+//! messages. A message from the host waits at its edge until the receivers have memory for it.
 //!
 //! **Waves.** Programs of a wave are on the grid together. If there are several waves, all rows of
 //! a step go through one wave before the next wave's weights are loaded over the edges. Tensors
-//! that a later wave reads wait at the host.
+//! that a later wave reads are stored at the host.
 //!
-//! **State.** Positions of the KV cache are stored where they are attended. Part `p` of head `h`
-//! has the positions `p * positions .. (p + 1) * positions`. A program that appends fires only on
-//! the part with the row's position. For one row, programs of the same state fire in the order of
-//! [`Descriptor::programs`].
+//! **State.** Positions of the KV cache are stored on the PE that attends to them. Part `p` of head
+//! `h` has the positions `p * positions .. (p + 1) * positions`. A program that appends fires only
+//! on the part with the row's position. For one row, programs of the same state fire in the order
+//! of [`Descriptor::programs`].
 //!
 //! Invariant: sizes and offsets are bytes of the tensor's row, or of a weight as kernels read it.
-//! All of them lie inside; the simulator checks this again.
+//! All ranges are inside the row or weight, which the simulator also checks.
 
 use serde::{Deserialize, Serialize};
 
@@ -91,9 +92,9 @@ pub struct Descriptor {
     pub weights: Vec<WeightInfo>,
     /// Rotary tables; the host computes their rows and sends them with each token.
     pub ropes: Vec<RopeTable>,
-    /// Kernels of the programs.
+    /// Kernels of the programs, as text.
     pub kernels: Vec<KernelText>,
-    /// Tensors that are streamed.
+    /// Tensors that streams carry.
     pub tensors: Vec<Tensor>,
     /// Routings of tokens to experts.
     pub routings: Vec<Routing>,
@@ -109,7 +110,7 @@ pub struct Descriptor {
     pub embedding: Embedding,
     /// Index of the tensor that the host receives: f32 `[vocabulary]` of each requested row.
     pub logits: u32,
-    /// Reasons for the placement, for people, one per line.
+    /// Reasons for the placement, as text for users, one per line.
     pub reasons: Vec<String>,
 }
 
@@ -122,7 +123,7 @@ pub struct WeightInfo {
     pub name: String,
     /// Name of the format that kernels read.
     pub format: String,
-    /// Name of the format in the file: the same, or the one that `format` is packed from.
+    /// Name of the format in the file: the same, or the format that `format` is packed from.
     pub stored: String,
     /// Shape, outermost first.
     pub shape: Vec<u64>,
@@ -165,7 +166,7 @@ pub enum Axis {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
-    /// Name, for people.
+    /// Name, as text for users.
     pub name: String,
     /// Bytes of a row.
     pub row_bytes: u64,
@@ -182,14 +183,14 @@ pub struct Tensor {
 pub enum TensorSource {
     /// The programs that send the tensor.
     Programs,
-    /// The host: rows of the embedding.
+    /// The host, with rows of the embedding.
     Embedding,
-    /// The host: the row of this rotary table at a token's position.
+    /// The host, with the row of this rotary table at a token's position.
     Rope(u32),
 }
 
-/// Computation of a token's first row at the host, by a kernel with the buffers id `index[1]`,
-/// table and y.
+/// Computation of a token's first row at the host, by a kernel with three buffers: the id
+/// (`index[1]`), the table, and the result `y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -253,20 +254,20 @@ pub struct Program {
     /// Index in [`Descriptor::kernels`].
     pub kernel: u32,
     /// The kernel's dims, for one row. `rows`, `tokens` and `outputs` are 1. `capacity` is the
-    /// positions of a part, or 16 without a state. `part_begin` and `part_end` are those of the
-    /// instance's part. `parts` are the parts that the row sees.
+    /// positions of a part, or 16 without a state. `part_begin` and `part_end` are the ends of the
+    /// instance's part. `parts` is the number of parts that the row sees.
     pub dims: Vec<DimExpr>,
     /// Kind of rows that the program fires for.
     pub axis: Axis,
     /// Number of columns.
     pub columns: u32,
-    /// State that the program works on, if any. The program has an instance for each part of this
+    /// State that the program uses, if any. The program has an instance for each part of this
     /// state.
     pub state: Option<u32>,
     /// Whether the program adds the row's position to its state. If so, the program fires only on
     /// the part with that position.
     pub appends: bool,
-    /// PEs of its instances.
+    /// PEs of the instances.
     pub sites: Sites,
     /// Contents of the kernel's buffers, in order.
     pub ports: Vec<Port>,
@@ -297,7 +298,7 @@ pub struct Sites {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Lattice {
-    /// Number of neighbouring indices on one PE, at least 1.
+    /// Number of consecutive indices on one PE, at least 1.
     pub share: u32,
     /// PEs of a line, at least 1.
     pub per_line: u32,
@@ -308,11 +309,11 @@ pub struct Lattice {
 }
 
 impl Lattice {
-    /// Places all indices on one PE.
+    /// All indices on one PE.
     pub const ONE: Lattice = Lattice { share: 1, per_line: 1, pitch_x: 0, pitch_y: 0 };
 
-    /// Returns the offset of an index from the first. Numbers saturate, which is outside every
-    /// grid.
+    /// Returns the offset of an index from the first. On overflow, numbers saturate, which is
+    /// outside of every grid.
     pub fn offset(&self, index: u32) -> (u32, u32) {
         let group = index / self.share.max(1);
         let (place, line) = (group % self.per_line.max(1), group / self.per_line.max(1));
@@ -384,7 +385,7 @@ pub enum Port {
     /// A row of a rotary table, in its lane of the row's block of 16 ([`Port::PositionBlock`]).
     /// Only this row of the kernel's buffer has memory.
     ReceiveRope(Slice),
-    /// A slice that the instance makes.
+    /// A slice that the instance computes and sends.
     Send(Slice),
     /// Keys of this state, for the instance's head (its column) and part.
     Keys(u32),
@@ -399,7 +400,7 @@ pub enum Port {
     PositionLane,
     /// The numbers 0, 1, 2 and so on, one for each expert of a token in this routing.
     SlotNumbers(u32),
-    /// Working memory.
+    /// Scratch memory.
     Scratch {
         /// Length in bytes.
         bytes: u64,
@@ -451,14 +452,14 @@ pub enum Route {
 #[serde(deny_unknown_fields)]
 pub struct Wave {
     /// Bytes of weights and states loaded over the edges when the wave begins; 0 for a single wave,
-    /// whose weights stay. The first step of a sequence has no states yet and loads `store_bytes`
-    /// less.
+    /// whose weights stay on the PEs. The first step of a sequence has no states yet, so it loads
+    /// `store_bytes` less.
     pub load_bytes: u64,
     /// Bytes of states stored over the edges when the wave ends.
     pub store_bytes: u64,
 }
 
-/// Returns the name of a program for errors: its number and label.
+/// Returns the number and label of a program, for errors.
 pub(crate) fn program_name(descriptor: &Descriptor, number: usize) -> String {
     let label = descriptor.programs.get(number).map_or("", |program| program.label.as_str());
     format!("program {number} ({label})")

@@ -36,7 +36,7 @@ impl Firing {
         let blocks = u64::from(self.positions / ATTENTION_BLOCK);
         let begin = u64::from(self.part) * blocks;
         match input {
-            // A row is a step and a text of its own.
+            // An instance gets one row, as a step and a text of one row.
             DimInput::Rows | DimInput::Tokens | DimInput::Outputs => 1,
             DimInput::First | DimInput::Last | DimInput::Position | DimInput::TextEnd => self.position.into(),
             DimInput::Capacity => self.positions.max(KEY_LANES).into(),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
-    /// Name, as in `--target dataflow:NAME`.
+    /// Name, used in `--target dataflow:NAME`.
     pub name: String,
     /// One-line description of the machine.
     pub description: String,
@@ -30,7 +30,7 @@ pub struct Grid {
     pub clock_hz: f64,
     /// Properties of each PE.
     pub pe: Pe,
-    /// Properties of each link between neighbours; there is one in each direction.
+    /// Properties of each link. Neighbours have two links, one in each direction.
     pub link: Link,
     /// Input and output of the grid.
     pub io: Io,
@@ -51,7 +51,7 @@ pub struct Pe {
     pub write_bytes: u32,
     /// Operations per cycle, by class.
     pub operations: Operations,
-    /// Cycles from the time when a program is ready to its first operation.
+    /// Cycles between the time at which a program is ready and its first operation.
     pub start_cycles: u32,
 }
 
@@ -89,13 +89,13 @@ pub struct Link {
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
     /// A link has this many colours: virtual channels of messages, which carry their destination.
-    /// During a wave, each colour of a link belongs to one tensor from one end.
+    /// During a wave, each colour of a link belongs to one tensor from one sender.
     Colours(u32),
-    /// Messages carry their destination, and only wait for each other.
+    /// Messages carry their destination, and wait for each other without reserved channels.
     Packets,
 }
 
-/// The grid's edge.
+/// Input and output at the grid's edges.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -141,7 +141,7 @@ pub struct GridError {
 const MAX_SIDE: u32 = 1 << 14;
 /// Max PEs.
 const MAX_PES: u64 = 1 << 22;
-/// Max colours of a link: a mask has a bit for each.
+/// Maximum colours of a link, because masks have a bit for each colour.
 const MAX_COLOURS: u32 = 64;
 /// Max bytes of a PE's memory.
 const MAX_SRAM: u64 = 1 << 32;
@@ -201,7 +201,7 @@ impl Grid {
             return wrong("io.latency_seconds", self.io.latency_seconds.to_string(), "it must be a number from 0 on");
         }
         if self.io.edges.is_empty() {
-            return wrong("io.edges", "[]".to_owned(), "there must be one that data comes in by");
+            return wrong("io.edges", "[]".to_owned(), "there must be at least one edge for input");
         }
         if let Routing::Colours(colours) = self.link.routing
             && !(1..=MAX_COLOURS).contains(&colours)

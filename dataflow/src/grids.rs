@@ -14,7 +14,7 @@ use ixc_failure::Class;
 
 use crate::grid::{Grid, GridError};
 
-/// Built-in files, by name.
+/// Built-in files, with their names.
 pub const GRIDS: &[(&str, &str)] = &[
     ("wse3", include_str!("grids/wse3.toml")),
     ("wse2", include_str!("grids/wse2.toml")),
@@ -25,7 +25,7 @@ pub const GRIDS: &[(&str, &str)] = &[
     ("medium", include_str!("grids/medium.toml")),
 ];
 
-/// Max bytes of a file; the built-in ones have about two thousand.
+/// Max bytes of a file; built-in files have about two thousand.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reasons why a grid could not be loaded.
@@ -47,7 +47,7 @@ pub enum GridFileError {
     Toml {
         /// Name or path.
         name: String,
-        /// The problem, and its place.
+        /// The problem, and its location.
         message: String,
     },
     /// The numbers are invalid.
@@ -66,7 +66,7 @@ impl GridFileError {
     }
 }
 
-/// Returns the path of the grid's file, unless the name is that of a built-in grid.
+/// Returns the path of the grid's file, unless `name` is a built-in grid.
 pub fn file(name: &str) -> Option<&Path> {
     name.ends_with(".toml").then_some(Path::new(name))
 }
@@ -86,10 +86,9 @@ pub fn find(name: &str) -> Result<Grid, GridFileError> {
     parse(name, &ixc_files::read_text(path, MAX_BYTES)?)
 }
 
-/// Parses a grid; `name` is for errors.
+/// Parses a grid. `name` is used in errors.
 ///
-/// # Errors
-/// If the text is not TOML, has fields that a grid does not have, or invalid numbers.
+/// # Errors The text is not TOML, has unknown fields, or invalid numbers.
 pub fn parse(name: &str, text: &str) -> Result<Grid, GridFileError> {
     let grid: Grid = toml::from_str(text)
         .map_err(|error| GridFileError::Toml { name: name.to_owned(), message: error.to_string() })?;

@@ -1,5 +1,5 @@
-//! Programs in the simulator's form: numbered instances, their received slices, and their *outlets*
-//! for sending.
+//! The simulator's form of programs: numbered instances, the slices that they receive, and
+//! *outlets*, from which they send.
 //!
 //! An instance's number is its program's first plus `(expert * columns + column) * parts + part`.
 //! An outlet belongs to one port of a program, one route, one colour, and receivers of the same
@@ -18,7 +18,7 @@ use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 pub enum Kind {
     /// The row.
     Row,
-    /// A row of each slot of a routing.
+    /// One row for each slot of a routing.
     Slots {
         /// Experts of a token.
         top_k: u32,
@@ -61,7 +61,7 @@ pub struct Outlet {
     pub slice: Slice,
     /// Axis of the tensor's rows.
     pub axis: Axis,
-    /// The way.
+    /// The route.
     pub route: Route,
     /// The colour.
     pub colour: u32,
@@ -71,8 +71,8 @@ pub struct Outlet {
     pub host: bool,
     /// The port.
     pub port: u32,
-    /// Routing that decides which instances of the consumers receive a message, if the consumers
-    /// are routed.
+    /// The routing whose ids select the instances of the consumers that receive a message, if the
+    /// consumers are routed.
     pub routing: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ pub struct Outlet {
 pub struct Unit {
     /// Number of the program's first instance.
     pub first: u32,
-    /// Number of experts; 1 if it is not routed.
+    /// Number of experts; 1 if the program is not routed.
     pub experts: u32,
     /// Number of columns.
     pub columns: u32,
@@ -101,7 +101,8 @@ pub struct Unit {
     pub kernel: u32,
     /// Received slices.
     pub receives: Vec<Receive>,
-    /// Bytes of a row that the program receives in all ports, except those of parts.
+    /// Bytes of a row that all ports of the program receive together, except ports that receive
+    /// parts.
     pub fixed_bytes: u64,
     /// Max rows that any port of the program has room for.
     pub depth: u32,
@@ -120,7 +121,7 @@ pub struct Unit {
     pub after: Vec<u32>,
 }
 
-/// A routing whose ids a program makes.
+/// A routing whose ids a program computes.
 #[derive(Clone, Copy, Debug)]
 pub struct MakesIds {
     /// The routing.
@@ -342,7 +343,7 @@ impl Layout {
     }
 }
 
-/// Returns the routing whose ids decide which instances of the consumer fire, if the consumer is
+/// Returns the routing whose ids select the consumer's instances that fire, if the consumer is
 /// routed.
 fn routing(consumer: Axis, tensor: Axis) -> Option<u32> {
     match (consumer, tensor) {

@@ -9,10 +9,10 @@
 //! finds a link taken waits in the router before it, which has room for it (virtual cut-through).
 //! Waiting messages do not block other links.
 //!
-//! A message reserves all links of its way when it leaves its PE. A later message may use a link
+//! A message reserves all links of its route when it leaves its PE. A later message may use a link
 //! before an earlier one that has not arrived there yet, in the last gap left on that link.
 //!
-//! A multicast is one message: it goes once over each link of the union of the ways, and splits
+//! A multicast is one message: it goes once over each link of the union of the routes, and splits
 //! where they diverge.
 //!
 //! Invariant: no link is taken twice in the same cycle.
@@ -22,7 +22,7 @@ use crate::grid::{Grid, Pe};
 
 use crate::routes::Direction;
 
-/// Way of a message.
+/// The route and the ends of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRoute {
     /// Axis that the message follows first.
@@ -36,7 +36,7 @@ pub struct MessageRoute {
 /// Splits a PE's number by the width into its coordinates along the trunk and along the branches.
 type Split = fn(u32, u32) -> (u32, u32);
 
-/// Free cycles of a link: from `free` on, and in one gap before.
+/// Free cycles of a link: all from `free` on, and one gap before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkUse {
     free: u64,
@@ -49,7 +49,7 @@ impl LinkUse {
     fn take(&mut self, at: u64, cycles: u64) -> u64 {
         let start = at.max(self.gap);
         if start + cycles <= self.gap_end {
-            // Keep the larger rest of the gap.
+            // Keep the longer part of what is left of the gap.
             let (before, after) = (start - self.gap, self.gap_end - (start + cycles));
             if before > after {
                 self.gap_end = start;
@@ -82,9 +82,9 @@ pub struct Network {
     ramps: Vec<[LinkUse; 2]>,
     /// Bytes that went over each link, by PE and direction.
     pub traffic: Vec<u64>,
-    /// Cycles that heads waited, in all.
+    /// Sum of the cycles that heads waited.
     pub waited: u64,
-    /// Links taken by messages, in all.
+    /// Number of links that messages used, over all messages.
     pub hops: u64,
     /// Number of messages.
     pub messages: u64,
@@ -100,7 +100,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns a network without messages.
+    /// Returns a network that carries no messages.
     pub fn new(grid: &Grid) -> Network {
         let pes = grid.pes() as usize;
         let side = grid.width.max(grid.height) as usize;
@@ -133,8 +133,8 @@ impl Network {
         bytes.div_ceil(self.flit).max(read).max(1)
     }
 
-    /// Returns the number of cycles that the last message would take to one of its receivers
-    /// without any waiting.
+    /// Returns the number of cycles that the last message would take to one of its receivers if it
+    /// never waited.
     pub fn alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
         let write = bytes.div_ceil(self.write);
         if from == to && !self.from_host {
@@ -210,7 +210,7 @@ impl Network {
         }
     }
 
-    /// Follows `count` links straight on from a PE that the head has reached.
+    /// Moves the head `count` links straight on from a PE that it has reached.
     #[allow(clippy::too_many_arguments, reason = "the hot loop, called six times a message")]
     fn line(&mut self, from: u32, count: u32, step: u32, up: bool, direction: Direction, bytes: u64, cycles: u64) {
         let mut pe = from as usize;
@@ -307,7 +307,8 @@ mod tests {
         network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 13);
         network.send(at(2, 0), 0, 40, &[at(4, 0)], message_route(Route::XThenY));
-        // The first message takes the link from cycle 2 to 12; before that is no room for 10 flits.
+        // The first message takes the link from cycle 2 to 12. The time before that is too short
+        // for 10 flits.
         assert_eq!(network.arrive(at(2, 0), at(4, 0), 40), 12 + 2 + 10);
         assert_eq!(network.waited, 12);
         // A short message fits before it.

@@ -1,6 +1,6 @@
 //! A report as a web page: one file that needs no network. It draws the grid (memory, work,
-//! traffic), the critical path, and programs over time. It also shows their names and their
-//! kernels' IR.
+//! traffic), the critical path, and the times of programs. It also shows the programs' names and
+//! the IR of their kernels.
 //!
 //! Large grids are drawn in squares of PEs. The page's data is JSON, escaped so that no text in it
 //! can end the surrounding script.

@@ -1,8 +1,8 @@
-//! Events in order of time: a wheel of cycles, and a heap for events farther ahead.
+//! Events in the order of their times: a wheel of cycles, and a heap for later events.
 //!
-//! Nearly all events are some hundred cycles ahead. For them, insertion is a push to a list, and
-//! removal a look at a bit. Events of a cycle come out in the order in which they were put into its
-//! list.
+//! Nearly all events are a few hundred cycles ahead. To insert one of these is a push to a list,
+//! and to remove one is a look at a bit. Events of a cycle come out in the order in which they were
+//! put into its list.
 //!
 //! ```
 //! use ixc_dataflow::queue::Queue;
@@ -13,7 +13,7 @@
 //! assert_eq!(order, [(3, 'a'), (3, 'b'), (9, 'c'), (1_000_000, 'd')]);
 //! ```
 //!
-//! Invariant: time does not go back. An event for the past comes out at the current time.
+//! Invariant: time never goes back. An event for the past comes out at the current time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +22,7 @@ use std::collections::BinaryHeap;
 const WHEEL: usize = 1 << 14;
 const WORD: usize = 64;
 
-/// An event far ahead. Among equal times, the one added first is less.
+/// An event beyond the wheel. Of two with the same time, the one added first is less.
 #[derive(Debug)]
 struct Later<E> {
     at: u64,

@@ -44,15 +44,15 @@ impl ProgramTime {
     }
 }
 
-/// The critical path: from the last result back to the first input, each event with the event that
-/// it waited for. Cycles are given by kind.
+/// The critical path leads from the last result back to the first input, from each event to the one
+/// that it waited for. Cycles are given by kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CriticalPath {
     /// Length of the whole path.
     pub cycles: u64,
     /// Cycles of kernels.
     pub compute: u64,
-    /// Cycles of messages, as if each were alone.
+    /// Cycles of messages that did not wait for others.
     pub link: u64,
     /// Cycles in which messages waited for links.
     pub contention: u64,
@@ -74,7 +74,8 @@ pub struct CriticalPath {
     pub contended: Vec<(String, u64)>,
 }
 
-/// Lower bounds of a step's cycles by resource, if all else were free and work spread evenly.
+/// Lower bounds of a step's cycles, one for each resource: all other resources are free, and work
+/// is spread evenly.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Roofline {
     /// Operations at the combined rate of all PEs.
@@ -110,9 +111,9 @@ pub struct Report {
     pub rows: u64,
     /// Number of tokens before the step.
     pub position: u32,
-    /// Cycles from the first byte that leaves the host to the last that returns.
+    /// Cycles from the first byte that leaves the host to the last byte that returns.
     pub cycles: u64,
-    /// Cycles of these in which weights and states of waves were loaded or stored.
+    /// The part of these cycles in which weights and states of waves were loaded or stored.
     pub wave_io_cycles: u64,
     /// Work of all kernels.
     pub total: Cost,
@@ -122,9 +123,9 @@ pub struct Report {
     pub memory: Vec<u64>,
     /// Bytes over each link, by PE and direction.
     pub traffic: Vec<u64>,
-    /// Cycles that messages waited for links, in all.
+    /// Sum of the cycles that messages waited for links.
     pub waited: u64,
-    /// Number of links taken by messages.
+    /// Number of links that messages used, over all messages.
     pub hops: u64,
     /// Number of messages.
     pub messages: u64,
@@ -188,7 +189,7 @@ pub struct Summary {
     pub wave_io_cycles: u64,
     /// Number of messages.
     pub messages: u64,
-    /// Number of links taken by messages.
+    /// Number of links that messages used, over all messages.
     pub hops: u64,
     /// Cycles that messages waited for links.
     pub waited_cycles: u64,

@@ -2,8 +2,8 @@
 //! one tensor from one end.
 //!
 //! A colour is a virtual channel. All instances of a program share it, and their messages carry
-//! their destination, so they can split at any router. It is not checked that each router has only
-//! one way per colour; placed descriptors need more.
+//! their destination, so they can split at any router. A router may have several routes for one
+//! colour, since placed descriptors need them.
 //!
 //! The check walks all links that a stream can use, including those to experts that no token names.
 //! Machines with packets have no such conflicts.
@@ -106,7 +106,7 @@ struct Group<'a> {
     sender: Result<&'a Unit, u32>,
 }
 
-/// Checks all links of all waves. Colours must be ones that links have.
+/// Checks all links of all waves. Each colour must be one of the link's.
 ///
 /// # Errors
 /// The first conflict.

@@ -2,9 +2,9 @@
 //! `tile`, the sizes of pieces, a module, and the plan in pieces. `IXC_BLESS=1` rewrites the
 //! expectation.
 //!
-//! `// pieces: beside` or `// pieces: chained` selects where the pieces of a dot product are added.
-//! `heads` attends several query heads together, and `norms` cuts norms of rows. Weights are stored
-//! one after the other, and a step has 8 tokens.
+//! `// pieces: beside` or `// pieces: chained` selects the tasks that add the pieces of a dot
+//! product. With `heads`, one task computes several query heads. With `norms`, norms of rows are
+//! cut. Weights are stored one after the other, and a step has 8 tokens.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ fn sizes(words: &str) -> Partition {
     Partition { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
 }
 
-/// Returns the plan in pieces of a module. Products are cut for threads as the passes say, or as
-/// `tile` does.
+/// Returns the plan in pieces of a module. Products are cut for threads by the listed passes, or as
+/// `tile` says.
 fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
     let mut module = parse(input)?;
     let mut file = SourceFile { path: "model.gguf".to_string(), bytes: 0, header_crc: 0, header_bytes: 0 };
@@ -76,13 +76,13 @@ fn cut_examples_match_recorded_output() -> Result<(), Box<dyn Error>> {
     becomes::check(&folder(), |input| run(input, None))
 }
 
-/// Checks that the pieces are the same however a product is divided into tiles for threads.
+/// Checks that the tiles of a product for threads do not change the pieces.
 #[test]
 fn thread_tiles_do_not_change_the_pieces() -> Result<(), Box<dyn Error>> {
     for Example { path, input, .. } in becomes::files(&folder())? {
         let Ok(plan) = run(&input, None) else { continue };
-        // The first are whole blocks of SwiGLU's result; the last are rows that do not fill a
-        // strip.
+        // The first tile has whole blocks of SwiGLU's result. The last one has rows that do not
+        // fill a strip.
         let tile = "rows=512 gemm/8; rows=256 gemv<=4/4 gemm/8; rows=48 gemm/24; rows=16 gemm/24; rows=8 gemm/24";
         let other = run(&input, Some(tile))?;
         assert!(other == plan, "{} becomes\n{other}", path.display());

@@ -2,15 +2,16 @@
 //! exactly once.
 //!
 //! Senders' ranges are joined to *runs* of bytes that are sent at the same positions. A received
-//! range must lie in one run, and none of its bytes may be sent twice.
+//! range must be inside one run, and none of its bytes may be sent twice.
 //!
 //! ```text
 //! | two columns of 16 bytes each: 0..16 and 16..32     one run 0..32
 //! the same with column_stride 0: 0..16 and 0..16     0..16 twice, 16..32 missing
 //! ```
 //!
-//! An instance of a part fires only for the positions that its part sees (or contains, if it
-//! appends). A range that is needed at some positions must therefore be sent at all of them.
+//! An instance of a part fires only for rows at positions from which its part is visible (or which
+//! the part contains, if it appends). A range that is needed at some positions must therefore be
+//! sent at all of these positions.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,8 +21,8 @@ use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSourc
 use super::{CheckError, malformed, received_slice};
 use crate::layout::start;
 
-/// Max number of compared ranges: more than programs on the largest grid have, and few enough to
-/// check quickly.
+/// Maximum number of compared ranges: more than on the largest grid, and few enough for a fast
+/// check.
 const MAX_RANGES: u64 = 1 << 26;
 
 /// Fault of some bytes of a row.
@@ -31,8 +32,7 @@ pub enum Fault {
     Missing,
     /// The bytes are sent more than once.
     Twice,
-    /// Some position that needs the bytes does not get them, or pieces of them come from different
-    /// parts.
+    /// The bytes are missing at some position that needs them, or come from different parts.
     Positions,
 }
 
@@ -54,7 +54,7 @@ struct Positions {
 }
 
 impl Positions {
-    /// Whether all of `other` are among these.
+    /// Whether all positions of `other` are among these.
     fn contain(self, other: Positions) -> bool {
         self.from <= other.from && self.to >= other.to
     }
@@ -92,7 +92,7 @@ impl Runs {
                     _ => joined.twice.push(again),
                 }
             }
-            // Runs stay disjoint: overlapping bytes are only in the first.
+            // Runs stay disjoint: overlapping bytes are only in the earlier run.
             let rest = Run { low: range.low.max(end), ..range };
             end = end.max(range.high);
             match joined.runs.last_mut() {
@@ -134,7 +134,7 @@ impl Runs {
     }
 }
 
-/// Returns the positions at which a part of a state has work; each part has `positions` positions.
+/// Returns the positions at which a part of a state has work. Each part has `positions` positions.
 fn visible(positions: u32, part: u32, count: u32, appends: bool) -> Positions {
     let at = |part: u32| u64::from(part) * u64::from(positions);
     let to = if appends && part + 1 < count { at(part + 1) } else { u64::MAX };
@@ -175,7 +175,7 @@ struct Check<'d> {
 }
 
 impl Check<'_> {
-    /// Adds to the number of checked ranges.
+    /// Adds to the number of checked ranges, up to the limit.
     fn note(&mut self, ranges: u64) -> Result<(), CheckError> {
         self.count = self.count.saturating_add(ranges);
         if self.count > MAX_RANGES {
@@ -184,8 +184,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Returns the ranges of a tensor that a program's ports send. Their number is checked before
-    /// memory is allocated.
+    /// Returns the ranges of a tensor that a program's ports send. Checks their number before it
+    /// allocates memory.
     fn sent_ranges(&mut self, program: &Program, tensor: u32) -> Result<Vec<Run>, CheckError> {
         let d = self.d;
         let mut all = Vec::new();
@@ -207,7 +207,7 @@ impl Check<'_> {
     }
 
     /// Returns the joined runs of a tensor that these programs send. `whole` adds the whole row,
-    /// sent by the host.
+    /// which the host sends.
     fn joined_runs(&mut self, senders: &[u32], tensor: u32, whole: bool) -> Result<Runs, CheckError> {
         let mut all: Vec<Run> = Vec::new();
         if whole {
@@ -222,7 +222,7 @@ impl Check<'_> {
             let runs = &self.joined[&key];
             let found = (runs.runs.len() + runs.twice.len()) as u64;
             all.extend(&runs.runs);
-            // Overlaps of one sender remain overlaps.
+            // Overlaps within one sender remain overlaps.
             all.extend(runs.twice.iter().map(|(low, high)| Run { low: *low, high: *high, when: ALWAYS }));
             self.note(found)?;
         }
@@ -261,7 +261,7 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
             let runs = check.joined_runs(&senders.programs, slice.tensor, senders.host)?;
             check_received(&mut check, number, port, slice, &runs, "")?;
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
-                // The host has the rows that earlier waves stored.
+                // The host has the rows that earlier waves sent to it.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
                 check.note(stored.len() as u64)?;
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
@@ -279,8 +279,8 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
     whole_rows(d)
 }
 
-/// Checks that rows end with the last sender's slice. Otherwise receivers would keep room for bytes
-/// that never arrive.
+/// Checks that rows end with the last sender's slice. Otherwise, receivers would reserve memory for
+/// bytes that never arrive.
 fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     let mut ends: HashMap<u32, u64> = HashMap::new();
     for program in &d.programs {
@@ -302,7 +302,8 @@ fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Checks that the ids of a routing are all made, no later than the programs that need them.
+/// Checks that the ids of a routing are all computed, no later than the programs that need them
+/// run.
 fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
     let d = check.d;
     let mut makers: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -401,7 +402,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a range has no fault, by looking at every byte and position.
+    /// Whether a range has no fault, computed for every byte and position.
     fn by_byte(ranges: &[Run], low: u64, high: u64, when: Positions) -> bool {
         (low..high).all(|byte| {
             let of: Vec<&Run> = ranges.iter().filter(|run| (run.low..run.high).contains(&byte)).collect();
@@ -427,7 +428,7 @@ mod tests {
             let (low, when) = (below(8), if below(3) == 0 { LATE } else { ALWAYS });
             let high = low + 1 + below(8);
             let right = by_byte(&ranges, low, high, when);
-            // Runs of different parts are refused even if both are sent: see `Fault::Positions`.
+            // Runs of different parts are rejected even if both are sent: see `Fault::Positions`.
             let first = ranges.iter().find(|run| (run.low..run.high).contains(&low));
             let one =
                 ranges.iter().filter(|r| r.low < high && low < r.high).all(|r| Some(r.when) == first.map(|f| f.when));

@@ -4,7 +4,7 @@
 //!
 //! - Indices are in range, and slices lie inside their tensors and weights.
 //! - Kernels verify and fit their ports.
-//! - The contents of each PE fit into its memory.
+//! - The contents of each PE fit into the PE's memory.
 //! - Both ends of each stream exist.
 //!
 //! | module | what it checks |
@@ -35,7 +35,7 @@ use crate::layout::Layout;
 use crate::memory::{self, MemoryError};
 use crate::routes::{self, RouteConflict};
 
-/// Max instances: more than any grid has room for.
+/// Maximum instances: more than fit on any grid.
 const MAX_INSTANCES: u64 = 1 << 25;
 /// Max arrival counters; each has 4 bytes.
 const MAX_ARRIVALS: u64 = 1 << 29;
@@ -45,8 +45,8 @@ const MAX_ITEMS: usize = 1 << 20;
 const MAX_ROW: u64 = 1 << 26;
 /// Max experts of a token.
 const MAX_TOP_K: u32 = 4096;
-/// Max experts of all routings, and max heads' parts of all states: the simulator has a list for
-/// each.
+/// Maximum experts of all routings, and maximum parts of all heads and states: the simulator has a
+/// list for each.
 const MAX_LISTS: u64 = 1 << 22;
 /// Max waves; placement makes no more.
 const MAX_WAVES: usize = 4096;
@@ -69,10 +69,10 @@ pub enum CheckError {
     /// The grid is invalid.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// A reference to a missing thing, or a number out of range.
+    /// A reference to a missing item, or a number out of range.
     #[error("{what}: {problem}")]
     Malformed {
-        /// The place: a program, a stream, ...
+        /// The item: a program, a stream, ...
         what: String,
         /// The problem, and the expected value.
         problem: String,
@@ -107,7 +107,7 @@ pub enum CheckError {
         /// Rows of the grid.
         height: u32,
     },
-    /// A port receives a tensor that no stream brings.
+    /// A port receives a tensor that no stream sends to it.
     #[error("{program}: port {port} receives {tensor}, but no stream sends it")]
     NothingSent {
         /// The program.
@@ -127,7 +127,7 @@ pub enum CheckError {
         /// The program.
         program: String,
     },
-    /// A program makes a tensor that no stream takes away.
+    /// A port sends a tensor that no stream takes.
     #[error("{program}: port {port} sends {tensor}, but no stream takes it")]
     NobodyTakes {
         /// The program.
@@ -137,7 +137,7 @@ pub enum CheckError {
         /// The tensor.
         tensor: String,
     },
-    /// A stream starts at a program that does not make its tensor.
+    /// A stream starts at a program that does not send the tensor.
     #[error("stream {stream} takes {tensor} from {program}, which does not send it")]
     NotSent {
         /// Number of the stream.
@@ -161,7 +161,7 @@ pub enum CheckError {
         /// The fault of these bytes.
         fault: Fault,
     },
-    /// A PE holds too much.
+    /// The contents of a PE exceed its memory.
     #[error(transparent)]
     Memory(#[from] Box<MemoryError>),
     /// Two streams need the same colour of a link.
@@ -209,8 +209,7 @@ fn malformed(what: impl fmt::Display, problem: impl Into<String>) -> CheckError 
 impl Machine {
     /// Checks a descriptor.
     ///
-    /// The first problem found.
-    /// The first thing that is wrong.
+    /// The first problem.
     pub fn new(descriptor: Descriptor) -> Result<Machine, CheckError> {
         let kernels = tables::tables(&descriptor)?;
         let mut instances = 0u64;
@@ -230,7 +229,8 @@ impl Machine {
             let rows =
                 program.ports.iter().map(|port| received_slice(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
-            // The ids of a routing need no stream, but are checked like an outlet.
+            // The ids of a routing need no stream, but are checked like logits that the host
+            // receives.
             let sends = program.ports.iter().filter_map(|port| match port {
                 Port::Send(slice) => Some(taken.get(&(number as u32, slice.tensor)).copied().unwrap_or(1)),
                 _ => None,

@@ -1,5 +1,5 @@
-//! Checks of a program: its ports against tensors, weights and the kernel's buffers, and the places
-//! of its instances.
+//! Checks of a program: its ports against tensors, weights and the kernel's buffers, and the PEs of
+//! its instances.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, mal
 use crate::cost::{cost, evaluate};
 use crate::dims::Firing;
 
-/// Cached steps of kernels, by kernel and dims: many programs share both, and walking a kernel can
-/// take long.
+/// Cached numbers of steps of kernels, by kernel and dims: many programs share both, and counting
+/// the steps of a kernel can take long.
 #[derive(Debug, Default)]
 pub(super) struct Steps(HashMap<(u32, Vec<i64>), u64>);
 
@@ -66,7 +66,7 @@ impl ProgramCheck<'_> {
         Err(malformed(self.name(), problem))
     }
 
-    /// Checks the wave, the axis, the state and the number of instances.
+    /// Checks the references to the wave, the axis and the state, and the number of instances.
     fn references(&self) -> Result<(), CheckError> {
         exists(self.name(), "wave", self.program.wave, self.d.waves.len())?;
         if let Axis::Routed(routing) = self.program.axis {
@@ -97,7 +97,7 @@ impl ProgramCheck<'_> {
         Ok(())
     }
 
-    /// Checks the numbers of dims and ports, and that one port receives.
+    /// Checks the numbers of dims and ports, and that at least one port receives.
     fn counts(&self) -> Result<(), CheckError> {
         if self.program.dims.len() != self.kernel.dims.len() || self.program.ports.len() != self.kernel.buffers.len() {
             let (dims, buffers) = (self.kernel.dims.len(), self.kernel.buffers.len());
@@ -187,7 +187,7 @@ impl ProgramCheck<'_> {
     fn size(&self, i: usize, buffer: &Buffer, port: &Port, values: &[i64]) -> Result<(), CheckError> {
         let (right, found) = (evaluate(&buffer.size, values), port_bytes(self.d, self.program, port));
         if matches!(port, Port::ReceiveRope(_)) {
-            // The size must be the same for each firing: a buffer of that size is made.
+            // The size must be the same for each firing, because the buffer is allocated once.
             if let Some((name, dim)) = differs(&buffer.size, self.kernel, self.program) {
                 return self.wrong(format!(
                     "port {i} is for a rotary table; the size of buffer %{} of kernel {} has dim %{name} ({dim}), and must have none that differs from row to row",
@@ -213,7 +213,7 @@ impl ProgramCheck<'_> {
         Ok(())
     }
 
-    /// Checks that the kernel reads or writes a buffer as its port does.
+    /// Checks that the kernel's access to a buffer fits its port.
     fn access(&self, i: usize, buffer: &Buffer, port: &Port) -> Result<(), CheckError> {
         let writes = match buffer.kind {
             BufferKind::Read | BufferKind::Index { .. } => false,
@@ -231,7 +231,7 @@ impl ProgramCheck<'_> {
         {
             return self.wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
         }
-        // Products read the sums that they have written before.
+        // Kernels of products also read the sums that they have written.
         if matches!(port, Port::Send(_)) && !matches!(buffer.kind, BufferKind::Write | BufferKind::ReadWrite) {
             return self.wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
         }
@@ -311,7 +311,7 @@ fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &'k Program) -> Optio
     })
 }
 
-/// Returns the dims for a row that sees whole parts, and all of them. Checks that they have values
+/// Returns the largest dims, for a row that sees all parts as whole. Checks that dims have values
 /// for all rows.
 fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError> {
     let positions = program.state.map(|state| d.states[state as usize].parts.positions);
@@ -327,7 +327,7 @@ fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError>
     program.dims.iter().map(dim).collect()
 }
 
-/// Returns the number of bytes that a port has for one firing.
+/// Returns the number of bytes of a port for one firing.
 fn port_bytes(d: &Descriptor, program: &Program, port: &Port) -> u64 {
     let state = |index: &u32| &d.states[*index as usize];
     match port {

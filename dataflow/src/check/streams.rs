@@ -1,4 +1,4 @@
-//! Checks of streams: both ends exist and know the tensor. Also checks programs that share a state.
+//! Checks of streams: both ends exist and have the tensor. Also checks programs that share a state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -102,7 +102,7 @@ fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
         match (stream.from, stream.to) {
             (End::Host, End::Host) => return Err(malformed(what(), "it goes from the host to the host")),
             (End::Host, End::Program(to)) => {
-                // Tensors of programs that a later wave reads wait at the host.
+                // Tensors of programs that a later wave reads are stored at the host.
                 let first = ends.stored.get(&stream.tensor);
                 let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
                 if tensor.source == TensorSource::Programs && !there {
@@ -136,7 +136,8 @@ fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
                 let tensor = tensor_name(d, slice.tensor);
                 return Err(CheckError::NothingSent { program: program(), port, tensor });
             }
-            // The ids of a routing decide which instances fire, even if no program receives them.
+            // The ids of a routing determine which instances fire, even if no program receives
+            // them.
             if let Port::Send(slice) = at
                 && !ends.taken.contains(&TensorUse { program: number as u32, tensor: slice.tensor })
                 && !ids.contains(&slice.tensor)

@@ -1,4 +1,4 @@
-//! Checks of everything that programs refer to, except streams: tensors, routings, states, kernels,
+//! Checks of all items that programs refer to, except streams: tensors, routings, states, kernels,
 //! the embedding.
 
 use crate::account::code_bytes;
@@ -11,7 +11,7 @@ use crate::cost::{cost, evaluate};
 /// Max elements of a head.
 const MAX_HEAD: u32 = 1 << 16;
 
-/// Checks everything that programs refer to; returns the kernels.
+/// Checks all items that programs refer to. Returns the kernels.
 pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
     if d.version != VERSION {
         return Err(CheckError::Version { found: d.version });
@@ -191,7 +191,7 @@ fn logits(d: &Descriptor) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// The host also runs a kernel.
+/// Checks the embedding, whose kernel the host runs.
 fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     let what = "embedding";
     exists(what, "kernel", d.embedding.kernel, d.kernels.len())?;

@@ -1,4 +1,4 @@
-//! Descriptors that must be refused: bytes that are not sent exactly once, and numbers that would
+//! Descriptors that must be rejected: bytes that are not sent exactly once, and numbers that would
 //! take all memory or time.
 
 use crate::descriptor::{
@@ -18,7 +18,7 @@ const HALF: &str = "kernel half {
 }
 ";
 
-/// Returns a descriptor whose first program has two columns, each making half of the row.
+/// Returns a descriptor whose first program has two columns, each computing half of the row.
 fn halves() -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
@@ -81,7 +81,7 @@ fn bytes_missing_or_sent_twice_are_reported() {
     d.programs[0].columns = 1;
     assert_eq!(fault(d), (16, 32, Fault::Missing));
 
-    // The same for the logits that the host receives.
+    // The same check for the logits that the host receives.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
     d.programs[1].columns = 2;
@@ -91,7 +91,7 @@ fn bytes_missing_or_sent_twice_are_reported() {
     send(&mut d, 1, 1).column_stride = 0;
     assert_eq!(fault(d), (0, 16, Fault::Twice));
 
-    // Sent by the host and by a program.
+    // Both the host and a program send the tensor.
     let mut d = two_waves();
     d.programs[0].wave = 1;
     d.streams[1].to = End::Program(1);
@@ -116,8 +116,8 @@ fn tensors_for_later_waves_must_be_complete() {
 
 #[test]
 fn attention_part_without_visible_positions_does_not_send() {
-    // Two parts of 32 positions. Each makes half of a row that a program without parts always
-    // needs.
+    // There are two parts of 32 positions. Each sends half of a row that a program without parts
+    // always needs.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
     d.states.push(State { heads: 1, key_len: 1, value_len: 1, parts: Parts { positions: 32, count: 2 } });
@@ -125,7 +125,7 @@ fn attention_part_without_visible_positions_does_not_send() {
     d.programs[0].kernel = 3;
     d.programs[0].ports[1] = Port::Send(Slice { bytes: 16, part_stride: 16, ..slice(1, 2) });
     assert_eq!(fault(d.clone()), (16, 32, Fault::Positions));
-    // If received by parts, it is sent whenever it is needed.
+    // A program with the same parts receives it whenever it needs it.
     d.programs[1].axis = Axis::Tokens;
     d.programs[1].ports[0] =
         Port::ReceiveParts { slice: Slice { bytes: 16, part_stride: 16, ..slice(1, 2) }, state: 0 };
@@ -255,7 +255,7 @@ fn rope_table_buffer_must_have_the_exact_size() {
     Machine::new(rotate(&format!("{bytes}*%blocks"), "%table : read")).unwrap();
     refused("a TiB", rotate("1099511627776", "%table : read"), "buffer %table of kernel rotate has 1099511627776");
     refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
-    // The right length for rows that see whole blocks, but longer for others.
+    // The length is correct for rows that see whole blocks, but larger for others.
     let blocks = |size: &str| {
         let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
         let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");
@@ -275,7 +275,7 @@ fn rope_table_buffer_must_have_the_exact_size() {
 
 #[test]
 fn expert_id_ports_count_towards_the_range_limit() {
-    // They need no stream, but each part of each port is a range.
+    // These ports need no streams, but each part of each port is a range.
     let count = 20;
     let outputs: String = (0..count).map(|i| format!("  buffer %y{i} : write 32\n")).collect();
     let stores: String = (0..count).map(|i| format!("  store f32x8 %y{i}[0], %0\n")).collect();

@@ -1,5 +1,5 @@
-//! Pieces of rotations and attention: single heads, keys and values without a rotary table next to
-//! them, and attention in parts.
+//! Pieces of rotations and attention: rotations of single heads, appends of keys and values without
+//! a rotary table, and attention in parts.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
@@ -14,7 +14,7 @@ use super::cut::{TaskCutter, WholeTask, part};
 const ANGLES: [&str; 3] = ["block", "lane", "table"];
 
 impl TaskCutter<'_> {
-    /// Returns those of a task's arguments that have these names.
+    /// Returns the task's arguments with these names.
     fn named_args(&mut self, whole: &WholeTask<'_>, names: &[&'static str]) -> Result<Vec<NamedArg>, ScheduleError> {
         let found = names.iter().filter_map(|name| whole.optional(name).map(|arg| (*name, arg)));
         found.map(|(name, arg)| Ok(bind(name, self.arg(arg)?))).collect()
@@ -62,8 +62,8 @@ impl TaskCutter<'_> {
         self.tasks.by_rows(whole.task.label.clone(), axis, columns, append, &[], args)
     }
 
-    /// Adds kernels that combine the parts of each head alone, to every task whose parts belong to
-    /// several heads.
+    /// Adds kernels that combine the parts of one head, to every task whose parts belong to several
+    /// heads.
     pub(super) fn combined_apart(&mut self) -> Result<(), ScheduleError> {
         let mut work = std::mem::take(&mut self.tasks.work);
         for variant in work.iter_mut().flat_map(|work| match &mut work.what {
@@ -82,8 +82,8 @@ impl TaskCutter<'_> {
         Ok(())
     }
 
-    /// Cuts attention into parts that are the same for every token. As many query heads of a key
-    /// head as fit are attended together.
+    /// Cuts attention into parts that are the same for every token. A task computes as many query
+    /// heads of a key head as fit.
     pub(super) fn attention(&mut self, whole: &WholeTask<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.replace_buffer(whole.result("part")?)?;
         let Heads { group, d, dv } = spec.heads;

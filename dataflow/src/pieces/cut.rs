@@ -1,7 +1,7 @@
-//! The pass: cuts one task after the other, depending on its kernel.
+//! The pass: cuts the tasks one by one, in a way that depends on the kernel.
 //!
-//! Buffers get new numbers, in the order in which they are first written. A buffer of the draft
-//! becomes one buffer. If it is only read by sums over experts, it becomes one buffer for each
+//! Buffers get new numbers, in the order in which they are first written. Most buffers of the draft
+//! become one buffer each. A buffer that only sums over experts read becomes one buffer for each
 //! range of its rows' elements.
 
 use ixc_ir::format::Format;
@@ -18,8 +18,8 @@ use ixc_passes::schedule::{arena, steps};
 
 use super::Partition;
 
-/// Returns a plan in pieces of a draft from `lower`. On a grid no threads meet, so no step runs on
-/// a single thread.
+/// Cuts a draft from `lower` into pieces and returns the plan. On a grid no threads meet, so no
+/// step runs on a single thread.
 ///
 /// # Errors
 /// See [`run`], and the passes `steps` and `arena`.
@@ -77,7 +77,7 @@ pub(super) struct TaskCutter<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct WholeTask<'a> {
     pub(super) task: &'a Task,
-    /// First kernel of the task; all its kernels compute the same.
+    /// The task's first kernel; all kernels of the task compute the same.
     kernel: &'a KernelSpec,
 }
 
@@ -117,7 +117,7 @@ fn plan_error<T>(problem: String) -> Result<T, ScheduleError> {
     Err(ScheduleError::Draft { problem })
 }
 
-/// Refuses a state that no PE can keep.
+/// Returns the error for a state that no PE can keep.
 fn refuse(op: &'static str) -> Result<(), ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: "a state other than keys and values, in pieces".to_string() })
 }
@@ -214,12 +214,12 @@ impl<'a> TaskCutter<'a> {
             KernelSpec::Wkv(_) => refuse("wkv"),
             KernelSpec::IndexTopK(_) | KernelSpec::IndexScores(_) | KernelSpec::IndexChoose(_) => refuse("index.top_k"),
             KernelSpec::Compress(_) => refuse("compress"),
-            // Including new kernels: `place` refuses states other than keys and values.
+            // This includes new kernels: `place` refuses states other than keys and values.
             _ => self.as_it_is(task, work),
         }
     }
 
-    /// Keeps a task whole.
+    /// Adds a task without cutting it.
     fn as_it_is(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
         for resource in &work.writes {
             if let Resource::Buffer(buffer) = *resource {
@@ -306,7 +306,7 @@ impl<'a> TaskCutter<'a> {
         }
     }
 
-    /// Returns the new buffer of a buffer of the draft, which must be a single one.
+    /// Returns the new buffer for a buffer of the draft, which must have exactly one.
     fn new_buffer(&self, buffer: BufferId) -> Result<BufferId, ScheduleError> {
         match self.ranges(buffer) {
             [one] => Ok(*one),

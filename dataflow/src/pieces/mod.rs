@@ -1,7 +1,7 @@
 //! `pieces`: cuts the tasks of a plan until each item fits the memory of a processing element (PE).
 //!
 //! Input: tasks from the pass `lower`, which are made for threads, and the max sizes in
-//! [`Partition`]. Result: tasks for [`plan`], which puts them into steps.
+//! [`Partition`]. Result: smaller tasks, which [`plan`] puts into steps.
 //!
 //! The resulting plan is an ordinary plan, which every engine can run. It fixes the order of f32
 //! additions, so a dataflow machine that keeps this order computes the same bits. Its kernels take
@@ -20,9 +20,9 @@
 //! - Attention: parts of [`Partition::positions`], the same for every token. As many query heads as
 //!   fit are attended together; the parts of each head are combined separately.
 //!
-//! A weight's products are tasks of some tiles each, as `tile` chose them for threads. The first
-//! stands for all of them, and the others are dropped. States other than keys and values are
-//! refused.
+//! A weight's products are tasks of a few tiles each, as the pass `tile` chose them for threads.
+//! The first of these tasks is cut for the whole weight, and the others are dropped. States other
+//! than keys and values are refused.
 //!
 //! ```text
 //! linear %x, @w, _, %r       // @w : q4_k[512, 1024], 16 rows, 512 columns, sums in products

@@ -233,7 +233,7 @@ impl TaskCutter<'_> {
                 x: product.x_format,
                 k: fit("columns of a weight", link.dot)?,
                 tile,
-                // With one row, the distance to the next has no meaning.
+                // There is only one row, so the distance to the next row has no meaning.
                 n: tile,
                 bias: link.bias.is_some(),
                 residual: link.added.is_some(),

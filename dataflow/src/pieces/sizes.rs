@@ -20,15 +20,15 @@ pub struct Partition {
     /// Max elements of SwiGLU's `silu` and `mul`, where one element takes many cycles. Experts have
     /// many of these tasks and use [`Partition::elements`].
     pub silu: u32,
-    /// Elements of a piece of a norm; a row that is not longer is normed whole. Norms with block
-    /// results take at least one block.
+    /// Elements of a piece of a norm. A shorter row is normed whole. Norms with block results take
+    /// at least one block.
     pub norm: u32,
     /// Positions of a part of attention, a multiple of 32.
     pub positions: u32,
-    /// Number of positions of the KV cache, which decides the number of parts.
+    /// Number of positions of the KV cache, from which the number of parts follows.
     pub context: u32,
-    /// Max bytes that query heads attended together receive, work with and make. A single head is
-    /// never cut.
+    /// Max bytes of the inputs, working memory and results of query heads that one task computes. A
+    /// single head is never cut.
     pub heads_bytes: u64,
 }
 
@@ -42,21 +42,21 @@ pub struct WeightTile {
     pub rows: u32,
     /// Max elements of a dot product.
     pub dot: u32,
-    /// Max bytes of a weight row in a dot product: its time grows with these bytes, whatever the
+    /// Max bytes of a weight row in a dot product: its time grows with these bytes, in every
     /// format.
     pub row: u32,
-    /// Place where the pieces of a dot product are added.
+    /// The tasks that add the pieces of a dot product.
     pub reduction: Reduction,
 }
 
-/// Place where the pieces of a dot product are added.
+/// The tasks that add the pieces of a dot product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// In the product of the next piece, which waits for the previous one. This takes the fewest
-    /// tasks.
+    /// The product of the next piece adds the previous one, so it waits for it. This takes the
+    /// fewest tasks.
     Chained,
-    /// In separate tasks. Products wait only for their activations, so a single row takes the time
-    /// of one piece.
+    /// Separate tasks add the pieces. Products wait only for their activations, so a single row
+    /// takes the time of one piece.
     Separate,
 }
 
@@ -68,10 +68,10 @@ impl Partition {
         Division { parts: all.div_ceil(blocks).max(1), blocks }
     }
 
-    /// Returns how many of `group` query heads are attended together; they share the conversion of
-    /// keys and values.
+    /// Returns how many of `group` query heads one task computes; they share the conversion of keys
+    /// and values.
     pub(super) fn heads(&self, group: u64, key_len: u64, value_len: u64) -> u64 {
-        // The query, the part, and working copies of both; scores of a block.
+        // The query and the part, with a working copy of each, and the scores of a block.
         let head = key_len.saturating_add(value_len).saturating_mul(8).saturating_add(HEAD_BYTES);
         let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.heads_bytes;
         // The limit is safe, because models have few heads.

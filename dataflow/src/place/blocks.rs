@@ -1,8 +1,8 @@
 //! Blocks: groups of programs that are placed together.
 //!
-//! - Programs of a state are on the PEs of its parts.
-//! - The products of a chain are below each other, each with the program that adds its sum: a step
-//!   of the chain is one hop.
+//! - Programs that use a state are on the PEs of its parts.
+//! - The products of a chain are placed one below another, each with the program that adds its sum.
+//!   A step of the chain is therefore one hop.
 //! - Row ops with the same columns as the previous op are below it.
 //! - A program that scales a piece of a row by the sums of all pieces is on the PE that makes its
 //!   piece's sum, because both receive the piece.
@@ -64,7 +64,7 @@ impl Block {
         needs
     }
 
-    /// Sets the place and wave of a cell's programs.
+    /// Sets the PEs and the wave of a cell's programs.
     pub(super) fn put(&self, descriptor: &mut Descriptor, cell: usize, place: &Place, wave: u32) {
         for &program in self.cells.get(cell).into_iter().flatten() {
             let Some(program) = descriptor.programs.get_mut(program as usize) else { continue };
@@ -79,7 +79,7 @@ impl Block {
     }
 }
 
-/// Place of a cell.
+/// The PEs of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) x: u32,
@@ -141,8 +141,8 @@ pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
     blocks
 }
 
-/// Returns the program next to which a program is placed. The flag is `true` for below it, `false`
-/// for in its cell.
+/// Returns the program next to which a program is placed. The flag is `true` if it goes below that
+/// program, and `false` if it shares its cell.
 fn neighbour(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> Option<(u32, bool)> {
     let weight = matrix(program);
     let mut found = None;
@@ -163,7 +163,7 @@ fn neighbour(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -
                     found = Some((other, true));
                 }
                 (Some(_), _) => {}
-                // A sum is placed with the product that it adds, the last one made.
+                // A sum is placed with the last of the products that it adds.
                 (None, Some(_)) if is_sum(program) => found = found.max(Some((other, false))),
                 (None, Some(_)) => {}
                 (None, None) if is_sum(program) || is_sum(sender) => {}

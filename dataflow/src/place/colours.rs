@@ -1,11 +1,11 @@
 //! Routes and colours: each colour of a link belongs to one tensor from one end.
 //!
 //! All streams of a tensor from one end share a route and a colour, so that each message goes over
-//! a link once. The better route is the one whose busiest link has fewer messages, because all
-//! columns of a sender send at about the same time. Few experts send at a time, so for them only
-//! the number of links counts. Among equal routes, the one with fewer links is better. The colour
-//! is the lowest one that is free on all links of the better route. If all colours are taken there,
-//! the other route is used.
+//! a link once. All columns of a sender send at about the same time. The better route is therefore
+//! the one whose busiest link has fewer messages. Few experts send at a time, so for them only the
+//! number of links counts. Among equal routes, the one with fewer links is better. The colour is
+//! the lowest one that is free on all links of the better route. If it has none, the other route is
+//! used.
 //!
 //! ```text
 //! h: rms_norm -> q, k, v      XThenY, colour 1: 812 links

@@ -9,7 +9,8 @@ use ixc_kernels::{GenerateError, KernelSpec, generate};
 use ixc_targets::Target;
 
 /// CPU target of the kernels: it has sixteen lanes and products of four bytes at once, so weights
-/// need no working memory for unpacking. A PE has both, or computes the same bits step by step.
+/// need no working memory for unpacking. A PE without these computes the same bits in several
+/// steps.
 const WRITTEN_FOR: &str = "zen4";
 
 /// Kernels by spec.

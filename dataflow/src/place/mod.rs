@@ -95,7 +95,7 @@ pub enum PlaceError {
     /// The plan has something that no PE can do.
     #[error("{task}: {problem}")]
     Plan {
-        /// Label of the task, or another name of the place.
+        /// Label of the task, or the part of the plan with the problem.
         task: String,
         /// The problem, and the expected value.
         problem: String,
@@ -125,7 +125,7 @@ pub enum PlaceError {
     /// The grid has no room for all programs.
     #[error("grid {grid} has no room for {task}: {problem}")]
     Room {
-        /// First program without a place.
+        /// The first program for which no PEs were found.
         task: String,
         /// The grid's name.
         grid: String,
@@ -190,7 +190,7 @@ pub fn run(
     Ok(descriptor)
 }
 
-/// Returns the reasons for the placement, for people.
+/// Returns the reasons for the placement, as text for users.
 fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &Options, colours: u32) -> Vec<String> {
     let (usable, waves) = (descriptor.grid.usable_bytes(), descriptor.waves.len() as u32);
     let mut reasons = Vec::new();

@@ -1,5 +1,5 @@
 //! From tasks to programs: each task of a plan in pieces becomes a program, and each streamed
-//! buffer of the arena a tensor.
+//! buffer of the arena becomes a tensor.
 //!
 //! ```text
 //! gather x                    nothing: routed programs receive their token's row
@@ -27,7 +27,7 @@ use ixc_ir::state::StateKind;
 
 use super::{Options, PlaceError};
 
-/// Default room of a slice in rows: the next row can arrive during a firing.
+/// Default room of a slice in rows: with two, the next row can arrive during a firing.
 pub(super) const ROWS: u32 = 2;
 fn plan_error<T>(task: &str, problem: impl Into<String>) -> Result<T, PlaceError> {
     Err(PlaceError::Plan { task: task.to_string(), problem: problem.into() })
@@ -48,7 +48,7 @@ struct DescriptorBuilder<'a> {
     division: Division,
 }
 
-/// Builds a descriptor without places, waves and streams.
+/// Builds a descriptor that has no PEs, waves or streams yet.
 pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
     let mut builder = DescriptorBuilder::new(plan, grid, options)?;
     let mut embedded = false;

@@ -1,5 +1,5 @@
-//! Room of slices for rows that wait: as many as are in flight on a longer parallel path, within
-//! the memory of a PE.
+//! Room of slices for waiting rows: as many rows as are in flight on a longer parallel path, if the
+//! PE has the memory.
 
 use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, State};
 use ixc_ir::levels::Levels;
@@ -7,13 +7,13 @@ use ixc_ir::levels::Levels;
 use super::PlaceError;
 use super::programs::ROWS;
 
-/// Max rows that wait for others on a longer path.
+/// Max rows of a slice that wait for rows on a longer path.
 const MAX_ROWS: u32 = 64;
-/// Share of a PE's memory for waiting rows.
+/// The memory for waiting rows is at most this part of a PE's memory: one sixteenth.
 const WAITING_SHARE: u64 = 16;
 
-/// Gives each received slice room for the rows in flight on a longer parallel path. Reduces room on
-/// PEs without enough memory.
+/// Gives each received slice room for the rows in flight on a longer parallel path. PEs without
+/// enough memory get less room.
 pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceError> {
     let available = descriptor.grid.usable_bytes();
     let (of_tensor, of_program) = levels(descriptor);
@@ -39,7 +39,7 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
         let state = program.state.and_then(|state| descriptor.states.get(state as usize));
         let fixed = code.saturating_add(state.map_or(0, State::part_bytes));
         let total = |program: &Program| descriptor.instance_bytes(program).total().saturating_add(fixed);
-        // The longest rows lose room first.
+        // The longest rows lose their room first.
         for most in [ROWS, 1] {
             while total(program) > available {
                 let widest = program.ports.iter_mut().filter_map(slice_of).filter(|slice| slice.rows > most);

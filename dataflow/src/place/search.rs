@@ -1,7 +1,7 @@
-//! Search for the first sizes that have room.
+//! Search for the first sizes of pieces for which the grid has room.
 //!
-//! The order is: separate PEs for all columns, finest pieces first; then shared PEs, coarsest
-//! first; then waves.
+//! First, all columns have separate PEs, from the finest pieces to the coarsest. Then columns share
+//! PEs, from the coarsest pieces to the finest, and at last programs run in waves.
 
 use crate::descriptor::Descriptor;
 use crate::grid::Grid;
@@ -38,11 +38,11 @@ pub enum SearchError<E> {
     Place(PlaceError),
 }
 
-/// Tries sizes until one has room for `context` positions. `plan_for` makes the plan of `module` in
-/// such pieces. Records the decisions in `decisions`, if given.
+/// Tries sizes until the grid has room for `context` positions. `plan_for` makes the plan of
+/// `module` in pieces of these sizes. Decisions are recorded in `decisions`, if given.
 ///
-/// # Errors
-/// If a plan cannot be made, or there is no room even in waves: the error of the last try.
+/// # Errors If a plan cannot be made, or there is no room even in waves. This is the error of the
+/// last try.
 pub fn search<E>(
     module: &Module,
     grid: &Grid,
@@ -102,7 +102,7 @@ pub fn search<E>(
     })))
 }
 
-/// Sizes without room, and the reason.
+/// Sizes for which there was no room, and the reason.
 struct Attempt<'l> {
     partition: &'l Partition,
     placement: Placement,

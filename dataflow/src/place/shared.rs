@@ -1,9 +1,8 @@
-//! Many instances on a PE. Each program gets PEs with room, with as few instances on a PE as
-//! possible. If this is not enough, programs run in waves.
+//! Many instances on a PE. Each program gets PEs that have room, with as few instances on each as
+//! possible. If the grid is too small even so, programs run in waves.
 //!
-//! Programs are placed one after the other. Each begins where the previous one ended, over PEs in
-//! the order of their rows. If a program has more instances than there are PEs, neighbours share
-//! one.
+//! Programs are placed in order. Each begins where the previous one ended, and takes PEs row by
+//! row. If a program has more instances than there are PEs, neighbouring instances share one.
 //!
 //! ```text
 //! 64 columns on a grid of 4 x 4:   4 neighbours on each PE
@@ -23,7 +22,7 @@ use super::blocks::{Block, Needs, Place};
 /// Max waves.
 const MAX_WAVES: u32 = 4096;
 
-/// PEs with their free memory.
+/// The free memory of PEs.
 struct Free {
     width: u32,
     height: u32,

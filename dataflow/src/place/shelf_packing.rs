@@ -1,9 +1,9 @@
-//! One PE for each cell of each lane: blocks are next to each other on shelves, one layer after the
-//! other.
+//! One PE for each cell of each lane: blocks are side by side on shelves, in the order of the
+//! layers.
 //!
-//! A shelf is some rows of the grid. A block is folded until it is as high as the shelf, and so as
-//! narrow as possible. Low blocks are put below others. Every other shelf is filled from the east,
-//! so that consecutive blocks are near each other.
+//! A shelf is a band of rows of the grid. A block is folded until it is as high as the shelf, and
+//! so as narrow as possible. Low blocks are put below others. Every other shelf is filled from the
+//! east, so that consecutive blocks are near each other.
 //!
 //! ```text
 //! 32 columns of 2 cells, shelf of 8 rows:  4 lines of 8 columns, each 2 high
@@ -138,7 +138,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
             Some((number, fold)) => {
                 let rest = &mut rests[number];
                 let (x, y) = (rest.x, rest.y);
-                // The rest of this space may have room for another block that is as low.
+                // The space below may have room for another block that is as low.
                 (rest.y, rest.height) = (rest.y + fold.height, rest.height - fold.height);
                 (x, y, fold)
             }

@@ -1,12 +1,12 @@
 //! Sizes of a plan's pieces for a grid: a ladder from least latency to least memory.
 //!
-//! A row takes the time of the longest piece of each of its products and of a part of attention.
-//! Short pieces therefore come first, with sums in separate tasks: these products wait only for
-//! activations. Longer pieces take fewer PEs.
+//! The time of a row depends on the longest piece of each of its products, and on the length of a
+//! part of attention. Short pieces therefore come first, with sums in separate tasks: these
+//! products wait only for activations. Longer pieces take fewer PEs.
 //!
 //! The ladder is ordered by a layer's estimated cycles ([`latency`]), so the first sizes with room
-//! have the least. [`demand`] excludes sizes that cannot have room, before a plan is made. If
-//! instances share PEs, the other end comes first: fewer pieces need fewer copies of activations.
+//! take the least time. [`demand`] excludes sizes that cannot have room, before a plan is made. If
+//! instances share PEs, the order is reversed: fewer pieces need fewer copies of activations.
 //!
 //! ```text
 //! 48 KiB a PE:  256 elements of 16 rows (2304 bytes of q4_k), 512, 1024, .. up to what a PE holds
@@ -25,18 +25,18 @@ const CODE: u64 = 6 << 10;
 /// Number of elements of `silu` and `mul` in a piece of SwiGLU, if there are enough PEs. The number
 /// is small, because each element takes an exponential.
 const SILU: u32 = 64;
-/// Bytes of a weight row in a piece that takes the same time in all formats: 768 elements of q4_k,
-/// 512 of q6_k.
+/// Bytes of a weight row in a piece: in every format, a piece of this size takes the same time.
+/// These are 768 elements of q4_k, or 512 of q6_k.
 const EVEN_ROW: u32 = 432;
 /// Pieces of norms are a multiple of this: the elements of the longest block of activations.
 const NORM_BLOCK: u64 = 256;
-/// Max positions of a part: more take too long for one PE.
+/// Max positions of a part. One PE would take too long for more.
 const MAX_POSITIONS: u32 = 128;
 
 /// Max positions of a context: as many as the parts of a state can hold.
 pub const MAX_CONTEXT: u32 = 1 << 31;
 
-/// Properties of a model that decide sizes.
+/// Properties of a model on which sizes depend.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
     /// Bytes of keys and values of one position of a head.
@@ -86,16 +86,17 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
     let tile = |rows: u32, dot: u32, row: u32, reduction: Reduction| {
-        // Dot products long enough to leave two thirds for weights.
+        // The dot product is short enough to leave two thirds of the memory for weights.
         let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
         let dot = dot.min(most.max(256));
-        // A row of quantised activations, at 11 bits an element; a second one if there is room.
+        // The memory for one row of quantised activations, with 11 bits an element. There is a
+        // second row if there is room.
         let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
         WeightTile { bytes, rows, dot, row, reduction }
     };
     let heads_bytes = usable / 20 * 9;
     let pieces = |dense: WeightTile, experts: WeightTile, elements: u32, positions: u32| {
-        // Two rows of all slots where experts are summed, and less elsewhere.
+        // Two rows of all slots where experts are summed. Other ops need less.
         let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
         let most = u32::try_from(left / row).unwrap_or(u32::MAX) / 256 * 256;
         let most = most.max(256);
@@ -140,19 +141,20 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
 /// Number of products in a layer that wait for each other, including those of experts: attention's
 /// input, its output, gate and up, down.
 const DENSE_PRODUCTS: f64 = 4.0;
-/// Number of these with experts' weights: gate and up, down.
+/// Number of these products that use experts' weights: gate and up, down.
 const EXPERT_PRODUCTS: f64 = 2.0;
 
 /// Estimates the cycles of a layer that depend on sizes: products and their sums, attention of a
 /// part, and the combination of half of all parts.
 ///
-/// An element of a weight takes a product of bytes, and integer operations to unpack it and to
-/// scale the sum. An element of a key or value is converted, and multiplied for each query head.
+/// For each element of a weight, there is a product of bytes, and integer operations that unpack it
+/// and scale the sum. For each element of a key or value, there is a conversion, and a product for
+/// each query head.
 fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let rates = &grid.pe.operations;
     let product = |tile: &WeightTile, row: u64| {
-        // Rows are limited by bytes for formats with more than six bits an element, which take
-        // longest to unpack.
+        // Formats with more than six bits an element take longest to unpack. Their rows are limited
+        // by bytes.
         let dot = tile.dot.min(tile.row.saturating_mul(8) / 6);
         let each = f64::from(tile.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
         let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(tile.rows) / rates.f32;
@@ -216,17 +218,18 @@ fn matrices<'a>(function: &'a Function, partition: &'a Partition) -> impl Iterat
     })
 }
 
-/// Bytes for each element of a whole row's norm: the row, its weight, the result.
+/// Bytes of memory that a whole row's norm needs for each element: the row, its weight, the result.
 const NORM_BYTES: u64 = 10;
-/// Bytes for each element of a piece: two rows of it in both tasks, its weight, two rows of the
-/// result.
+/// Bytes of memory that a piece needs for each element: two rows of it in both tasks, its weight,
+/// two rows of the result.
 const PIECE_BYTES: u64 = 23;
 
-/// Returns the number of elements of a norm's piece that has room: with least estimated time, or
-/// else with fewest pieces.
+/// Returns the number of elements of a norm's piece that has room. It is the one with the least
+/// estimated time, or with the fewest pieces.
 ///
-/// An element takes its square, two products, the search for a block's largest element, a product
-/// and a conversion. Pieces start twice, and each waits for a message from every other.
+/// For each element there is a square, two products, the search for a block's largest element, a
+/// product and a conversion. Pieces start twice, and each waits for a message from every other
+/// piece.
 fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
     let (pe, rates) = (&grid.pe, &grid.pe.operations);
     let element = 6.0 / rates.f32 + 2.0 / rates.int + 1.0 / rates.special;
@@ -250,11 +253,10 @@ fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
     best.map_or(NORM_BLOCK, |(_, piece)| piece).try_into().unwrap_or(u32::MAX)
 }
 
-/// Returns the positions of a part to try, few first: from the least for which all parts can be
-/// combined, to the most that a PE can keep.
+/// Returns the numbers of positions of a part to try, in ascending order. The smallest still lets
+/// all parts be combined, and the largest is the most that a PE can keep.
 fn positions(facts: &Facts, usable: u64, left: u64, context: u32) -> Vec<u32> {
-    // In addition to keys and values: code, the append's row, and a query and a part for each query
-    // head.
+    // A PE also holds code, the append's row, and a query and a part for each query head.
     let head = facts.position.saturating_mul(2).saturating_add(1536);
     let rest = head.saturating_mul(facts.group).saturating_add(facts.position.saturating_mul(4)).saturating_add(CODE);
     let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);

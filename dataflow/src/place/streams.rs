@@ -85,6 +85,6 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
         .collect();
 }
 
-/// Sender and receiver; `None` is the host.
+/// Sender and receiver of a stream; `None` is the host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct End2(Option<u32>, Option<u32>);

@@ -1,5 +1,5 @@
-//! Tests of silent changes: times of waves, times that are too long, and descriptors with one
-//! changed number.
+//! Tests that faults do not pass unnoticed: times of waves, times that are too long, and
+//! descriptors with one changed number.
 
 use crate::descriptor::{Descriptor, End, Lattice, Port, Slice, Stream, Wave};
 use serde_json::Value;
@@ -202,8 +202,8 @@ fn logits(descriptor: Descriptor) -> Option<Vec<Vec<u32>>> {
     Some(all)
 }
 
-/// Changes one number of a valid descriptor at a time. The result must be a refusal, an error, or
-/// only other times.
+/// Changes the numbers of a valid descriptor, one at a time. Each change must be refused, end in an
+/// error, or change only times.
 #[test]
 fn descriptor_changes_never_alter_results_silently() {
     let (mut same, mut refused) = (0, 0);

@@ -1,4 +1,4 @@
-//! Firings: arrivals, the begin and duration of a firing, and the events after its end.
+//! Firings: the arrivals before a firing, its begin and duration, and the events after its end.
 
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, MAX_FIRING, Pass, Remembered, Why};
@@ -185,7 +185,7 @@ impl Pass<'_, '_> {
         for outlet in 0..unit.outlets.len() {
             self.send(unit.outlet(instance, outlet), now, self.cause(instance, Why::Message))?;
         }
-        // There is room for another row now.
+        // Now there is room for another row.
         let mut outlet = std::mem::replace(&mut self.waiters[instance as usize], NONE);
         while outlet != NONE {
             let next = std::mem::replace(&mut self.waiting[outlet as usize].next, NONE);

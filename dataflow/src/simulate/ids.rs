@@ -1,4 +1,4 @@
-//! Routings: the experts of a token are known when all of its ids have been made.
+//! Routings: the experts of a token are known once all of its ids have been computed.
 
 use crate::descriptor::Port;
 
@@ -8,7 +8,7 @@ use super::routing::draw;
 use crate::layout::{MakesIds, start};
 
 impl Pass<'_, '_> {
-    /// Records that an instance has made some of a token's ids.
+    /// Records that an instance has computed some of a token's ids.
     pub(super) fn ids(
         &mut self,
         instance: u32,

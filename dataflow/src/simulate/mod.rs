@@ -6,15 +6,15 @@
 //! which they became ready.
 //!
 //! **Messages** move as in [`crate::network`]. They leave and arrive as in [`crate::descriptor`]:
-//! in order, when all receivers have room. Senders learn about room without delay. A sending
-//! slice's row is free when its message begins to leave.
+//! in order, when all receivers have room. A sender knows at once when a receiver gets room. A
+//! sending slice's row is free when its message begins to leave.
 //!
-//! **The host** has one rate for all input and output, and a latency. It sends as soon as there is
-//! room.
+//! **The host** has one rate for all input and output together, and a latency. It sends as soon as
+//! there is room.
 //!
 //! **Results.** With weights, each firing runs its kernel on the PE's own bytes, in the order in
-//! which firings begin. Without weights, only experts are drawn at random. Times depend on values
-//! only through experts.
+//! which firings begin. Without weights, no values are computed, and experts are drawn at random.
+//! Times depend on values only through the choice of experts.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -56,7 +56,7 @@ use ixc_failure::Class;
 use ixc_ir::plan::DimError;
 use pass::Pass;
 
-/// Max experts of all tokens of a step, over all routings.
+/// Max experts of all tokens of a step, counted over all routings.
 const MAX_ROUTED: u64 = 1 << 26;
 
 /// Reasons why a step was not simulated to its end.
@@ -68,7 +68,7 @@ pub enum SimulateError {
         /// The problem.
         problem: String,
     },
-    /// A deadlock: no event is left, but work is.
+    /// A deadlock: there is work left, but no event.
     #[error("deadlock in wave {wave} at cycle {cycle}: {waiting} instances wait: {}", chain.join("; "))]
     Deadlock {
         /// The wave.
@@ -77,7 +77,7 @@ pub enum SimulateError {
         cycle: u64,
         /// Number of instances with work left.
         waiting: u64,
-        /// Chain of waits: a circle, or up to an instance that waits for a missing thing.
+        /// Chain of waits: a circle, or a path to an instance whose input never comes.
         chain: Vec<String>,
         /// Whether the chain is a circle.
         cyclic: bool,
@@ -170,7 +170,7 @@ pub struct Step {
     pub logits: Vec<Vec<f32>>,
 }
 
-/// A machine and the contents of its memories between steps.
+/// The state of a machine between steps, with the contents of its memories.
 pub struct Simulator<'m> {
     machine: &'m Machine,
     data: Option<Data<'m>>,
@@ -201,14 +201,14 @@ impl<'m> Simulator<'m> {
         self.position
     }
 
-    /// Goes to a position, as if this many tokens had been processed, to time a later step. With
-    /// weights, the states must already have the positions before it.
+    /// Goes to a position, as if this number of tokens had been processed, to time a later step.
+    /// With weights, the states must already have the positions before it.
     pub fn seek(&mut self, position: u32) {
         self.position = position;
     }
 
     /// Simulates a step: adds `tokens` to the sequence, and returns the logits of the tokens in
-    /// `wanted`. These are ascending indices into `tokens`.
+    /// `wanted`. `wanted` has ascending indices into `tokens`.
     ///
     /// # Errors
     /// See [`SimulateError`]; the sequence is then unchanged.

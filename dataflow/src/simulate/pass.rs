@@ -2,7 +2,7 @@
 //!
 //! An instance begins its next firing when four conditions hold:
 //! - All bytes of the row have arrived.
-//! - Each outlet has room.
+//! - Each outlet has room for a row.
 //! - Earlier programs on its state have fired for the row.
 //! - The PE is free.
 //!
@@ -30,7 +30,7 @@ pub(super) const MAX_FIRING: u64 = 1 << 44;
 /// Max firings that are remembered for the critical path.
 const MAX_REMEMBERED: u64 = 12_000_000;
 
-/// Condition that held last before a firing began.
+/// The last condition that became true before a firing began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// The last message arrived, from the host.
@@ -49,7 +49,7 @@ pub(super) enum Why {
     Place,
 }
 
-/// Cause of an event: a firing that ended, and the message from it.
+/// Cause of an event: a firing that ended, and the message that it sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
     /// Number of the remembered firing, or [`NONE`].
@@ -78,13 +78,13 @@ pub(super) struct Remembered {
 /// An event of the simulation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// An instance has made a row.
+    /// An instance has finished a row.
     Done { instance: u32, firing: u32 },
     /// A part of a row has arrived in an instance's memory.
     Arrived { instance: u32, firing: u32, bytes: u32, cause: Cause },
     /// The host can send the next rows, one of each of its streams.
     Input { row: u32 },
-    /// A message to the host has left the grid; `cause` includes its way.
+    /// A message to the host has left the grid; `cause` includes its path.
     Output { bytes: u32, cause: Cause },
 }
 
@@ -149,9 +149,9 @@ pub(super) struct Pass<'a, 'w> {
     pub worked: Vec<u64>,
     pub network: Network,
     pub queue: Queue<Event>,
-    /// Cycle from which the host's links are free.
+    /// First cycle in which the host's links are free.
     pub io: f64,
-    /// Arrival times at the edge of the rows from the host, by stream.
+    /// Arrival times at the grid's edge of the rows from the host, by stream.
     pub host_ready: Vec<Vec<u64>>,
     pub io_bytes: u64,
     pub host: Vec<HostTensor>,

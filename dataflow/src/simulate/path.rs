@@ -1,4 +1,4 @@
-//! The critical path: the chain of waits from the last bytes at the host back to the first.
+//! The critical path: the chain of waits from the last bytes at the host back to the first ones.
 
 use super::pass::{Pass, Why};
 use super::routing::NONE;

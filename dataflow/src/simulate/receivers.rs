@@ -11,10 +11,11 @@ pub(super) struct Waiting {
     pub next: u32,
     /// The instance without room; [`NONE`] if the outlet does not wait for room.
     pub at: u32,
-    /// Receivers before this one have room: index of a segment, and a column of it.
+    /// Position of the first receiver without a known room: index of a segment, and a column of it.
+    /// All earlier ones have room.
     pub segment: u32,
     pub column: u32,
-    /// Whether it is in the waiting list of its routing.
+    /// Whether the outlet is in the waiting list of its routing.
     pub routing: bool,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Segment {
     pub count: u32,
     pub port: u32,
     pub firing: u32,
-    /// Rows that they have room for.
+    /// Number of rows for which they have room.
     pub rows: u32,
     /// Offset of the first one's slice in the row, and the distance to the next.
     pub start: u64,

@@ -23,13 +23,13 @@ pub(super) struct Routed {
     pub ordinal: Vec<u32>,
     /// Rows of each expert.
     pub rows: Vec<Vec<u32>>,
-    /// Number of tokens with known experts; they are the first ones.
+    /// Number of tokens with known experts. These are the first tokens of the step.
     pub known: u32,
-    /// Bytes of each token's ids that were made so far.
+    /// Bytes of each token's ids that were computed so far.
     pub made: Vec<u64>,
     /// Time when each token's ids were complete.
     pub at: Vec<u64>,
-    /// PE that made the last ids.
+    /// PE that computed the last ids.
     pub source: u32,
     /// Outlets that wait for ids.
     pub waiting: Vec<u32>,
@@ -69,7 +69,7 @@ pub(super) fn draw(seed: u64, experts: u32, top_k: u32) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut ids: Vec<u32> = Vec::with_capacity(top_k as usize);
     let mut drawn = std::collections::HashSet::with_capacity(top_k as usize);
-    // Floyd's algorithm: as many draws as numbers.
+    // Floyd's algorithm needs only one draw for each number.
     for top in experts - top_k..experts {
         let id = random.below(u64::from(top) + 1) as u32;
         let id = if drawn.insert(id) { id } else { top };

@@ -120,7 +120,7 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// Sends the waiting rows of an outlet for which there is room. `cause` is the event that made
-    /// room or a row.
+    /// a row or the room for it.
     pub(super) fn send(&mut self, outlet: u32, now: u64, cause: Cause) -> Result<(), SimulateError> {
         let mut segments = std::mem::take(&mut self.segments);
         let result = self.send_rows(outlet, now, cause, &mut segments);
@@ -210,7 +210,7 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// Returns the first receiver without room; the search continues where it ended last time.
+    /// Returns the first receiver without room. The search continues where the previous one ended.
     fn no_room(&mut self, outlet: u32, segments: &[Segment]) -> Option<u32> {
         let from = self.waiting[outlet as usize];
         for (number, segment) in segments.iter().enumerate().skip(from.segment as usize) {

@@ -1,5 +1,5 @@
 //! Chain of waits in a deadlock. It starts at an instance with work left, and follows each wait. It
-//! ends at an instance already in the chain (a circle), or at a missing thing.
+//! ends at an instance already in the chain (a circle), or at an input that never comes.
 
 use crate::descriptor::{Axis, End, program_name};
 
@@ -104,7 +104,7 @@ impl Pass<'_, '_> {
         ("waits for bytes that no program sends".to_owned(), None)
     }
 
-    /// Returns the first instance of the program that makes a routing's ids.
+    /// Returns the first instance of the program that computes a routing's ids.
     fn router(&self, routing: u32) -> Option<u32> {
         let makes = |unit: &&Unit| unit.makes_ids.iter().any(|ids| ids.routing == routing);
         self.machine.layout.units.iter().find(makes).map(|unit| unit.first)

@@ -1,4 +1,4 @@
-//! Hand-built descriptors: times that can be computed by hand, and planted faults.
+//! Hand-built descriptors: times that can be computed by hand, and deliberate faults.
 
 use std::borrow::Cow;
 
@@ -78,14 +78,14 @@ pub(crate) fn stream(tensor: u32, from: End, to: End) -> Stream {
     Stream { tensor, from, to, route: Route::XThenY, colour: 0 }
 }
 
-/// Returns a kernel with its bytes of code.
+/// Returns a kernel with its code size.
 pub(crate) fn kernel(name: &str, text: &str) -> KernelText {
     let code_bytes = code_bytes(&ixc_ir::kernel::parse::parse(text).unwrap());
     KernelText { name: name.to_owned(), text: text.to_owned(), code_bytes }
 }
 
 /// Returns a descriptor for an embedding of four tokens with eight floats each. The rows pass
-/// through copies at these places and become the logits. The vocabulary has 8 tokens; the embedding
+/// through copies on these PEs and become the logits. The vocabulary has 8 tokens; the embedding
 /// has the first four.
 pub(crate) fn chain(grid: &str, places: &[(u32, u32)]) -> Descriptor {
     let count = places.len() as u32;
@@ -155,7 +155,7 @@ const HOST: f64 = 100.32;
 
 #[test]
 fn single_program_latency_includes_kernel_hops_and_host() {
-    // Enters at (0, 2), takes three hops; leaves at (0, 2) again.
+    // The row enters at (0, 2) and takes three hops. It leaves at (0, 2) again.
     let step = timed(chain("tiny", &[(3, 2)]), 1).unwrap();
     let there = HOST.ceil() as u64 + 3 + FLITS + FIRING + 3 + FLITS;
     assert_eq!(step.report.cycles, (there as f64 + HOST).ceil() as u64);
@@ -298,7 +298,7 @@ fn deadlock_is_reported_link_by_link() {
 
 #[test]
 fn unsent_bytes_are_reported() {
-    // Only half of the row is made.
+    // The program sends only half of the row.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.tensors[1].row_bytes = 64;
     d.programs[1].kernel = 0;
@@ -320,8 +320,8 @@ fn residual_needs_buffers_for_rows_in_flight() {
     };
     let (narrow, wide) = (around(2, 20), around(16, 20));
     assert_eq!(around(16, 1), around(2, 1));
-    // With room, the two messages of each row follow each other without a gap. Without room, only
-    // two rows are in flight.
+    // With room, the messages of the rows follow each other without a gap. Without it, only two
+    // rows are in flight.
     assert_eq!(wide, around(16, 1) + 19 * 2 * FLITS);
     assert!(narrow > wide + 19 * FIRING, "{narrow} {wide}");
 }
@@ -476,7 +476,7 @@ fn invalid_token_lists_are_refused() {
         assert!(matches!(simulator.step(&tokens, &wanted), Err(SimulateError::Tokens { .. })));
     }
     assert_eq!(simulator.position(), 0);
-    // No requested row, so no result.
+    // No row is requested, so there is no result.
     assert_eq!(simulator.step(&[0], &[]).unwrap().report.firings, 0);
 }
 

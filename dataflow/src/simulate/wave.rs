@@ -30,8 +30,8 @@ impl Pass<'_, '_> {
         self.leftovers(wave)
     }
 
-    /// Sends the next row of each of the host's streams. They share its links with the output, in
-    /// order of time.
+    /// Sends the next row of each of the host's streams. They share the host's links with the
+    /// output, in the order of their times.
     fn input(&mut self, wave: u32, row: u32, now: u64) -> Result<(), SimulateError> {
         let layout = &self.machine.layout;
         let mut more = false;
