@@ -1,7 +1,7 @@
 //! The commit of this build, for `ixc --version`.
 //!
-//! A checkout asks git. A package reads `.cargo_vcs_info.json`, which `cargo package` adds. Other
-//! sources have no commit. `SOURCE_DATE_EPOCH` sets the date.
+//! In a checkout, git gives the commit. In a package, `.cargo_vcs_info.json` does, which `cargo
+//! package` adds. Other sources have no commit. `SOURCE_DATE_EPOCH` sets the date.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,7 +42,8 @@ fn packed(root: &Path) -> Option<String> {
 
 /// Returns the commit of a checkout, and its date.
 fn checked_out(root: &Path) -> Option<(String, String)> {
-    // Sources without `.git` are not a checkout: git does not run, and no folder above is searched.
+    // Sources without `.git` are not a checkout: git is not started, and no folder above is
+    // searched.
     if !root.join(".git").exists() {
         return None;
     }
@@ -56,8 +57,8 @@ fn checked_out(root: &Path) -> Option<(String, String)> {
         return None;
     }
     // Files that a new commit changes: the branch, HEAD if no branch is checked out, and the packed
-    // branches. A debug build does not watch them, and may name an older commit. Each commit would
-    // otherwise build this crate again, and all that use it.
+    // branches. A debug build does not watch them, and may name an older commit. Otherwise each
+    // commit would rebuild this crate and all crates that use it.
     let watches = std::env::var_os("PROFILE").is_some_and(|profile| profile == "release");
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()).filter(|_| watches) {

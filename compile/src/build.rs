@@ -1,5 +1,5 @@
-//! Identity of this `ixc`: its version, and the commit and date that it was built from, if the
-//! build knew them.
+//! Identity of this `ixc`: its version, and the commit and date that it was built from, if they
+//! were known at build time.
 //!
 //! `build.rs` gets them from git, or from the file that `cargo package` adds to its archive.
 //! `SOURCE_DATE_EPOCH` sets the date.
@@ -38,7 +38,7 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
-/// Returns the version with its commit (even if unknown), the targets and the architectures.
+/// Returns the version with its commit (or that it is unknown), the targets and the architectures.
 pub fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let targets: Vec<&str> = TARGETS.iter().map(|row| row.name).collect();

@@ -37,13 +37,13 @@ impl Traffic {
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
             let def_use = DefUse::of(function);
-            // Each weight counts once: a second op, such as the norm before both an exact and a
-            // quantised row, finds it in the cache. A tied table counts twice: one row of it, and
-            // all of it.
+            // Each weight counts once: a second op that reads it, such as another norm, finds it in
+            // the processor's cache. A tied table counts twice, for one row and for the whole
+            // table.
             let mut read = HashSet::new();
             for op in &function.ops {
                 // A dequantised weight counts at its use, where the number of experts is known. A
-                // prefetch only announces reads; the readers count.
+                // prefetch only announces what other ops read, so it does not count.
                 if let OpKind::Dequantise | OpKind::ExpertPrefetch = op.kind {
                     continue;
                 }
@@ -63,7 +63,7 @@ impl Traffic {
         traffic
     }
 
-    /// Returns the number of bytes of a token after `positions` others.
+    /// Returns the number of bytes that a token reads if `positions` tokens precede it.
     pub fn at(&self, positions: u64) -> u64 {
         self.weights.saturating_add(self.cache_per_position.saturating_mul(positions))
     }
@@ -98,13 +98,13 @@ mod tests {
         let rows: u64 = hyper.layers.iter().map(|layer| layer.kv_heads * (layer.key_length + layer.value_length)).sum();
         assert_eq!(traffic.cache_per_position, 2 * rows);
         let table = model.gguf.tensor("token_embd.weight").unwrap();
-        // Of the experts, only those that a token uses count.
+        // Of the experts, only those that one token uses count.
         let experts = hyper.layers.first().and_then(|layer| layer.experts.as_ref());
         let (used, count) = experts.map_or((1, 1), |experts| (experts.used, experts.count));
         let read = |name: &str, bytes: u64| if name.contains("_exps") { bytes * used / count } else { bytes };
         let all: u64 = model.gguf.tensors().map(|tensor| read(tensor.name(), tensor.bytes())).sum();
         let embedding_row = table.bytes() / hyper.vocabulary;
-        // A tied table is the output matrix too.
+        // A tied table is also the output matrix.
         let tied = model.gguf.tensor("output.weight").is_none();
         let expected = if tied { all + embedding_row } else { all - table.bytes() + embedding_row };
         assert_eq!(traffic.weights, expected);

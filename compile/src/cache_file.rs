@@ -1,8 +1,8 @@
 //! Small files with measurements in the user's cache folder, `$XDG_CACHE_HOME/ixc` or
 //! `~/.cache/ixc`.
 //!
-//! Invariant: a file is written as a whole or not at all. A file with any other content gives an
-//! error, and no other harm. The last field is the checksum of the others.
+//! Invariant: a file is written as a whole or not at all. A file with other contents gives an
+//! error. The last field is the checksum of the others.
 //!
 //! ```text
 //! drive-259-3.json          what `ixc doctor --drive` found of drive 259:3
@@ -21,7 +21,7 @@ use crate::checksum::{sealed, unsealed};
 
 /// Max bytes of such a file.
 const MAX_BYTES: u64 = 64 << 10;
-/// Time for which a measurement is valid: drives age, machines change.
+/// Time for which a measurement is valid, since drives get slower and machines change.
 const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Returns the seconds since 1970.

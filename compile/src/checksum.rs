@@ -1,11 +1,12 @@
-//! Checksums of JSON files that `ixc` writes and reads back: the last field of an object is the
-//! CRC-32 of its text.
+//! Checksums of JSON files that `ixc` writes and reads back. The last field of an object is the
+//! CRC-32 of the object's text.
 //!
 //! ```text
 //! {"surprise":[3.2,0.01]}   ->   {"surprise":[3.2,0.01],"crc32":"8a1f09c2"}
 //! ```
 //!
-//! The checksum of a line also covers its place in the file. So it also detects swapped lines.
+//! The checksum of a line also covers the line's position in the file, so it detects swapped lines
+//! too.
 
 /// Text before the digits of a checksum.
 const BEFORE: &str = ",\"crc32\":\"";
@@ -30,12 +31,12 @@ pub enum ChecksumError {
     },
 }
 
-/// Returns the checksum of a text and of its place `of`.
+/// Returns the checksum of a text and of its position `of`.
 fn checksum(of: &[u8], body: &str) -> String {
     let mut crc = crc32fast::Hasher::new();
     crc.update(of);
     crc.update(body.as_bytes());
-    // The closing brace, in the place of the checksum's field.
+    // The closing brace takes the position of the checksum's field.
     crc.update(b"}");
     format!("{:08x}", crc.finalize())
 }

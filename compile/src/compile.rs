@@ -49,9 +49,8 @@ use crate::tuned::{self, Tuned};
 pub struct Options {
     /// Target of the kernels; the default is the best one that this machine runs.
     pub target: Option<Target>,
-    /// Caches that tiling is based on. The default is the caches in the target's row, or this
-    /// machine's if no target is given. A named target therefore gives the same plan on every
-    /// machine.
+    /// Sizes of the caches for tiling. The default is those in the target's row, or this machine's
+    /// if no target is given. A named target therefore gives the same plan on every machine.
     pub caches: Option<CoreCaches>,
     /// Options of passes; they override the fields below.
     pub passes: OptionSet,
@@ -60,21 +59,21 @@ pub struct Options {
     pub max_tokens: Option<u32>,
     /// Whether weights are packed; by default, the target's kernels decide.
     pub pack: Option<bool>,
-    /// Memory for experts, in bytes. If they need more, the plan states when each layer's experts
-    /// are needed. `None` keeps all in memory.
+    /// Memory for experts, in bytes. If all experts need more, the plan states when each layer's
+    /// experts are needed. `None` keeps all in memory.
     pub expert_memory: Option<u64>,
-    /// Extra experts to predict for the next layer, beyond those that a token uses, if not all fit
-    /// in memory. `None` predicts nothing.
+    /// Number of experts of the next layer that are predicted in addition to those that a token
+    /// uses. It only matters if not all experts fit in memory. `None` predicts nothing.
     pub predict_extra: Option<u32>,
     /// Number of each token's lowest-weighted experts that are computed one layer later; 0 for
     /// none. It changes the model's results.
     pub defer: u32,
-    /// Intermediate IR to start from, in place of the model's own graph. Options then affect the
-    /// remaining passes only.
+    /// Intermediate IR from which compilation starts, instead of the model's own graph. Options
+    /// then affect the remaining passes only.
     pub start: Option<Arc<Stop>>,
     /// Kernels that replace generated ones of the same name.
     pub kernels: Arc<Replacements>,
-    /// Measured choices that are faster than those by cache sizes.
+    /// Measured choices that are faster than those derived from cache sizes.
     pub tuned: Option<Arc<Tuned>>,
     /// Recorder of the decisions of passes.
     pub decisions: Option<Arc<Decisions>>,
@@ -82,22 +81,22 @@ pub struct Options {
     pub recording: Option<Arc<Recording>>,
 }
 
-/// Name of this module in decisions, in place of a pass.
+/// Name of this module in recorded decisions.
 pub const DECIDES: &str = "compile";
-/// Average rows for each expert in a prefill step: they share the cost of loading and unpacking the
-/// expert.
+/// Average number of rows for each expert in a prefill step. The rows share the cost of loading and
+/// unpacking the expert.
 const EXPERT_ROWS: u32 = 128;
 /// Max number of tokens in a step. Each token takes memory, and progress and interruption happen
 /// between steps.
 const MOST_TOKENS: u32 = 2048;
 
-/// Default max number of tokens in a step that takes a whole text: the context of typical models
-/// for such texts.
+/// Default max number of tokens in a step that takes a whole text. It is the context of typical
+/// models for such texts.
 const MOST_OF_TEXT: u32 = 8192;
 
-/// Returns the max number of tokens in a step: 512, or more if a model's experts would get few rows
-/// from that. An example is 2048 for 8 of 128 experts per token. If a step takes a whole text, it
-/// is the model's context, at most 8192.
+/// Returns the max number of tokens in a step. It is 512, or more if each expert of the model would
+/// get too few rows. For example, it is 2048 for 8 of 128 experts per token. If a step takes a
+/// whole text, it is the model's context, at most 8192.
 pub fn step_tokens(model: &Hyper) -> u32 {
     if !model.causal {
         return u32::try_from(model.context_length).unwrap_or(u32::MAX).min(MOST_OF_TEXT);
@@ -143,7 +142,7 @@ impl Options {
 /// Result of a compilation.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// The graph after all passes; empty if the compilation started after these.
+    /// The graph after all passes; empty if the compilation started from later IR.
     pub fused: Module,
     /// The plan.
     pub plan: Plan<Kernel>,
@@ -163,8 +162,8 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
     finish(fused, with_kernels(plan, options.target())?, options, begin)
 }
 
-/// Completes a compilation that began at `begin`: replaces kernels of its plan, and counts measured
-/// tilings.
+/// Completes a compilation that started at time `begin`: replaces kernels of its plan, and counts
+/// measured tilings.
 ///
 /// # Errors
 /// When a kernel cannot be replaced.
@@ -185,7 +184,7 @@ pub fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kerne
     GeneratedKernels::new(target).put_into(plan)
 }
 
-/// Kernels of earlier plans for a target, by spec. A later plan of the same model takes them, so
+/// Kernels of earlier plans for a target, by spec. A later plan of the same model uses them, so
 /// that each kernel is generated once.
 #[derive(Debug)]
 pub struct GeneratedKernels {
@@ -236,8 +235,8 @@ pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpe
     Ok((fused, plan_of(left)?))
 }
 
-/// Runs the remaining passes of a model up to `last`, or none for `None`. Calls `watch` after each
-/// with its result, and whether it changed anything.
+/// Runs the remaining passes of a model up to `last`; `None` runs no pass. Calls `watch` after each
+/// pass with its result, and whether the pass changed anything.
 ///
 /// # Errors
 /// See [`compile`]; also if compiling starts after that pass.
@@ -250,9 +249,9 @@ pub fn passes_left(
     graph_and_left(model, options, last, Some(watch)).map(|(_, left)| left)
 }
 
-/// Runs the remaining passes like [`passes_left`]. Returns the graph that was lowered, or else an
-/// empty one, and the result. Copies the graph or other IR at the start, which `model` or `options`
-/// keep; only `watch` needs more copies.
+/// Runs the remaining passes like [`passes_left`]. Returns the result, and the graph that was
+/// lowered, or an empty graph. Copies the first IR once, because `model` or `options` keep it; only
+/// `watch` needs more copies.
 fn graph_and_left(
     model: &Model,
     options: &Options,
@@ -264,7 +263,7 @@ fn graph_and_left(
     run_owned(model, options, ir, passes, watch)
 }
 
-/// Returns the remaining passes up to `last`, or none for `None`.
+/// Returns the remaining passes up to `last`; `None` means no pass.
 ///
 /// # Errors
 /// [`Error::BehindPass`].
@@ -282,7 +281,7 @@ pub fn passes_to(options: &Options, last: Option<&'static str>) -> Result<&'stat
     Ok(&passes[..count])
 }
 
-/// Returns a copy of the IR that the first remaining pass takes. Records decisions that are made
+/// Returns a copy of the IR on which the first remaining pass runs. Records the decisions that come
 /// before all passes.
 pub(crate) fn begin(model: &Model, options: &Options) -> Result<Ir, Error> {
     if let Some(tuned) = &options.tuned {
@@ -293,8 +292,8 @@ pub(crate) fn begin(model: &Model, options: &Options) -> Result<Ir, Error> {
     Ok(start.map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone()))
 }
 
-/// Runs passes on IR of a model. Returns the graph that was lowered, or else an empty one, and the
-/// result.
+/// Runs passes on IR of a model. Returns the result, and the graph that was lowered, or an empty
+/// graph.
 pub(crate) fn run_owned(
     model: &Model,
     options: &Options,
@@ -332,10 +331,9 @@ pub fn scheduled(model: &Model, fused: &Module, options: &Options) -> Result<Pla
     plan_of(run_on(model, fused, options, &manager::plan_passes())?)
 }
 
-/// The plan that passes left.
+/// Returns the plan that the passes made.
 ///
-/// # Errors
-/// When they left something else.
+/// # Errors When their result is not a plan.
 pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     match ir {
         Ir::Plan(plan) => Ok(*plan),
@@ -364,7 +362,7 @@ fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> 
     Ok(manager::run_on(fused, &passes, &context(options, Some(facts)), None)?)
 }
 
-/// Returns facts about a model that a plan contains and the graph does not.
+/// Returns facts about a model that belong to a plan, but not to a graph.
 ///
 /// # Errors
 /// If a file's path cannot be stored in a plan.
@@ -462,10 +460,9 @@ pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
     Ok(manager::run_pipeline(model.arch.module.clone(), &passes, &context(options, None))?)
 }
 
-/// Returns the machine code of kernels, as one text.
+/// Returns the machine code of several kernels as one text.
 ///
-/// # Errors
-/// When the target has no code for one.
+/// # Errors When a kernel has no code for the target.
 pub fn assembly<'k>(kernels: impl IntoIterator<Item = &'k Kernel>, target: Target) -> Result<String, Error> {
     let listing = |(number, kernel): (usize, &Kernel)| {
         let artifact = Artifact::of(kernel, target, true)?;

@@ -1,5 +1,5 @@
-//! Demo model inside of the program, so that an installed `ixc` runs without any file. Its origin
-//! and license are in `examples/models/README.md`.
+//! Demo model inside the program, so that an installed `ixc` runs without any file. Its origin and
+//! license are in `examples/models/README.md`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use ixc_model_files::gguf::Gguf;
 
 use crate::{Error, cache_file};
 
-/// Name in messages, in place of a path.
+/// The model's name in messages, where other models have a path.
 pub const NAME: &str = "(built-in demo model)";
 
-/// Alignment of tensors in GGUF, for a file that starts at a page.
+/// Bytes aligned as GGUF requires for a file that starts at a page.
 #[repr(align(64))]
 struct Aligned<B: ?Sized>(B);
 
@@ -25,7 +25,8 @@ pub fn bytes() -> &'static [u8] {
 }
 
 /// Returns a file with the model, for commands that need one. The file is written once to the
-/// user's cache folder, or else to a folder of this user among temporary files.
+/// user's cache folder. If that is not possible, it is written to the user's own folder among the
+/// temporary files.
 ///
 /// # Errors
 /// When neither folder can be written.
@@ -42,7 +43,7 @@ pub fn file() -> Result<PathBuf, Error> {
 
 fn file_in(folder: &Path) -> io::Result<PathBuf> {
     let path = folder.join(format!("demo-{:08x}.gguf", crc32fast::hash(bytes())));
-    // An existing file can have any contents.
+    // An existing file may have any contents.
     let same = read_bytes(&path, bytes().len() as u64).is_ok_and(|there| there == bytes());
     if !same {
         cache_file::write_bytes(&path, bytes())?;

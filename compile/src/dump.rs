@@ -1,5 +1,5 @@
-//! Stages of a model's compilation as a folder of files, and compilation that starts from one of
-//! them.
+//! The stages of a model's compilation as a folder of files. Compilation can start from one of
+//! these files.
 //!
 //! ```text
 //! d/manifest.json            what made it: version, target, features, model files, passes
@@ -13,9 +13,9 @@
 //! d/kernels/NAME.bin         its code, and the constants behind it
 //! ```
 //!
-//! A file with a number is a starting point of compilation ([`read_stop`]). Files of kernels can
-//! replace generated ones ([`Replacements`](crate::replacements::Replacements)). The folder
-//! contains no weights.
+//! Compilation can start from each file with a number ([`read_stop`]). Files of kernels can replace
+//! generated ones ([`Replacements`](crate::replacements::Replacements)). The folder contains no
+//! weights.
 
 use std::path::Path;
 
@@ -39,10 +39,10 @@ use crate::replacements::SPEC;
 /// The manifest's format and version.
 const FORMAT: &str = "ixc-dump";
 const VERSION: u32 = 1;
-/// Max size of a starting point: a plan's tokenizer alone may have 20 MB.
+/// Max size of a file from which compilation starts: a plan's tokenizer alone may have 20 MB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Reads a starting point of compilation.
+/// Reads a file from which compilation starts.
 ///
 /// # Errors
 /// When the file cannot be read, is not IR, or does not name the pass before it.
@@ -67,8 +67,8 @@ pub enum Outcome<'c> {
     Failed(String),
 }
 
-/// Writes the stages of a model's compilation into a new folder. `passes` are those that ran, up to
-/// the last one to be written. Returns the number of files.
+/// Writes the stages of a model's compilation into a new folder. `passes` are the passes that ran,
+/// up to the last stage to write. Returns the number of files.
 ///
 /// # Errors
 /// When a kernel has no code, or the system fails.
@@ -108,8 +108,8 @@ pub fn write(
     Ok(files)
 }
 
-/// Returns the specs of a plan's kernels: those of the last recorded pass, or of a plan at the
-/// start.
+/// Returns the specs of a plan's kernels. They are those of the last recorded pass, or of the plan
+/// from which compilation started.
 fn specs<'p>(passes: &'p [RecordedPass], start: Option<&'p Stop>) -> &'p [KernelSpec] {
     let recorded = passes.last().and_then(|pass| pass.specs.as_deref());
     let of_start = || match &start?.ir {

@@ -1,8 +1,8 @@
 //! Errors of opening and compiling a model. They wrap the errors of lower crates.
 //!
-//! Messages state the fault and the expectation in the words of the library. [`Error::class`]
-//! returns the kind of failure, and [`Error::remedy`] the change that may help. Both
-//! delegate to the wrapped error.
+//! Messages state the problem and what was expected, in the terms of the library. [`Error::class`]
+//! returns the kind of failure. [`Error::remedy`] returns a change that may help. Both delegate to
+//! the wrapped error.
 
 pub mod replacement;
 pub mod tuned;
@@ -64,7 +64,7 @@ pub enum Error {
     /// A pass found an invalid graph.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// The requested last pass does not come after the pass to continue from.
+    /// The requested last pass is not after the pass to continue from.
     #[error("compilation starts after pass {start}, and pass {last} does not come later; name a later pass")]
     BehindPass {
         /// The pass after which compiling continues.
@@ -77,16 +77,16 @@ pub enum Error {
     Stop {
         /// The file.
         path: PathBuf,
-        /// The fault.
+        /// The problem.
         source: Box<StopError>,
     },
     /// An invalid graph to continue from, with the line.
     #[error("{0}")]
     StopText(Box<Excerpt>),
-    /// A pattern or layers select no part of the model.
+    /// A pattern or a list of layers selects no part of the model.
     #[error(transparent)]
     Select(#[from] SelectError),
-    /// A model whose routed experts cannot be run on their own.
+    /// The routed experts of the model cannot be run without the rest of it.
     #[error(transparent)]
     Cut(#[from] CutError),
     /// No kernel can be generated for a step.
@@ -116,7 +116,7 @@ pub enum Error {
     /// A descriptor that no machine can run.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
-    /// A simulation did not come to its end.
+    /// A simulation stopped before its end.
     #[error(transparent)]
     Simulate(#[from] Box<SimulateError>),
     /// A descriptor's weights are not in the model's file.
@@ -175,7 +175,7 @@ pub enum Error {
     },
 }
 
-/// Returns the sentence of an error that states how large a context the model supports.
+/// Returns the sentence in an error about the largest context that the model supports.
 pub fn larger(context: usize, model: usize) -> String {
     match model > context {
         true => format!("this model was made for up to {model}"),
@@ -279,7 +279,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output went away.
+    /// Whether the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, Error::Output(error) if error.is_closed_standard_output())
     }

@@ -1,5 +1,5 @@
-//! Error in a text, shown at its place: `file:line:column:`, which editors understand, then the
-//! line, and a caret under the column.
+//! An error in a text, shown with its position: `file:line:column:`, which editors understand, then
+//! the line, and a caret under the column.
 //!
 //! ```
 //! use std::path::Path;
@@ -36,7 +36,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Creates an excerpt for `problem` at a place of `text`, the contents of `path`.
+    /// Creates an excerpt for `problem` at a position in `text`, the contents of `path`.
     pub fn new(path: &Path, text: &str, line: usize, column: usize, problem: &dyn fmt::Display) -> Excerpt {
         let skipped = column.saturating_sub(1 + BEFORE);
         // The text is untrusted: control characters are shown as spaces.

@@ -7,16 +7,16 @@
 //! ~/.cache/llama.cpp/ORG_NAME_FILE.gguf
 //! ```
 //!
-//! This module downloads nothing. Among several GGUF files the choice follows llama.cpp: the named
-//! quantisation, or else Q4_K_M, Q8_0, or the first file. For a split model it is the first part.
-//! Without GGUF files, a folder of safetensors is the model.
+//! This module downloads nothing. Among several GGUF files, the choice is the same as llama.cpp's:
+//! the named quantisation, or else Q4_K_M, Q8_0, or the first file. For a split model it is the
+//! first part. Without GGUF files, a folder of safetensors is the model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_files::read_text;
 
-/// Max length of a snapshot's name.
+/// Max length of the name of a snapshot.
 const MAX_REFERENCE: u64 = 256;
 /// Max number of files in a folder.
 const MAX_FILES: usize = 4096;
@@ -76,8 +76,8 @@ impl Caches {
         snapshot.filter(|snapshot| is_model(snapshot))
     }
 
-    /// Returns the names of the GGUF files in a repository's snapshot, as suggestions for another
-    /// quantisation.
+    /// Returns the names of the GGUF files in a repository's snapshot, for an error that suggests
+    /// other quantisations.
     pub fn files(&self, repository: &str) -> Vec<String> {
         let Some((organisation, name)) = parts(repository) else { return Vec::new() };
         let files = self.snapshot(organisation, name).map(|snapshot| gguf_files(&snapshot, &|_| true));
@@ -103,8 +103,8 @@ impl Caches {
         let snapshots = folder.join("snapshots");
         let main = read_text(&folder.join("refs/main"), MAX_REFERENCE).ok();
         let named = main.as_deref().map(str::trim).filter(|name| is_plain(name)).map(|name| snapshots.join(name));
-        // A model that was downloaded by another name than `main` has no such reference. The
-        // snapshot is then used only if it is the only one.
+        // A snapshot that was not downloaded as `main` has no such reference. It is then used if it
+        // is the only one.
         let only = || {
             let mut all = entries(&snapshots).into_iter().filter(|path| path.is_dir());
             all.next().filter(|_| all.next().is_none())
@@ -136,7 +136,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the models in a folder and its subfolders; of split models the first parts.
+/// Returns the models in a folder and its subfolders. For a split model, this is the first part.
 fn gguf_files(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     let all = entries(folder);
     let inner = all.iter().filter(|path| path.is_dir()).flat_map(|path| entries(path));
@@ -157,8 +157,8 @@ fn choose(files: &[PathBuf], quantisation: Option<&str>) -> Option<PathBuf> {
     }
 }
 
-/// Whether a file's name contains a quantisation as a word, in any case: `Q4_K` is not one in
-/// `…-Q4_K_M.gguf`.
+/// Whether a file's name contains a quantisation as a word, in upper or lower case. `Q4_K` is not a
+/// word of `…-Q4_K_M.gguf`.
 fn is_of(file: &Path, quantisation: &str) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_uppercase();
     let wanted = quantisation.to_ascii_uppercase();
@@ -167,7 +167,7 @@ fn is_of(file: &Path, quantisation: &str) -> bool {
         && name.match_indices(&wanted).any(|(at, _)| {
             let bytes = name.as_bytes();
             let before = at.checked_sub(1).map(|before| &bytes[before]);
-            // llama.cpp's cache, among others, has `_` before it.
+            // Names in llama.cpp's cache, for example, have `_` before it.
             (edge(before) || before == Some(&b'_')) && edge(bytes.get(at + wanted.len()))
         })
 }

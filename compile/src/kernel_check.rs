@@ -7,7 +7,7 @@
 //! other bits, outside            Departure     such as a wrong offset
 //! ```
 //!
-//! The interpreter runs the edited kernel itself. So it agrees with an edit that computes wrong
+//! The interpreter runs the edited kernel itself, so it cannot detect an edit that computes wrong
 //! results.
 
 use std::path::Path;
@@ -24,9 +24,9 @@ use crate::Error;
 pub use crate::error::replacement::Departure;
 use crate::error::replacement::ReplacementError;
 
-/// Numbers of rows in a check: whole groups, and every kind of remainder.
+/// Numbers of rows for which kernels are checked: whole groups, and every kind of remainder.
 const ROWS: [u32; 4] = [1, 3, 5, 8];
-/// Max bytes of buffers. Only the smallest number of rows may exceed it.
+/// Max bytes of buffers. The smallest number of rows is checked even if its buffers are larger.
 const MOST_BYTES: usize = 256 << 20;
 
 /// Agreement of an edited kernel's results with those of the kernel that it was made from.
@@ -34,7 +34,7 @@ const MOST_BYTES: usize = 256 << 20;
 pub enum Standing {
     /// The results have the same bits.
     Same,
-    /// The bits differ, within the error bounds of the spec's formula.
+    /// The bits differ, but the results are within the error bounds of the spec's formula.
     Close,
 }
 
@@ -45,13 +45,13 @@ pub struct Call<'c> {
     pub dims: &'c [i64],
     /// Buffers before the call.
     pub before: &'c [Vec<u8>],
-    /// Buffers after the edited kernel.
+    /// Buffers after the call of the edited kernel.
     pub edited: &'c [Vec<u8>],
-    /// Buffers after the original kernel.
+    /// Buffers after the call of the original kernel.
     pub own: &'c [Vec<u8>],
 }
 
-/// Judges the results of an edited kernel.
+/// Compares the results of an edited kernel with the original's.
 ///
 /// # Errors
 /// [`Departure`].
@@ -67,11 +67,10 @@ pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result
 }
 
 /// Checks a kernel that replaces another: runs both with random inputs for several numbers of rows.
-/// Without a spec, results must have the same bits.
+/// Without a spec, the results must have the same bits.
 ///
-/// # Errors
-/// [`ReplacementError::Departs`] in the file `path`; also where there are no inputs, or no code
-/// for one of them.
+/// # Errors [`ReplacementError::Departs`] with the file `path`. Also if inputs cannot be made, or a
+/// kernel has no code.
 pub fn check(
     path: &Path,
     edited: &Kernel,
@@ -86,7 +85,7 @@ pub fn check(
         let dims = match spec {
             Some(spec) if rows > spec.max_rows() => continue,
             Some(spec) => spec.dims_of_rows(rows),
-            // Any values in range will do.
+            // Any value in the range is fine.
             None => own.dims.iter().map(|dim| i64::from(rows).clamp(dim.lo, dim.hi)).collect(),
         };
         let bytes: usize = inputs::sizes(own, &dims).map_err(ReplacementError::from)?.iter().sum();
@@ -142,7 +141,7 @@ mod tests {
     use ixc_ir::kernel::parse::parse;
     use ixc_kernels::catalogue::ROWS as CATALOGUE;
 
-    /// Checks that the results of every kernel are within the bounds of its own formula.
+    /// Checks that every kernel's results are within the error bounds of its own formula.
     #[test]
     fn every_kernel_is_close_to_its_own_formula() {
         let target = Target::native();
@@ -171,7 +170,7 @@ mod tests {
         };
         let check = |edited: &Kernel, spec| check(Path::new("k.ix"), edited, &own, spec, target);
         check(&own, None).unwrap();
-        // The value is far below float precision, compared with a mean of squares near 1.
+        // The change is far below the precision of f32 next to a mean of squares near 1.
         check(&edited(" 1e-6", " 1.1e-6"), Some(&spec)).unwrap();
         let wrong = edited(" 1e-6", " 4.0");
         let error = check(&wrong, Some(&spec)).unwrap_err().to_string();

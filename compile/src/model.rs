@@ -1,4 +1,5 @@
-//! Model file, opened and checked, with its graph and exact logits from the reference interpreter.
+//! A model file that was opened and checked, with its graph, and exact logits from the reference
+//! interpreter.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,8 +22,8 @@ pub struct Model {
     pub gguf: Gguf,
     /// Hyperparameters and graph.
     pub arch: ixc_architectures::Model,
-    /// Vocabulary from the file. It is empty if it needs an unsupported pre-tokenizer: the model
-    /// then runs on token ids.
+    /// Vocabulary from the file. It is empty if it needs an unsupported pre-tokenizer. Such a model
+    /// still runs on token ids.
     pub vocabulary: TokenizerSpec,
 }
 
@@ -35,7 +36,7 @@ impl Model {
         Model::open_parts(path, Parts::ALL)
     }
 
-    /// Like [`Model::open`], for a graph of some parts: see [`Model::of_parts`].
+    /// Like [`Model::open`], but builds the graph of some parts: see [`Model::of_parts`].
     ///
     /// # Errors
     /// See [`Model::open`].
@@ -51,8 +52,8 @@ impl Model {
         Model::of_parts(gguf, Parts::ALL)
     }
 
-    /// Builds the graph of parts of an open file: its first layers, to measure the time of a layer,
-    /// or hidden states in place of logits, for embeddings.
+    /// Builds the graph of parts of an open file. It may have the first layers only, to measure the
+    /// time of a layer, or return hidden states instead of logits, for embeddings.
     ///
     /// # Errors
     /// See [`Model::new`].
@@ -87,21 +88,19 @@ impl Model {
         Ok(Model { gguf, arch, vocabulary })
     }
 
-    /// Returns further handles to the model's open files, by number: loading its plan then opens
-    /// none of them again. A file in memory has none.
+    /// Returns more handles to the model's open files, by number, so that loading its plan opens no
+    /// file again. A file in memory has none.
     ///
-    /// # Errors
-    /// If the system has no more handles.
+    /// # Errors If the system does not give more handles.
     pub fn handles(&self) -> Result<Vec<Option<File>>, Error> {
         self.gguf.handles().map_err(Error::io(self.gguf.metadata().path(), "open"))
     }
 
-    /// Reduces the model to its routed experts. The graph then has a function for each layer with
+    /// Reduces the model to its routed experts. Its graph then has a function for each layer with
     /// experts ([`expert_layers`]), and its plan is for `ixc_generate::moe::Moe`.
     ///
-    /// # Errors
-    /// When no layer has routed experts, or a layer's experts take more inputs than rows, ids and
-    /// weights.
+    /// # Errors When no layer has routed experts, or the experts of a layer have inputs other than
+    /// rows, ids and weights.
     pub fn into_expert_layers(mut self) -> Result<Model, Error> {
         self.arch.module = expert_layers::cut(&self.arch.module, &ixc_architectures::layer_of)?;
         self.arch.output = ixc_architectures::Output::Experts;
@@ -122,7 +121,7 @@ impl Model {
     }
 
     /// Computes logits at every position, `[tokens, vocabulary]`, or hidden states if the graph
-    /// gives these. It computes in f32 from dequantised weights, slowly.
+    /// returns these. It computes in f32 from dequantised weights, slowly.
     ///
     /// # Errors
     /// When a token is not in the vocabulary.
@@ -131,8 +130,8 @@ impl Model {
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
         let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.within(tokens.len() as u64);
         let mut logits = Vec::new();
-        // A few tokens at a time, since every step dequantises all weights that it uses. A model
-        // that reads whole texts takes all tokens at once.
+        // Computes a few tokens at a time, since every step dequantises all weights that it uses. A
+        // model that reads whole texts gets all tokens at once.
         let step = if self.arch.hyper.causal { EXACT_STEP } else { tokens.len() };
         for (index, chunk) in tokens.chunks(step).enumerate() {
             let start = index * step;
@@ -152,12 +151,12 @@ pub fn open_files(path: &Path) -> Result<Gguf, Error> {
     Ok(ixc_architectures::open(path)?)
 }
 
-/// Open plan or model, for a command that takes either.
+/// An open plan or model, for commands that accept both.
 #[derive(Debug)]
 pub enum Input {
-    /// File of a plan, at its beginning.
+    /// A plan's file, positioned at its beginning.
     Plan(File),
-    /// Files of a model.
+    /// A model's files.
     Model(Box<Gguf>),
 }
 
@@ -170,13 +169,13 @@ impl Input {
         let model = match open_regular(path) {
             Ok(file) if begins_plan(&file) => return Ok(Input::Plan(file)),
             Ok(file) => ixc_architectures::open_file(file, path)?,
-            // A folder, or a file whose error the reader reports.
+            // This is a folder, or a file whose error the reader reports.
             Err(_) => open_files(path)?,
         };
         Ok(Input::Model(Box::new(model)))
     }
 
-    /// Returns the files of a model. `path` is that of the input.
+    /// Returns the files of a model. `path` is the path of the input.
     ///
     /// # Errors
     /// [`Error::IsPlan`].
@@ -188,7 +187,7 @@ impl Input {
     }
 }
 
-/// Whether a file begins like a plan. Does not move its read position.
+/// Whether a file starts like a plan. The read position does not change.
 fn begins_plan(file: &File) -> bool {
     let mut magic = [0; FILE_MAGIC.len()];
     file.read_exact_at(&mut magic, 0).is_ok() && magic[..] == FILE_MAGIC[..]

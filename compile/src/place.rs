@@ -31,8 +31,8 @@ use crate::model::Model;
 
 /// Default number of positions in the KV cache, if the model has as many.
 pub const DEFAULT_CONTEXT: u32 = 2048;
-/// Max number of tokens in a step of the plan, for engines that run it: each takes memory for its
-/// parts of attention.
+/// Max number of tokens in a step of the plan, for engines that run it. Each token takes memory for
+/// its parts of attention.
 const MAX_TOKENS: u32 = 32;
 
 /// Options of placement.
@@ -77,7 +77,7 @@ pub fn place_told(
     })
 }
 
-/// Returns the plan of a model in pieces, which is what a grid computes.
+/// Returns the plan of a model in pieces: the computation of a grid.
 ///
 /// # Errors
 /// See [`place`].
@@ -92,7 +92,7 @@ fn in_pieces(tasks: &Draft, partition: &Partition, options: &compile::Options) -
 }
 
 fn compile_options() -> compile::Options {
-    // Any machine can run the plan: its kernels are lowered when it is loaded.
+    // The plan can run on any machine: its kernels are lowered when it is loaded.
     compile::Options {
         target: Some(Target::PORTABLE),
         max_tokens: Some(MAX_TOKENS),

@@ -1,5 +1,5 @@
-//! Passes before `residency`, which do not depend on memory. They run once for all plans of a
-//! model.
+//! Runs the passes before `residency` once for all plans of a model. These passes do not depend on
+//! memory.
 //!
 //! ```
 //! use ixc_compile::{compile::{Options, specs}, model::Model, prefix::Prefix};
@@ -28,9 +28,9 @@ use crate::model::Model;
 #[derive(Clone, Debug)]
 pub struct Prefix {
     ir: Ir,
-    /// Passes that follow.
+    /// Passes that are still to be run.
     left: &'static [&'static Pass],
-    /// Passes in the record at this point.
+    /// Number of recorded passes up to here.
     recorded: usize,
 }
 
@@ -49,7 +49,7 @@ impl Prefix {
         Ok(Prefix { ir, left, recorded })
     }
 
-    /// Returns the number of bytes that all experts take at least in memory.
+    /// Returns the least number of bytes that all experts need in memory.
     pub fn min_expert_bytes(&self) -> u64 {
         match &self.ir {
             Ir::Graph(module) => residency::min_expert_bytes(module),
@@ -68,7 +68,7 @@ impl Prefix {
     }
 
     /// Runs the other passes. Returns the graph that was lowered, and the plan with specs in place
-    /// of kernels. Of the options, only those of the other passes may differ from the first ones.
+    /// of kernels. The options of the passes that already ran must be the same as before.
     ///
     /// # Errors
     /// See [`compile`](crate::compile::compile).

@@ -1,8 +1,7 @@
 //! Outputs of the passes of a compilation, recorded as text.
 //!
 //! A compilation with [`Options::recording`](crate::compile::Options::recording) adds each pass
-//! that it runs. [`dump`](crate::dump) writes the record, so that dumping needs no second
-//! compilation.
+//! that it runs. [`dump`](crate::dump) writes the record, so a dump needs no second compilation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +13,7 @@ use ixc_passes::pass::Pass;
 #[derive(Debug, Default)]
 pub struct Recording(Mutex<Vec<RecordedPass>>);
 
-/// Pass that ran.
+/// A pass that ran.
 #[derive(Clone, Debug)]
 pub struct RecordedPass {
     /// Name of the pass.
@@ -43,7 +42,8 @@ impl Recording {
         self.passes().len()
     }
 
-    /// Removes all passes but the first `count`, before a compilation continues after them.
+    /// Removes all recorded passes except the first `count`, before a compilation continues after
+    /// these.
     pub(crate) fn truncate(&self, count: usize) {
         self.passes().truncate(count);
     }

@@ -1,4 +1,5 @@
-//! Kernels that replace generated ones of the same name: an edited kernel can run in its own model.
+//! Kernels that replace generated ones of the same name, so that an edited kernel can run in its
+//! model.
 //!
 //! ```text
 //! ixc compile model.gguf --dump-dir d             every kernel as d/kernels/NAME.ix
@@ -7,7 +8,7 @@
 //! ```
 //!
 //! Postcondition: a replaced kernel verifies, and has the dims and buffers of the original. Its
-//! results with random inputs were checked ([`check`]), unless the caller turned that off.
+//! results with random inputs were checked ([`check`]), unless the caller turned the check off.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,11 +27,11 @@ use crate::kernel_check::check;
 /// Max number of files in a folder: no model has as many kernels.
 const MOST_FILES: usize = 4096;
 
-/// Max size of kernel IR; kernels of this compiler have some ten kilobytes.
+/// Max size of kernel IR. Generated kernels have about ten kilobytes.
 const MAX_IR_BYTES: u64 = 4 << 20;
 
-/// Start of a comment, after its sign, with the spec of a kernel. It gives an edited kernel the
-/// inputs and dims of its original.
+/// Start of a comment, after the comment sign, that contains the spec of a kernel. The spec gives
+/// an edited kernel the inputs and dims of its original.
 pub const SPEC: &str = " spec: ";
 
 /// Kernel from a file.
@@ -64,16 +65,16 @@ impl KernelFile {
         Ok(KernelFile { path: path.to_owned(), kernel, spec, text })
     }
 
-    /// Checks that the kernel has the signature of another one, which is its original or which it
-    /// replaces.
+    /// Checks that the kernel has the same signature as another one: its original, or the kernel
+    /// that it replaces.
     ///
     /// # Errors
     /// The first line of the signature that differs.
     pub fn check_signature(&self, own: &Kernel) -> Result<(), ReplacementError> {
         let Some((expected, found)) = signature_difference(own, &self.kernel) else { return Ok(()) };
         let code = |line: &str| line.split(['/', ';']).next().unwrap_or_default().trim().to_owned();
-        // Report the buffer by name, since it may be written in another form. For a missing line,
-        // or dims, report the line of the kernel's name.
+        // A buffer may be written in another form, so it is found by its name. If a line is
+        // missing, or dims differ, the error gives the line of the kernel's name.
         let head = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
         let lines = || (1..).zip(self.text.lines().map(code));
         let of_buffer = lines().find(|(_, line)| !found.starts_with("kernel ") && head(line) == head(&found));
@@ -114,7 +115,8 @@ impl Replacements {
         Ok(Replacements { kernels, is_unchecked: false })
     }
 
-    /// Turns off the check of results, for kernels that are only shown or are meant to differ.
+    /// Turns off the check of results. Kernels that are only shown, or are meant to differ, need no
+    /// check.
     #[must_use]
     pub fn unchecked(self) -> Replacements {
         Replacements { is_unchecked: true, ..self }
@@ -156,8 +158,8 @@ impl Replacements {
     }
 }
 
-/// Returns the first dim or buffer, as text, in which two signatures differ; empty for a side
-/// without one.
+/// Returns the first dim or buffer in which two signatures differ, as text. It is empty for a
+/// signature that has none there.
 pub fn signature_difference(a: &Kernel, b: &Kernel) -> Option<(String, String)> {
     let (a, b) = (signature(a), signature(b));
     let at = (0..a.len().max(b.len())).find(|&at| a.get(at) != b.get(at))?;
@@ -165,8 +167,8 @@ pub fn signature_difference(a: &Kernel, b: &Kernel) -> Option<(String, String)> 
     Some((line(&a), line(&b)))
 }
 
-/// Returns the signature of a kernel as lines: its dims, and its buffers. The kernel's name is not
-/// part of it, so it is replaced by a fixed one.
+/// Returns the signature of a kernel as lines: its dims, and its buffers. The kernel's name is
+/// replaced by a fixed one, because it is not part of the signature.
 fn signature(kernel: &Kernel) -> Vec<String> {
     let declared = Kernel { name: "kernel".to_owned(), body: Vec::new(), ..kernel.clone() };
     declared.to_string().lines().map(|line| line.trim().to_owned()).collect()

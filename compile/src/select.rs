@@ -8,8 +8,8 @@
 //!
 //! A pattern with `*` or `?` must match a whole word or name (for weights, with or without
 //! `.weight`). Another pattern is an op's word, or a part of a name. An op's layer is the number in
-//! its names (`blk.3.attn_q`, `kv.3`). An op without names is in the last layer whose values it
-//! takes.
+//! its names (`blk.3.attn_q`, `kv.3`). An op whose names have no number is in the last layer from
+//! which it takes values.
 //!
 //! ```
 //! use ixc_compile::model::Model;
@@ -37,8 +37,8 @@ mod selection;
 
 pub use selection::{Item, LayerRange, SelectError, Selection, in_any_layer, layer_of, ranges};
 
-/// Layers of items in order. An item without a layer in its names is in the last layer whose values
-/// it takes.
+/// The layers of items in order. An item whose names have no layer is in the last layer from which
+/// it takes values.
 #[derive(Default)]
 struct Flow(HashMap<u32, u64>);
 
@@ -81,14 +81,14 @@ pub fn ops(module: &Module, function: &Function) -> Vec<Item> {
     function.ops.iter().map(item).collect()
 }
 
-/// Task, or another step.
+/// A task, or a step without tasks.
 #[derive(Clone, Copy, Debug)]
 enum Work<'p> {
     Task(&'p Task),
     Step(&'p Step),
 }
 
-/// Work in order, as items.
+/// The items of a plan or draft, in order.
 struct Works<'p, K> {
     plan: &'p Plan<K>,
     name: &'p dyn Fn(&K) -> String,
@@ -152,7 +152,7 @@ impl<'p, K> Works<'p, K> {
     }
 }
 
-/// Returns the kernels of a task, each once.
+/// Returns the kernels of a task without duplicates.
 fn kernels_of(task: &Task) -> BTreeSet<KernelId> {
     task.variants.iter().flat_map(|variant| used_by(variant).into_iter().map(|(id, _)| id)).collect()
 }
@@ -183,8 +183,8 @@ fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Optio
     all
 }
 
-/// Returns the selected part of IR, as text for people: a graph's ops with their weights and
-/// states, tasks and steps.
+/// Returns the selected part of IR as text for users: a graph's ops with their weights and states,
+/// or tasks and steps.
 ///
 /// # Errors
 /// [`SelectError`] if nothing is selected.
@@ -196,7 +196,7 @@ pub fn text(ir: &Ir, selection: &Selection) -> Result<String, SelectError> {
     }
 }
 
-/// Returns the selected ops of a graph with their weights and states, as text for people.
+/// Returns the selected ops of a graph with their weights and states, as text for users.
 ///
 /// # Errors
 /// [`SelectError`] if nothing is selected.
@@ -242,14 +242,14 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
         What::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
         What::Bucket(step) | What::Residency(step) => {
             let text = print::step(&draft.plan, at, step, &|_| true, &KernelSpec::name);
-            // The printed number means nothing, because the work is in no step yet.
+            // The number in the text has no meaning, because the work is not in a step yet.
             text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))
         }
     };
     Ok(joined([first].into_iter().chain(chosen.into_iter().map(|at| line(at).trim_end().to_owned()))))
 }
 
-/// Returns the selected part of a plan, as text for people; `name` returns a kernel's name.
+/// Returns the selected part of a plan as text for users; `name` returns a kernel's name.
 ///
 /// # Errors
 /// [`SelectError`] if nothing is selected.
@@ -295,7 +295,7 @@ impl Role {
     }
 }
 
-/// Use of a kernel; equal tasks of all layers are one use.
+/// A use of a kernel. Tasks that differ only in their layer are one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// Label of the tasks, with `*` for the layer: `linear blk.*.attn_q`.
@@ -311,7 +311,7 @@ pub struct Use {
 }
 
 /// Returns the positions of the selected kernels of a plan, with their uses. A kernel without uses
-/// is selected only if everything is.
+/// is selected only if all kernels are.
 ///
 /// # Errors
 /// [`SelectError`] if no kernel is selected.

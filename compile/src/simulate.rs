@@ -34,7 +34,7 @@ use ixc_model_files::gguf::Gguf;
 /// Error of a model that does not match the descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
-    /// The model has another number of files.
+    /// The model does not have the expected number of files.
     #[error("the model has {found} files; the descriptor expects {expected}")]
     Files {
         /// Number of files of the model.
@@ -42,7 +42,7 @@ pub enum WeightError {
         /// Expected number of files.
         expected: usize,
     },
-    /// Another file.
+    /// A file is not the expected one.
     #[error("{path}: {what} is {found:#x}; the descriptor expects {expected:#x}")]
     OtherModel {
         /// The file.
@@ -54,12 +54,12 @@ pub enum WeightError {
         /// Expected value.
         expected: u64,
     },
-    /// A weight that differs from the descriptor.
+    /// A weight does not match the descriptor.
     #[error("weight {name} of the descriptor: {problem}")]
     Weight {
         /// The weight.
         name: String,
-        /// Reason.
+        /// The problem.
         problem: String,
     },
 }
@@ -77,7 +77,7 @@ struct Weight<'g> {
     format: Format,
     columns: u64,
     stored: Cow<'g, [u8]>,
-    /// Packed form, if kernels need it; packed on first use.
+    /// The packed form, if kernels need it. It is packed on first use.
     packed: Option<OnceCell<Vec<u8>>>,
 }
 
@@ -89,11 +89,11 @@ pub struct ModelWeights<'g> {
 impl<'g> ModelWeights<'g> {
     /// Finds all weights.
     ///
-    /// # Errors
-    /// When the model's files differ from the descriptor's, or a weight is missing or different.
+    /// # Errors When the model's files differ from the descriptor's, or a weight is missing or
+    /// different.
     pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
-        // The loader of plans makes the same check: another model of the same shape would silently
-        // give another text.
+        // The loader of plans makes the same check: with another model of the same shape, the text
+        // would be wrong without an error.
         let (found, expected) = (gguf.files().len(), descriptor.files.len());
         if found != expected {
             return Err(WeightError::Files { found, expected });

@@ -1,5 +1,6 @@
 //! Features of this build: architectures, formats with their kernels on each target, tokenizers,
-//! chat formats. They come from the tables that the program itself uses, and are therefore correct.
+//! chat formats. They come from the tables that the program itself uses, so they are always
+//! correct.
 //!
 //! Every architecture takes weights in every format, on every target; only the kernels of the
 //! products differ.
@@ -14,12 +15,12 @@ use ixc_text::chat;
 use ixc_text::tokenizer::supported_pre_tokenizers;
 use serde::Serialize;
 
-/// Rows and columns of a weight; every format supports them.
+/// Rows and columns of the weight for which kernels are listed. Every format supports this size.
 const ROWS: u64 = 4096;
 const COLUMNS: u64 = 4096;
 /// Weight rows of an item.
 const ITEM: u64 = 64;
-/// Columns of the page, except of its tables.
+/// Width of the page, without its tables.
 const WIDTH: usize = 80;
 
 /// Supported features.
@@ -31,7 +32,7 @@ pub struct Support {
     pub formats: Vec<FormatSupport>,
     /// Pre-tokenizers of byte-pair vocabularies, by the value of `tokenizer.ggml.pre`.
     pub pre_tokenizers: Vec<&'static str>,
-    /// Chat formats, whose answers can be split into reasoning, tool calls and content.
+    /// Chat formats whose answers can be split into reasoning, tool calls and content.
     pub answers: Vec<&'static str>,
 }
 
@@ -55,9 +56,9 @@ pub struct FormatSupport {
     pub bits: f64,
     /// Bits of an element in packed form.
     pub packed_bits: f64,
-    /// Whether `ixc quantise` writes the format.
+    /// Whether `ixc quantise` can write the format.
     pub made: bool,
-    /// Products with this format on each target.
+    /// Products of this format's weights on each target.
     pub products: Vec<Products>,
 }
 
@@ -72,7 +73,7 @@ pub struct Products {
     pub kernels: Vec<String>,
 }
 
-/// Returns the targets with different kernels; each CPU has the kernels of one of them.
+/// Returns the targets whose kernels differ. Each CPU uses the kernels of one of them.
 fn targets() -> impl Iterator<Item = Target> {
     let mut seen = Vec::new();
     Target::all().filter(move |target| {

@@ -1,5 +1,5 @@
-//! File of measured choices that are faster than those by cache sizes. `ixc kernel tune` writes it,
-//! and every command that compiles a model to run it on the same machine reads it.
+//! The file of measured choices that are faster than those derived from cache sizes. `ixc kernel
+//! tune` writes it. Commands that compile a model for the machine that they run on read it.
 //!
 //! ```text
 //! # Writes tuned-TARGET.json in the user's cache folder:
@@ -14,10 +14,10 @@
 //! the CPU (or the cost model) of the measurements, and rows. Each row has a choice for weights of
 //! one shape, and its measurements.
 //!
-//! The file is untrusted until every row was read. The pass `tile` checks that a row is a candidate
-//! for a weight.
+//! The file is untrusted until every row is read. The pass `tile` checks that each choice is a
+//! candidate for its weight.
 //!
-//! Invariant: the file in the user's folder counts only for code for this machine, so that a named
+//! Invariant: the file in the user's folder applies only to code for this machine, so that a named
 //! target gives the same plan everywhere.
 
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ use crate::machine::features::cpu_name;
 const FORMAT: &str = "ixc-tuned";
 /// Version of the format.
 const VERSION: u64 = 1;
-/// Max size in bytes: some thousand rows.
+/// Max size of a file in bytes, enough for a few thousand rows.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A file.
@@ -50,7 +50,7 @@ const MAX_BYTES: u64 = 1 << 20;
 struct Stored {
     format: String,
     version: u64,
-    /// Version of `ixc` that wrote the file: kernels of another version may be faster or slower.
+    /// Version of `ixc` that wrote the file. Kernels of another version may be faster or slower.
     ixc: String,
     target: String,
     by: By,
@@ -69,19 +69,19 @@ pub enum By {
     Model(String),
 }
 
-/// Choice with its measurements.
+/// A choice with its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// Choice, in the text form of [`Choice`].
     pub choice: String,
-    /// Tiling without the choice.
+    /// Tiling that is used without this choice.
     pub instead_of: String,
     /// Speed relative to that tiling, with quartiles as bounds.
     pub ratio: Speedup,
 }
 
-/// Speed relative to another choice; more than 1 is faster. Its JSON is the list `[median, low,
+/// Speed relative to another choice; more than 1 is faster. In JSON it is the list `[median, low,
 /// high]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "[f64; 3]", into = "[f64; 3]")]
@@ -119,7 +119,7 @@ impl From<Speedup> for [f64; 3] {
 pub struct Tuned {
     /// The file.
     pub path: PathBuf,
-    /// Whether the user named the file. The one in the user's folder counts for this machine alone.
+    /// Whether the user named the file. The file in the user's folder applies only to this machine.
     is_named: bool,
     target: String,
     choices: Choices,
@@ -167,7 +167,7 @@ fn read(path: &Path) -> Result<Option<(Stored, Choices)>, Error> {
     Ok(Some((stored, Choices(choices))))
 }
 
-/// Whether a file was made for this.
+/// Checks the conditions for which a file was made.
 fn is_of(path: &Path, stored: &Stored, by: &By, target: &str) -> Result<(), TunedError> {
     let other = |key, found: &str, wanted: &str| {
         let [found, wanted] = [found, wanted].map(|text| text.chars().take(64).collect());
@@ -207,7 +207,7 @@ impl Tuned {
     }
 
     /// Reads the file in the user's folder for this machine. `None` if there is no file, or if it
-    /// does not apply here, which is logged.
+    /// is not valid here; the reason is logged.
     pub fn of_this_machine() -> Option<Tuned> {
         let (target, by) = (Target::native(), By::Cpu(cpu_name()));
         let path = own_file(target).ok()?;
@@ -247,8 +247,8 @@ impl Tuned {
         Err(TunedError::Other { path, key: "target", found, wanted: target.name().to_owned() }.into())
     }
 
-    /// Passes the choices to the pass `tile` for code for `target`. `is_native` says whether this
-    /// is this machine's target by default.
+    /// Passes the choices to the pass `tile` for code for `target`. `is_native` is set if `target`
+    /// is this machine's default target.
     pub fn tell(&self, options: OptionSet, target: Target, caches: &CoreCaches, is_native: bool) -> OptionSet {
         if self.target != target.name() || !(self.is_named || is_native) {
             return options;
@@ -258,8 +258,8 @@ impl Tuned {
         let said = std::mem::take(&mut tile.tuned.0);
         let is_said = |choice: &Choice| said.iter().any(|said| said.kernel() == choice.kernel());
         let of_file: Vec<&Choice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
-        // The user did not name this file: choices that are no longer candidates are ignored with a
-        // warning.
+        // The user did not name this file, so choices that are no longer candidates are ignored
+        // with a warning.
         let is_taken = |choice: &&&Choice| {
             let of_weight: Vec<&Choice> = of_file.iter().copied().filter(|of| of.weight == choice.weight).collect();
             let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
@@ -281,21 +281,21 @@ pub fn weights(module: &Module) -> usize {
     why.filter(|why| why.starts_with(TUNED)).count()
 }
 
-/// File that choices are written to.
+/// A file to which choices are written.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Path of the file, which may not exist.
     pub path: PathBuf,
-    /// Whether this is the default file in the user's folder. Its invalid contents are replaced. A
-    /// file that the user named is not overwritten.
+    /// Whether this is the default file in the user's folder. Its contents are replaced if they are
+    /// invalid. A file that the user named is not overwritten.
     pub is_own: bool,
 }
 
 impl Place {
     /// Checks that the file can be written.
     ///
-    /// # Errors
-    /// If the user named the file, and it has other contents or was made for something else.
+    /// # Errors If the user named the file, and it has other contents or was made for other
+    /// conditions.
     pub fn check(&self, target: Target, by: &By) -> Result<(), Error> {
         self.held(target, by).map(drop)
     }
@@ -316,9 +316,9 @@ impl Place {
     }
 }
 
-/// Writes the choice for a kernel of a weight into a file, in place of an earlier one, or removes
-/// it if no candidate is faster. All other choices stay. The file is written under a temporary name
-/// and renamed.
+/// Writes the choice for a kernel of a weight into a file, in place of an earlier one. Without a
+/// faster candidate, it removes the earlier choice. All other choices stay. The file is written
+/// under a temporary name and renamed.
 ///
 /// # Errors
 /// See [`Place::check`]; also the system's error.
@@ -391,11 +391,11 @@ mod tests {
         let kernel = choice.kernel();
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
-        // The choice is removed when no candidate is faster any more.
+        // The choice is removed when no candidate is faster any longer.
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
-        // A named file for another target, and the file in the user's folder.
+        // A named file for another target is refused; the file in the user's folder is ignored.
         let caches = Target::AVX2.row().caches();
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2; expected amx"));
         assert!(tuned.tell(OptionSet::default(), Target::AMX, &caches, true).is_empty());
@@ -440,7 +440,7 @@ mod tests {
         assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));
         assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));
         assert!(error(&text.replace(build::version(), "0.0.0")).contains("was tuned for ixc 0.0.0"));
-        // A right checksum does not make a row valid.
+        // A row is checked even if the checksum is correct.
         let mut stored: Stored = serde_json::from_str(&text).unwrap();
         stored.rows[1].choice = "q4_k_r16 x=a8_super n=64 k=256: magic".to_owned();
         stored.crc32 = crc(&stored.rows).unwrap();

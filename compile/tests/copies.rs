@@ -1,7 +1,7 @@
-//! Number of copies of a model's graph that compiling makes.
+//! Counts the copies of a model's graph that a compilation makes.
 //!
-//! The graph gets a weight that no op uses, whose name has a length unlike that of any other
-//! allocation. Each copy of the graph copies the name, and the allocator counts these copies.
+//! The graph gets a weight that no op uses. Its name has a length that no other allocation has.
+//! Each copy of the graph copies the name, and the allocator counts these copies.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the copies of the name that `run` makes.
+/// Returns the number of copies of the name that `run` makes.
 fn copies(run: impl FnOnce()) -> usize {
     let before = COPIES.load(Relaxed);
     run();
@@ -56,7 +56,8 @@ fn compiling_copies_the_graph_once() {
         let in_parts = || drop(Prefix::new(&model, &options).unwrap().specs(&model, &options).unwrap());
         assert_eq!(copies(in_parts), 1);
     }
-    // A watched pass needs its input for the comparison, so that the allocator does count.
+    // A pass with a watcher keeps its input for a comparison. This shows that the allocator counts
+    // copies.
     let watched = copies(|| drop(passes_left(&model, &Options::default(), Some("fuse"), &mut |_, _, _| {}).unwrap()));
     assert!(watched > 1);
 }

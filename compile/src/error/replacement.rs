@@ -15,7 +15,7 @@ use crate::excerpt::Excerpt;
 /// Error of replacing kernels of a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplacementError {
-    /// An invalid kernel file, or a kernel with another signature than the original.
+    /// An invalid kernel file, or a kernel whose signature differs from the original's.
     #[error("{0}")]
     Parse(Excerpt),
     /// Two files for the same kernel.
@@ -64,7 +64,7 @@ pub enum ReplacementError {
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
-    /// An edited kernel computes other results than its spec requires.
+    /// The results of an edited kernel are not those that its spec requires.
     #[error(
         "{}kernel {kernel} computes wrong results: with random inputs{}, {departure}",
         of_file(path.as_deref()), of_dims(dims)
@@ -76,7 +76,7 @@ pub enum ReplacementError {
         kernel: String,
         /// Dims with their values.
         dims: Vec<String>,
-        /// Place and size of the difference.
+        /// Position and size of the difference.
         departure: Box<Departure>,
     },
 }
@@ -112,7 +112,7 @@ impl ReplacementError {
 pub struct Departure {
     /// The first element that differs from the unedited kernel's.
     pub difference: Difference,
-    /// The element outside the bounds of the spec's formula, or `None` without a known spec.
+    /// The element outside the error bounds of the spec's formula; `None` without a known spec.
     pub mismatch: Option<Mismatch>,
 }
 

@@ -25,7 +25,7 @@ pub enum TunedError {
         /// CRC-32 that the file states.
         expected: String,
     },
-    /// The file was made under other conditions, such as another target.
+    /// The file was made for other conditions, such as another target.
     #[error("{}: was tuned for {key} {found}; expected {wanted}; `ixc kernel tune` writes a file for it", path.display())]
     Other {
         /// The file.
@@ -49,7 +49,8 @@ pub enum TunedError {
         /// Description of a valid row.
         expected: &'static str,
     },
-    /// The user's folder holds choices for this machine's target only. Others need a named file.
+    /// The user's folder holds choices for this machine's target only. Choices for another target
+    /// need a named file.
     #[error(
         "the user's folder only holds choices for the target of this machine; name a file for the choices for {target}"
     )]

@@ -1,9 +1,8 @@
-//! Memory read bandwidth: the bound on decode, since every token reads each weight that it uses
-//! once.
+//! Memory read bandwidth. It limits decode, since every token reads each weight that it uses once.
 //!
-//! Each thread sums its own slice of a buffer that is larger than the caches, on large pages if
-//! there are any, with the CPU's widest loads. It tries reads in address order and with two
-//! streams, each with and without prefetching. The best of all rounds counts, because every
+//! Each thread sums its own slice of a buffer that is larger than the caches, with the CPU's widest
+//! loads. The buffer is on large pages if there are any. Reads are tried in address order and with
+//! two streams, each with and without prefetching. The fastest of all rounds counts, because every
 //! disturbance makes a round slower.
 
 use std::hint::black_box;
@@ -12,8 +11,8 @@ use std::time::Instant;
 
 use memmap2::MmapMut;
 
-/// Bytes that a measurement reads in a round: several times the largest last-level caches of a
-/// machine's share.
+/// Bytes that all threads read in a round. This is several times a machine's share of the largest
+/// last-level caches.
 pub const BUFFER_BYTES: usize = 256 << 20;
 /// Min bytes that a thread reads in a round.
 const LEAST_READ: usize = 16 << 20;
@@ -30,14 +29,15 @@ pub fn measure(threads: usize, bytes: usize) -> f64 {
 pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let threads = threads.max(1);
     let words = (bytes / 8 / threads).next_multiple_of(1 << 10).max(1 << 10);
-    // A slice that fits in a cache is read so often that the different start times of threads do
-    // not matter.
+    // If a thread's slice fits in a cache, it is read so often that the threads' different start
+    // times do not matter.
     let passes = (LEAST_READ / 8 / words).max(1);
     let start = Barrier::new(threads);
     let ways = ways();
     // Start and end of each round in a thread.
     let work = || -> Vec<(Instant, Instant)> {
-        // Written by the thread that reads it, so that it is on the thread's own memory node.
+        // The thread that reads the memory also writes it first, so that it is on the thread's own
+        // memory node.
         let mut memory = Large::of(words);
         let slice = memory.words();
         for (at, word) in slice.iter_mut().enumerate() {
@@ -64,8 +64,8 @@ pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     (words * 8 * threads * passes) as f64 / best_round(&times).max(1e-9)
 }
 
-/// Returns the seconds of the best round: from the start of the first thread to the end of the
-/// last. One thread's time is not enough, since it may have started late.
+/// Returns the seconds of the fastest round, from the start of the first thread to the end of the
+/// last. The time of one thread would be too short if it started late.
 fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
     let rounds = times.iter().map(Vec::len).min().unwrap_or(0);
     let seconds = (0..rounds).filter_map(|round| {
@@ -132,8 +132,8 @@ fn ways() -> Vec<Sum> {
     ways
 }
 
-/// Sums words with thirty-two independent sums, so that loads and not additions are the limit. The
-/// compiler makes vectors of them.
+/// Sums words with thirty-two independent sums, so that loads are the limit, not additions. The
+/// compiler turns them into vectors.
 fn sum_plain(words: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     let (chunks, rest) = words.as_chunks::<32>();
@@ -145,9 +145,9 @@ fn sum_plain(words: &[u64]) -> u64 {
     sums.iter().chain(rest).fold(0, |total, word| total.wrapping_add(*word))
 }
 
-/// [`sum_plain`] with 32-byte loads, without closures, so that a debug build measures the memory
-/// and not itself. Closures are calls if the compiler does not know that they may use AVX2, and
-/// then take five times as long as the memory.
+/// [`sum_plain`] with 32-byte loads. It has no closures, so that a debug build also measures the
+/// memory. Closures are compiled without AVX2 and become calls, which take five times as long as
+/// the memory.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_avx2(words: &[u64]) -> u64 {
@@ -155,7 +155,7 @@ fn sum_avx2(words: &[u64]) -> u64 {
         __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi64, _mm256_loadu_si256, _mm256_setzero_si256,
         _mm256_storeu_si256,
     };
-    /// Words to prefetch ahead: a page, where hardware prefetchers stop.
+    /// Number of words to prefetch ahead: a page, because hardware prefetchers stop at its end.
     const AHEAD: usize = 4096 / size_of::<u64>();
     let (mut a, mut b, mut c, mut d) =
         (_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256());
@@ -189,7 +189,7 @@ mod wide {
         _mm512_setzero_si512,
     };
 
-    /// Returns the sum; prefetches `AHEAD` bytes ahead of each load, or not at all for 0.
+    /// Returns the sum. Prefetches `AHEAD` bytes ahead of each load, or not at all if it is 0.
     #[target_feature(enable = "avx512f")]
     pub fn sum<const AHEAD: usize>(words: &[u64]) -> u64 {
         let mut sums = [_mm512_setzero_si512(); 4];
@@ -217,7 +217,7 @@ mod wide {
             add(&mut high_sums, high);
         }
         let sum = total(low_sums).wrapping_add(total(high_sums));
-        // Slices of different lengths leave chunks over.
+        // If the lengths differ, some chunks are left.
         let rest = high.iter().skip(low.len()).flatten().chain(low.iter().skip(high.len()).flatten());
         rest.chain(low_rest).chain(high_rest).fold(sum, |total, word| total.wrapping_add(*word))
     }

@@ -1,5 +1,4 @@
-//! CPU features that matter to kernels: which ones this CPU has, and the benefit of the missing
-//! ones.
+//! CPU features that matter to kernels: which ones this CPU has, and the benefit of the others.
 
 use ixc_targets::cpu;
 use ixc_targets::{Feature as Kind, Target};
@@ -16,7 +15,7 @@ pub struct Feature {
     pub gives: &'static str,
 }
 
-/// Target, and the features that this machine lacks for it.
+/// A target, and the features for it that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetState {
     /// Name.
@@ -25,7 +24,7 @@ pub struct TargetState {
     pub missing: Vec<String>,
     /// Missing features in one line.
     pub lacks: String,
-    /// Whether `--target native` means this target here.
+    /// Whether `--target native` selects this target on this machine.
     pub chosen: bool,
 }
 

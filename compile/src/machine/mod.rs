@@ -2,8 +2,8 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`bandwidth`] | measuring how fast memory is read |
-//! | [`features`] | CPU features and what each would give |
+//! | [`bandwidth`] | measurement of memory read bandwidth |
+//! | [`features`] | CPU features and the benefit of each |
 //! | [`system`] | memory, limits, huge pages, io_uring, executable memory |
 
 pub mod bandwidth;

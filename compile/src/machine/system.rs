@@ -121,7 +121,8 @@ pub fn memory() -> Memory {
     Memory { total: field("MemTotal"), available: field("MemAvailable"), cgroup_limit: cgroup_limit() }
 }
 
-/// Returns the smallest limit of this process's control groups.
+/// Returns the smallest `memory.max` from this process's control group up to the root (version 2),
+/// or the limit of version 1.
 fn cgroup_limit() -> Option<u64> {
     own_groups().iter().map(|group| group.limit).min()
 }
@@ -133,7 +134,7 @@ pub fn huge_pages() -> Option<String> {
     Some(chosen.split_once(']')?.0.to_owned())
 }
 
-/// Whether the kernel (and the container's filter) lets a ring be set up.
+/// Whether the kernel, and the container's filter, allow a ring to be set up.
 #[cfg(target_os = "linux")]
 pub fn io_uring() -> Probe {
     // `struct io_uring_params` has 120 bytes; zeros request the defaults.
@@ -145,7 +146,7 @@ pub fn io_uring() -> Probe {
         return Probe::of(Err::<(), _>(std::io::Error::last_os_error()));
     }
     let descriptor = i32::try_from(ring).unwrap_or(-1);
-    // SAFETY: the kernel has just given this descriptor to us, and nothing else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(descriptor) });
     Probe { available: true, reason: None }
 }

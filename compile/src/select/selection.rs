@@ -9,7 +9,7 @@ use ixc_ir::names;
 use ixc_passes::options::matches;
 use similar::{Algorithm, capture_diff_slices, get_diff_ratio};
 
-/// Selection by pattern and layers; without both it selects everything.
+/// Selection by pattern and layers. Without both, it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// A pattern of names.
@@ -48,12 +48,12 @@ impl fmt::Display for LayerRange {
     }
 }
 
-/// Returns a list, or a text for an empty one.
+/// Returns a list, or the word for an empty one.
 fn some(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }
 
-/// Error of a selection without results.
+/// Error of a selection that selects nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// No item has a matching name.
@@ -99,7 +99,7 @@ fn nearest(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!("; similar names: {}", near.join(", ")) }
 }
 
-/// Selectable item: an op, a task or another step, or a decision of a pass.
+/// An item that can be selected: an op, a task or another step, or a decision of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
     /// Word of the op, such as `linear`.
@@ -163,7 +163,7 @@ impl Selection {
     }
 }
 
-/// Returns a weight's name in the form that tasks use.
+/// Returns a weight's name in the form in which tasks use it.
 fn bare(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
@@ -173,8 +173,7 @@ pub fn layer_of(name: &str) -> Option<u64> {
     names::layer_of(name).map(u64::from)
 }
 
-/// Returns a name or a task's label without its layer, so that all layers are equal:
-/// `blk.*.attn_q.weight`.
+/// Returns a name or a task's label with `*` for its layer: `blk.*.attn_q.weight`.
 pub fn in_any_layer(name: &str) -> String {
     names::in_layer(name, "*")
 }
@@ -243,7 +242,7 @@ mod tests {
     #[test]
     fn ops_are_found_by_word_name_and_layer() {
         assert_eq!(found(None, &[]).unwrap(), [0, 1, 2, 3, 4]);
-        // An op's word must match completely; a name need not, without wildcards.
+        // An op's word must match completely. A name need not, if the pattern has no wildcards.
         assert_eq!(found(Some("linear"), &[]).unwrap(), [1, 4]);
         assert_eq!(found(Some("linear*"), &[]).unwrap(), [1, 2, 4]);
         assert_eq!(found(Some("ffn_gate"), &["1-2"]).unwrap(), [4]);
