@@ -37,7 +37,7 @@ pub enum Error {
     Trace {
         /// The file.
         path: PathBuf,
-        /// The fault, with its place.
+        /// The problem, with its position.
         source: serde_json::Error,
     },
 }
@@ -96,7 +96,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output went away.
+    /// Whether the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         match self {
             Error::Compile(error) => error.is_closed_standard_output(),

@@ -16,7 +16,7 @@ use ixc_compile::error::replacement::{ReplacementError, some};
 /// Error of showing, running, comparing or tuning a single kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// An op or a layer selects a kernel, but the named kernel belongs to no model.
+    /// A filter by op or layer was given for a kernel that belongs to no model.
     #[error("\"{name}\" has no op or layer; expected the kernels of a model: MODEL or MODEL:NAME")]
     InNoModel {
         /// The requested name.
@@ -101,7 +101,7 @@ pub enum KernelError {
         /// All candidates.
         candidates: Vec<String>,
     },
-    /// A kernel that does not fail cannot be reduced.
+    /// The kernel to reduce does not fail.
     #[error("{kernel} does not fail: it compiles, runs and gives the interpreter's results")]
     FailsNot {
         /// The kernel.
@@ -112,7 +112,7 @@ pub enum KernelError {
     Verify {
         /// The kernel.
         kernel: String,
-        /// The broken rule and its place.
+        /// The broken rule and its position.
         source: VerifyError,
     },
     /// Inputs with the requested dims cannot be made.
@@ -171,7 +171,7 @@ pub enum KernelError {
     Fault {
         /// The kernel.
         kernel: String,
-        /// Place and reason.
+        /// Position and reason.
         fault: Fault,
     },
     /// An edited kernel cannot replace the original.
@@ -193,7 +193,7 @@ pub enum KernelError {
         kernel: String,
         /// Name of the engine that ran the kernel.
         engine: &'static str,
-        /// Place and size of the difference.
+        /// Position and size of the difference.
         difference: String,
     },
 }
@@ -265,7 +265,7 @@ pub enum BundleError {
     Index {
         /// The index.
         path: PathBuf,
-        /// Place and reason.
+        /// Position and reason.
         reason: String,
     },
     /// The index has another format or version.

@@ -1,10 +1,10 @@
 //! Speed of a kernel on this machine: time per call with its spread, weight bytes and operations
-//! per second, and the shares of the machine's memory bandwidth and peak.
+//! per second. Rates are also given as shares of the machine's memory bandwidth and peak.
 //!
-//! Each thread calls the kernel again and again on its own buffers. All threads start a round
-//! together, and a round ends when the last one is done. There are two cases. With the same buffers
-//! in every call, the data stays in the caches. With more sets of buffers than any cache holds,
-//! weights come from memory, as in decode.
+//! Each thread calls the kernel repeatedly with its own buffers. All threads start a round
+//! together, and a round ends when the last thread has finished. There are two cases. With the same
+//! buffers in every call, the data stays in the caches. With more sets of buffers than any cache
+//! holds, weights come from memory, as in decode.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -25,7 +25,7 @@ use ixc_compile::machine::bandwidth;
 
 /// Min duration of a round, so that clocks and barriers do not matter.
 const ROUND_SECONDS: f64 = 0.02;
-/// Rounds of warm-up: caches, clock rate, page faults.
+/// Rounds of warm-up, which fill caches, raise the clock rate and take page faults.
 const WARM_UP: u32 = 2;
 /// Max bytes of all alternating sets of buffers, over all threads.
 const MAX_BYTES: usize = 1 << 30;
@@ -34,7 +34,7 @@ const MAX_BYTES: usize = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLevel {
-    /// The caches, as long as the buffers fit.
+    /// The caches, if the buffers fit.
     Caches,
     /// In memory.
     Memory,
@@ -121,8 +121,8 @@ fn buffer_sets(case: &Case, place: MemoryLevel, threads: usize) -> usize {
     }
 }
 
-/// Measures two kernels in turn on one thread, and returns seconds per call for each round. Both
-/// then suffer alike when the machine is slow for a while.
+/// Measures two kernels alternately on one thread, and returns seconds per call for each round. If
+/// the machine is slow for a while, both are slower.
 ///
 /// # Errors
 /// If this machine cannot run the kernels.
@@ -167,7 +167,7 @@ fn time_rounds(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, t
     let (start, finish) = (Barrier::new(threads), Barrier::new(threads));
     let calls = AtomicU64::new(1);
     let work = |leader: bool| {
-        // Allocated by the thread that uses them, so that they are on its own memory node.
+        // The thread that uses the buffers allocates them, so that they are on its own memory node.
         let mut buffers: Vec<Vec<Vec<u8>>> = (0..sets).map(|_| before.to_vec()).collect();
         let mut bound: Vec<_> = buffers
             .iter_mut()
@@ -219,8 +219,8 @@ fn time_rounds(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, t
     Seconds::of(seconds, calls.into_inner())
 }
 
-/// Peak operations per second of one kind on this machine: the fastest of a few loops that do
-/// nothing else.
+/// The machine's peak of one kind of operations per second. It is the rate of the fastest of a few
+/// loops that do nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
     /// Number of threads.
@@ -251,7 +251,7 @@ pub fn peak(arithmetic: Arithmetic, target: Target, threads: usize, rounds: u32)
     Ok(best)
 }
 
-/// Loop of multiply-adds alone.
+/// A loop that contains only multiply-adds.
 struct Loop {
     kernel: Kernel,
     multiply_adds: u64,
@@ -261,7 +261,8 @@ struct Loop {
 const VECTORS: i64 = 64;
 /// Repetitions of the loop.
 const TIMES: i64 = 64;
-/// Independent sums: more than latency times instructions per cycle, fewer than registers.
+/// Number of independent sums. It is more than the latency times the instructions per cycle, and
+/// less than the number of registers.
 const SUMS: usize = 12;
 
 fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
@@ -323,7 +324,7 @@ fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
     Loop { kernel: b.finish(), multiply_adds }
 }
 
-/// Returns a loop of two by two tiles with four sums, which are enough to hide a product's latency.
+/// Returns a loop of two by two tiles with four sums. These are enough to hide a product's latency.
 fn tile_products(name: &str, op: Op, factor: Elem, sum: Elem) -> Loop {
     const TILE: i64 = 1024;
     const LINE: i64 = 64;

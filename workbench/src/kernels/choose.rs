@@ -28,7 +28,7 @@ use ixc_compile::select::{self, Selection, Use};
 
 /// Name of the built-in demo model before the colon.
 const DEMO: &str = "demo";
-/// Rows for a kernel without a row in the table.
+/// Default number of rows for a kernel that is not in the table.
 const DEFAULT_ROWS: u32 = 8;
 
 /// Kernel for a target, with its origin.
@@ -136,7 +136,7 @@ impl ModelName<'_> {
     }
 }
 
-/// Returns the model that `text` names, alone or before a kernel's name; `None` if the text names
+/// Returns the model that `text` names, alone or before a kernel's name. `None` if the text names
 /// no model.
 pub fn model_name(text: &str) -> Option<ModelName<'_>> {
     let text = text.trim();
@@ -150,7 +150,7 @@ pub fn model_name(text: &str) -> Option<ModelName<'_>> {
     Some(ModelName { model, kernel, path: path_of(model), is_whole })
 }
 
-/// Whether a kernel of this spec is called so, for any target or without one.
+/// Whether a kernel of this spec has this name, for any target or without one.
 fn matches_name(spec: &KernelSpec, name: &str) -> bool {
     let rest = name.strip_prefix(&spec.name());
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
@@ -174,7 +174,7 @@ fn check_kernel(kernel: Kernel) -> Result<Kernel, KernelError> {
 fn from_file(path: &Path, target: Target) -> Result<TargetKernel, Error> {
     let file = KernelFile::read(path)?;
     if let Some(spec) = &file.spec {
-        // The spec determines the inputs, so the signature must be that of its kernel.
+        // The inputs come from the spec, so the signature must be that of the spec's kernel.
         file.check_signature(&generate(spec, target)?)?;
     }
     let KernelFile { kernel, spec, .. } = file;
@@ -182,8 +182,8 @@ fn from_file(path: &Path, target: Target) -> Result<TargetKernel, Error> {
     Ok(TargetKernel { name: kernel.name.clone(), spec, rows, target, kernel })
 }
 
-/// Returns the selected kernels of a model or a plan, with their uses. No path means the demo
-/// model.
+/// Returns the selected kernels of a model or a plan, with their uses. Without a path, it is the
+/// demo model.
 ///
 /// # Errors
 /// If none is selected, or the model cannot be opened or compiled.
@@ -219,7 +219,7 @@ pub struct OfModel {
     pub uses: Vec<Use>,
 }
 
-/// Open model or plan.
+/// An open model or plan.
 #[derive(Debug)]
 pub enum OpenModel {
     /// A plan.
@@ -229,7 +229,7 @@ pub enum OpenModel {
 }
 
 impl OpenModel {
-    /// Opens a model or plan; the demo model without a path. Opens the file once.
+    /// Opens a model or plan, or the demo model without a path. Opens the file once.
     fn open(path: Option<&Path>) -> Result<OpenModel, Error> {
         let Some(path) = path else { return Ok(OpenModel::Model(Box::new(Model::new(ixc_compile::demo::open()?)?))) };
         Ok(match Input::open(path)? {
@@ -325,7 +325,7 @@ mod tests {
         assert!(error("embed format=q4_k_r16 rows=3 n=256").contains("that is not packed"));
         assert!(error("linear format=a8_super k=256 tile=8 n=8 shape=gemv").contains("a weight's format"));
         assert!(error("quantise n=256 out=f16").contains("expected a format of activations"));
-        // The largest that are allowed make a kernel or an error.
+        // The largest allowed values give a kernel or an error.
         for kind in KINDS {
             for (lead, tail) in [("f32", "gemv"), ("q4_k", "gemm"), ("bf16", "tiles")] {
                 let fields: Vec<String> = kind.fields.iter().map(|field| largest(field, lead, tail)).collect();
@@ -343,7 +343,7 @@ mod tests {
         let name = field.name;
         match field.holds {
             FieldKind::Flag => name.to_owned(),
-            // Activations follow from the weight.
+            // The weight determines the activations' format.
             FieldKind::Format if name == "x" => String::new(),
             FieldKind::Format if name == "out" => "out=f32".to_owned(),
             FieldKind::Format if name == "to" => "to=q4_k_r16".to_owned(),

@@ -34,7 +34,7 @@ pub fn generate_unedited(edited: &TargetKernel) -> Result<TargetKernel, Error> {
     Ok(TargetKernel { name: kernel.name.clone(), kernel, ..edited.clone() })
 }
 
-/// Checks that two kernels can have the same inputs: their dims and buffers are equal.
+/// Checks that two kernels can get the same inputs: their dims and buffers must be equal.
 ///
 /// # Errors
 /// [`KernelError::CalledOtherwise`], with the differences.
@@ -49,7 +49,7 @@ pub fn called_alike(a: &TargetKernel, b: &TargetKernel) -> Result<(), Error> {
     let (of_first, of_second) = (only(&first, &second), only(&second, &first));
     Err(KernelError::CalledOtherwise {
         names: [a.kernel.name.clone(), b.kernel.name.clone()],
-        // Both kernels have the same items in another order.
+        // Both kernels have the same items, but in another order.
         found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
     }
     .into())
@@ -139,12 +139,12 @@ pub struct SpeedRatio {
     pub place: MemoryLevel,
     /// Median seconds per call of the first kernel and of the second.
     pub seconds: [f64; 2],
-    /// Time of the first kernel over that of the second, measured in turn: median, smallest,
-    /// largest.
+    /// Time of the first kernel divided by that of the second, from alternating rounds: median,
+    /// smallest, largest.
     pub ratio: [f64; 3],
 }
 
-/// Measures both kernels in turn, with one thread.
+/// Measures both kernels in alternating rounds, with one thread.
 ///
 /// # Errors
 /// If this machine cannot run them.
@@ -189,8 +189,8 @@ pub fn statements(a: &Kernel, b: &Kernel) -> Vec<LinePair> {
     align_lines(&list(a), &list(b))
 }
 
-/// Returns an instruction without the labels of jumps and constants, which one more instruction
-/// would change everywhere.
+/// Returns an instruction without the labels of jumps and constants. One added instruction would
+/// change these everywhere.
 fn without_places(line: ListedInstruction) -> String {
     let Some((before, label)) = line.text.split_once(".L") else { return line.text };
     let end = label.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(label.len());

@@ -11,8 +11,8 @@
 //! replaced by an operand of the same type, by another value, or by zeros, so that its users stay
 //! valid. Only kernels that verify are tried.
 //!
-//! Input: a failing kernel, and a function that says whether another kernel fails in the same way.
-//! Output: a failing kernel for which no single reduction step keeps the failure.
+//! Input: a failing kernel, and a function that returns whether another kernel fails in the same
+//! way. Output: a failing kernel in which no single reduction step keeps the failure.
 
 mod edits;
 
@@ -31,7 +31,7 @@ use super::choose::TargetKernel;
 use super::run::{Case, Engine, Sizes};
 use ixc_compile::replacements::signature_difference;
 
-/// Kind of failure of a kernel. Two failures of the same kind differ only in numbers.
+/// Kind of failure of a kernel. Failures of one kind may differ in their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "says", rename_all = "snake_case")]
 pub enum Failure {
@@ -108,7 +108,7 @@ pub struct Reduction {
 
 /// Returns the failure of a kernel, if it fails, for inputs from a seed. The kernel is compiled,
 /// run by an engine and compared with the interpreter. Inputs follow the spec of `chosen` as long
-/// as the kernel keeps the spec's signature.
+/// as the kernel still has the spec's signature.
 pub fn failure(chosen: &TargetKernel, failing: &FailingKernel, seed: u64, engine: Engine) -> Option<Failure> {
     let own = signature_difference(&chosen.kernel, &failing.kernel).is_none();
     let tried =
@@ -143,9 +143,9 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// Reduces a failing kernel. `fails` says whether another kernel fails in the same way, and is
-/// called at most `max_tried` times. With `keeps_dims`, dims keep their values, for
-/// functions that do not see these.
+/// Reduces a failing kernel. `fails` returns whether another kernel fails in the same way, and is
+/// called at most `max_tried` times. With `keeps_dims`, dims keep their values, for a `fails` that
+/// ignores them.
 pub fn reduce(
     failing: &FailingKernel,
     keeps_dims: bool,
@@ -181,8 +181,8 @@ impl Search<'_> {
         self.tried >= self.max_tried
     }
 
-    /// Replaces the smallest kernel by `kernel`, if that is another kernel, verifies, and still
-    /// fails. Returns whether it did.
+    /// Replaces the smallest kernel by `kernel`, if that is a different kernel that verifies and
+    /// still fails. Returns whether it was replaced.
     fn accept(&mut self, kernel: Kernel, dims: Vec<i64>) -> bool {
         if self.is_over() || verify(&kernel).is_err() {
             return false;
@@ -203,7 +203,7 @@ impl Search<'_> {
         self.accept(kernel, self.smallest.dims.clone())
     }
 
-    /// Removes runs of statements, from half of all to single ones.
+    /// Removes ranges of statements, from half of all statements to single ones.
     fn statements(&mut self) {
         let mut run = Counts::of(&self.smallest.kernel).statements.div_ceil(2).max(1);
         loop {
@@ -225,7 +225,7 @@ impl Search<'_> {
         }
     }
 
-    /// Makes loops run once, or half as often, or replaces them by their body.
+    /// Makes loops run once or half as often, or replaces them by their body.
     fn loops(&mut self) {
         let mut at = 0;
         while at < Counts::of(&self.smallest.kernel).loops && !self.is_over() {
@@ -283,7 +283,7 @@ impl Search<'_> {
         }
     }
 
-    /// Tries smaller sizes of a buffer, and sizes without dims.
+    /// Tries smaller sizes of a buffer, and sizes that depend on no dims.
     fn sizes(&mut self, at: usize) {
         loop {
             let (own, dims) = (&self.smallest.kernel.buffers[at].size, &self.smallest.dims);
@@ -339,8 +339,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns the size of a kernel: a constant counts half as much as another statement, so that a
-/// constant is better than a load or a computation.
+/// Returns the size of a kernel. A constant counts half as much as another statement, so a constant
+/// is better than a load or a computation.
 fn weight(kernel: &Kernel) -> usize {
     fn of(body: &[Stmt]) -> usize {
         let weights = body.iter().map(|statement| match statement {
@@ -353,7 +353,8 @@ fn weight(kernel: &Kernel) -> usize {
     of(&kernel.body)
 }
 
-/// Returns the sum of constant trip counts; trips that depend on dims count more than any constant.
+/// Returns the sum of the constant trip counts. A trip count that depends on dims counts more than
+/// any constant.
 fn trips(kernel: &Kernel) -> i128 {
     fn sum(body: &[Stmt]) -> i128 {
         let trips = body.iter().filter_map(|statement| match statement {
@@ -429,7 +430,7 @@ mod tests {
         assert!(Counts::of(&reduced.smallest.kernel).statements <= 6, "{text}");
     }
 
-    /// Refusals by a target are real failures: here, a vector that it has no registers for.
+    /// Errors of a target count as failures. Here the target has no registers for a vector.
     #[test]
     fn refusals_are_distinguished_by_their_message() {
         let (chosen, own) = failing("map function=add n=64");

@@ -12,7 +12,7 @@ use crate::error::Error;
 use ixc_compile::machine::bandwidth;
 use ixc_compile::machine::system::{cgroup_left, memory};
 
-/// Rounds of each loop of products; the median counts.
+/// Rounds of each loop of products. The result is their median.
 const ROUNDS: u32 = 5;
 
 /// Measures the peak rates for code of a target. Takes at most `budget` bytes, and at most a
@@ -50,12 +50,11 @@ fn products(target: Target, threads: usize) -> Result<Vec<ProductRate>, Error> {
 /// Min bytes to read if the size of the last cache level is unknown.
 const MIN_BYTES: u64 = 64 << 20;
 
-/// Returns how many bytes to read in the measurement: at most a quarter of the free memory, half of
-/// the control groups' rest, and the budget.
+/// Returns how many bytes to read in the measurement. It is at most a quarter of the free memory,
+/// half of what the control groups still allow, and the budget.
 ///
-/// # Errors
-/// Describes why memory cannot be measured: the bytes are less than twice the last cache level, so
-/// most reads would hit the cache.
+/// # Errors The reason why memory cannot be measured. The bytes would be less than twice the last
+/// cache level, so most reads would hit the cache.
 fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     let free = memory().available.map(|free| free / 4);
     let group = cgroup_left().map(|left| left / 2);
@@ -67,7 +66,7 @@ fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     Ok(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
-/// Measures reading from the caches, with a part of each that fits into the budget: one or a few
+/// Measures reads from the caches, with a part of each that fits into the budget: one or a few
 /// megabytes.
 fn cache_rates(threads: usize, budget: Option<u64>, sizes: &Caches) -> Vec<CacheRate> {
     /// Max bytes for one cache. A part of a large cache is enough.

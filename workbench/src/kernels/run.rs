@@ -1,4 +1,4 @@
-//! Run of a kernel by the interpreter and by an engine, with a comparison bit for bit.
+//! Runs a kernel on the interpreter and on an engine, and compares the results bit for bit.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use ixc_compile::kernel_check::{Call, Departure, Standing, judge};
 pub enum Engine {
     /// This machine.
     Native,
-    /// The emulator, on any machine. It also checks things that a processor does not, such as the
+    /// The emulator, on any machine. It also checks what a processor does not check, such as the
     /// bounds of every access.
     Emulator,
 }
@@ -65,8 +65,8 @@ pub struct Outcome {
     pub found: Vec<Vec<u8>>,
     /// The first element that differs.
     pub difference: Option<Difference>,
-    /// Agreement of an edited kernel with its spec; `None` for a generated kernel, or one without a
-    /// spec.
+    /// Result of the comparison of an edited kernel with its spec. `None` for a generated kernel,
+    /// or one without a spec.
     pub standing: Option<Result<Standing, Box<Departure>>>,
     /// Seconds that the interpreter took.
     pub interpreter_seconds: f64,
@@ -112,7 +112,7 @@ impl Case {
         Ok(buffers)
     }
 
-    /// Runs interpreter and engine, and compares.
+    /// Runs the interpreter and an engine, and compares their results.
     ///
     /// # Errors
     /// When an engine cannot run the kernel. Different results are not an error here.
@@ -188,8 +188,7 @@ pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut
 
 /// Returns the values of a kernel's dims.
 ///
-/// # Errors
-/// If the rows have no meaning for the kernel, or are more than it takes.
+/// # Errors If the rows have no meaning for the kernel, or are more than its max.
 pub fn dims(chosen: &TargetKernel, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
@@ -221,8 +220,8 @@ mod tests {
     use ixc_testing::bits;
     use std::path::Path;
 
-    /// Returns a row's case with one row of activations; `None`, with a message, if the target has
-    /// no kernel for it.
+    /// Returns a row's case with one row of activations. If the target has no kernel for it, prints
+    /// a message and returns `None`.
     fn case(row: &Row, target: Target) -> Option<Case> {
         case_of(row, target, 1)
     }
@@ -256,7 +255,8 @@ mod tests {
             let file = format!("tests/bits/kernels-{}.txt", target.name());
             let mut table = bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file));
             for row in ROWS.iter() {
-                // Covers full groups of rows of every length that kernels have, and a remainder.
+                // With 13 rows, there are full groups of every length that kernels have, and a
+                // remainder.
                 let Some(case) = case_of(row, target, 13) else { continue };
                 let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
                 let results = results.iter().zip(&case.chosen.kernel.buffers);

@@ -1,4 +1,4 @@
-//! Stages of a kernel as text: IR, machine IR with registers, assembly with its IR statements,
+//! Stages of a kernel as text: IR, machine IR with registers, assembly with its IR statements, and
 //! bytes.
 
 use std::fmt::Write;
@@ -37,8 +37,8 @@ fn compile_error(chosen: &TargetKernel, source: X64Error) -> Error {
     CodegenError::X64 { kernel: chosen.kernel.name.clone(), source }.into()
 }
 
-/// Returns the stage as text. Lines with the kernel's cost start with `;`, the comment mark of IR,
-/// or with `#`, that of assemblers.
+/// Returns the stage as text. Lines with the kernel's cost start with the comment mark: `;` in IR,
+/// `#` in assembly.
 ///
 /// # Errors
 /// If the target has no code for it.
@@ -72,7 +72,7 @@ pub fn text(chosen: &TargetKernel, stage: Stage) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Returns the listing of a kernel alone.
+/// Returns the listing of one kernel.
 fn listing(artifact: &Artifact, kernel: &Kernel) -> String {
     match artifact.finished() {
         Some(code) => x64::listing::text(code, kernel),

@@ -1,5 +1,5 @@
-//! Tuner for the kernels of a product: measures widths, chunks and paces in turn with the kernel
-//! that the pass `tile` chooses.
+//! Tuner for the kernels of a product. It compares widths, chunks and paces with those of the
+//! kernel that the pass `tile` chooses, in alternating rounds.
 //!
 //! ```text
 //! # All products of the model that take time:
@@ -19,10 +19,10 @@
 //! The search goes parameter by parameter, each time with the best values so far. It first tries
 //! the width of items or bands and their rows of activations, then the prefetch distance, then the
 //! unrolling of loops. These are all the parameters that keep the same bits. The row limits between
-//! kernels change the order in which floats are added, so they are not searched, and neither are
-//! formats. A candidate whose step gives other bits is an error.
+//! kernels change the order in which floats are added, so they are not searched. Formats are not
+//! searched either. If a step gives other bits with a candidate, that is an error.
 //!
-//! The winner is measured again, so that a lucky measurement does not win. It must be faster by
+//! The winner is measured again, so that a candidate does not win by chance. It must be faster by
 //! more than the spread of the rounds.
 
 use ixc_compile::tuned::{Speedup, WeightKernel};
@@ -53,20 +53,20 @@ use steps::Steps;
 const PREFETCH_DISTANCES: [u32; 5] = [0, 1024, 2048, 4096, 8192];
 /// Unroll factors to try.
 const UNROLL_FACTORS: [u32; 2] = [2, 4];
-/// Min gain by a cost model, which is no more exact than this.
+/// Min gain by a cost model: a smaller gain is within the model's error.
 const MODEL_SPREAD: f64 = 0.01;
 
-/// Default rows of activations in a step for the kernel for most rows: a part of a prompt.
+/// Default rows of activations in a step, for the kernel for most rows: a part of a prompt.
 const PROMPT_ROWS: u32 = 512;
 
 /// Method of comparison between candidates.
 #[derive(Clone, Debug)]
 pub enum Comparison {
-    /// Time on this machine, in rounds taken in turn, in steps of a model that consists of this
+    /// Time of alternating rounds on this machine, in steps of a model that consists of this
     /// product.
     Time {
-        /// Memory level of the weights: memory, with more weights than any cache holds, or the
-        /// caches, with few weights.
+        /// Memory level of the weights. In memory, there are more weights than any cache holds. In
+        /// the caches, there are few.
         place: MemoryLevel,
         /// Number of rounds.
         rounds: u32,
@@ -83,7 +83,7 @@ pub enum Comparison {
     },
 }
 
-/// Candidate and its speed.
+/// A candidate and its speed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Candidate {
     /// Candidate in the form of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
@@ -92,7 +92,7 @@ pub struct Candidate {
     pub spec: String,
     /// Seconds, or cycles, for the whole weight and one row of activations.
     pub cost: f64,
-    /// Speed relative to the kernel chosen by cache sizes, with quartiles as bounds. A cost model
+    /// Speed relative to the kernel that cache sizes select, with quartiles as bounds. A cost model
     /// has no spread, so all three are equal.
     pub ratio: Speedup,
 }
@@ -114,18 +114,18 @@ impl Candidate {
 pub struct TunedKernel {
     /// The kernel that was tuned.
     pub kernel: WeightKernel,
-    /// Cut of the weight by cache sizes.
+    /// Tiles of the weight by cache sizes.
     pub own: String,
     /// The reference kernel and its cost.
     pub default: Candidate,
     /// All candidates, in the order in which they were tried.
     pub rows: Vec<Candidate>,
-    /// Choice for the weight that each candidate stands for.
+    /// Choice for the whole weight that belongs to each candidate.
     choices: Vec<Choice>,
     /// The fastest candidate, measured again, and its choice for the weight; `None` if no candidate
     /// is faster.
     pub winner: Option<(Candidate, Choice)>,
-    /// The fastest candidate, measured again, if it is not faster by enough.
+    /// The fastest candidate, measured again, if its gain is too small.
     pub close: Option<Candidate>,
     /// Threads and rows of activations of a step, if times were measured instead of modelled.
     pub measured: Option<(usize, u32)>,
@@ -161,19 +161,19 @@ struct Search<'s> {
     spec: &'s KernelSpec,
     cut: Cut,
     target: Target,
-    /// Cut of the weight by cache sizes.
+    /// Tiles of the weight by cache sizes.
     own: String,
-    /// Part of the weight, and the kernel's use in it.
+    /// Part of the weight, and how the kernel is used in it.
     part: RowTiles,
     each: Use,
-    /// Whether this is the kernel for most rows, which determines the cut into items.
+    /// Whether this is the kernel for most rows, which determines the tiles.
     is_last: bool,
     /// Whether this is the kernel for fewest rows.
     is_first: bool,
     default: Try,
 }
 
-/// Comparison of candidates.
+/// Method of comparison of candidates.
 enum Compare<'a, 'm> {
     /// Timed steps with this many rows.
     Steps { steps: &'a mut Steps<'m>, rows: u32, rounds: u32 },
@@ -200,7 +200,7 @@ impl Compare<'_, '_> {
         }
     }
 
-    /// Whether the comparison sees the effect of prefetches.
+    /// Whether the comparison can show the effect of prefetches.
     fn knows_prefetches(&self) -> bool {
         matches!(self, Compare::Steps { .. })
     }
@@ -326,7 +326,7 @@ impl<'s> Search<'s> {
         Ok(TunedKernel { kernel, own: self.own, default, rows, choices, winner, close, measured })
     }
 
-    /// Returns widths and chunks, without those that the caches choose.
+    /// Returns widths and chunks, except those that cache sizes select.
     fn shapes(&self, caches: &CoreCaches) -> Vec<Try> {
         let Cut { weight, strategy, .. } = self.cut;
         let number = |rows: u64| u32::try_from(rows).ok();
@@ -336,7 +336,7 @@ impl<'s> Search<'s> {
                 |part: &RowTiles| part.uses.iter().map(|each| (each.strategy, each.up_to_rows)).collect::<Vec<_>>();
             for rows in candidates::item_rows(&weight, self.target) {
                 let offered = candidates::candidates(&weight, rows, self.target);
-                // If other kernels handled some numbers of rows, floats would be added in another
+                // If other kernels computed some numbers of rows, floats would be added in another
                 // order.
                 let is_alike = rows == self.part.rows || {
                     let narrowed = ixc_passes::tile::by_caches_of(&weight, rows, self.target, caches);
@@ -462,7 +462,8 @@ mod tests {
         let by = Comparison::Time { place: MemoryLevel::Caches, rounds: 2, rows: None, run };
         let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
         assert!(few.own.contains("gemv<=5/5"), "{}", few.own);
-        // There are candidates with prefetching, and with unrolled loops if there are loops.
+        // There are candidates with prefetching, and candidates with unrolled loops if there are
+        // loops.
         assert!(few.rows.iter().any(|row| row.what.ends_with("@0/1")), "{:?}", few.rows);
         assert!(
             few.rows

@@ -60,7 +60,7 @@ pub fn without_number(name: &str) -> String {
 pub struct ItemLayers {
     /// Layer that one of the names contains.
     pub layer: Option<u32>,
-    /// Whether the item has a name.
+    /// Whether the item has any name.
     pub named: bool,
 }
 
@@ -94,7 +94,7 @@ pub fn sections(items: &[ItemLayers]) -> Vec<Section> {
     items.iter().enumerate().map(section).collect()
 }
 
-/// Bodies of sections, each once.
+/// The bodies of sections, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FoldedSections<T> {
     /// The bodies.

@@ -1,4 +1,5 @@
-//! Graph on the page: ops of each layer with their operands and results; equal layers appear once.
+//! The graph on the page: ops of each layer with their operands and results. Equal layers appear
+//! once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -18,13 +19,14 @@ pub struct OpLine {
     /// Names and types of its results.
     results: Vec<(String, String)>,
     /// Definitions of its operands: the position of an op in the same section, or `-1 - n` for the
-    /// section's n-th value from elsewhere.
+    /// section's n-th value from another section.
     takes: Vec<i32>,
     /// Weights and states in its operands.
     names: Vec<String>,
 }
 
-/// Definition of a value from another section: section and position there; `None` for a parameter.
+/// Definition of a value from another section: that section, and the position in it. `None` for a
+/// parameter.
 type Definition = Option<(Section, usize)>;
 
 /// A graph.
@@ -34,11 +36,11 @@ pub struct Graph {
     after: Option<&'static str>,
     /// Ops.
     folded: FoldedSections<OpLine>,
-    /// For each section, the definitions of values that it takes from elsewhere.
+    /// For each section, the definitions of its values from other sections.
     from: Vec<Vec<Definition>>,
     /// Parameters and their types.
     parameters: Vec<(String, String)>,
-    /// Ops in all.
+    /// Number of all ops.
     ops: usize,
 }
 
@@ -72,7 +74,7 @@ fn type_text(module: &Module, ty: &Type) -> String {
     }
 }
 
-/// Values of a section: its own, and those from elsewhere.
+/// The values of a section: its own, and those from other sections.
 #[derive(Default)]
 struct Values {
     own: HashMap<ValueId, (usize, String)>,
@@ -164,7 +166,7 @@ fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
     sections(&layers)
 }
 
-/// Returns the lines of each section's ops, and the definitions of its values from elsewhere.
+/// Returns the lines of each section's ops, and the definitions of its values from other sections.
 fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, Vec<Definition>>) {
     let (mut lines, mut from) = (BTreeMap::<Section, Vec<OpLine>>::new(), BTreeMap::new());
     let Some(function) = function(module) else { return (lines, from) };
@@ -203,14 +205,13 @@ pub fn ops(module: &Module) -> usize {
     module.functions.iter().map(|function| function.ops.len()).sum()
 }
 
-/// Removes the quotes of a declaration's name that are there only because of the mark in place of
-/// its layer.
+/// Removes quotes from a declaration's name that only the mark in place of its layer requires.
 fn plain(declaration: String, name: &str) -> String {
     declaration.replacen(&format!("@{name:?}"), &symbol(name), 1)
 }
 
 /// Returns a graph as lines of text: the declarations of each section's weights and states, and its
-/// ops. Omits places in files.
+/// ops. Omits offsets in files.
 pub fn text(module: &Module) -> BTreeMap<Section, Vec<String>> {
     let mut text: BTreeMap<Section, Vec<String>> = BTreeMap::new();
     let place = |name: &str| layer_of(name).map_or(Section::In, Section::Layer);

@@ -33,7 +33,7 @@ pub struct KernelView {
     /// IR of the kernel, with numbered lines.
     ir: String,
     statements: Vec<u32>,
-    /// Lines of IR and of instructions that are omitted at the end.
+    /// Number of omitted lines of IR, and of instructions, at the end.
     left_out: [usize; 2],
     /// Instructions, one for each line, and the source statement of each; -1 for no statement.
     code: String,
@@ -70,7 +70,7 @@ struct Loop {
     port: Vec<(&'static str, f64)>,
 }
 
-/// Call with some number of rows.
+/// A call with a given number of rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Call {
     rows: u32,
@@ -110,7 +110,7 @@ fn calls(plan: &Plan<Kernel>) -> Calls {
     calls
 }
 
-/// Returns the kernels of a plan. Specs are known if it was just compiled.
+/// Returns the kernels of a plan. Specs are known if the plan was just compiled.
 ///
 /// # Errors
 /// If the target has no code for a kernel.

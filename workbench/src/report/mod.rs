@@ -1,5 +1,5 @@
-//! Page about a model's way to machine code: one file that works without a network, for `ixc
-//! inspect --html`.
+//! Page about a model's compilation to machine code: one file that works without a network, for
+//! `ixc inspect --html`.
 //!
 //! ```
 //! use ixc_compile::{compile::Options, model::Model};
@@ -13,17 +13,17 @@
 //!
 //! | module | what it collects |
 //! | --- | --- |
-//! | [`fold`] | layers that are alike, once |
-//! | [`graph`] | graphs that passes left |
-//! | [`passes`] | what each pass changed |
-//! | [`plan`] | weights, steps, buffers, states, experts that come and go |
+//! | [`fold`] | equal layers, shown once |
+//! | [`graph`] | graphs after passes |
+//! | [`passes`] | changes by each pass |
+//! | [`plan`] | weights, steps, buffers, states, experts in memory over time |
 //! | [`kernels`] | IR, instructions, costs |
-//! | [`trace`] | what a run measured |
+//! | [`trace`] | measurements of a run |
 //!
 //! `page.html` draws it.
 //!
-//! Invariant: text of models is data, never markup. The page holds it as JSON that cannot end its
-//! script, and makes text nodes of it. The page's policy refuses every other script, style and
+//! Invariant: text from models is data, never markup. The page holds it as JSON that cannot end its
+//! script, and shows it as text nodes. The page's policy refuses every other script, style and
 //! address.
 
 mod fold;
@@ -81,7 +81,7 @@ pub struct Report {
     trace: Option<trace::TraceView>,
     #[serde(skip)]
     target: Option<Target>,
-    /// Error that stopped compiling.
+    /// Error that stopped the compilation.
     #[serde(skip)]
     pub failed: Option<Error>,
 }

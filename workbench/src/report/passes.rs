@@ -1,4 +1,4 @@
-//! Passes with their changes: one diff for each set of layers with the same change.
+//! Passes with their changes. Sets of layers with the same change have one diff.
 //!
 //! ```text
 //! fuse, layers 0 to 47
@@ -31,25 +31,25 @@ const CONTEXT_LINES: usize = 2;
 /// Max lines of a diff, and max diffs of a pass.
 const MAX_LINES: usize = 1500;
 const MAX_DIFFS: usize = 16;
-/// Time limit for a comparison of two texts; longer ones give a coarser diff.
+/// Time limit for the comparison of two texts. If it is exceeded, the diff is coarser.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Pass and its changes.
+/// A pass and its changes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ran {
     name: &'static str,
     doc: &'static str,
     changed: bool,
-    /// Kinds of IR that the pass takes and gives.
+    /// Kinds of IR of the pass's input and output.
     kind: &'static str,
-    /// Ops of the graph, or tasks, before and after.
+    /// Number of the graph's ops, or of tasks, before and after the pass.
     counts: [usize; 2],
     diffs: Vec<Diff>,
     /// Number of omitted diffs of further sections.
     more: usize,
 }
 
-/// Change of some sections.
+/// The change of some sections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Diff {
     /// Names of the sections.
@@ -118,7 +118,7 @@ impl Watch {
 /// Returns the diffs between two folded texts, and the number of omitted ones.
 fn diffs(before: &FoldedSections<String>, after: &FoldedSections<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
-    /// Bodies of a section.
+    /// The bodies of a section.
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Bodies {
         before: Option<usize>,

@@ -1,5 +1,5 @@
-//! Plan on the page: steps and their tasks, buffers over steps, states, weights, and times of
-//! experts in memory.
+//! The plan on the page: steps and their tasks, buffers over steps, states, weights, and the times
+//! of experts in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +51,8 @@ struct TaskView {
     variants: Vec<VariantView>,
     /// Buffers that the task reads or writes.
     buffers: Vec<u32>,
-    /// Bytes of weights read for one token, and multiply-adds by type of the factors; `None` if
-    /// they depend on the position.
+    /// Bytes of weights that one token reads, and its multiply-adds by type of the factors. `None`
+    /// if they depend on the position.
     one: Option<(u64, [u64; 3])>,
 }
 
@@ -72,7 +72,7 @@ struct BufferView {
     name: String,
     offset: u64,
     bytes: u64,
-    /// First and last step of its life.
+    /// First and last step in which the buffer is used.
     life: Option<(usize, usize)>,
 }
 
@@ -106,7 +106,7 @@ pub struct Tensor {
     /// Outermost first.
     pub shape: Vec<u64>,
     pub bytes: u64,
-    /// Place in the file.
+    /// Position in the file.
     pub place: String,
     /// The format that kernels read, if it differs from the format in the file.
     pub packed: Option<String>,
@@ -117,7 +117,7 @@ pub struct Tensor {
     pub streamed: bool,
 }
 
-/// Returns the place of a weight in its file.
+/// Returns the position of a weight in its file.
 fn place(plan: &Plan<Kernel>, weight: &PlanWeight) -> String {
     match weight.file {
         WeightFile::Source(file) => match plan.files.len() {
@@ -175,8 +175,8 @@ fn token_work(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>
     let variant = task.variants.first()?;
     let kernel = plan.kernels.get(variant.kernel.0 as usize)?;
     let dims = dims(variant, 1)?;
-    // The rows of each expert are items of their own; a token has one item for each expert that it
-    // is routed to.
+    // Each expert's rows form separate items. A token has one item for each expert that it is
+    // routed to.
     let items = u64::from(task.columns).saturating_mul(match task.rows {
         RowAxis::Tokens | RowAxis::Outputs => 1,
         RowAxis::Routed(bucket) => routed.get(&bucket).copied().unwrap_or(1).into(),
@@ -244,9 +244,9 @@ fn weights(task: &Task) -> impl Iterator<Item = u32> {
     task.args.iter().filter_map(|arg| if let Source::Weight(weight) = arg.source { Some(weight) } else { None })
 }
 
-/// Returns the first and last step of each buffer's life. Steps that read the experts of a group
-/// can run again for late experts, so a buffer that one of them touches lives through all of them.
-/// The result lives to the end.
+/// Returns the first and last step in which each buffer is used. Steps that read the experts of a
+/// group can run again for late experts. If one of these steps uses a buffer, it must live through
+/// all of them. The result lives to the end.
 fn lives(plan: &Plan<Kernel>, groups: &[GroupView]) -> Vec<Option<(usize, usize)>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     let mut touch = |buffer: u32, first: usize, last: usize| {

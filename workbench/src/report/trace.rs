@@ -1,5 +1,5 @@
-//! Measurements of a trace from `ixc run --trace`, as sums that a page can hold: time by task and
-//! kind of step, steps, and experts in memory over time.
+//! Measurements of a trace from `ixc run --trace`, reduced to sums that fit in a page. They are the
+//! time by task and kind of step, the steps, and experts in memory over time.
 //!
 //! A trace can have a million events. They are read one by one, and only sums are kept.
 
@@ -17,7 +17,7 @@ use crate::Error;
 
 /// Max size of a trace.
 const MAX_BYTES: u64 = 1 << 30;
-/// Max number of steps that are listed; further ones count in sums only.
+/// Max number of steps that are listed. Further steps are only added to sums.
 const MAX_STEPS: usize = 4096;
 /// Intervals of the timeline of experts in memory.
 const PARTS: usize = 480;
@@ -37,7 +37,7 @@ pub struct TraceView {
     threads: usize,
     /// Microseconds from the first event to the last.
     span: f64,
-    /// Start, length (both in microseconds) and tokens.
+    /// Start and length of each step in microseconds, and its tokens.
     steps: Vec<(f64, f64, u64)>,
     more_steps: usize,
     /// Number of steps with one token, and tokens of the other steps.
@@ -52,7 +52,8 @@ pub struct TraceView {
     pub limits: Option<Roofline>,
 }
 
-/// Microseconds and shares of a kind of work: in steps of one token, and in longer ones.
+/// Microseconds of a kind of work, and its shares of the time, in steps of one token and in longer
+/// ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Work {
     name: String,
@@ -80,13 +81,13 @@ struct KernelTime {
 /// Experts in memory over time.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Residency {
-    /// Slots in all.
+    /// Number of all slots.
     slots: usize,
     /// Mean number of experts in memory, for each group and interval.
     held: Vec<Vec<f32>>,
     /// Bytes read in each interval.
     read: Vec<u64>,
-    /// For each group and expert, the share of the time that it was in memory.
+    /// For each group and expert, the share of the time in which it was in memory.
     experts: Vec<Vec<f32>>,
     reads: u64,
     bytes: u64,
@@ -105,7 +106,7 @@ enum Lane {
 const LANES: [(&str, Lane); 4] =
     [("tokens", Lane::Steps), ("threads", Lane::Threads), ("drive", Lane::Drive), ("slots", Lane::Slots)];
 
-/// Work of threads other than tasks; numbers in these names are left out.
+/// Work of threads other than tasks, with numbers omitted.
 const BESIDES: [&str; 9] = [
     "wait for ",
     "pack ",
@@ -161,7 +162,7 @@ struct EventSums {
     steps: Vec<(f64, f64, u64)>,
     work: BTreeMap<String, Work>,
     kernels: BTreeMap<String, KernelTime>,
-    /// Group, expert, start and end of each stay in a slot.
+    /// Group, expert, start and end of each time in a slot.
     held: Vec<(usize, usize, f64, f64)>,
     slots: BTreeMap<u64, f64>,
     reads: Vec<(f64, u64)>,
@@ -200,7 +201,7 @@ impl EventSums {
 
     fn thread(&mut self, event: &Event<'_>) {
         self.threads.insert(event.tid, ());
-        // The step of the event: steps come first in the file, in order of time.
+        // The step of the event. Steps come first in the file, ordered by time.
         let at = self.steps.partition_point(|step| step.0 <= event.ts);
         let tokens = at.checked_sub(1).and_then(|at| self.steps.get(at)).map_or(1, |step| step.2);
         let task = !BESIDES.iter().any(|begin| event.name.starts_with(begin));
@@ -417,7 +418,7 @@ mod tests {
         assert!((residency.experts[0][1] - 1.0).abs() < 1e-3);
     }
 
-    /// Checks that sums and their divisors cover all steps, including those that are not listed.
+    /// Checks that sums and their divisors include all steps, even those that are not listed.
     #[test]
     fn unlisted_steps_count_in_sums() {
         let steps = (0..MAX_STEPS + 5)

@@ -62,7 +62,7 @@ pub struct Code {
     pub alignment: u64,
 }
 
-/// Way to call the code.
+/// Calling convention of the code, and the arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// `sysv64`.
@@ -128,7 +128,7 @@ pub enum BufferAccess {
     Write,
     /// Both.
     ReadWrite,
-    /// Scratch space of the kernel.
+    /// Scratch memory of the kernel.
     Scratch,
     /// Read 32-bit values as indices.
     Index,

@@ -1,5 +1,5 @@
 //! A kernel as a folder of plain files: its code, inputs, expected results, and an index in JSON.
-//! Any other machine or emulator can then run and judge it.
+//! Any other machine or emulator can then run the kernel and compare its results.
 //!
 //! ```text
 //! index.json    what everything is (see below)

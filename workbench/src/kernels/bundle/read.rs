@@ -86,7 +86,7 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
     Ok(Bundle { features, code, instruction_bytes, dims, before, expected, index })
 }
 
-/// Checks everything that the index alone can show, and returns the features.
+/// Checks everything that needs only the index, and returns the features.
 fn check(index: &Index) -> Result<Features, BundleError> {
     let check_count = |what, found: usize, max: u64| match found as u64 {
         found if found > max => Err(BundleError::TooMuch { what, found, max }),
@@ -201,7 +201,7 @@ fn bytes(path: &Path, expected: Option<u64>, what: &'static str, max: u64) -> Re
         return Err(length(found).into());
     }
     let mut bytes = Vec::with_capacity(found as usize);
-    // Read one more byte, to notice a file that grows.
+    // Read one byte more, to detect a file that grows.
     file.by_ref().take(found + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     if bytes.len() as u64 != found {
         return Err(length(bytes.len() as u64).into());

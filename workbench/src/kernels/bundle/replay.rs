@@ -10,8 +10,8 @@ use super::read::Bundle;
 use crate::Error;
 use crate::kernels::run::{Engine, slices};
 
-/// Default limit of emulated instructions for foreign code: a thousand times those of a large
-/// kernel. Code that needs more has probably an endless loop.
+/// Default limit of emulated instructions for foreign code. It is a thousand times the number that
+/// a large kernel needs. Code that needs more probably has an endless loop.
 pub const MAX_STEPS: u64 = 1 << 32;
 
 /// Result of a replay.

@@ -1,4 +1,4 @@
-//! Export of a bundle: a folder that is complete or absent.
+//! Export of a bundle: the whole folder is written, or nothing.
 
 use ixc_codegen::foreign;
 use ixc_files::NewFolder;
@@ -39,7 +39,7 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     for (i, (buffer, ((before, after), elem))) in kernel.buffers.iter().zip(contents).enumerate() {
         let kind = BufferAccess::of(&buffer.kind);
         let file = |lead: &str| format!("{lead}_{i}_{}.bin", file_name_part(&buffer.name));
-        // Output buffers start poisoned, which needs no file.
+        // Output buffers are filled with the poison value, which needs no file.
         let filled = before.iter().all(|byte| *byte == POISON);
         let compared = kind.is_written() && kind != BufferAccess::Scratch;
         buffers.push(Buffer {

@@ -33,11 +33,11 @@ pub(super) fn edit_loop(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> K
     kernel
 }
 
-/// Replacement of a removed statement's result.
+/// Replacement for a removed statement's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replacement {
-    /// The statement's first operand of the same type, or else the last earlier value of that type,
-    /// or else zeros.
+    /// The statement's first operand of the same type. Without one, the last earlier value of that
+    /// type, or else zeros.
     Like,
     /// The statement's last operand of the same type, or else zeros.
     Last,
@@ -52,9 +52,9 @@ struct Removal<'k> {
     replacement: Replacement,
     next: usize,
     replacements: HashMap<ValueId, ValueId>,
-    /// Variables of removed loops; 0 takes their place.
+    /// Variables of removed loops; each is replaced by 0.
     gone: HashSet<VarId>,
-    /// Values that may be used here.
+    /// Values that may be used at this point.
     visible: Vec<ValueId>,
 }
 
@@ -172,7 +172,7 @@ fn zeros(result: ValueId, ty: Type) -> Inst {
     Inst { op, ty, operands: Vec::new(), imm, address: None, index: None, result: Some(result) }
 }
 
-/// Removes statements whose results are unused, and returns whether there were any.
+/// Removes statements whose results are unused. Returns whether there were any.
 fn remove_unused(kernel: &mut Kernel) -> bool {
     fn collect_uses(body: &[Stmt], values: &mut HashSet<ValueId>, vars: &mut HashSet<VarId>) {
         let mut affine = |affine: &Affine| {

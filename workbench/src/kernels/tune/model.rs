@@ -1,6 +1,6 @@
-//! Tunes all products of a model that take time, in the model. Each kernel of its plan in turn is
-//! cut differently while the rest stays, and its part of the step time is compared. In the end all
-//! winners are combined. They count only if whole steps are faster with them, beyond the spread.
+//! Tunes the slow products of a model, in the model itself. The tiles of one kernel of its plan are
+//! changed at a time, and the times of this part of the step are compared. At the end all winners
+//! are combined. They are kept only if whole steps are faster with them, by more than the spread.
 
 use ixc_kernels::KernelSpec;
 use ixc_passes::options::OptionSet;
@@ -33,9 +33,9 @@ pub struct TuneOptions {
     pub prompt: Option<u32>,
     /// Min share of a step's time for a product to be tuned.
     pub min_share: f64,
-    /// The only kernel to tune, if one was named.
+    /// The kernel to tune, if only one was named.
     pub kernel: Option<KernelSpec>,
-    /// Otherwise, the selection of products to tune.
+    /// Selection of products to tune, if no kernel was named.
     pub selection: Selection,
 }
 
@@ -52,12 +52,12 @@ pub enum Event<'e> {
     StepComparison(&'e StepComparison),
 }
 
-/// Product of the model.
+/// A product of the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kernel {
     /// Spec.
     pub spec: String,
-    /// Rows of activations of the steps that are timed: 1 for decode.
+    /// Number of rows of activations in the timed steps: 1 for decode.
     pub rows: u32,
     /// Share of the step time for the plan's steps that run this product, 0 to 1.
     pub share: f64,
@@ -68,10 +68,10 @@ pub struct Kernel {
 pub struct StepComparison {
     /// The choices.
     pub choices: Vec<String>,
-    /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without
-    /// the choices, with the bounds of that ([`ixc_measure::ratio`]).
+    /// For steps of a prompt, and of a token: the seconds of a step, and the speed relative to
+    /// steps without the choices, with its bounds ([`ixc_measure::ratio`]).
     pub rows: Vec<Candidate>,
-    /// Whether some steps are faster and none is slower, beyond the spread.
+    /// Whether some steps are faster and none is slower, by more than the spread.
     pub is_faster: bool,
 }
 
@@ -84,9 +84,9 @@ pub struct ModelTuning {
     pub prompt: u32,
     /// Products with their results.
     pub kernels: Vec<(Kernel, TunedKernel)>,
-    /// Whole steps, if there are winners.
+    /// Measurements of whole steps, if there are winners.
     pub together: Vec<StepComparison>,
-    /// Winners that are worth keeping: positions in [`ModelTuning::kernels`].
+    /// Winners that are kept: positions in [`ModelTuning::kernels`].
     pub kept: Vec<usize>,
 }
 
@@ -147,7 +147,7 @@ pub fn tune_model(
             }
         }
     }
-    // Edited texts can contain products that the cut by cache sizes never gives: leave them out.
+    // Edited IR can contain products that cache sizes would never give. They are omitted.
     let is_tuned = |(_, hot): &(u32, Hot)| {
         let is_selected = selected.iter().any(|spec| steps::is_same(spec, &hot.spec));
         is_selected && Search::new(&hot.spec, target, &caches).is_ok()
@@ -170,13 +170,14 @@ pub fn tune_model(
     Ok(ModelTuning { threads: steps.threads(), prompt, kernels, together, kept })
 }
 
-/// Returns the rows of timed steps: those of a prompt, and of a single token, which may be equal.
+/// Returns the rows of the timed steps: those of a prompt, and of a single token. Both may be
+/// equal.
 fn timed_rows(prompt: u32) -> Vec<u32> {
     if prompt == 1 { vec![1] } else { vec![prompt, 1] }
 }
 
-/// Measures whole steps with all winners. If they gain nothing, measures the winners for prefill
-/// alone, or for decode alone.
+/// Measures whole steps with all winners. If they are not faster, measures the winners for prefill
+/// only, and those for decode only.
 fn compare_steps(
     steps: &mut Steps<'_>,
     kernels: &[(Kernel, TunedKernel)],
@@ -231,15 +232,15 @@ mod tests {
             ratio: [ratio, low, high].into(),
         };
         let [faster, same, slower] = [row(1.02, 1.05, 1.06), row(0.99, 1.0, 1.01), row(0.93, 0.95, 0.97)];
-        // This is within the spread, whatever the median is.
+        // The bounds include 1, so the row is within the spread, whatever the median is.
         let wide = row(0.999, 1.02, 1.2);
         let better = |rows: &[&Candidate]| is_better(&rows.iter().map(|row| (*row).clone()).collect::<Vec<_>>());
         assert!(better(&[&faster, &same]) && better(&[&same, &faster]));
         assert!(!better(&[&same, &same]) && !better(&[&faster, &slower]) && !better(&[&wide, &same]));
     }
 
-    /// Candidates run in the model itself, for all products that take time. No bits change, and the
-    /// choices that are kept make whole steps faster.
+    /// Candidates run in the model itself, for all slow products. No bits change, and with the
+    /// choices that are kept, whole steps are faster.
     #[test]
     fn a_model_is_tuned_in_its_own_steps() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
@@ -272,7 +273,7 @@ mod tests {
             assert!(kernel.share >= 0.05 && kernel.share <= 1.0 && found.default.cost > 0.0, "{kernel:?}");
             assert!(!found.rows.is_empty() && found.rows.iter().all(|row| row.cost > 0.0), "{found:?}");
         }
-        // Each choice that is kept won by itself and in whole steps.
+        // Each choice that is kept won alone, and also in whole steps.
         assert!(found.kept.iter().all(|number| found.kernels[*number].1.winner.is_some()));
         assert_eq!(!found.kept.is_empty(), found.together.last().is_some_and(|last| last.is_faster));
     }

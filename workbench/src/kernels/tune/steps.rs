@@ -1,11 +1,12 @@
-//! Time of a product in a model: an engine runs whole steps with all of its threads and its usual
+//! Time of a product in a model. An engine runs whole steps with all of its threads and its usual
 //! distribution of items. Weights and activations are where the earlier steps left them.
 //!
-//! A plan with another cut of a weight runs with the same weights in the same memory
-//! ([`ixc_runtime::engine::Variant`]), in turn with the plan with the cut by cache sizes. The
-//! measure is the time of the plan's steps that read the weight: the time of their kernels, and the
-//! time in which threads wait for the last one. A candidate that is faster on one thread, but keeps
-//! others waiting or uses up the shared memory bandwidth, is therefore not faster here.
+//! A plan with other tiles of a weight runs with the same weights in the same memory
+//! ([`ixc_runtime::engine::Variant`]). It alternates with the plan whose tiles follow from cache
+//! sizes. The time of the plan's steps that read the weight is compared. It is the time of their
+//! kernels, and the time in which threads wait for the last one. A candidate may be faster on one
+//! thread, but let others wait or use up the shared memory bandwidth. It is therefore not faster
+//! here.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +31,10 @@ const MIN_SECONDS: f64 = 0.02;
 const MAX_STEPS: u32 = 256;
 /// Rounds after which the slower candidates are dropped.
 const HALVING_ROUND: u32 = 6;
-/// Candidates that are left then.
+/// Number of candidates that are left after these rounds.
 const FINALISTS: usize = 3;
-/// Candidates below this relative speed in each of this many rounds are dropped: most candidates
-/// are slower by far.
+/// A candidate below this relative speed in each of this number of rounds is dropped, since most
+/// candidates are much slower.
 const HOPELESS: (f64, usize) = (0.9, 2);
 
 /// Compiles the plan with some choices.
@@ -43,17 +44,17 @@ type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm
 pub(super) struct Steps<'m> {
     engine: Engine,
     compile: Compile<'m>,
-    /// Plan without choices.
+    /// The plan without choices.
     default_plan: Plan<KernelSpec>,
     target: Target,
 }
 
-/// Seconds of steps with some number of rows.
+/// Seconds of steps with a given number of rows.
 #[derive(Clone, Debug, Default)]
 struct Times {
-    /// A step.
+    /// Seconds of a step.
     wall: f64,
-    /// Each of its stages.
+    /// Seconds of each of its stages.
     stages: Vec<f64>,
 }
 
@@ -63,24 +64,24 @@ impl Times {
     }
 }
 
-/// Product that takes a part of a step's time.
+/// A product that takes a part of a step's time.
 #[derive(Clone, Debug)]
 pub(super) struct Hot {
-    /// Spec; one of several that differ in their additions.
+    /// Spec. Several specs may differ only in what they add to the product; this is one of them.
     pub(super) spec: KernelSpec,
     /// Share of the step time for the stages that run the product.
     pub(super) share: f64,
 }
 
-/// Seconds with the plan's own choice and with another, round by round.
+/// Seconds with the plan's own choice and with another, for each round.
 type Pairs = Vec<[f64; 2]>;
 
 /// Other plans, each with the stages to compare.
 struct OtherPlans(Vec<(Variant, Vec<usize>)>);
 
 impl<'m> Steps<'m> {
-    /// Creates the timer from an engine, loaded with the plan that `compile` makes without choices.
-    /// Its clocks must be running; all weights get packed.
+    /// Creates the timer from an engine, which has loaded the plan that `compile` makes without
+    /// choices. The engine's clocks must be running. All weights are packed.
     ///
     /// # Errors
     /// If packing fails.
@@ -109,8 +110,8 @@ impl<'m> Steps<'m> {
         Ok((self.engine.variant(&plan)?, specs))
     }
 
-    /// Runs `times` steps of `rows` rows, each from position 0; with one row, the steps follow each
-    /// other.
+    /// Runs `times` steps of `rows` rows, each from position 0. With one row, each step continues
+    /// the previous one.
     fn time(&mut self, rows: u32, times: u32) -> Result<Times, Error> {
         let tokens = some_tokens(if rows == 1 { times } else { rows }, self.engine.vocabulary());
         self.engine.truncate(0);
@@ -133,7 +134,7 @@ impl<'m> Steps<'m> {
         Ok(Times { wall: wall.as_secs_f64() / steps, stages })
     }
 
-    /// Returns the number of steps that take long enough to be measured.
+    /// Returns the number of steps that together take long enough to be measured.
     fn calibrate(&mut self, rows: u32) -> Result<u32, Error> {
         // The first step touches new pages: run it untimed.
         self.time(rows, 1)?;
@@ -148,8 +149,8 @@ impl<'m> Steps<'m> {
         let mut stages: BTreeMap<String, (KernelSpec, Vec<usize>)> = BTreeMap::new();
         for (stage, tasks) in runs(&self.default_plan) {
             for task in tasks {
-                // In a prefill step, outputs have one row. Kernels for many rows matter for prefill
-                // only.
+                // In a prefill step, outputs have one row. Only kernels for many rows matter for
+                // prefill.
                 let is_other = if rows > 1 { task.rows == RowAxis::Outputs } else { task.variants.len() == 1 };
                 // An expert can have few rows of a prompt, but hardly ever one.
                 let is_of_few = |number: usize| rows > 1 && number == 0 && task.variants.len() > 1;
@@ -187,8 +188,8 @@ impl<'m> Steps<'m> {
         Ok(Hot { spec: spec.clone(), share: time.stage_time(&stages) / time.wall.max(1e-12) })
     }
 
-    /// Compares candidates of a kernel in turn with the choice by cache sizes. Returns the time of
-    /// that choice, and a row for each candidate.
+    /// Compares candidates of a kernel with the choice by cache sizes, in alternating rounds.
+    /// Returns the time of that choice, and a row for each candidate.
     pub(super) fn compare(
         &mut self,
         search: &Search<'_>,
@@ -217,8 +218,8 @@ impl<'m> Steps<'m> {
         Ok((middle(defaults) / each, rows.collect()))
     }
 
-    /// Compares whole steps under some choices with the choices by cache sizes. Returns a row for
-    /// each number of rows: seconds of a step, and relative speed with its bounds.
+    /// Compares whole steps with some choices to those with the choices by cache sizes. Returns a
+    /// row for each number of rows: seconds of a step, and relative speed with its bounds.
     pub(super) fn compare_steps(
         &mut self,
         choices: &[Choice],
@@ -233,7 +234,7 @@ impl<'m> Steps<'m> {
             let pairs = pairs.into_iter().next().unwrap_or_default();
             let [default, other] =
                 [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
-            // The same rule as in `ixc bench --compare` separates changes from noise.
+            // The rule of `ixc bench --compare`, which distinguishes changes from noise.
             let unknown = Speedup { median: 1.0, low: 0.0, high: f64::MAX };
             let bounds = |Ratio { median, low, high, .. }| Speedup { median, low, high };
             let ratio = Ratio::of(&other, &default).map_or(unknown, bounds);
@@ -244,9 +245,8 @@ impl<'m> Steps<'m> {
         Ok(found)
     }
 
-    /// Runs rounds of the plan's own choices and of all others. Returns the own times, and for each
-    /// other plan pairs of both times. The times are those of
-    /// the given stages, or of whole steps.
+    /// Runs rounds of the plan's own choices and of all others. Returns the own times, and pairs of
+    /// both times for each other plan. The times are those of the given stages, or of whole steps.
     fn rounds(
         &mut self,
         others: &mut OtherPlans,
@@ -283,8 +283,8 @@ impl<'m> Steps<'m> {
                 }
                 found.push((number, of(&time, stages)));
             }
-            // The reference runs before and after the others, so that the mean is at the same
-            // distance from them.
+            // The reference runs before and after the others, so that the mean of both is at an
+            // equal distance from them.
             let last = self.time(rows, times)?;
             let default = (of(&first, default_stages) + of(&last, default_stages)) / 2.0;
             if round == 0 {
@@ -295,7 +295,7 @@ impl<'m> Steps<'m> {
             let (max, times) = HOPELESS;
             let is_close =
                 |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[default, other]| default > &(max * other));
-            // A single candidate is measured for the last time, and gets all rounds.
+            // A single candidate is left for the last measurement, and gets all rounds.
             left.retain(|number| pairs.len() == 1 || is_close(&pairs[*number]));
             if rounds >= HALVING_ROUND && round == rounds / 3 {
                 let ratio =
@@ -308,8 +308,8 @@ impl<'m> Steps<'m> {
     }
 }
 
-/// Returns whether a measurement is faster beyond noise, and whether it is slower: 1 is outside of
-/// its bounds.
+/// Returns whether a measurement is faster by more than noise, and whether it is slower by more
+/// than noise: 1 is then outside its bounds.
 pub(super) fn verdict(row: &Candidate) -> [bool; 2] {
     let Speedup { low, high, .. } = row.ratio;
     [low > 1.0, high < 1.0]
@@ -319,7 +319,7 @@ fn not_run(spec: &KernelSpec) -> Error {
     KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs it".to_owned() }.into()
 }
 
-/// Whether two specs are of the same product; they may differ in their additions.
+/// Whether two specs are of the same product. They may differ in what they add to it.
 pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
     let [a, b] = [a, b].map(|spec| Cut::of(spec).map(|cut| kernel_of(&cut)));
     a.is_some() && a == b
@@ -378,7 +378,8 @@ fn quartiles(values: Vec<f64>) -> Speedup {
     Speedup { median: at(&values, 0.5), low: at(&values, 0.25), high: at(&values, 0.75) }
 }
 
-/// Returns tokens that differ from each other, so that routers choose as for text.
+/// Returns tokens that differ from each other, so that routers choose experts as they would for
+/// text.
 fn some_tokens(count: u32, vocabulary: u32) -> Vec<u32> {
     // Knuth's multiplicative hash.
     let hash = |index: u64| (index + 1).wrapping_mul(2_654_435_761) >> 7;

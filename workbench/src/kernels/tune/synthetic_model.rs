@@ -1,6 +1,6 @@
 //! Model of one product, for a spec that belongs to no model. Each layer multiplies a row of
-//! activations with a weight of the spec's shape. A gate and its up projection also get a product
-//! that brings their result back to the width of the input.
+//! activations with a weight of the spec's shape. A product of gate and up is followed by another
+//! product, which gives their result the width of the input again.
 //!
 //! ```text
 //! %1 = embed %ids, @token_embd             f32[T, k]
@@ -51,9 +51,9 @@ const HEADER: &[u8; 4096] = &[b'x'; 4096];
 const ROWS: u64 = 64;
 /// Max bytes of packed weights.
 const MAX_BYTES: u64 = 1 << 30;
-/// Max multiply-adds of a step, if there can be fewer layers.
+/// Max multiply-adds of a step, as long as the number of layers can be reduced.
 const MAX_PRODUCTS: u64 = 1 << 33;
-/// Min number of layers: one begins when another ends.
+/// Min number of layers: with two, one begins when another ends.
 const MIN_LAYERS: u64 = 2;
 /// Max number of layers.
 const MAX_LAYERS: u64 = 1024;
@@ -65,7 +65,7 @@ struct Matrix {
     x: Format,
     shape: [u64; 2],
     offset: u64,
-    /// Distance from one layer to the next; 0 if each layer is packed to memory of its own.
+    /// Distance from one layer to the next; 0 if each layer is packed into separate memory.
     stride: u64,
 }
 
@@ -81,7 +81,7 @@ impl Matrix {
     }
 }
 
-/// The model to run.
+/// The synthetic model.
 pub(super) struct SyntheticModel {
     module: Module,
     file: SourceFile,
@@ -123,7 +123,7 @@ pub(super) fn steps(
         matrices.iter().fold(0u64, |sum, matrix| sum.saturating_add(matrix.shape[0].saturating_mul(matrix.shape[1])));
     let wanted = match place {
         MemoryLevel::Caches => MIN_LAYERS,
-        // Use more memory than a cache holds.
+        // There are more weights than a cache holds.
         MemoryLevel::Memory => (bandwidth::BUFFER_BYTES as u64).div_ceil(bytes.max(1)),
     };
     let by_time = MAX_PRODUCTS / products.saturating_mul(rows.into()).max(1);
@@ -289,8 +289,8 @@ impl SyntheticModel {
 mod tests {
     use super::*;
 
-    /// Checks for every target and kind of weight that the plan of the product's model has a kernel
-    /// with its cut.
+    /// Checks, for every target and kind of weight, that the plan of the product's model has the
+    /// kernel with its tiles.
     #[test]
     fn single_product_model_has_the_tuned_kernel() {
         let specs = [
