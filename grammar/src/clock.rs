@@ -1,11 +1,11 @@
-//! CPU time of a thread, readable from other threads.
+//! CPU time of a thread, which other threads can read.
 //!
-//! A limit on CPU time does not depend on the machine's load. A limit on wall time would.
+//! A limit on CPU time does not depend on the machine's load, unlike a limit on wall time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Max bytes read of the system's file, which has three numbers.
+/// Max bytes to read from the system's file, which has three numbers.
 const MAX_BYTES: u64 = 4096;
 
 /// CPU time of one thread.

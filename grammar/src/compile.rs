@@ -1,13 +1,13 @@
-//! Compilation of grammars on a separate thread. The thread has a large stack, contains panics, and
-//! is abandoned if it takes too long.
+//! Compilation of grammars on a separate thread. The thread has a large stack, and its panics
+//! become errors. It is abandoned if it takes too long.
 //!
 //! The compiler cannot be interrupted. After the time limit, or when the client has left, the
 //! waiting thread returns an error. The compiling thread is then abandoned: it runs until it ends.
 //! If [`MAX_ABANDONED`] threads are abandoned, further grammars are refused until one of these
 //! ends.
 //!
-//! Invariant: threads start only while fewer than [`MAX_ABANDONED`] are abandoned. The number can
-//! be higher only by threads that ran already when the limit was reached.
+//! Invariant: a thread starts only while fewer than [`MAX_ABANDONED`] are abandoned. More can be
+//! abandoned only if they ran already when the limit was reached.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -17,9 +17,9 @@ use std::time::Duration;
 use crate::error::COMPILE_SECONDS;
 use crate::{Canceller, GrammarError, Matcher, ThreadClock};
 
-/// Stack of the compiling thread. The compiler recurses as deep as rules nest.
+/// Stack of the compiling thread. The compiler's recursion is as deep as the rules nest.
 pub(crate) const STACK_BYTES: usize = 256 << 20;
-/// Most abandoned threads.
+/// Max number of abandoned threads.
 const MAX_ABANDONED: usize = 4;
 /// Period of checks by the waiting thread.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
@@ -38,12 +38,12 @@ struct SharedState {
     is_abandoned: bool,
     /// Whether the thread has ended.
     is_done: bool,
-    /// Handle that ends the matcher's work.
+    /// Handle that stops the matcher's work.
     canceller: Option<Canceller>,
 }
 
 impl Compiler {
-    /// Compiles a grammar, then accepts the tokens that the answer has already.
+    /// Compiles a grammar, then accepts the tokens that the answer already has.
     ///
     /// # Errors
     /// When the grammar cannot be compiled or takes too long, the client has left, or too many
@@ -102,7 +102,7 @@ struct EndGuard {
 }
 
 impl EndGuard {
-    /// Accepts the tokens that the answer has already.
+    /// Accepts the tokens that the answer already has.
     fn accept_all(&self, mut matcher: Matcher, answer_tokens: &[u32]) -> Result<Matcher, GrammarError> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_abandoned {

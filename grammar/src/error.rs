@@ -3,29 +3,29 @@
 use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
-/// Longest source, in bytes: schemas of whole interfaces have 100 kB.
+/// Max bytes of a source. Schemas of whole interfaces have 100 kB.
 pub const MAX_BYTES: usize = 256 << 10;
 /// Max nesting of brackets and rules. Compilers of grammars recurse.
 pub const MAX_DEPTH: usize = 256;
-/// Deepest nesting of a schema's objects and lists. Readers of JSON stop at 127 levels; requests
-/// have some of them around a schema.
+/// Max nesting of a schema's objects and lists. JSON readers stop at 127 levels, and requests put
+/// some of these around a schema.
 pub const MAX_SCHEMA_DEPTH: usize = 120;
 /// Max bytes of a source in Lark; a GBNF grammar is longer in Lark.
 pub(crate) const MAX_LARK_BYTES: usize = 4 * MAX_BYTES;
-/// Max nesting of all lines of that Lark together; each line counts at least one. Rules that name
-/// rules recurse through all of them. The compiler's stack has 16 KiB for each.
+/// Max nesting of all lines of that Lark together, where each line counts at least one. Rules that
+/// name rules recurse through all of them. The compiler's stack has 16 KiB for each level.
 pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
 
 /// Processor time that the compiler of a grammar may take.
 pub const COMPILE_SECONDS: u64 = 10;
 
-/// Returns the words of a message that name the tool of a schema.
+/// Returns the part of a message that names a schema's tool.
 fn owner_phrase(owner: &str) -> String {
     if owner.is_empty() { String::new() } else { format!(" of the tool {owner:?}") }
 }
 
 impl GrammarError {
-    /// Notes the tool whose schema is at fault.
+    /// Records the tool whose schema has the error.
     pub(crate) fn owned_by(mut self, name: &str) -> GrammarError {
         if let GrammarError::Schema { owner, .. } = &mut self {
             name.clone_into(owner);
@@ -34,7 +34,7 @@ impl GrammarError {
     }
 }
 
-/// Why a grammar cannot be used.
+/// Reasons why a grammar cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum GrammarError {
     /// The grammar is too long.
@@ -60,14 +60,14 @@ pub enum GrammarError {
         /// The problem.
         message: String,
     },
-    /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
+    /// A part of a JSON schema is malformed, allows no value, or cannot be enforced.
     #[error("the schema{} at {place}: {message}", owner_phrase(owner))]
     Schema {
         /// The tool whose arguments the schema describes; empty for an answer's schema.
         owner: String,
         /// The part, as a JSON pointer with a `#`.
         place: String,
-        /// Fault and remedy.
+        /// The problem and its remedy.
         message: String,
     },
     /// The grammar matches no text.
@@ -76,13 +76,13 @@ pub enum GrammarError {
     /// The grammar cannot be compiled.
     #[error("cannot compile the grammar: {message}")]
     Compile {
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// The program that compiles grammars failed. The grammar is not at fault.
+    /// The program that compiles grammars failed, for a reason other than the grammar.
     #[error("the program that compiles grammars failed: {message}")]
     Failed {
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// The grammar takes too long to compile.
@@ -90,19 +90,19 @@ pub enum GrammarError {
         "the grammar takes more than {COMPILE_SECONDS} seconds to compile; make it shorter, or give it fewer choices"
     )]
     CompileTime,
-    /// The compiler needs more memory or stack than it may have.
+    /// The compiler needs more memory or stack than its limit.
     #[error("the grammar needs more {what} to compile than the limit allows; make it shorter, or nest it less")]
     CompileLimit {
         /// Memory or stack.
         what: String,
     },
-    /// Too many abandoned compilers run.
+    /// Too many abandoned compilers are running.
     #[error("too many other grammars are still being compiled; try again later")]
     Busy,
     /// The client has left.
     #[error("the client no longer waits for the grammar")]
     Unwanted,
-    /// The begun answer does not match the grammar.
+    /// The answer so far does not match the grammar.
     #[error("the last message does not match the grammar or schema, so the answer cannot continue it")]
     Begun,
     /// Computing masks takes too long.
@@ -115,16 +115,16 @@ pub enum GrammarError {
         /// CPU milliseconds added for each token.
         milliseconds: u64,
     },
-    /// The grammar cannot be followed any further.
+    /// The answer no longer matches the grammar.
     #[error("the answer no longer matches the grammar: {message}")]
     Step {
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// The vocabulary has no form for which masks can be computed.
     #[error("grammars are not supported with this model's vocabulary: {message}")]
     Vocabulary {
-        /// Why.
+        /// The reason.
         message: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The helper's side of [`crate::isolate`]: compiles one grammar within limits.
+//! The program of the helper process ([`crate::isolate`]): compiles one grammar within limits.
 
 use std::io;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ const MEMORY_BYTES: u64 = 1 << 30;
 /// Niceness of the helper.
 const NICENESS: i32 = 5;
 
-/// Runs the helper's whole program. Call it before anything else is set up, when
+/// Runs the helper's whole program. It must be called before other set-up, when
 /// [`crate::COMPILE_ARGUMENT`] is the first argument.
 pub fn serve_compile_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
@@ -30,7 +30,7 @@ pub fn serve_compile_request() -> ExitCode {
     helper::serve(parse, |request| serde_json::to_vec(&compile(request)).unwrap_or_default())
 }
 
-/// Compiles a grammar and makes its first mask, on a thread with the stack that this may take.
+/// Compiles a grammar and computes its first mask, on a thread with a sufficiently large stack.
 fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
     let failed = |message: String| GrammarError::Failed { message };
     let compile = move || -> Result<(), GrammarError> {

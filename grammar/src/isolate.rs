@@ -1,12 +1,12 @@
-//! A first compilation in a helper process ([`ixc_text::helper`]). A grammar that overflows the
-//! stack, needs too much memory or never ends is refused before this process compiles it.
+//! First compilation of a grammar in a helper process ([`ixc_text::helper`]). If the grammar
+//! overflows the stack, needs too much memory or never ends, it is refused before this process
+//! compiles it.
 //!
-//! The helper's vocabulary has the special tokens, which grammars can name, and single bytes in
-//! place of all other tokens. So an ordinary grammar compiles in milliseconds. Apart from the
-//! vocabulary, the helper's compilation costs as much as the one in this process.
+//! The helper's vocabulary has the special tokens, which grammars can name, and single bytes
+//! instead of all other tokens. An ordinary grammar therefore compiles in milliseconds. Apart from
+//! the vocabulary, compilation costs as much in the helper as in this process.
 //!
-//! Invariant: a grammar that crashes its compiler ends the helper and fails its request, and has no
-//! other effect.
+//! Invariant: if a grammar crashes its compiler, only the helper ends and only its request fails.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GrammarError, Source};
 
-/// The argument that makes a program call [`crate::serve_compile_request`].
+/// The first argument of a program that must call [`crate::serve_compile_request`].
 pub const COMPILE_ARGUMENT: &str = "__compile-grammar";
 
-/// Longest error of a grammar.
+/// Max bytes of a grammar's error.
 const ANSWER_BYTES: u64 = 1 << 20;
-/// Number of grammars that are remembered as compiling; these skip the helper.
+/// Max number of grammars that are known to compile. They are compiled without the helper.
 const MAX_KNOWN_GRAMMARS: usize = 256;
 
 /// Tokens of a vocabulary that a grammar can name.
@@ -31,13 +31,13 @@ const MAX_KNOWN_GRAMMARS: usize = 256;
 pub(crate) struct SpecialTokens {
     /// Number of tokens.
     pub tokens: usize,
-    /// Tokens that are not text, with the matcher's words for them.
+    /// Tokens that are not text, with their bytes in the matcher.
     pub words: Vec<(u32, Vec<u8>)>,
     /// Tokens that end an answer.
     pub ends: Vec<u32>,
 }
 
-/// A grammar for the helper.
+/// A request to the helper: a grammar to compile.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Request {
     pub source: Source,
@@ -58,10 +58,9 @@ impl Helper {
         Helper { program, hasher: RandomState::new(), known_grammars: Mutex::default() }
     }
 
-    /// Compiles a grammar in the helper, unless the helper compiled it recently.
+    /// Compiles a grammar in the helper, unless it was compiled there recently.
     ///
-    /// # Errors
-    /// When it cannot be compiled, would cost more than it may, or the helper fails.
+    /// # Errors When the grammar cannot be compiled or exceeds a limit, or the helper fails.
     pub fn check(
         &self,
         source: &Source,
@@ -102,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_helper_that_fails_is_no_fault_of_the_grammar() {
-        // Neither compiles a grammar: the one is not there, the other ends at once.
+        // Neither program compiles a grammar: one does not exist, and the other ends at once.
         for (program, says) in [("/nowhere/ixc", "cannot start /nowhere/ixc"), ("/bin/false", "the helper ended")] {
             let helper = Helper::new(program.into());
             let checked = helper.check(&Source::json_object(), &SpecialTokens::default(), &|| true);

@@ -1,7 +1,8 @@
-//! Keys of the open objects of an answer, so that no key is written twice.
+//! Keys of an answer's open objects, so that an answer never repeats a key in an object.
 //!
-//! A grammar cannot express this, so masks lose the tokens that would complete a duplicate key. If
-//! the schema restricts names, they also lose tokens after which every possible key is a duplicate.
+//! A grammar cannot express this, so the tokens that would complete a duplicate key are removed
+//! from masks. If the schema restricts names, tokens after which every possible key is a duplicate
+//! are removed too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,28 +10,28 @@ use std::sync::Arc;
 use llguidance::toktrie::{SimpleVob, TokTrie};
 use serde::{Deserialize, Serialize};
 
-/// Max parser states searched for one token. A token that needs more is allowed.
+/// Max parser states that are searched for one token. A token that needs more is allowed.
 const MAX_AHEAD: usize = 512;
 
 /// Reasoning before the JSON of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReasoningMarks {
-    /// The beginning of reasoning that an answer may leave out; without it, every answer reasons.
+    /// The beginning of optional reasoning. Without it, every answer has reasoning.
     pub open: Option<Mark>,
-    /// The end of reasoning; without it, JSON comes first.
+    /// The end of reasoning. Without it, an answer starts with JSON.
     pub close: Option<Mark>,
 }
 
-/// A boundary of reasoning, as the frame's grammar has it.
+/// A boundary of reasoning, as in the frame's grammar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Mark {
-    /// A text, however it is cut into tokens. Its first occurrence is the boundary.
+    /// A text, with any division into tokens. Its first occurrence is the boundary.
     Text(String),
     /// A control token. Other tokens that spell its name are not the boundary.
     Token(u32),
 }
 
-/// Tokens as text, and those with quotation marks. Control tokens have no text.
+/// The texts of tokens, and the tokens that contain quotation marks. Control tokens have no text.
 #[derive(Debug)]
 pub(crate) struct TokenTexts {
     words: Vec<Vec<u8>>,
@@ -56,7 +57,7 @@ impl TokenTexts {
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     words: Arc<TokenTexts>,
-    /// Reasoning that the answer may be in.
+    /// Reasoning, while the answer may still be in it.
     begin: Option<ReasoningReader>,
     place: JsonPosition,
     /// Keys of the objects that are open; `None` for an array.
@@ -68,7 +69,7 @@ pub(crate) struct Keys {
 /// Reasoning that has not ended.
 #[derive(Clone, Debug)]
 struct ReasoningReader {
-    /// The beginning, which has not come.
+    /// The beginning, if it has not been read.
     open: Option<Mark>,
     close: Mark,
     /// Text that may be the beginning of a mark.
@@ -76,7 +77,7 @@ struct ReasoningReader {
 }
 
 impl ReasoningReader {
-    /// Reads a token; returns the text after the reasoning, at its end.
+    /// Reads a token. When it ends the reasoning, returns the text after it.
     fn text_after_reasoning(&mut self, token: u32, text: &[u8]) -> Option<Vec<u8>> {
         match &self.open {
             Some(Mark::Token(open)) if *open != token => return Some(text.to_vec()),
@@ -114,7 +115,7 @@ impl ReasoningReader {
     }
 }
 
-/// A place in JSON.
+/// A position in JSON.
 #[derive(Clone, Debug, Default)]
 struct JsonPosition {
     in_text: bool,
@@ -124,13 +125,13 @@ struct JsonPosition {
     key: Vec<u8>,
 }
 
-/// Effect of a byte on the place in the JSON.
+/// Effect of a byte on the position in the JSON.
 enum Event {
     Nothing,
     OpenObject,
     OpenArray,
     Close,
-    /// The byte completes the place's key.
+    /// The byte completes the key at this position.
     Key,
 }
 
@@ -182,7 +183,7 @@ impl JsonPosition {
 enum Effect {
     /// The token completes a duplicate key.
     Twice,
-    /// After the token, the begun key may become a duplicate.
+    /// After the token, the current key may become a duplicate.
     Near,
     Free,
 }
@@ -226,7 +227,7 @@ impl Keys {
     /// Returns the effect of a token.
     fn effect(&self, bytes: &[u8]) -> Effect {
         let (mut place, mut depth) = (self.place.clone(), self.open.len());
-        // Objects that the token opens, and keys that it adds to objects that are open already.
+        // Objects that the token opens, and keys that it adds to objects that are already open.
         let mut inner: Vec<Option<Vec<Vec<u8>>>> = Vec::new();
         let mut written: Vec<(usize, Vec<u8>)> = Vec::new();
         for &byte in bytes {
@@ -280,7 +281,8 @@ impl Keys {
         if is_near { Effect::Near } else { Effect::Free }
     }
 
-    /// Removes from a mask the tokens that complete a duplicate key or lead to nothing else.
+    /// Removes from a mask the tokens that complete a duplicate key, and those after which only
+    /// duplicate keys are possible.
     pub fn restrict(&self, mask: &mut SimpleVob, matcher: &llguidance::Matcher) {
         if self.begin.is_some() {
             return;
@@ -305,14 +307,14 @@ impl Keys {
         }
     }
 
-    /// Returns the tokens of a mask after which the begun key may become a duplicate.
+    /// Returns the tokens of a mask after which the current key may become a duplicate.
     fn tokens_near_duplicates(&self, mask: &SimpleVob) -> Vec<u32> {
         let count = self.words.words.len() as u32;
         let is_near = |token: &u32| mask.is_allowed(*token) && self.effect(self.words.get(*token)) == Effect::Near;
         (0..count).filter(is_near).collect()
     }
 
-    /// Returns whether some text can follow a token without a duplicate key.
+    /// Whether some text without a duplicate key can follow a token.
     fn leads_on(&self, token: u32, matcher: &llguidance::Matcher, budget: &mut usize) -> bool {
         if *budget == 0 {
             return true;
@@ -326,7 +328,7 @@ impl Keys {
         let Ok(mut mask) = matcher.compute_mask_or_eos() else { return false };
         keys.remove_twice(&mut mask);
         let near: HashSet<u32> = keys.tokens_near_duplicates(&mask).into_iter().collect();
-        // White space between members leads nowhere new.
+        // White space between members leads to no new state.
         let is_new = |token: &u32| keys.place.in_text || !keys.words.get(*token).iter().all(u8::is_ascii_whitespace);
         mask.iter().any(|token| !near.contains(&token))
             || near.iter().filter(|token| is_new(token)).any(|token| keys.leads_on(*token, &matcher, budget))
@@ -366,7 +368,7 @@ mod tests {
         assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, "</think>{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, </think>{"a"#).effect(b"\""), Effect::Free);
-        // The end does not begin inside of the beginning.
+        // The end mark does not begin within the begin mark.
         let begin = ReasoningMarks { open: text("<<"), close: text("<>") };
         assert_eq!(keys(begin, r#"<<>{"a": 1, <>{"a"#).effect(b"\""), Effect::Free);
     }
@@ -383,7 +385,7 @@ mod tests {
             (keys.begin.is_some(), keys.effect(b"\""))
         };
         let (open, is_free, is_twice) = (Some(Mark::Token(0)), (false, Effect::Free), (false, Effect::Twice));
-        // The key of the reasoning is no key of the answer.
+        // A key in the reasoning is not a key of the answer.
         assert_eq!(effect(open.clone(), &[0, 3, 4, 1, 4]), is_free);
         assert_eq!(effect(open.clone(), &[0, 3, 4, 1, 4, 5]), is_twice);
         assert_eq!(effect(open.clone(), &[0, 2, 3, 4]), (true, Effect::Free));

@@ -1,5 +1,5 @@
-//! Grammars of answers: a JSON schema, a regular expression, or a grammar in Lark or GBNF, as masks
-//! over a model's vocabulary.
+//! Grammars of answers: a JSON schema, a regular expression, or a grammar in Lark or GBNF. They
+//! become masks over a model's vocabulary.
 //!
 //! | file | what it owns |
 //! | --- | --- |
@@ -26,11 +26,11 @@
 //! # let _ = mask; Ok(()) }
 //! ```
 //!
-//! The masks are llguidance's (<https://github.com/guidance-ai/llguidance>). Nothing is
-//! fast-forwarded: if a grammar allows only one text, the model still chooses its split into
-//! tokens, as it would without a grammar.
+//! llguidance (<https://github.com/guidance-ai/llguidance>) computes the masks. No tokens are
+//! forced: if a grammar allows only one text, the model still chooses its split into tokens, as
+//! without a grammar.
 //!
-//! Invariant: a grammar from others costs bounded time and memory, and cannot end the process.
+//! Invariant: an untrusted grammar costs bounded time and memory, and cannot end the process.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

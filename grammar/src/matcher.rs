@@ -1,4 +1,4 @@
-//! A grammar that an answer is following.
+//! A grammar, and the position of an answer in it.
 
 use llguidance::CancellationHandle;
 use llguidance::toktrie::SimpleVob;
@@ -6,18 +6,18 @@ use llguidance::toktrie::SimpleVob;
 use crate::GrammarError;
 use crate::keys::Keys;
 
-/// Handle that ends the work of a matcher from another thread.
+/// Handle with which another thread can stop a matcher's work.
 #[derive(Clone, Debug)]
 pub struct Canceller(Option<CancellationHandle>);
 
 impl Canceller {
-    /// Ends the matcher's current and later work with an error, soon.
+    /// Stops the matcher's current and later work soon, with an error.
     pub fn cancel(&self) {
         self.0.iter().for_each(CancellationHandle::cancel);
     }
 }
 
-/// A grammar, and how far an answer has come in it.
+/// A grammar, and the position of an answer in it.
 #[derive(Clone)]
 pub struct Matcher {
     inner: llguidance::Matcher,
@@ -38,22 +38,23 @@ impl Matcher {
         Matcher { inner: inner.into_cancellable(), tokens, keys, mask: SimpleVob::new() }
     }
 
-    /// Returns a handle that ends this matcher's work. A clone of the matcher has another handle.
+    /// Returns a handle that stops this matcher's work. A clone of the matcher has a handle of its
+    /// own.
     pub fn canceller(&self) -> Canceller {
         Canceller(self.inner.cancellation_handle())
     }
 
-    /// The tokens that may come next, one bit each, the lowest of the first word for token 0.
-    /// Tokens that end an answer are among them where it may end here.
+    /// Returns the tokens that may come next, with one bit for each token. The lowest bit of the
+    /// first word is token 0. If the answer may end here, the tokens that end it are included.
     ///
-    /// # Errors
-    /// [`GrammarError::Step`] where none may come, or finding them would cost more than it may.
+    /// # Errors [`GrammarError::Step`] if no token may come next, or the computation exceeds its
+    /// limit.
     pub fn allowed(&mut self) -> Result<&[u32], GrammarError> {
         let mut mask = self.inner.compute_mask_or_eos().map_err(|error| self.wrong(&error.to_string()))?;
         if let Some(keys) = &self.keys {
             keys.restrict(&mut mask, &self.inner);
         }
-        // The matcher's own end is no token.
+        // The matcher's own end is not a token of the model.
         if mask.len() > self.tokens {
             mask.set(self.tokens, false);
         }
@@ -64,10 +65,9 @@ impl Matcher {
         Ok(self.mask.as_slice())
     }
 
-    /// Goes on by a token that was allowed.
+    /// Accepts an allowed token as the next one.
     ///
-    /// # Errors
-    /// [`GrammarError::Step`] where it was not.
+    /// # Errors [`GrammarError::Step`] if the token is not allowed.
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
         self.inner.consume_token(token).map_err(|error| self.wrong(&error.to_string()))?;
         if let Some(keys) = &mut self.keys {
@@ -76,7 +76,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Whether the answer is whole and nothing can follow.
+    /// Whether the answer is complete and nothing can follow.
     pub fn is_ended(&self) -> bool {
         self.inner.is_stopped() && self.inner.stop_reason().is_ok()
     }

@@ -10,9 +10,9 @@ use crate::schema::{self, escape_pointer};
 /// Grammar of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
-    /// JSON that a schema describes; `true` allows any JSON.
+    /// JSON that satisfies a schema; `true` allows any JSON.
     Schema(#[serde(with = "as_text")] Value),
-    /// JSON that schemas describe, with other text around it.
+    /// JSON that satisfies schemas, with other text around it.
     Framed(Frame),
     /// A text that a regular expression matches as a whole.
     Regex(String),
@@ -27,22 +27,23 @@ pub enum Source {
 /// A grammar around schemas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Frame {
-    /// Lark whose rules `schema0`, `schema1` and so on are the schemas.
+    /// Lark in which the rules `schema0`, `schema1` and so on are the schemas.
     pub lark: String,
     /// The schemas.
     #[serde(with = "as_texts")]
     pub schemas: Vec<Value>,
-    /// The tools whose arguments the first schemas describe. The other schemas are of the answer.
+    /// The tools whose arguments the first schemas describe. The other schemas are for the answer
+    /// itself.
     pub tools: Vec<String>,
     /// Text before the JSON.
     pub begin: ReasoningMarks,
 }
 
-/// A source as Lark.
+/// A source converted to Lark.
 #[derive(Clone, Debug)]
 pub(crate) struct LarkSource {
     pub lark: String,
-    /// For schemas: the text before their JSON, and whether a schema restricts names.
+    /// For schemas: the text before the JSON, and whether a schema restricts names.
     pub keys: Option<(ReasoningMarks, bool)>,
 }
 
@@ -52,7 +53,8 @@ impl Source {
         Source::Schema(json!({"type": "object"}))
     }
 
-    /// Reads a grammar in the form of llama.cpp's users: GBNF, or Lark after `%llguidance`.
+    /// Reads a grammar in the form in which llama.cpp's users write it: GBNF, or Lark after
+    /// `%llguidance`.
     pub fn of_text(text: &str) -> Source {
         match text.trim_start().starts_with("%llguidance") {
             true => Source::Lark(text.to_owned()),
@@ -60,11 +62,11 @@ impl Source {
         }
     }
 
-    /// Compiles the source to Lark. Recurses as deep as the source nests, so the thread needs a
-    /// large stack.
+    /// Compiles the source to Lark. The recursion is as deep as the source nests, so the thread
+    /// needs a large stack.
     ///
-    /// # Errors
-    /// If the source is too long or too deep, not valid GBNF, or a schema that cannot be followed.
+    /// # Errors If the source is too long or too deep, is not valid GBNF, or has a schema that
+    /// cannot be enforced.
     pub(crate) fn compile(&self) -> Result<LarkSource, GrammarError> {
         self.check_schemas()?;
         let without_keys = |lark: String| LarkSource { lark, keys: None };
@@ -90,7 +92,7 @@ impl Source {
 }
 
 impl Source {
-    /// Refuses schemas that are too long or too deep. Does not recurse.
+    /// Refuses schemas that are too long or too deep, without recursion.
     pub(crate) fn check_schemas(&self) -> Result<(), GrammarError> {
         match self {
             Source::Schema(schema) => check_schema(schema),
@@ -102,15 +104,15 @@ impl Source {
         }
     }
 
-    /// Returns an error in the source's terms for a message of its compiler.
+    /// Converts a message of the compiler to an error in the terms of the source.
     pub(crate) fn refusal(&self, message: &str) -> GrammarError {
         let is_own = match self {
             Source::Regex(_) | Source::Lark(_) => true,
             Source::Framed(frame) => frame.schemas.is_empty(),
             Source::Schema(_) | Source::Gbnf(_) => false,
         };
-        // Other sources were rewritten to Lark, so the message is about text that users never saw.
-        // Only the names in it come from the user.
+        // Other sources were converted to Lark, so the message is about a text that users never
+        // saw. Only the names in it are the user's.
         let name = message.find("unknown special token").map(|at| message[at..].split(';').next().unwrap_or_default());
         match (name, is_own) {
             _ if message.contains("panic") => GrammarError::TooLarge,
@@ -162,14 +164,14 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
         );
         return Err(GrammarError::Schema { owner: String::new(), place, message });
     }
-    // Its text can be written, because it nests within the limit now.
+    // The text can be written, because the nesting was just checked.
     let bytes = schema.to_string().len();
     if bytes > MAX_BYTES { Err(GrammarError::TooLong { bytes }) } else { Ok(()) }
 }
 
-/// Returns the first place that nests too deep.
+/// Returns the first position that nests too deep.
 fn too_deep(schema: &Value) -> Option<String> {
-    // Iterators over the members of each open value, and the names on the way there.
+    // For each open value, an iterator over its members; and the names on the path to it.
     let mut open: Vec<Box<dyn Iterator<Item = (String, &Value)>>> = Vec::new();
     let mut names: Vec<String> = Vec::new();
     let mut next = Some(schema);
@@ -201,7 +203,7 @@ fn too_deep(schema: &Value) -> Option<String> {
     }
 }
 
-/// Returns a JSON pointer; a long one keeps only its ends.
+/// Returns a JSON pointer. If it is long, its middle is omitted.
 fn shorten_pointer(names: &[String]) -> String {
     const SHOWN: usize = 4;
     match names.len() > 2 * SHOWN {
@@ -210,7 +212,7 @@ fn shorten_pointer(names: &[String]) -> String {
     }
 }
 
-/// Schemas as JSON text: the surrounding message then adds no levels for a reader.
+/// Schemas as JSON text, so that they add no levels to the surrounding message for a reader.
 mod as_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -300,7 +302,7 @@ mod tests {
                  move parts to $defs, and name them by $ref"
             );
         }
-        // A program's own schema may nest deeper than any text that can be read.
+        // A schema that a program builds may nest deeper than any text that can be read.
         let deep = (0..1000).fold(json!({}), |inner, _| json!({"not": inner}));
         assert!(Source::Schema(deep).check_schemas().is_err());
     }

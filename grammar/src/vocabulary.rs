@@ -13,21 +13,21 @@ use crate::isolate::{Helper, SpecialTokens};
 use crate::keys::{Keys, TokenTexts};
 use crate::{GrammarError, Matcher, Source};
 
-/// Max bytes of a token that a grammar may choose; nodes of the token tree count their parents in
+/// Max bytes of a token that a grammar may choose. Nodes of the token tree count their parents in
 /// ten bits.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// Max bytes of all tokens, so that the tree's nodes can be counted.
+/// Max bytes of all tokens, so that the number of the tree's nodes fits.
 const MAX_TREE_BYTES: usize = (1 << 22) - 2;
-/// Max Earley items for one mask, about 50 ms. Grammars of single characters exceed the default, a
-/// twentieth of this.
+/// Max Earley items for one mask, which take about 50 ms. Grammars of single characters exceed the
+/// default, which is a twentieth of this.
 const MAX_STEP_ITEMS: usize = 1_000_000;
 /// Max Earley items of one row. An object with thousands of members has some for each member.
 const MAX_ROW_ITEMS: usize = 50_000;
 
-/// A model's tokens, ready for grammars. Made once for a model.
+/// A model's tokens in the form of the matcher. Made once for each model.
 pub struct Vocabulary {
     factory: Arc<ParserFactory>,
-    /// Tokens that grammars can name. The matcher has one token more than the model, which ends an
+    /// Tokens that grammars can name. The matcher has one token more than the model. It ends an
     /// answer if no token of the model does.
     special: SpecialTokens,
     compiler: Compiler,
@@ -51,8 +51,8 @@ impl Vocabulary {
         Vocabulary::of_words(words, tokenizer.end_of_generation())
     }
 
-    /// Creates a vocabulary from tokens' bytes and the tokens that end an answer. The bytes are
-    /// empty for tokens that no grammar may choose.
+    /// Creates a vocabulary from tokens' bytes and the tokens that end an answer. A token that no
+    /// grammar may choose has no bytes.
     ///
     /// # Errors
     /// Errors of [`Vocabulary::new`].
@@ -63,7 +63,7 @@ impl Vocabulary {
         if tokens >= 0x00ff_fffe || bytes > MAX_TREE_BYTES {
             return Err(wrong(format!("{tokens} tokens of {bytes} bytes are too many")));
         }
-        // This token has no text, so only an end allows it.
+        // This token has no text, so grammars allow it only as an end.
         words.push(Vec::new());
         let own = tokens as u32;
         ends.retain(|end| *end < own);
@@ -86,13 +86,13 @@ impl Vocabulary {
         let limits = factory.limits_mut();
         limits.step_max_items = MAX_STEP_ITEMS;
         limits.max_items_in_row = MAX_ROW_ITEMS;
-        // Verbose errors would quote the answer so far.
+        // Verbose errors would contain the answer so far.
         limits.verbose_errors = false;
         Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None, words })
     }
 
-    /// Makes a vocabulary of single bytes and the special tokens of another vocabulary. A grammar
-    /// costs the same with both, apart from the size of the vocabulary.
+    /// Creates a vocabulary of single bytes and the special tokens of another vocabulary. A grammar
+    /// costs the same with both, apart from the vocabulary's size.
     ///
     /// # Errors
     /// The errors of [`Vocabulary::new`].
@@ -121,20 +121,18 @@ impl Vocabulary {
         Vocabulary { helper: Some(Helper::new(program)), ..self }
     }
 
-    /// Compiles a grammar, for an answer from its beginning. May take seconds.
+    /// Compiles a grammar for an answer that has no tokens yet. May take seconds.
     ///
-    /// # Errors
-    /// If it cannot be compiled, or would exceed the cost limits.
+    /// # Errors If the grammar cannot be compiled, or exceeds a limit.
     pub fn matcher(&self, source: &Source) -> Result<Matcher, GrammarError> {
         self.matcher_after(source, &[], &|| true)
     }
 
-    /// Compiles a grammar and accepts the tokens that the answer continues. Ends soon after
+    /// Compiles a grammar, and accepts the tokens that the answer already has. Stops soon after
     /// `is_wanted` returns false.
     ///
-    /// # Errors
-    /// If the grammar cannot be compiled, would exceed the cost limits, or does not allow these
-    /// tokens at its beginning.
+    /// # Errors If the grammar cannot be compiled, exceeds a limit, or does not allow these tokens
+    /// at its beginning.
     pub fn matcher_after(
         &self,
         source: &Source,
@@ -163,7 +161,7 @@ pub(crate) fn compile_here(
     let grammar = TopLevelGrammar::from_lark(compiled.lark);
     let parser = factory.create_parser(grammar).map_err(|error| source.refusal(&format!("{error:#}")))?;
     let mut inner = llguidance::Matcher::new(Ok(parser));
-    // An empty grammar has no first token.
+    // A grammar that matches no text has no first token.
     if let Err(error) = inner.compute_mask_or_eos() {
         let is_empty = error.to_string().contains("NoExtensionBias");
         return Err(if is_empty { GrammarError::Empty } else { GrammarError::TooLarge });
@@ -173,7 +171,7 @@ pub(crate) fn compile_here(
 }
 
 /// Returns a token in the form of the matcher: its text, or the special-token mark and the name of
-/// a control token. Returns nothing for tokens that no grammar may choose.
+/// a control token. It is empty for a token that no grammar may choose.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     let (is_text, mark) = (tokenizer.is_text(id), TokTrie::SPECIAL_TOKEN_MARKER);

@@ -9,7 +9,7 @@ use ixc_ir::random::Random;
 /// Part of a rule.
 enum Part {
     Text(&'static str),
-    /// Characters, and whether the class is their complement in the alphabet.
+    /// A class of characters; the flag is set for the other characters of the alphabet.
     Class(&'static str, bool),
     Rule(usize),
     Sequence(Vec<Part>),
@@ -17,7 +17,7 @@ enum Part {
     Repeat(Box<Part>, u32, Option<u32>),
 }
 
-/// All characters of the texts.
+/// All characters that the texts have.
 const ALPHABET: &str = "ab[]é";
 
 fn below(random: &mut Random, count: u64) -> usize {
@@ -81,7 +81,7 @@ fn write(part: &Part, text: &mut String) {
     }
 }
 
-/// Returns the places where a part that begins at `begin` may end.
+/// Returns the positions at which a part that begins at `begin` may end.
 fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) -> BTreeSet<usize> {
     let go = |part: &Part, from: &BTreeSet<usize>| -> BTreeSet<usize> {
         from.iter().flat_map(|&begin| ends(part, rules, text, begin, depth)).collect()
@@ -117,7 +117,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
     }
 }
 
-/// Returns whether the grammar accepts a whole text.
+/// Whether the grammar accepts a whole text.
 fn follows(vocabulary: &Vocabulary, source: &Source, text: &str) -> Result<bool, GrammarError> {
     let mut matcher = vocabulary.matcher(source)?;
     for byte in text.bytes() {
@@ -135,7 +135,7 @@ fn matcher_has(mask: &[u32], token: u32) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
-/// Returns a vocabulary with a token for each byte, and one that ends.
+/// Returns a vocabulary with a token for each byte, and one that ends an answer.
 fn bytes() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=254).map(|byte| vec![byte]).collect();
     words.push(Vec::new());
@@ -170,7 +170,7 @@ fn matcher_accepts_exactly_the_grammar_texts() {
             let expected = ends(&rules[0], &rules, &characters, 0, 20).contains(&characters.len());
             match follows(&vocabulary, &source, &text) {
                 Ok(found) => assert_eq!(found, expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
-                // The grammar has no text, or none that is longer.
+                // The grammar matches no text, or its recursion never ends.
                 Err(GrammarError::Empty) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(GrammarError::Step { .. }) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(error) => panic!("seed {seed}: {error}\n{gbnf}\n{lark}"),
@@ -189,17 +189,16 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(nested(1000))), Err(GrammarError::TooDeep { .. })));
     let long = format!("root ::= \"{}\"", "a".repeat(ixc_grammar::MAX_BYTES));
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(long)), Err(GrammarError::TooLong { .. })));
-    // The max number of rules that name rules.
+    // The chain has the max number of rules that name rules.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let chain = format!("root ::= r0\n{chain}r4000 ::= \"x\" root | \"y\"");
     // A slow machine may need more processor time than a grammar may take.
     assert!(matches!(follows(&vocabulary, &Source::Gbnf(chain), "xy"), Ok(true) | Err(GrammarError::CompileTime)));
-    // The same chain of rules that can all be empty, on a stack of 2 MiB, which test threads have
-    // too.
+    // The same chain, but each rule can be empty. The stack has 2 MiB, as test threads have.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}? \"\"\n", i + 1)).collect();
     let chain = format!("root ::= r0? \"\"\n{chain}r4000 ::= \"x\"?");
     assert!(to_lark(&chain).unwrap().len() < 200_000);
-    // The grammar compiles, but has more parts at one place than the limit.
+    // The grammar compiles, but at one point more parts are possible than the limit.
     let found = follows(&vocabulary, &Source::Gbnf(chain), "x");
     assert!(
         matches!(found, Ok(true) | Err(GrammarError::Step { .. } | GrammarError::CompileTime | GrammarError::TooLarge)),
@@ -221,7 +220,7 @@ fn grammars_that_cost_much_are_refused_or_followed() {
         "{longest:?}"
     );
     assert!(matches!(vocabulary.matcher(&lark(17_000)), Err(GrammarError::TooLarge)));
-    // Each rule doubles the one before, of nothing.
+    // Each rule has the previous one twice, and the last is empty.
     let doubled: String = (0..60).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
     let doubled = format!("root ::= \"a\" r0\n{doubled}r60 ::= \"\"");
     assert!(matches!(

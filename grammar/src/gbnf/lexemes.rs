@@ -1,20 +1,20 @@
 //! Choice of the parts of a grammar that become lexemes without changing the language.
 //!
 //! A part is regular if no rule in it is recursive. As a lexeme it always takes the longest match,
-//! but the grammar may take a shorter one. Both are the same if
+//! but the grammar may take a shorter one. Both match the same texts if
 //!
-//! - no character that can follow it continues it, after any text that it matches; and
-//! - no two lexemes that can stand in one place begin alike, unless both are single characters. The
-//!   lexer then never has a choice.
+//! - no character that can follow the part continues it, after any text that it matches; and
+//! - no two lexemes that are possible at the same point have a common beginning, unless both are
+//!   single characters. The lexer then never has a choice.
 //!
-//! The characters that can follow are computed as in parser generators (FOLLOW), without regard to
-//! context. The characters that continue a text come from the deterministic form of Glushkov's
-//! automaton (1961). If one part fails, the whole grammar uses single characters, and no two of
-//! these have different lengths.
+//! The characters that can follow are computed as in parser generators (FOLLOW), without context.
+//! The characters that continue a text come from the deterministic form of Glushkov's automaton
+//! (1961). If one part does not meet the conditions, the whole grammar uses single characters. No
+//! two of these have different lengths.
 //!
-//! The analysis has bounded work and memory. Rules are written out where they are named, so a short
-//! grammar may stand for a long one. If the analysis would cost more, the grammar also uses single
-//! characters. Its length is then bounded by a multiple of its source's length.
+//! The analysis has bounded work and memory. A rule is written out wherever it is named, so a short
+//! grammar may become very long. If the analysis would exceed its bounds, the grammar also uses
+//! single characters. Its length is then at most a multiple of its source's length.
 
 mod automaton;
 mod follow;
@@ -30,16 +30,16 @@ use automaton::Automaton;
 use follow::Follow;
 use regular::Regular;
 
-/// Max work on automata for one grammar; beyond it any character of a lexeme counts as a
-/// continuation.
+/// Max work on automata for one grammar. When it is exceeded, every character of a lexeme counts as
+/// a continuation.
 const MAX_AUTOMATA_WORK: usize = 20_000_000;
-/// Max other work for one grammar's long lexemes, about 0.2 s; beyond it the grammar has no long
-/// lexemes.
+/// Max other work for one grammar's long lexemes, about 0.2 s. When it is exceeded, the grammar has
+/// no long lexemes.
 const MAX_WORK: usize = 20_000_000;
-/// Work of data that stays in memory, in proportion to its bytes: it takes at most about ten MB.
+/// Work counted for a byte that stays in memory, so that it takes at most about ten MB.
 const FORM_WORK: usize = 32;
 const RANGE_WORK: usize = 8;
-/// Max lexemes that are compared with each other.
+/// Max number of lexemes that are compared with each other.
 const MAX_LEXEMES: usize = 512;
 
 /// Work done, and the max allowed.
@@ -82,7 +82,7 @@ struct Lexeme {
     is_single_char: bool,
 }
 
-/// A grammar in lexemes.
+/// A grammar whose rules consist of lexemes.
 #[derive(Debug, Default)]
 struct Lexemes {
     /// Rules that the root reaches.
@@ -90,7 +90,7 @@ struct Lexemes {
     lexemes: Vec<Lexeme>,
 }
 
-/// Returns rules as Lark, one per line, in lexemes that are as long as is safe.
+/// Returns rules as Lark, one per line. Their lexemes are as long as is safe.
 ///
 /// # Errors
 /// [`GrammarError::TooLarge`] if the Lark is too long even in single characters.
@@ -170,8 +170,8 @@ impl Lexemes {
         (text.len() <= MAX_LARK_BYTES).then_some(())
     }
 
-    /// Returns whether no lexeme matches too much and none hides another; `None` if the check takes
-    /// too much work.
+    /// Whether no lexeme matches too much, and none hides another. `None` if the check takes too
+    /// much work.
     fn are_safe(&self, work: &WorkLimit) -> Option<bool> {
         if self.lexemes.iter().all(|lexeme| lexeme.is_single_char) {
             return Some(true);
@@ -205,7 +205,7 @@ impl Lexemes {
     }
 }
 
-/// Writes rules in lexemes.
+/// Converts rules to lexemes.
 struct Builder<'r> {
     rules: &'r Rules,
     /// Regular rules and a work limit, if lexemes may be longer than a character.
@@ -216,8 +216,8 @@ struct Builder<'r> {
 }
 
 impl Builder<'_> {
-    /// Returns a part in lexemes; adds new lexemes and the rules that it names. Returns `None` if
-    /// it takes too much work.
+    /// Converts a part to lexemes, and adds new lexemes and the rules that it names. Returns `None`
+    /// if it takes too much work.
     fn rule_form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Option<RuleForm> {
         if let Node::Characters(set) = node {
             return Some(RuleForm::Lexeme(self.char_lexeme(set, lexemes)?));
@@ -303,7 +303,7 @@ impl Builder<'_> {
         }
         self.numbers.insert(lexeme.regex.clone(), lexemes.len());
         lexemes.push(lexeme);
-        // More lexemes would not be compared with each other.
+        // More lexemes are not compared with each other.
         (self.long.is_none() || lexemes.len() <= MAX_LEXEMES).then_some(lexemes.len() - 1)
     }
 }
@@ -332,7 +332,7 @@ mod tests {
     use super::automaton::MAX_POSITIONS;
     use super::*;
 
-    /// Returns whether the long lexemes of a grammar are few enough to be checked.
+    /// Whether the long lexemes of a grammar are few enough to be checked.
     fn is_looked_at(gbnf: &str) -> bool {
         let (rules, work) = (read::rules(gbnf).unwrap(), WorkLimit::new(MAX_WORK));
         let regular = Regular::of(&rules, &work);
@@ -341,7 +341,8 @@ mod tests {
         found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
     }
 
-    /// Returns rules that each double the one before: the last is `2^count` times the text.
+    /// Returns rules that each have the previous one twice, so the last is `2^count` times the
+    /// text.
     fn doubled(text: &str, count: usize) -> String {
         let rules: String = (0..count).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect();
         format!("{rules}a{count} ::= {text}\n")

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! GBNF is defined over characters, while Lark has a lexer that takes the longest lexeme. Both are
-//! equal if each lexeme is one character. Longer lexemes make masks 40 times faster, so [`lexemes`]
-//! finds the parts that can safely be lexemes. If there is any doubt, it uses none.
+//! the same if each lexeme is one character. Longer lexemes make masks 40 times faster, so
+//! [`lexemes`] finds the parts that can safely be lexemes. If it is not certain that they are safe,
+//! it uses none.
 
 mod lexemes;
 mod read;
@@ -17,7 +18,7 @@ use std::collections::BTreeSet;
 
 use crate::GrammarError;
 
-/// Characters, as ranges that neither overlap nor touch, in order.
+/// A set of characters, as sorted ranges that neither overlap nor are adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Characters(Vec<(u32, u32)>);
 
@@ -37,7 +38,7 @@ impl Characters {
         Characters(merged)
     }
 
-    /// Returns all other characters.
+    /// Returns the complement of the set.
     fn complement(&self) -> Characters {
         let (mut others, mut next) = (Vec::new(), 0);
         for (first, last) in Characters::new(self.0.iter().copied().chain([SURROGATES]).collect()).0 {
@@ -109,7 +110,7 @@ enum Node {
     Rule(usize),
     /// A token, in Lark's notation.
     Token(String),
-    /// Parts one after the other; empty without parts.
+    /// Parts in sequence; without parts, the empty text.
     Sequence(Vec<Node>),
     /// One of several parts.
     Choice(Vec<Node>),
@@ -118,7 +119,7 @@ enum Node {
 }
 
 impl Node {
-    /// Returns the rules that it names.
+    /// Returns the rules that the node names.
     fn names(&self) -> BTreeSet<usize> {
         let (mut names, mut open) = (BTreeSet::new(), vec![self]);
         while let Some(node) = open.pop() {
@@ -132,7 +133,7 @@ impl Node {
         names
     }
 
-    /// Returns its nesting depth; `rules` gives the depths of the rules that it names.
+    /// Returns the node's nesting depth; `rules` has the depths of the rules that it names.
     fn depth(&self, rules: &[usize]) -> usize {
         let (mut max, mut open) = (0, vec![(self, 1)]);
         while let Some((node, depth)) = open.pop() {
@@ -149,7 +150,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns whether the node matches any text. `rules` has this answer for each rule.
+    /// Whether the node matches any text. `rules` has the answer for each rule.
     fn ends(&self, rules: &[bool]) -> bool {
         match self {
             Node::Characters(set) => !set.is_empty(),
@@ -161,7 +162,7 @@ impl Node {
         }
     }
 
-    /// Returns it without the choices that match no text.
+    /// Returns the node without the choices that match no text.
     fn with_ends(self, rules: &[bool]) -> Option<Node> {
         if !self.ends(rules) {
             return None;
@@ -185,16 +186,15 @@ struct Rules(Vec<Node>);
 
 /// Converts a GBNF grammar to Lark.
 ///
-/// # Errors
-/// [`GrammarError::Gbnf`] with the line; [`GrammarError::TooDeep`] and [`GrammarError::TooLarge`]
-/// if the grammar would cost too much.
+/// # Errors [`GrammarError::Gbnf`] with the line. [`GrammarError::TooDeep`] or
+/// [`GrammarError::TooLarge`] if the grammar exceeds a limit.
 pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
     let rules = read::rules(gbnf)?.with_ends().ok_or(GrammarError::Empty)?;
     Ok(format!("start: r0\n{}", lexemes::lark(&rules)?))
 }
 
 impl Rules {
-    /// Returns the rules without choices that recurse without end.
+    /// Removes the choices whose recursion never ends.
     ///
     /// Returns `None` if the root matches no text.
     fn with_ends(self) -> Option<Rules> {
@@ -208,7 +208,7 @@ impl Rules {
             (before, now) = (now, 1 + ends.iter().filter(|ends| **ends).count());
         }
         ends.first().filter(|ends| **ends)?;
-        // No remaining rule names a rule without an end.
+        // No remaining rule names a rule that never ends.
         let without = |node: Node| node.with_ends(&ends).unwrap_or(Node::Sequence(Vec::new()));
         Some(Rules(self.0.into_iter().map(without).collect()))
     }
@@ -262,7 +262,7 @@ mod tests {
         let lark = |gbnf: &str| to_lark(gbnf).unwrap();
         // The whole grammar is one lexeme.
         assert_eq!(lark("root ::= \"yes\" | \"no\" [0-9]?"), "start: r0\nr0: /(?:yes|no(?:[0-9]){0,1})/\n");
-        // Rules that are not recursive become a part of it.
+        // Rules that are not recursive become a part of that lexeme.
         assert_eq!(lark("root ::= d d\nd ::= [0-9]"), "start: r0\nr0: /[0-9][0-9]/\n");
         // A list in a list: white space after a number is a part of its lexeme. White space after a
         // bracket may be empty, and no lexeme is empty.
@@ -270,8 +270,8 @@ mod tests {
         let expected = "start: r0\nr0: (/\\x{5b}/ (/(?:[\\x{a}\\x{20}]){1,}/)? \
                         ((/(?:[0-9]){1,}(?:[\\x{a}\\x{20}]){0,}/ | r0))? /\\x{5d}/)\n";
         assert_eq!(lark(list), expected);
-        // The longest run of a's would leave none for the side with b, so the grammar uses single
-        // characters.
+        // A match of as many a's as possible would leave none for the part with b, so the grammar
+        // uses single characters.
         let found = lark("root ::= [a]+ (\"a\" root \"b\")?");
         assert!(!found.contains("{1,}/") && found.contains("(/a/)+"), "{found}");
     }

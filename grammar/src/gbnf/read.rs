@@ -34,7 +34,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
         }
     }
     let rules = Rules(reader.rules.into_iter().flatten().collect());
-    // Repetition signs nest, too.
+    // Repetition signs nest too.
     match rules.0.iter().map(|rule| rule.depth(&[])).max() {
         Some(depth) if depth > MAX_DEPTH => Err(GrammarError::TooDeep { depth }),
         _ => Ok(rules),
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
     fn sequence(&mut self, nested: bool) -> Result<Node, GrammarError> {
         let (mut all, mut signs): (Vec<Node>, u32) = (Vec::new(), 0);
         while let Some(c) = self.rest.chars().next() {
-            // The part that a following repetition sign repeats.
+            // The part to which a following repetition sign applies.
             let whole = match c {
                 '"' => Node::Sequence(self.text()?),
                 '[' => self.characters()?,
@@ -288,7 +288,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Returns the beginning of a text, for errors.
+/// Returns the beginning of a text, for error messages.
 fn excerpt(text: &str) -> String {
     text.chars().take_while(|c| !c.is_whitespace()).take(20).collect()
 }

@@ -1,4 +1,4 @@
-//! Sets of JSON values, one type at a time. A schema is expanded to a list of them.
+//! Sets of JSON values of one type. A schema is expanded to a list of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::document::SubschemaId;
 use super::number::NumberSet;
 use super::text::Pattern;
 
-/// A subschema that holds, or does not.
+/// A subschema that must hold, or must not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Literal {
     pub subschema: SubschemaId,
@@ -34,7 +34,7 @@ pub(super) type Conjunction = BTreeSet<Literal>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Some,
-    /// No values. `is_exact` tells whether the subschemas allow none either.
+    /// There are no values. `is_exact` is set if the subschemas allow no value either.
     None {
         is_exact: bool,
     },
@@ -53,7 +53,7 @@ pub(super) enum Alternative {
     Values(Vec<ExactValue>),
 }
 
-/// A value with its canonical text, which equal values share.
+/// A value with its canonical text. Equal values have the same text.
 #[derive(Clone, Debug)]
 pub(super) struct ExactValue {
     pub value: Rc<Value>,
@@ -113,8 +113,8 @@ pub(super) struct TextSet {
     pub min: u64,
     pub max: Option<u64>,
     pub patterns: BTreeSet<Pattern>,
-    /// The schema's own expressions for those `patterns` that are anchored and match texts short
-    /// enough to be listed.
+    /// The schema's own expressions for some of the `patterns`: those that are anchored and match
+    /// texts short enough to be listed.
     pub sources: BTreeSet<String>,
     pub excluded: BTreeSet<String>,
 }
@@ -124,11 +124,11 @@ pub(super) struct TextSet {
 pub(super) struct Items {
     pub prefix: Vec<Literal>,
     pub rest: Option<Literal>,
-    /// Whether `unevaluatedItems` counts these items as evaluated.
+    /// Whether these items count as evaluated for `unevaluatedItems`.
     pub evaluates: bool,
 }
 
-/// Number of items for which a schema must hold (`contains`).
+/// Number of items that must satisfy a schema (`contains`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Contains {
     pub item: Literal,
@@ -152,7 +152,7 @@ pub(super) struct Members {
     pub named: Rc<Vec<(String, Literal)>>,
     pub patterned: Vec<(Pattern, String, Literal)>,
     pub rest: Option<Literal>,
-    /// Whether `unevaluatedProperties` counts these members as evaluated.
+    /// Whether these members count as evaluated for `unevaluatedProperties`.
     pub evaluates: bool,
 }
 
@@ -192,8 +192,8 @@ impl Alternative {
         }
     }
 
-    /// Returns the values in both sets, if neither is a list of values; `None` if bounds alone make
-    /// the result empty.
+    /// Returns the values in both sets, if neither is a list of values. `None` if the bounds show
+    /// that there are none.
     pub fn and(&self, other: &Alternative) -> Option<Alternative> {
         use Alternative::{Array, Boolean, Null, Number, Object, Text};
         let both = match (self, other) {
@@ -226,7 +226,7 @@ impl Alternative {
         (!both.has_no_room()).then_some(both)
     }
 
-    /// Returns whether bounds alone make the set empty.
+    /// Whether the bounds show that the set is empty.
     pub fn has_no_room(&self) -> bool {
         let crossed = |min: u64, max: Option<u64>| max.is_some_and(|max| min > max);
         match self {

@@ -1,4 +1,4 @@
-//! Comma-separated lists as grammar rules. An automaton tells which part may follow which.
+//! Comma-separated lists as grammar rules. An automaton determines which part may follow which.
 //!
 //! ```text
 //! {"a": 1, "b": 2}, both optional      n0: A a1 | n1     a1: "," n1 | "}"
@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-/// A part that repeats, with the min and max number of times.
+/// A part that repeats, and its min and max number of repetitions.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub part: String,
@@ -18,7 +18,7 @@ pub(super) struct Repeat {
     pub max: Option<u64>,
 }
 
-/// A place between two parts.
+/// A point between two parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     /// Whether the list may end here, after the repeated part.
@@ -43,14 +43,14 @@ impl Brackets {
     pub const OBJECT: Brackets = Brackets { open: "{", close: "}" };
 }
 
-/// A list; the first node is its beginning.
+/// A list, which begins at the first node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automaton {
     pub nodes: Vec<Node>,
 }
 
 impl Automaton {
-    /// Returns for each node whether a part may follow and lead to an end of the list.
+    /// Returns whether each node can reach an end of the list by a part.
     fn reachable_ends(&self) -> Vec<bool> {
         let mut reaches_end = vec![false; self.nodes.len()];
         loop {
@@ -97,7 +97,7 @@ impl Automaton {
             let node = &self.nodes[at];
             if !is_next {
                 let repeat = node.repeat.as_ref().map(|repeat| {
-                    // The first part is written before this rule.
+                    // The first part is written before this rule, so it counts as one repetition.
                     let less = u64::from(at == 0);
                     repeated(
                         &format!("\",\" {}", repeat.part),
@@ -136,7 +136,7 @@ impl Automaton {
 
 /// Returns a fragment repeated `min` to `max` times.
 pub(super) fn repeated(fragment: &str, min: u64, max: Option<u64>) -> String {
-    // No answer has more parts than this.
+    // No answer has more parts than this limit.
     let max = max.filter(|max| *max < 1_000_000_000);
     match (min, max) {
         (_, Some(0)) => String::new(),

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::Number;
 
-/// Max digits of a division with remainder. JSON numbers have exponents, so they can be longer.
+/// Max digits in a division with remainder. JSON numbers have exponents, so they can be longer.
 const MAX_SCALE: i64 = 700;
 
 /// A decimal number, `±0.d₁d₂… · 10^exponent`, without zeros at either end of its digits.
@@ -17,7 +17,7 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Reads a number as JSON writes it.
+    /// Reads a JSON number.
     pub fn of(number: &Number) -> Decimal {
         Decimal::parse(&number.to_string())
     }
@@ -65,7 +65,7 @@ impl Decimal {
         self.fraction().is_empty()
     }
 
-    /// Returns a canonical text, which equal numbers share.
+    /// Returns a canonical text. Equal numbers have the same text.
     pub fn canonical(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         if self.is_integer() && self.exponent < 400 {

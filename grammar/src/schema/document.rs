@@ -12,7 +12,7 @@ pub(super) type SubschemaId = usize;
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 
-/// A subschema, and where it stands in the document.
+/// A subschema, and its position in the document.
 #[derive(Debug)]
 pub(super) struct Subschema<'s> {
     pub value: &'s Value,
@@ -33,7 +33,7 @@ pub(super) struct Document<'s> {
     anchors: HashMap<(usize, String), SubschemaId>,
     dynamic: HashMap<String, Vec<SubschemaId>>,
     ids: HashMap<String, SubschemaId>,
-    /// Whether keywords beside `$ref` count: they do since draft 2019-09.
+    /// Whether keywords next to `$ref` count, as they do since draft 2019-09.
     pub has_siblings: bool,
 }
 
@@ -44,7 +44,7 @@ struct Resource {
 }
 
 impl<'s> Document<'s> {
-    /// Indexes the named subschemas of a schema.
+    /// Finds the subschemas of a schema that have names.
     pub fn of(schema: &'s Value) -> Document<'s> {
         let dialect = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = ["draft-03", "draft-04", "draft-06", "draft-07"].iter().any(|draft| dialect.contains(draft));
@@ -64,7 +64,7 @@ impl<'s> Document<'s> {
         document
     }
 
-    /// Walks through all values for `$id` and `$anchor`.
+    /// Visits all values to find `$id` and `$anchor`.
     fn index_names(&mut self, schema: &'s Value) {
         let mut open = vec![(schema, 0usize, "#".to_owned(), true)];
         while let Some((value, mut base, pointer, is_schema)) = open.pop() {
@@ -137,13 +137,13 @@ impl<'s> Document<'s> {
         (self.subschemas[subschema].value, &self.subschemas[subschema].pointer)
     }
 
-    /// Returns the subschema of a member.
+    /// Returns the subschema that a keyword has as its value.
     pub fn member(&mut self, subschema: SubschemaId, keyword: &str, value: &'s Value) -> SubschemaId {
         let pointer = format!("{}/{}", self.subschemas[subschema].pointer, escape_pointer(keyword));
         self.subschema_id(value, pointer)
     }
 
-    /// Returns the subschema of a member of a member.
+    /// Returns the subschema with a name in the object that a keyword has as its value.
     pub fn nested_id(&mut self, subschema: SubschemaId, keyword: &str, name: &str, value: &'s Value) -> SubschemaId {
         let pointer =
             format!("{}/{}/{}", self.subschemas[subschema].pointer, escape_pointer(keyword), escape_pointer(name));
@@ -208,7 +208,7 @@ impl<'s> Document<'s> {
     }
 }
 
-/// Returns a name as JSON pointers have it.
+/// Returns a name with the escapes of JSON pointers.
 pub(crate) fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

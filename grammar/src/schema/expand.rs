@@ -24,7 +24,7 @@ use crate::GrammarError;
 
 /// Max alternatives in the set of one subschema.
 const MAX_ALTERNATIVES: usize = 4096;
-/// Most intersections of alternatives for one schema.
+/// Max number of intersections of alternatives for one schema.
 const MAX_WORK: usize = 2_000_000;
 /// Max depth of nested subschemas.
 const MAX_NEST: usize = 400;
@@ -50,14 +50,14 @@ pub(super) struct Sets<'s> {
     expanded: HashMap<Literal, ValueSet>,
     /// Subschemas whose sets are being computed.
     in_progress: HashSet<Literal>,
-    /// Whether one of those was met again since this was last cleared.
+    /// Whether one of these was found again since the flag was last cleared.
     pub(super) met_in_progress: bool,
     work: usize,
     /// The first subschema whose complement could not be expressed.
     pub inexpressible: Option<(String, String)>,
     pub(super) contents: HashMap<Conjunction, Content>,
     pub(super) contents_open: HashSet<Conjunction>,
-    /// Whether one of those was met again since this was last cleared.
+    /// Whether one of these was found again since the flag was last cleared.
     pub(super) met_content: bool,
 }
 
@@ -96,7 +96,7 @@ impl<'s> Sets<'s> {
         }
     }
 
-    /// Returns the values of all subschemas at once.
+    /// Returns the values that satisfy all of the subschemas.
     pub fn state(&mut self, state: &Conjunction) -> Result<ValueSet, GrammarError> {
         let mut all = ValueSet::new(Alternative::all(), true);
         for (i, literal) in state.iter().enumerate() {
@@ -113,7 +113,7 @@ impl<'s> Sets<'s> {
         }
         self.check_depth(self.in_progress.len())?;
         if !self.in_progress.insert(literal) {
-            // A schema that refers to itself allows no value by that alone.
+            // A schema that only refers to itself allows no value.
             self.met_in_progress = true;
             return Ok(ValueSet::new(Vec::new(), literal.holds));
         }
@@ -128,8 +128,8 @@ impl<'s> Sets<'s> {
         Ok(set)
     }
 
-    /// Returns the values in both sets. A listed value is left out where it is not known to be in
-    /// the other set, and the set is not exact then.
+    /// Returns the values in both sets. A listed value is left out if it may not be in the other
+    /// set. The set is then not exact.
     pub fn intersection(&mut self, a: &ValueSet, b: &ValueSet, at: Literal) -> Result<ValueSet, GrammarError> {
         let mut is_exact = a.is_exact && b.is_exact;
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
@@ -207,7 +207,7 @@ impl<'s> Sets<'s> {
         alternatives.retain(|alternative| !alternative.has_no_room());
         let mut set = ValueSet::new(alternatives, true);
         let values = values(members).map(|values| ValueSet::new(vec![Alternative::Values(values)], true));
-        // A list of values does not say which keywords saw a member: it comes after
+        // A list of values has no record of evaluated members, so it comes after
         // `with_unevaluated`.
         let is_last = members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems");
         if let Some(values) = values.as_ref().filter(|_| !is_last) {
@@ -340,7 +340,7 @@ impl<'s> Sets<'s> {
         self.union_of(sets, subschema)
     }
 
-    /// Returns a set for each dependency: the values that meet it, or those that break it if
+    /// Returns a set for each dependency: the values that satisfy it, or those that violate it if
     /// `holds` is false.
     pub fn dependent(
         &mut self,
@@ -384,7 +384,7 @@ impl<'s> Sets<'s> {
         Ok(all)
     }
 
-    /// Returns all values but objects with a member.
+    /// Returns all values except the objects with a member.
     fn without_member(&mut self, name: &str) -> Result<ValueSet, GrammarError> {
         let mut all = Alternative::all();
         all.pop();
@@ -404,7 +404,7 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(names.iter().map(lacks).collect(), true))
     }
 
-    /// Returns the subschema that allows nothing.
+    /// Returns the subschema that allows no value.
     pub fn never_literal(&mut self) -> Literal {
         static FALSE: Value = Value::Bool(false);
         Literal::of(self.document.subschema_id(&FALSE, "#".to_owned()))
@@ -477,7 +477,7 @@ impl<'s> Sets<'s> {
         Ok(())
     }
 
-    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative. These depend on the
+    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative. Both depend on the
     /// parts that were chosen.
     fn with_unevaluated(
         &mut self,
@@ -520,7 +520,7 @@ impl<'s> Sets<'s> {
                     arrays.items.push(Items { prefix: vec![any; length], rest: Some(rest), evaluates: true });
                 }
                 Alternative::Values(values) => {
-                    // Keywords of other subschemas may not have seen any part of them.
+                    // Keywords of other subschemas may not have evaluated any part of them.
                     let mut kept = Vec::new();
                     for value in values.iter() {
                         if self.all_allow(properties, items, &value.value)? {
@@ -533,11 +533,11 @@ impl<'s> Sets<'s> {
             }
         }
         all.retain(|alternative| !alternative.has_no_room());
-        // Parts that were not chosen may hold as well, and `contains` counts items as seen.
+        // Parts that were not chosen may hold too, and `contains` counts items as evaluated.
         Ok(ValueSet::new(all, false))
     }
 
-    /// Returns whether a subschema of members allows each member, or one of items each item.
+    /// Whether a subschema of members allows each member, or one of items allows each item.
     fn all_allow(
         &mut self,
         members: Option<Literal>,
@@ -558,7 +558,7 @@ impl<'s> Sets<'s> {
         Ok(true)
     }
 
-    /// Returns whether an alternative has a value; `None` where that is not known.
+    /// Whether an alternative has a value; `None` if this is not known.
     pub fn has(&mut self, alternative: &Alternative, value: &Value) -> Result<Option<bool>, GrammarError> {
         self.work(1)?;
         Ok(match (alternative, value) {
@@ -572,8 +572,8 @@ impl<'s> Sets<'s> {
         })
     }
 
-    /// Returns whether a subschema allows a value; `None` where its set is smaller than the
-    /// subschema, or is still being computed.
+    /// Whether a subschema allows a value. `None` if its set is smaller than the subschema, or is
+    /// still being computed.
     pub fn allows(&mut self, literal: Literal, value: &Value) -> Result<Option<bool>, GrammarError> {
         let before = std::mem::replace(&mut self.met_in_progress, false);
         let set = self.literal(literal)?;
@@ -615,7 +615,7 @@ impl<'s> Sets<'s> {
             }
         }
         for contains in &arrays.contains {
-            // Items that satisfy it for certain, and those that may.
+            // Number of items that certainly satisfy it, and of those that may.
             let (mut sure, mut possible) = (0, 0);
             for item in items {
                 let allowed = self.allows(contains.item, item)?;
@@ -676,17 +676,17 @@ impl<'s> Sets<'s> {
     }
 }
 
-/// Returns a keyword's list.
+/// Returns a keyword's value if it is a list.
 pub(super) fn list<'v>(members: &'v Map<String, Value>, keyword: &str) -> &'v [Value] {
     members.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Returns a keyword's count.
+/// Returns a keyword's value if it is a count.
 pub(super) fn number(members: &Map<String, Value>, keyword: &str) -> Option<u64> {
     members.get(keyword).and_then(count)
 }
 
-/// Returns objects that have a member.
+/// Returns the objects that have a member.
 pub(super) fn with_member(name: &str) -> Alternative {
     Alternative::Object(ObjectSet { required: [name.to_owned()].into(), ..ObjectSet::default() })
 }

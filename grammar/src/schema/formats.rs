@@ -1,7 +1,7 @@
-//! Enforced text formats, as regular expressions. Other formats are annotations (JSON Schema
+//! Regular expressions of the enforced text formats. Other formats are annotations (JSON Schema
 //! 2020-12, validation, 7.2.1).
 
-/// A calendar day. The 29th of February exists in leap years only.
+/// A calendar day. The 29th of February exists only in leap years.
 const DATE: &str = concat!(
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
@@ -18,7 +18,7 @@ const DURATION: &str = concat!(
     "|T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S)|[0-9]{1,9}W)"
 );
 
-/// Returns the expression that whole texts of a format match.
+/// Returns the expression that matches the whole texts of a format.
 pub(super) fn regex(name: &str) -> Option<String> {
     Some(match name {
         "date" => DATE.to_owned(),
@@ -38,7 +38,7 @@ pub(super) fn regex(name: &str) -> Option<String> {
     })
 }
 
-/// Returns addresses of RFC 4291 in groups of hexadecimal digits.
+/// Returns an expression for addresses of RFC 4291 in groups of hexadecimal digits.
 fn ipv6() -> String {
     let group = "[0-9a-fA-F]{1,4}";
     let mut all = vec![format!("(?:{group}:){{7}}{group}"), "::".to_owned()];
@@ -51,7 +51,7 @@ fn ipv6() -> String {
     format!("(?:{})", all.join("|"))
 }
 
-/// Returns URIs of RFC 3986 with a scheme.
+/// Returns an expression for URIs of RFC 3986 with a scheme.
 fn uri() -> String {
     let unit = "(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})";
     let host = "(?:[a-zA-Z0-9._~!$&'()*+,;=-]|%[0-9a-fA-F]{2})";

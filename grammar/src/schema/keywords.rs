@@ -1,4 +1,4 @@
-//! Table of the keywords of JSON Schema, with the shape of each value and its treatment.
+//! Table of the keywords of JSON Schema, with the shape of each value and its support.
 
 use serde_json::{Map, Value};
 
@@ -28,14 +28,14 @@ enum ValueShape {
     Dependencies,
 }
 
-/// Treatment of a keyword.
+/// Support of a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeywordSupport {
     /// Enforced: answers follow the keyword.
     Enforced,
     /// Ignored: the keyword does not constrain values.
     Annotation,
-    /// Read, but constrains nothing itself: the keyword names places or dialects.
+    /// The keyword is read, but constrains no value itself: it names places or dialects.
     Structure,
     /// Refused: the keyword is an error wherever it could constrain a value.
     Refused,
@@ -47,7 +47,7 @@ pub struct Keyword {
     /// Name in a schema.
     pub name: &'static str,
     shape: ValueShape,
-    /// Treatment of the keyword.
+    /// Support of the keyword.
     pub support: KeywordSupport,
     /// Note for users in `docs/json-schema.md`.
     pub note: &'static str,
@@ -173,7 +173,7 @@ pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), G
     Ok(())
 }
 
-/// Returns an error at a place.
+/// Returns an error with its position in the schema.
 pub(super) fn schema_error(pointer: &str, message: String) -> GrammarError {
     GrammarError::Schema { owner: String::new(), place: pointer.to_owned(), message }
 }

@@ -1,4 +1,5 @@
-//! Layouts of objects and arrays, with the set of each part. Finds out which sets are empty.
+//! Layouts of objects and arrays, with the set of values of each part. They show which sets are
+//! empty.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +14,7 @@ use crate::GrammarError;
 
 /// Max patterns of names in one object.
 const MAX_PATTERNS: usize = 6;
-/// Max names that a pattern is expanded to.
+/// Max number of names to which a pattern is expanded.
 const MAX_NAMES: usize = 256;
 
 /// A member that has a name.
@@ -28,7 +29,7 @@ pub(super) struct NamedMember {
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     pub names: TextSet,
-    /// Whether every possible end of a begun key might be a duplicate.
+    /// Whether every possible end of the current key may be a duplicate.
     pub is_narrow: bool,
     pub state: Conjunction,
 }
@@ -36,7 +37,7 @@ pub(super) struct Region {
 /// A region and its names.
 struct NamedRegion {
     region: Region,
-    /// All of its names, if they are few.
+    /// All names of the region, if there are few.
     names: Option<Vec<String>>,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct ArrayLayout {
     pub max: Option<u64>,
 }
 
-/// Returns whether a number of these can be written.
+/// Whether the set has a number that can be written.
 fn content_of_numbers(numbers: &NumberSet) -> Content {
     let is_bounded = numbers.is_fraction || numbers.min.is_some() && numbers.max.is_some();
     match numbers.lexeme() {
@@ -76,7 +77,7 @@ fn content_of_numbers(numbers: &NumberSet) -> Content {
 }
 
 impl Sets<'_> {
-    /// Returns whether subschemas certainly have no value in common.
+    /// Whether it is certain that the subschemas have no common value.
     pub fn is_empty(&mut self, state: &Conjunction) -> Result<bool, GrammarError> {
         Ok(self.content(state)? == Content::None { is_exact: true })
     }
@@ -97,7 +98,7 @@ impl Sets<'_> {
         let content = self.content_of_parts(state);
         self.contents_open.remove(state);
         let mut content = content?;
-        // A set that is still being computed is not known to be empty.
+        // A set that is still being computed may get values later.
         let is_partial = self.met_in_progress && content != Content::Some;
         if is_partial {
             content = Content::None { is_exact: false };
@@ -136,7 +137,7 @@ impl Sets<'_> {
                     None => none,
                 };
                 Ok(match content {
-                    // Items that the layout leaves out may satisfy each `contains`.
+                    // The items that the layout omits may satisfy each `contains`.
                     Content::None { is_exact: own } => Content::None { is_exact: own && is_exact },
                     Content::Some => Content::Some,
                 })
@@ -173,7 +174,7 @@ impl Sets<'_> {
         }
     }
 
-    /// Returns whether some item can satisfy each `contains`.
+    /// Returns whether each `contains` can be satisfied by some item.
     fn content_of_contains(&mut self, arrays: &ArraySet, layout: &ArrayLayout) -> Result<Content, GrammarError> {
         for contains in arrays.contains.iter().filter(|contains| contains.min > 0) {
             let mut content = Content::None { is_exact: true };
@@ -296,7 +297,7 @@ impl Sets<'_> {
         Ok((is_open || layout.named.len() as u64 >= objects.min).then_some(layout))
     }
 
-    /// Returns whether a pattern matches a name.
+    /// Whether a pattern matches a name.
     pub fn matches(&mut self, pattern: &Pattern, name: &str, at: Literal) -> Result<bool, GrammarError> {
         self.work(10)?;
         pattern.has(name).ok_or_else(|| {
@@ -309,8 +310,9 @@ impl Sets<'_> {
         })
     }
 
-    /// Returns the names that no schema lists, by what is asked of their values; with the names,
-    /// where they are few. Clears `is_exact` where names are missing.
+    /// Returns the regions of names that no schema lists. All names of a region have the same
+    /// constraints on their values. If a region has few names, they are listed. Clears `is_exact`
+    /// if names are missing.
     fn regions(&mut self, objects: &ObjectSet, is_exact: &mut bool) -> Result<Vec<NamedRegion>, GrammarError> {
         let mut patterns: Vec<(&Pattern, &str)> = Vec::new();
         for (pattern, source, literal) in objects.members.iter().flat_map(|group| &group.patterned) {
@@ -370,7 +372,7 @@ impl Sets<'_> {
                 all.push(NamedRegion { region, names: listed });
             }
         }
-        // Names that `propertyNames` lists one by one.
+        // Names that `propertyNames` lists.
         for name in self.listed_names(objects)? {
             let region = Region { names: TextSet::default(), is_narrow: false, state: Conjunction::new() };
             all.push(NamedRegion { region, names: Some(vec![name]) });
@@ -388,7 +390,7 @@ impl Sets<'_> {
         )
     }
 
-    /// Returns the texts that `propertyNames` allows, but those that it lists.
+    /// Returns the texts that `propertyNames` allows, except those that it lists.
     fn allowed_names(&mut self, objects: &ObjectSet, is_exact: &mut bool) -> Result<Vec<TextSet>, GrammarError> {
         let state: Conjunction = objects.names.iter().copied().collect();
         let set = self.state(&state)?;
@@ -412,7 +414,7 @@ impl Sets<'_> {
 }
 
 impl TextSet {
-    /// Returns whether the set has a text; `None` if that takes too long to find out.
+    /// Whether the set has a text; `None` if the check takes too long.
     pub fn has(&self, text: &str) -> Option<bool> {
         let length = text.chars().count() as u64;
         if length < self.min || self.max.is_some_and(|max| length > max) || self.excluded.contains(text) {
@@ -429,7 +431,7 @@ impl TextSet {
         all
     }
 
-    /// Returns whether the set is empty; `None` if that takes too long to find out.
+    /// Whether the set is empty; `None` if the check takes too long.
     pub fn is_empty(&self) -> Option<bool> {
         if self.patterns.is_empty() && (self.excluded.is_empty() || self.max.is_none()) {
             return Some(false);

@@ -11,7 +11,7 @@
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `keywords` | the table of keywords: shape of the value and treatment |
+//! | `keywords` | the table of keywords: shape of the value, and support |
 //! | `document` | places, anchors and references; `uri` resolves those |
 //! | `expand` | subschemas as sets of values; `negate` has the complements |
 //! | `alternative` | those sets, one type at a time |
@@ -20,8 +20,8 @@
 //! | `number`, `decimal` | numbers, digit by digit |
 //! | `text`, `pattern`, `formats` | regular expressions for texts and for their quoted form |
 //!
-//! Invariant: every text that the rules allow is valid. A schema that no such rules can be written
-//! for is refused before the first token. The error names the place in the schema.
+//! Invariant: every text that the rules allow is valid. A schema for which there are no such rules
+//! is refused before the first token. The error has its position in the schema.
 
 mod alternative;
 mod automaton;
@@ -50,15 +50,15 @@ pub use keywords::{KEYWORDS, Keyword, KeywordSupport};
 pub(crate) struct SchemaGrammar {
     /// Rules of Lark; the first is `start`.
     pub lark: String,
-    /// Whether every possible end of a begun key may be a duplicate.
+    /// Whether every possible end of the current key may be a duplicate.
     pub is_narrow: bool,
 }
 
-/// Compiles a schema. Recurses as deep as the schema nests, so the thread needs a large stack.
+/// Compiles a schema. The recursion is as deep as the schema nests, so the thread needs a large
+/// stack.
 ///
-/// # Errors
-/// [`GrammarError::Schema`] with the place of a schema that is malformed, contradicts itself, or is
-/// not supported.
+/// # Errors [`GrammarError::Schema`], with the position of a schema that is malformed, contradicts
+/// itself, or is not supported.
 pub(crate) fn compile(schema: &Value) -> Result<SchemaGrammar, GrammarError> {
     let mut writer = writer::Writer::of(schema);
     writer.write()?;

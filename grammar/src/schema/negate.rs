@@ -1,8 +1,8 @@
 //! Complements of subschemas: the values that they forbid.
 //!
-//! A subschema forbids a value if one of its keywords does, so its complement is the union of the
-//! keywords' complements. If a keyword's complement cannot be expressed as a set, it is left out,
-//! and the union is not exact.
+//! A subschema forbids a value if one of its keywords does. Its complement is therefore the union
+//! of the keywords' complements. If a keyword's complement cannot be expressed as a set, it is left
+//! out, and the union is not exact.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ impl<'s> Sets<'s> {
             Value::Bool(true) => return Ok(ValueSet::new(Vec::new(), true)),
             Value::Bool(false) => return Ok(ValueSet::new(Alternative::all(), true)),
             Value::Object(members) => members,
-            // The malformed subschema is refused when it is expanded.
+            // The subschema is malformed, and is refused when it is expanded.
             _ => return Ok(ValueSet::new(Vec::new(), false)),
         };
         keywords::check(members, pointer)?;
@@ -76,7 +76,7 @@ impl<'s> Sets<'s> {
         Ok(ValueSet::new(without_evaluation(&set), set.is_exact))
     }
 
-    /// Returns an inexact empty set, and records the keyword for the error text.
+    /// Returns an empty set that is not exact, and records the keyword for the error text.
     fn leave_out(&mut self, subschema: SubschemaId, keyword: &str) -> ValueSet {
         let pointer = self.document.get(subschema).1.to_owned();
         self.inexpressible.get_or_insert((pointer, keyword.to_owned()));

@@ -1,13 +1,14 @@
 //! Numbers as regular expressions: bounds and multiples, digit by digit.
 //!
 //! A number with a bound is written without an exponent, so that a regular expression can compare
-//! its digits. Other numbers have an exponent of at most two digits, which every JSON parser reads.
+//! its digits. Other numbers have an exponent of at most two digits, which every JSON parser can
+//! read.
 
 use super::decimal::{Decimal, gcd};
 
 /// Digits after the first one that an unbounded integer may have.
 const MORE_DIGITS: usize = 98;
-/// Max multiples of an integer between two bounds that are listed one by one.
+/// Max number of multiples of an integer between two bounds that are listed one by one.
 const MAX_LISTED: i128 = 2000;
 
 /// A bound, inclusive or exclusive.
@@ -25,16 +26,16 @@ pub(super) struct NumberSet {
     pub is_fraction: bool,
     pub min: Option<Bound>,
     pub max: Option<Bound>,
-    /// Steps: each number is a multiple of every step.
+    /// Steps: each number must be a multiple of every step.
     pub steps: Vec<Decimal>,
 }
 
 /// A set of numbers as a grammar's lexeme.
 #[derive(Debug)]
 pub(super) enum NumberForm {
-    /// Regular expressions that all hold.
+    /// Regular expressions that must all match.
     All(Vec<String>),
-    /// A schema with `multipleOf` that llguidance follows itself.
+    /// A schema with `multipleOf` that llguidance enforces itself.
     Steps(serde_json::Value),
 }
 
@@ -74,7 +75,7 @@ impl NumberSet {
         }
     }
 
-    /// Returns whether the set has a number; `None` where that is not known.
+    /// Whether the set has a number; `None` if this is not known.
     pub fn has(&self, number: &Decimal) -> Option<bool> {
         let is_in = |bound: &Option<Bound>, inside: std::cmp::Ordering| {
             bound.as_ref().is_none_or(|bound| {
@@ -100,7 +101,7 @@ impl NumberSet {
         all
     }
 
-    /// Returns whether bounds leave no number.
+    /// Whether the bounds exclude every number.
     pub fn is_empty(&self) -> bool {
         if self.is_integer && self.is_fraction {
             return true;
@@ -201,8 +202,8 @@ impl NumberSet {
 
     /// Returns the max number of digits after the point.
     ///
-    /// Doubles hold 15 digits. So a JSON parser that uses doubles compares a number with its bounds
-    /// like one that keeps every digit.
+    /// Doubles hold 15 digits. A JSON parser that uses doubles therefore compares a number with its
+    /// bounds like a parser that keeps every digit.
     fn finest(&self) -> usize {
         let bounds = || self.min.iter().chain(&self.max).map(|bound| &bound.value);
         let whole = bounds().map(|value| value.integer_digits().len()).max().unwrap_or(0);
@@ -260,7 +261,7 @@ impl NumberSet {
     }
 }
 
-/// Returns the multiples of 10^power.
+/// Returns an expression for the multiples of 10^power.
 fn multiples_of_power(power: i64) -> String {
     match usize::try_from(power) {
         Ok(0) => "-?[0-9]+(?:\\.0+)?".to_owned(),
@@ -269,7 +270,7 @@ fn multiples_of_power(power: i64) -> String {
     }
 }
 
-/// Returns the plain decimals at or above a bound.
+/// Returns an expression for the plain decimals at or above a bound.
 fn at_least(bound: &Bound) -> String {
     match (bound.value.is_negative, bound.value.is_zero()) {
         (true, _) => format!("(?:[0-9.]+|-(?:{}))", magnitude_at_most(bound)),
@@ -278,7 +279,7 @@ fn at_least(bound: &Bound) -> String {
     }
 }
 
-/// Returns the plain decimals at or below a bound.
+/// Returns an expression for the plain decimals at or below a bound.
 fn at_most(bound: &Bound) -> String {
     match (bound.value.is_negative, bound.value.is_zero()) {
         (true, _) => format!("-(?:{})", magnitude_at_least(bound)),
@@ -287,7 +288,8 @@ fn at_most(bound: &Bound) -> String {
     }
 }
 
-/// Returns the decimals without sign whose size is at or above the bound's.
+/// Returns an expression for the decimals without a sign whose magnitude is at or above the
+/// bound's.
 fn magnitude_at_least(bound: &Bound) -> String {
     let (whole, fraction) = (bound.value.integer_digits(), bound.value.fraction());
     let more = match (fraction.as_str(), bound.is_exclusive) {
@@ -304,7 +306,8 @@ fn magnitude_at_least(bound: &Bound) -> String {
     format!("(?:{whole}{more}|(?:{})(?:\\.[0-9]+)?)", greater_naturals(&whole))
 }
 
-/// Returns the decimals without sign whose size is at or below the bound's.
+/// Returns an expression for the decimals without a sign whose magnitude is at or below the
+/// bound's.
 fn magnitude_at_most(bound: &Bound) -> String {
     let (whole, fraction) = (bound.value.integer_digits(), bound.value.fraction());
     let less = match (fraction.as_str(), bound.is_exclusive) {
@@ -333,7 +336,7 @@ fn magnitude_at_most(bound: &Bound) -> String {
     format!("(?:{})", all.join("|"))
 }
 
-/// Returns the natural numbers above one.
+/// Returns an expression for the natural numbers greater than one.
 fn greater_naturals(number: &str) -> String {
     let mut all = vec![format!("[1-9][0-9]{{{},}}", number.len())];
     for (at, digit) in number.bytes().enumerate().filter(|(_, digit)| *digit < b'9') {
@@ -343,7 +346,7 @@ fn greater_naturals(number: &str) -> String {
     all.join("|")
 }
 
-/// Returns the natural numbers below one, if there are any.
+/// Returns an expression for the natural numbers less than one, if there are any.
 fn smaller_naturals(number: &str) -> Option<String> {
     let mut all = Vec::new();
     if number.len() > 1 {

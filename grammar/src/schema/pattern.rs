@@ -15,8 +15,7 @@ pub(super) struct Condition {
 
 /// Splits an expression into its leading lookaheads and the rest, each in Rust's syntax.
 ///
-/// # Errors
-/// Names the part that is not supported.
+/// # Errors The part that is not supported.
 pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     let mut all = Vec::new();
     let mut rest = pattern;
@@ -129,7 +128,7 @@ fn rust(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Reads what follows `(?`.
+/// Reads the text after `(?`.
 fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let rest: String = chars.clone().take(3).collect();
     if ["?=", "?!", "?<=", "?<!"].iter().any(|look| rest.starts_with(look)) {
@@ -151,7 +150,7 @@ fn is_count(chars: &Peekable<Chars<'_>>) -> bool {
 const SPACE: &str =
     "\\t\\n\\x0b\\x0c\\r\\x20\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{feff}";
 
-/// Reads what follows a backslash.
+/// Reads the text after a backslash.
 fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> Result<(), String> {
     let c = chars.next().ok_or("it ends with a backslash")?;
     let class = |set: &str| if in_class { set.to_owned() } else { format!("[{set}]") };
@@ -189,7 +188,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> 
     Ok(())
 }
 
-/// Reads what follows `\u`: a unit of UTF-16, or two.
+/// Reads the text after `\u`: one or two units of UTF-16.
 fn unit(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let mut four = || -> Result<u32, String> {
         let digits: String = chars.by_ref().take(4).collect();

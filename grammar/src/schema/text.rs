@@ -2,8 +2,8 @@
 //! quoted form.
 //!
 //! Each text has one quoted form: only `"`, `\` and control characters are escaped, each with its
-//! shortest escape. So the lexer distinguishes texts by their bytes, and keys are equal if their
-//! bytes are.
+//! shortest escape. The lexer can therefore distinguish texts by their bytes, and keys are equal if
+//! their bytes are.
 
 use std::fmt::Write;
 
@@ -13,15 +13,15 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Lo
 
 use super::pattern;
 
-/// Max characters that a schema may require of a text.
+/// Max length in characters that a schema may require of a text.
 pub(super) const MAX_LENGTH: u64 = 1_000_000;
 /// One character of a text, quoted.
 pub(super) const CHARACTER: &str = r#"(?:[^\x22\x5c\x00-\x1f]|\x5c(?:[\x22\x5cbfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"#;
-/// One character of a text as it is.
+/// One character of a text without quoting.
 const ANY_CHARACTER: &str = r"[\x{0}-\x{10ffff}]";
 /// Max variants of a pattern after its anchors are moved to the ends.
 const MAX_VARIANTS: usize = 64;
-/// Max work to find out whether a text matches, or whether any text does.
+/// Max work of the checks whether a text matches, and whether any text does.
 const MAX_FUEL: u64 = 100_000;
 /// Max length of the regular expression for a pattern, in bytes.
 const MAX_REGEX: usize = 1 << 18;
@@ -33,7 +33,7 @@ const MAX_NEST: u32 = 100;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Pattern {
     pub plain: String,
-    /// Without the quotation marks around it.
+    /// The expression for quoted texts, without the quotation marks around it.
     pub quoted: String,
     pub holds: bool,
 }
@@ -41,14 +41,13 @@ pub(super) struct Pattern {
 impl Pattern {
     /// Reads a schema's `pattern`. A text must satisfy all patterns that are returned.
     ///
-    /// # Errors
-    /// Names the part that is not supported.
+    /// # Errors The part that is not supported.
     pub fn of(pattern: &str) -> Result<Vec<Pattern>, String> {
         let conditions = pattern::conditions(pattern)?;
         conditions.into_iter().map(|condition| Pattern::parse(&condition.regex, condition.holds)).collect()
     }
 
-    /// Reads an expression that whole texts match, in Rust's syntax.
+    /// Creates the pattern of an expression in Rust's syntax that must match whole texts.
     pub fn whole_match(regex: &str) -> Result<Pattern, String> {
         Pattern::parse(&format!("^(?:{regex})$"), true)
     }
@@ -64,7 +63,7 @@ impl Pattern {
         Ok(Pattern { plain: written(false)?, quoted: written(true)?, holds })
     }
 
-    /// Returns the pattern of all other texts.
+    /// Returns the pattern that all other texts satisfy.
     pub fn negated(&self) -> Pattern {
         Pattern { holds: !self.holds, ..self.clone() }
     }
@@ -78,7 +77,7 @@ impl Pattern {
     }
 }
 
-/// Returns the fault of a malformed pattern.
+/// Returns the problem of a malformed pattern.
 fn reason(error: &regex_syntax::Error) -> String {
     match error {
         regex_syntax::Error::Parse(error) => error.kind().to_string(),
@@ -87,7 +86,7 @@ fn reason(error: &regex_syntax::Error) -> String {
     }
 }
 
-/// Returns whether no text satisfies all of these; `None` if that takes too much work.
+/// Whether no text satisfies all of these; `None` if the check takes too much work.
 pub(super) fn is_empty(plain: &[(String, bool)]) -> Option<bool> {
     let mut builder = RegexBuilder::new();
     let all: Option<Vec<RegexAst>> = plain
@@ -102,7 +101,7 @@ pub(super) fn is_empty(plain: &[(String, bool)]) -> Option<bool> {
     Some(regex.always_empty())
 }
 
-/// Returns whether an expression matches all of a text.
+/// Whether an expression matches a whole text.
 #[cfg(test)]
 pub(super) fn is_whole_match(regex: &str, text: &str) -> bool {
     let mut builder = RegexBuilder::new();
@@ -120,7 +119,7 @@ pub(super) fn literal(text: &str, quoted: bool) -> String {
 /// Returns an expression for any text of `min` to `max` characters.
 pub(super) fn length_regex(min: u64, max: Option<u64>, quoted: bool) -> String {
     let one = if quoted { CHARACTER } else { ANY_CHARACTER };
-    // No answer has more characters than this.
+    // No answer has more characters than this limit.
     let max = max.filter(|max| *max <= MAX_LENGTH);
     match (min, max) {
         (0, None) => format!("{one}*"),
@@ -129,8 +128,7 @@ pub(super) fn length_regex(min: u64, max: Option<u64>, quoted: bool) -> String {
     }
 }
 
-/// Lists the texts that a pattern matches, if they are few; `None` if they are many, or may be
-/// many.
+/// Lists the texts that a pattern matches. `None` if there are too many, or if this is not certain.
 pub(super) fn texts(pattern: &str, max: usize) -> Option<Vec<String>> {
     let conditions = pattern::conditions(pattern).ok()?;
     let [condition] = conditions.as_slice() else { return None };
@@ -212,7 +210,7 @@ struct Variant {
     parts: Vec<Hir>,
 }
 
-/// Writes an expression that matches whole texts that contain a match of a pattern.
+/// Writes an expression that matches a whole text if a part of it matches the pattern.
 fn search(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
     let any = length_regex(0, None, quoted);
     for (i, variant) in variants(hir)?.into_iter().enumerate() {

@@ -9,7 +9,7 @@ pub(super) fn resolve(base: &str, reference: &str) -> String {
     if reference.is_empty() || reference.starts_with('#') {
         return format!("{base}{reference}");
     }
-    // An opaque base (`urn:…`) has no path to be merged with.
+    // An opaque base (`urn:…`) has no path with which the reference could be merged.
     let after_scheme = if has_scheme(base) { base.find(':').map_or(0, |at| at + 1) } else { 0 };
     let rest = &base[after_scheme..];
     let authority_end = rest.strip_prefix("//").map_or(0, |inner| 2 + inner.find('/').unwrap_or(inner.len()));
@@ -52,7 +52,7 @@ fn without_dots(path: &str) -> String {
     out.join("/")
 }
 
-/// Decodes percent escapes. Keeps a `%` without two digits.
+/// Decodes percent escapes. A `%` without two digits stays as it is.
 pub(super) fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

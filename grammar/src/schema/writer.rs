@@ -1,4 +1,4 @@
-//! Writer of Lark rules for a schema: one rule for each set of subschemas that hold together.
+//! Writer of Lark rules for a schema, with one rule for each conjunction of subschemas.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,18 +14,19 @@ use super::number::{NumberForm, NumberSet};
 use super::text;
 use crate::GrammarError;
 
-/// White space between JSON tokens. It is bounded, since uncertain models otherwise write white
-/// space without end.
+/// White space between JSON tokens. It is bounded, since a model that is uncertain may otherwise
+/// write white space without end.
 pub(super) const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
-/// Max optional members that are written in the schema's order. More of them come in any order.
+/// Max optional members that are written in the schema's order. If there are more, they come in any
+/// order.
 const MAX_ORDERED: usize = 250;
-/// Max different values of a `uniqueItems` array that come in any order.
+/// Max different values of a `uniqueItems` array that may come in any order.
 const MAX_PERMUTED: usize = 8;
 /// Max nodes of an automaton.
 const MAX_NODES: usize = 4000;
 /// Max rules of a schema.
 const MAX_RULES: usize = 20_000;
-/// Max items that a schema may require of an array.
+/// Max number of items that a schema may require of an array.
 const MAX_ITEMS: u64 = 100_000;
 /// Max `contains` of one array.
 const MAX_CONTAINS: usize = 4;
@@ -39,7 +40,7 @@ pub(super) struct Writer<'s> {
     todo: Vec<(Conjunction, usize)>,
     terminals: HashMap<String, usize>,
     automata: usize,
-    /// Whether every possible end of a begun key may be a duplicate.
+    /// Whether every possible end of the current key may be a duplicate.
     pub is_narrow: bool,
 }
 
@@ -91,7 +92,7 @@ impl<'s> Writer<'s> {
         Ok(())
     }
 
-    /// Returns why no value can be written of subschemas that hold together.
+    /// Returns the error that states why subschemas have no common value that can be written.
     fn unsatisfiable_error(&mut self, state: Conjunction) -> Result<GrammarError, GrammarError> {
         if let Some((pointer, keyword)) = &self.sets.inexpressible {
             let message = format!("not, if or oneOf needs the opposite of {keyword} here, which cannot be enforced");
@@ -111,8 +112,8 @@ impl<'s> Writer<'s> {
         Ok(schema_error(pointers.first().unwrap_or(&"#"), message))
     }
 
-    /// Returns the innermost subschemas without a value that a value of these must have as a
-    /// member.
+    /// Returns the innermost conjunction without a value that each value of `state` must contain as
+    /// a member.
     fn required_part(&mut self, state: Conjunction) -> Result<Conjunction, GrammarError> {
         let mut seen = vec![state];
         while let Some(state) = seen.last() {
@@ -126,7 +127,7 @@ impl<'s> Writer<'s> {
                 }
             }
             match next {
-                // A value that needs itself has no innermost part.
+                // A value that must contain itself has no innermost part.
                 Some(part) if seen.contains(&part) => break,
                 Some(part) if !part.iter().all(|literal| literal.holds) => break,
                 Some(part) => seen.push(part),
@@ -146,8 +147,8 @@ impl<'s> Writer<'s> {
         format!("s{number}")
     }
 
-    /// Returns the name of a terminal. A text of the terminal matches each expression whose flag is
-    /// `true`, and none whose flag is `false`.
+    /// Returns the name of a terminal. Its texts match each expression whose flag is `true`, and
+    /// none whose flag is `false`.
     fn terminal(&mut self, all: &[(String, bool)]) -> String {
         let all: Vec<String> =
             all.iter().map(|(regex, holds)| format!("{}/{regex}/", if *holds { "" } else { "~" })).collect();
@@ -401,7 +402,7 @@ impl<'s> Writer<'s> {
                         let to = counts.iter().zip(&caps).rev().fold(0, |all, (count, cap)| all * (cap + 1) + count);
                         let to = to * (length + 1) + next;
                         match to == number {
-                            // An edge to its own node is a repetition.
+                            // An edge from a node to itself is a repetition.
                             true => node.repeat = Some(Repeat { part, min: 0, max: None }),
                             false => node.edges.push((part, to)),
                         }
@@ -565,7 +566,7 @@ impl<'s> Writer<'s> {
         let count = begin.len() as u64;
         let (min, mut max) = (layout.min.saturating_sub(count), layout.max.map(|max| max.saturating_sub(count)));
         if extra.is_empty() {
-            // Without extra members, the listed names bound the count.
+            // Without extra members, the number of listed names is a bound of the count.
             let named = (layout.named.len() as u64).saturating_sub(count);
             max = Some(max.unwrap_or(named).min(named));
         }

@@ -1,4 +1,4 @@
-//! Schemas of reports, and their neighbours.
+//! Schemas from reports, and schemas similar to these.
 
 use ixc_grammar::{Frame, GrammarError, Mark, ReasoningMarks, Source, Vocabulary};
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ fn duplicate_keys_are_prevented() {
         &["{\"a\":1,\"b\":{\"a\":1,\"b\":2}}"],
         &["{\"a\":1,\"a\":{}}", "{\"b\":{},\"b\":{}}", "{\"b\":{\"x\":1,\"x\":1}}"],
     );
-    // The first letter of a taken key leads nowhere else.
+    // After the first letter of a key that exists already, only that key is possible.
     let narrow = json!({"type": "object", "patternProperties": {"^(a|b[0-9]+)$": true}, "additionalProperties": false, "minProperties": 2});
     let mut matcher = matcher(&narrow).unwrap();
     "{\"a\":1,\"".bytes().for_each(|byte| matcher.accept(u32::from(byte)).unwrap());
@@ -121,13 +121,13 @@ fn duplicate_keys_are_prevented() {
     assert!(mask[3] >> (b'a' - 96) & 1 == 0 && mask[3] >> (b'b' - 96) & 1 == 1);
 }
 
-/// Reasoning ends at its control token, and not at other tokens that spell the name of it.
+/// Reasoning ends at its control token, but not at other tokens whose text is its name.
 #[test]
 fn keys_are_tracked_after_reasoning_ends() {
     const END: u32 = 256;
     const SPELLED: u32 = 257;
     let mut words: Vec<Vec<u8>> = (0..=254u8).map(|byte| vec![byte]).collect();
-    // The mark of control tokens is no byte of any text.
+    // The mark of control tokens is not a byte of any text.
     words.extend([Vec::new(), [b"\xff".as_slice(), b"</think>"].concat(), b"</think>".to_vec()]);
     let vocabulary = Vocabulary::of_words(words, Vec::new()).unwrap();
     let frame = Frame {
@@ -401,11 +401,11 @@ fn keywords_are_followed_together() {
     check(json!({"properties": {"a": {"type": "integer"}}}), &["1", "{\"a\":1}", "[]"], &["{\"a\":\"\"}"]);
 }
 
-/// A set that is smaller than its subschema must not count as that, or parts of `oneOf` that
-/// overlap count as disjoint.
+/// A set that is smaller than its subschema must not be treated as the whole. Otherwise overlapping
+/// parts of `oneOf` would count as disjoint.
 #[test]
 fn value_subsets_do_not_count_as_the_whole_schema() {
-    // Whether 3 is no multiple of 2 is not known: its opposite is left out.
+    // It is not known whether 3 is a multiple of 2, so the complement is left out.
     let odd = json!({"not": {"multipleOf": 2}});
     let listed = json!({"oneOf": [{"enum": [[3]], "items": odd}, {"type": "array", "maxItems": 1, "items": {"type": "integer"}}]});
     check_not_allowed(listed, &["[3]"]);
@@ -416,7 +416,7 @@ fn value_subsets_do_not_count_as_the_whole_schema() {
     check_not_allowed(regions, &["{\"x\":3}"]);
     let counted = json!({"enum": [[3, 5], [4]], "contains": odd, "minContains": 0, "maxContains": 1});
     check_not_allowed(counted, &["[3,5]"]);
-    // The value of `a` is asked of the schema whose values are being found.
+    // The value of `a` is checked against the schema whose values are being computed.
     let recursive = json!({
         "$defs": {"tree": {"enum": [{}, {"a": {}}], "properties": {"a": {"$ref": "#/$defs/tree"}}}},
         "oneOf": [{"$ref": "#/$defs/tree"}, {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["a"]}],

@@ -1,5 +1,5 @@
-//! JSON schemas as they are followed: reports of users, the official test suite, and schemas as
-//! programs write them.
+//! Tests that JSON schemas are enforced: schemas from user reports, the official test suite, and
+//! schemas as programs write them.
 
 mod cases;
 mod pairs;

@@ -1,6 +1,6 @@
-//! Schemas as programs write them: random texts of each must be valid, by another validator's word.
+//! Schemas as programs write them. Another validator must accept random texts of each.
 //!
-//! `IXC_ALL=1` tries 10,000. `IXC_TEXTS=FILE` writes each schema with its text, a line each.
+//! `IXC_ALL=1` tries 10,000. `IXC_TEXTS=FILE` writes each schema with its text, one per line.
 
 use std::io::Write;
 
@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use crate::support::{matcher, walk};
 use crate::validator::is_valid;
 
-/// Schemas of a usual run.
+/// Number of schemas in an ordinary run.
 const FEW: u64 = 300;
 const ALL: u64 = 10_000;
-/// Longest text, in bytes.
+/// Max bytes of a text.
 const LENGTH: usize = 1500;
 
-/// The program that writes schemas.
+/// The kind of program that writes schemas.
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
     Pydantic,
@@ -302,7 +302,7 @@ impl Author {
                 "if": {"properties": {"k": {"const": "a"}}}, "then": {"properties": {"v": self.value(0)}}, "else": {"properties": {"v": self.value(0)}}}),
             _ => {
                 let mut parts = json!([self.value(0), self.value(0)]);
-                // The validator takes formats as annotations.
+                // The validator treats formats as annotations.
                 parts
                     .as_array_mut()
                     .unwrap()
@@ -335,7 +335,7 @@ fn texts_of_random_schemas_are_valid() {
     let first: u64 = std::env::var("IXC_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (mut texts, mut refused, mut long) = (0, 0, 0);
     let mut wrong = Vec::new();
-    // For validators of other languages.
+    // The file is for validators in other languages.
     let mut texts_file = std::env::var_os("IXC_TEXTS").map(|path| std::fs::File::create(path).unwrap());
     for seed in first..first + if is_all { ALL } else { FEW } {
         let schema = Author::schema(seed);

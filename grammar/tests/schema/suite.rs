@@ -1,6 +1,6 @@
-//! The official tests of JSON Schema: which schemas are followed, and which instances they allow.
+//! The official tests of JSON Schema: which schemas are supported, and which instances they allow.
 //!
-//! The table in docs/json-schema.md is written from here: `IXC_BLESS=1` rewrites it.
+//! These tests write the table in docs/json-schema.md: `IXC_BLESS=1` rewrites it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::support::{follows, matcher};
 
-/// Invalid instances that an accepted schema allows, as `draft: keyword: description: instance`.
+/// Invalid instances that a supported schema allows, as `draft: keyword: description: instance`.
 /// The list may only become shorter.
 const ADMITTED: &[&str] = &[];
 
-/// Counts of a keyword's tests: passed, and all.
+/// Counts of a keyword's tests: those that passed, and all.
 #[derive(Default)]
 struct Row {
     schemas: [usize; 2],
@@ -22,7 +22,7 @@ struct Row {
     invalid: [usize; 2],
 }
 
-/// Returns an object's members in each order, where they are few.
+/// Returns an object with its members in each order, if there are few orders.
 fn orders(value: &Value) -> Vec<Value> {
     let Value::Object(members) = value else { return vec![value.clone()] };
     if members.len() > 4 {
@@ -74,7 +74,7 @@ fn run(draft: &str, text: &str, rows: &mut BTreeMap<String, Row>, admitted: &mut
         row.schemas[0] += usize::from(matcher.is_ok());
         for test in tests {
             let (is_valid, value) = (test[0].as_bool().unwrap(), &test[1]);
-            // An instance's text, and the same with spaces.
+            // The text of an instance, and the same with spaces.
             let is_allowed = matcher.as_ref().is_ok_and(|matcher| {
                 orders(value)
                     .iter()
@@ -93,7 +93,7 @@ fn run(draft: &str, text: &str, rows: &mut BTreeMap<String, Row>, admitted: &mut
     }
 }
 
-/// Checks the other tests' validator, where it knows what a schema has.
+/// Checks the validator of the other tests, if it knows all keywords of a schema.
 fn check_validator(group: &Value, schema: &Value) {
     let unknown = ["dynamic", "recursive", "unevaluated", "$id", "$anchor", "id\"", "http", "urn:", "format", "\\\\"];
     let text = schema.to_string();
@@ -107,7 +107,7 @@ fn check_validator(group: &Value, schema: &Value) {
     }
 }
 
-/// Returns the page's tables.
+/// Returns the tables of the page.
 fn tables(rows: &BTreeMap<String, Row>) -> String {
     let mut text = String::from("| keyword | treatment | details |\n| --- | --- | --- |\n");
     for keyword in KEYWORDS {

@@ -1,4 +1,4 @@
-//! A vocabulary of bytes, and walks over what a schema allows.
+//! A vocabulary of bytes, and random texts that a schema allows.
 
 use std::sync::LazyLock;
 
@@ -10,18 +10,18 @@ use serde_json::Value;
 pub static BYTES: LazyLock<Vocabulary> =
     LazyLock::new(|| Vocabulary::of_words((0..=255u8).map(|byte| vec![byte]).collect(), Vec::new()).unwrap());
 
-/// Returns a schema's matcher at its beginning.
+/// Returns a schema's matcher for an answer without tokens.
 pub fn matcher(schema: &Value) -> Result<Matcher, GrammarError> {
     BYTES.matcher(&Source::Schema(schema.clone()))
 }
 
-/// Returns whether all of a text is allowed.
+/// Whether the whole text is allowed.
 pub fn follows(matcher: &Matcher, text: &str) -> bool {
     let mut matcher = matcher.clone();
     text.bytes().all(|byte| matcher.accept(u32::from(byte)).is_ok()) && matcher.may_end()
 }
 
-/// Returns whether all of a text is allowed, one mask after the other.
+/// Whether the whole text is allowed, by the mask at each token.
 pub fn masks_allow(matcher: &Matcher, text: &str) -> bool {
     let mut matcher = matcher.clone();
     for byte in text.bytes() {
@@ -33,10 +33,10 @@ pub fn masks_allow(matcher: &Matcher, text: &str) -> bool {
     matcher.may_end()
 }
 
-/// Writes a text by a walk over masks that ends soon; `None` where it is longer than `most` bytes.
+/// Writes a random text by choosing from the masks, with a preference for its end. `None` if it is
+/// longer than `most` bytes.
 ///
-/// # Errors
-/// Returns the text at which the walk is stuck.
+/// # Errors The text after which no token is allowed.
 pub fn walk(matcher: &Matcher, random: &mut Random, most: usize) -> Result<Option<String>, String> {
     let mut matcher = matcher.clone();
     let mut text = Vec::new();
@@ -55,7 +55,7 @@ pub fn walk(matcher: &Matcher, random: &mut Random, most: usize) -> Result<Optio
         if allowed.is_empty() {
             return Ok(Some(shown(&text)));
         }
-        // White space leads nowhere, and long texts take time.
+        // White space makes no progress, and long texts take time.
         let solid: Vec<u8> = allowed.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
         let closing: Vec<u8> = solid.iter().copied().filter(|byte| b"\"}],".contains(byte)).collect();
         let closing: Vec<u8> = match text.len() > most / 3 {

@@ -1,10 +1,9 @@
-//! Validation of documents, keyword by keyword: a second opinion on what a schema allows. The
-//! official tests check it, too.
+//! A second validator of documents, which works keyword by keyword. The official tests check it
+//! too.
 
 use serde_json::{Map, Value};
 
-/// Returns whether a document is valid. `format` says nothing, and references name places of the
-/// schema.
+/// Whether a document is valid. `format` is ignored, and references name positions in the schema.
 pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     let members = match schema {
         Value::Bool(flag) => return *flag,
@@ -22,7 +21,7 @@ pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// Returns whether values are the same; `1` and `1.0` are.
+/// Whether values are equal; `1` and `1.0` are.
 pub fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(_), Value::Number(_)) => compare(a, b).is_eq(),
@@ -34,7 +33,7 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Compares numbers; integers exactly.
+/// Compares numbers; the comparison of integers is exact.
 fn compare(a: &Value, b: &Value) -> std::cmp::Ordering {
     let integer = |value: &Value| value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
     match (integer(a), integer(b)) {
@@ -65,7 +64,7 @@ impl Validator<'_> {
         self.get(keyword).map(|count| count.as_f64().unwrap() as u64)
     }
 
-    /// Returns whether a count is between two keywords' bounds.
+    /// Whether a count is within the bounds of two keywords.
     fn counted(&self, count: usize, least: &str, most: &str) -> bool {
         self.count(least).is_none_or(|least| count as u64 >= least)
             && self.count(most).is_none_or(|most| count as u64 <= most)
@@ -184,7 +183,7 @@ impl Validator<'_> {
     }
 }
 
-/// Returns whether a pattern is found in a text.
+/// Whether a part of a text matches a pattern.
 fn matches(pattern: &str, text: &str) -> bool {
     regex_automata::meta::Regex::new(pattern).unwrap().is_match(text)
 }

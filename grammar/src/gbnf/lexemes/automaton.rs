@@ -1,12 +1,12 @@
-//! Automata of lexemes, which give the characters that continue a text.
+//! Automata of lexemes, from which follow the characters that continue a text.
 
 use std::collections::{BTreeSet, HashSet};
 
 use super::WorkLimit;
 use crate::gbnf::{Characters, Node, Rules};
 
-/// Max positions of a lexeme's automaton, and max states; beyond these limits any of its characters
-/// counts as a continuation.
+/// Max positions of a lexeme's automaton, and max states. Beyond these limits, every character of
+/// the lexeme counts as a continuation.
 pub(super) const MAX_POSITIONS: usize = 1024;
 const MAX_STATES: usize = 1024;
 
@@ -74,7 +74,7 @@ impl Automaton {
                 for _ in 0..*min {
                     let next = self.add(inner, rules, work)?;
                     whole = self.join(whole, next, work)?;
-                    // The part is empty, however often it repeats.
+                    // The part matches only the empty text, however often it repeats.
                     if self.classes.len() == before {
                         return Some(whole);
                     }
@@ -134,7 +134,8 @@ impl Automaton {
         let mut found: BTreeSet<usize> = BTreeSet::new();
         let mut seen: HashSet<Vec<usize>> = HashSet::new();
         let mut open: Vec<BTreeSet<usize>> = vec![self.first.iter().copied().collect()];
-        // States are sets of positions that may be read next; each is expanded by character.
+        // A state is the set of positions that may be read next. Each state is expanded by every
+        // character.
         while let Some(next) = open.pop() {
             let mut bounds: BTreeSet<u32> = BTreeSet::new();
             for (first, last) in next.iter().flat_map(|position| &self.classes[*position].0) {

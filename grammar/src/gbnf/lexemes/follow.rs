@@ -6,7 +6,7 @@ use super::{Lexemes, RuleForm, WorkLimit};
 
 /// Lexemes that begin rules, and lexemes that follow lexemes.
 pub(super) struct Follow {
-    /// For each rule, the lexemes that it can begin with, and whether it can be empty.
+    /// For each rule, the lexemes with which it can begin, and whether it can be empty.
     pub first: BTreeMap<usize, (BTreeSet<usize>, bool)>,
     /// For each rule, the lexemes that can follow it.
     rule_follow: BTreeMap<usize, BTreeSet<usize>>,
@@ -49,7 +49,7 @@ impl Follow {
                 work.add(self.first[number].0.len())?;
                 self.first[number].clone()
             }
-            // A token begins with a byte that no character has.
+            // A token starts with a byte that is in no character.
             RuleForm::Token(_) => (BTreeSet::new(), false),
             RuleForm::Sequence(parts) => {
                 let mut all = BTreeSet::new();
@@ -80,7 +80,7 @@ impl Follow {
         })
     }
 
-    /// Records the lexemes that follow each part, if `next` follows the whole.
+    /// Records the lexemes that follow each part, if `next` follows the whole form.
     fn walk(&mut self, form: &RuleForm, next: &BTreeSet<usize>, work: &WorkLimit) -> Option<()> {
         work.add(1 + next.len())?;
         match form {

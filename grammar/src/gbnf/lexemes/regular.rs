@@ -6,9 +6,9 @@ use super::WorkLimit;
 use crate::error::MAX_DEPTH;
 use crate::gbnf::{Node, Rules};
 
-/// Max bytes of a lexeme's regular expression; rules in it are written out.
+/// Max bytes of a lexeme's regular expression, in which rules are written out.
 const MAX_LEXEME: usize = 1 << 18;
-/// Work of a byte of an expression, which stays in memory.
+/// Work counted for a byte of an expression, which stays in memory.
 const TEXT_WORK: usize = 2;
 
 /// Properties of the regular rules.
@@ -20,12 +20,13 @@ pub(super) struct Regular {
 }
 
 impl Regular {
-    /// Finds the regular rules. Rules that take too much work, or nest too deep when written out,
-    /// count as not regular.
+    /// Finds the regular rules. A rule that takes too much work, or nests too deep when written
+    /// out, counts as not regular.
     pub(super) fn of(rules: &Rules, work: &WorkLimit) -> Regular {
         let count = rules.0.len();
         let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
-        // Each rule comes after all rules that it names; recursive rules never become ready.
+        // Each rule comes after all rules that it names. Recursive rules are therefore never
+        // reached.
         let names: Vec<BTreeSet<usize>> = rules.0.iter().map(Node::names).collect();
         let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); count];
         for (number, names) in names.iter().enumerate() {
@@ -53,14 +54,15 @@ impl Regular {
         regular
     }
 
-    /// Returns a part's expression, if the part is regular and neither too long nor too much work.
+    /// Returns a part's expression. `None` if the part is not regular, is too long or takes too
+    /// much work.
     pub(super) fn text(&self, node: &Node, work: &WorkLimit) -> Option<String> {
         let text = match node {
             Node::Characters(set) => set.regex(),
             Node::Rule(number) => self.texts[*number].clone()?,
             Node::Token(_) => return None,
-            // Writes a non-empty text, so that many uses of an empty part also reach the length
-            // limit.
+            // Writes a text that is not empty, so that many uses of an empty part also reach the
+            // length limit.
             Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
             Node::Sequence(parts) => {
                 let mut whole = String::new();
@@ -120,7 +122,7 @@ impl Regular {
         })
     }
 
-    /// Returns whether a part names a rule that is not regular, or a token.
+    /// Whether a part names a rule that is not regular, or a token.
     pub(super) fn is_recursive(&self, node: &Node, work: &WorkLimit) -> Option<bool> {
         work.add(1)?;
         Some(match node {
