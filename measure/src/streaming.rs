@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use ixc_generate::timing::Phase;
-use ixc_runtime::stream::store::ExpertCache;
-use ixc_runtime::stream::store::stats::Stats;
+use ixc_runtime::streaming::store::ExpertCache;
+use ixc_runtime::streaming::store::stats::Stats;
 
 use crate::forecast::{PROMPT, Routing, StoredForecast, forecast};
 
@@ -130,8 +130,8 @@ impl PhaseMeasurement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_runtime::stream::counters::Counters;
-    use ixc_runtime::stream::store::stats::GroupStats;
+    use ixc_runtime::streaming::counters::Counters;
+    use ixc_runtime::streaming::store::stats::GroupStats;
 
     #[test]
     fn answer_statistics_exclude_earlier_answers() {
