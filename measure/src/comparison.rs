@@ -19,7 +19,7 @@ const MIN_CHANGE: f64 = 0.01;
 
 /// The second measurement is faster beyond noise.
 pub const FASTER: &str = "faster";
-/// It is slower beyond noise.
+/// The second measurement is slower beyond noise.
 pub const SLOWER: &str = "slower";
 /// The measurements do not differ beyond noise.
 pub const SAME: &str = "no change beyond noise";

@@ -45,11 +45,11 @@ pub struct Op {
 /// Multiply-adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Products {
-    /// Of bytes.
+    /// Products of bytes.
     pub int8: u64,
-    /// Of bf16 numbers.
+    /// Products of bf16 numbers.
     pub bf16: u64,
-    /// Of f32 numbers.
+    /// Products of f32 numbers.
     pub f32: u64,
 }
 

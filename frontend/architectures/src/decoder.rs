@@ -147,7 +147,7 @@ pub(super) struct Product<'a> {
     pub layer: usize,
     /// The matrix.
     pub matrix: LayerMatrix,
-    /// Its name, without `.weight`.
+    /// Name of the matrix, without `.weight`.
     pub name: &'a str,
     /// The rows.
     pub x: ValueId,

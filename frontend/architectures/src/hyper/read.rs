@@ -5,7 +5,7 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 use super::indexer::HEADS as INDEXER_HEADS;
 use super::keys::Keys;
 use super::layers::{draft_layers, layers};
-use super::recurrent::{self, STATE_SIZE};
+use super::recurrent::{self, STATE_SIZE, Ssm};
 use super::rope::yarn_magnitude;
 use super::shares::share;
 use super::vocabulary::vocabulary;
@@ -87,6 +87,8 @@ impl Hyper {
             remove_experts_without_router(gguf, &mut layers);
         }
         if keys.has(STATE_SIZE) && defaults.layer_parts == LayerParts::All {
+            // Reports a fault of the sizes before one of the layers.
+            Ssm::read(&keys)?;
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }

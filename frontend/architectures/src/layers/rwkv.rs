@@ -13,13 +13,14 @@
 use ixc_model_files::gguf::GgufError;
 
 use crate::builder::StateSizes;
-use crate::hyper::{Defaults, Keys, LayerParts, MAX_COUNT, MAX_WIDTH, RopeUse};
+use crate::hyper::{Defaults, Hyper, Keys, Layer, LayerParts, MAX_COUNT, MAX_WIDTH, RopeUse};
 use crate::layers::token_shift;
 
 /// Defaults of all models.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     rope_use: RopeUse::Never,
     layer_parts: LayerParts::Recurrent,
+    adjust: set_heads,
     complete: |gguf, name| {
         let made = token_shift::tensors(&gguf, name)?;
         gguf.with(made)
@@ -39,14 +40,19 @@ pub(crate) fn sizes(keys: &Keys<'_>) -> Result<StateSizes, GgufError> {
     Ok(StateSizes { heads: width / length, key_length: length, value_length: length })
 }
 
-/// Reads the number of heads of a layer's keys and values, for layers with `heads` heads.
-pub(crate) fn key_heads(keys: &Keys<'_>, layer: usize, layers: usize, heads: u64) -> Result<u64, GgufError> {
+/// Sets the heads of each layer.
+fn set_heads(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     const KEY: &str = "attention.head_count_kv";
-    let found = keys.per_layer(KEY, layers, 1, MAX_COUNT)?.map_or(heads, |all| all[layer]);
-    if heads.is_multiple_of(found) {
-        return Ok(found);
+    let StateSizes { heads, key_length, value_length } = sizes(keys)?;
+    let kv_heads =
+        keys.per_layer(KEY, hyper.layers.len(), 1, MAX_COUNT)?.unwrap_or_else(|| vec![heads; hyper.layers.len()]);
+    for (layer, kv_heads) in hyper.layers.iter_mut().zip(kv_heads) {
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(keys.metadata.bad_value(&keys.name(KEY), kv_heads, format!("a divisor of the heads, {heads}")));
+        }
+        *layer = Layer { heads, kv_heads, key_length, value_length, ..layer.clone() };
     }
-    Err(keys.metadata.bad_value(&keys.name(KEY), found, format!("a divisor of the heads, {heads}")))
+    Ok(())
 }
 
 /// Checks the number of parts of a layer that mix a row with the previous one.

@@ -52,7 +52,7 @@ pub(crate) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     let decay = b.split_heads(decay, heads)?;
     let first = name("first.weight");
     let is_own = b.has(&first);
-    let key_heads = if is_own { heads } else { rwkv::key_heads(&b.keys(), layer, b.model_layers, heads)? };
+    let key_heads = if is_own { heads } else { b.hyper.layers[layer].kv_heads };
     let r = b.linear(xr, &name("receptance"), width, width, Bias::Optional)?;
     let k = b.linear(xk, &name("key"), width, key_heads * length, Bias::Optional)?;
     let v = b.linear(xv, &name("value"), width, key_heads * length, Bias::Optional)?;
