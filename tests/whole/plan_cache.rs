@@ -135,7 +135,7 @@ fn changed_model_or_option_misses() {
     }
     assert_eq!(user.count(), 4);
     // Options of running alone have the same plan.
-    assert!(user.run(&["-t", "2", "-c", "64"]).1.contains(READ));
+    assert!(user.run(&["-c", "64", "--no-check"]).1.contains(READ));
     // An edited stage or kernel is never cached.
     let stage = user.folder.join("fused.ix");
     let dump = user.ixc(&["dump", user.model.to_str().unwrap(), "--after", "fuse"]).output().unwrap();
@@ -209,10 +209,11 @@ fn folder_that_cannot_be_written_gives_a_warning() {
     let is_root = fs::write(user.plans().join("probe"), "").is_ok();
     assert!(log.contains(if is_root { WRITTEN } else { warning }), "{log}");
     fs::set_permissions(user.plans(), fs::Permissions::from_mode(0o700)).unwrap();
-    // Others may write to the folder: it is not used for new plans.
+    // Others may write to the folder: it is not used.
     fs::set_permissions(user.plans(), fs::Permissions::from_mode(0o777)).unwrap();
     let (_, log) = user.run(&["--target", "portable"]);
     assert!(log.contains(warning) && log.contains("others can write to it"), "{log}");
+    assert!(!user.run(&[]).1.contains(READ));
 }
 
 #[test]
