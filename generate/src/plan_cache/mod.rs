@@ -153,9 +153,10 @@ impl PlanCache {
         self.folder.join(id).with_extension(extension)
     }
 
-    /// Returns the record of a plan, if the cache has it. Removes a damaged one.
+    /// Returns the record of a plan, if the cache has it. Removes a damaged one. A folder that others
+    /// can write to has no plans, because a wrong plan would give wrong texts.
     pub fn find(&self, key: &PlanKey) -> Option<Record> {
-        if !self.folder.is_dir() {
+        if !self.folder.is_dir() || private_files::private_folder(&self.folder).is_err() {
             return None;
         }
         let id = key.id();
@@ -242,6 +243,9 @@ impl PlanCache {
             let _ = self.remove_files(&id);
             return Err(problem);
         }
+        // The records take some bytes, too. The new entry is the last used one and stays.
+        let entries = self.list().map_err(|error| error.to_string())?;
+        self.shrink(entries, limit).map_err(|error| error.to_string())?;
         Ok(written)
     }
 
