@@ -12,7 +12,6 @@ const MAX_KEY_BYTES: u64 = 1 << 20;
 
 /// The options of access.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Access")]
 pub struct AccessChoice {
     /// API key that requests must send (Authorization: Bearer KEY). Other users can read it on the
     /// command line: prefer --api-key-file.

@@ -79,7 +79,7 @@ pub struct Args {
     streaming: StreamingChoice,
     #[command(flatten)]
     perf: PerfChoice,
-    /// With --defer: text whose logits are compared [default: a few English sentences].
+    /// Text for --defer: its logits are compared [default: a few English sentences].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Compare two files that --json wrote, without measuring. Measuring options have no effect.

@@ -56,7 +56,7 @@ use super::tokenize::read;
                                                  one scale per row: int8 tiles
   ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
   ixc compile model.gguf --dump-dir d            IR after each pass, and kernels
-  ixc compile model.gguf --dump-dir d --stop-after tile
+  ixc compile model.gguf --dump-dir e --stop-after tile
   ixc compile model.gguf --start-from d/09-tile.ix
                                                  after editing that file
   ixc compile model.gguf --target dataflow:wse3 -o model.json
@@ -119,8 +119,8 @@ pub struct Args {
     deferral: DeferChoice,
     #[command(flatten)]
     passes: PassChoice,
-    /// With --weights: text on which the original and the requantised model are compared. At most
-    /// its first 256 tokens and 1024 bytes are used.
+    /// Sample text for --weights: the original and the requantised model are compared on it. At
+    /// most its first 256 tokens and 1024 bytes are used.
     #[arg(long, value_name = "FILE", requires = "weights")]
     text: Option<PathBuf>,
     /// Number of threads that pack weights [default: one per core].
@@ -133,7 +133,7 @@ pub struct Args {
     /// --start-from takes its numbered files, --override its kernels/ folder.
     #[arg(long, value_name = "DIR")]
     dump_dir: Option<PathBuf>,
-    /// With --dump-dir: stop after this pass and write no plan.
+    /// Stop --dump-dir after this pass, and write no plan.
     #[arg(long, value_name = "PASS", requires = "dump_dir", conflicts_with = "output", value_parser = manager::names())]
     stop_after: Option<String>,
     #[command(flatten)]

@@ -23,8 +23,8 @@ use super::settings::arguments::current;
 use super::settings::report::SettingsReport;
 use super::wrap::wrapped;
 
-/// Shows CPU features, the chosen target, memory bandwidth, what the system allows, and the options
-/// that variables and the configuration file set.
+/// Describes this machine: CPU features, the chosen target, memory bandwidth, what the system
+/// allows, and the options that variables and the configuration file set.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc doctor

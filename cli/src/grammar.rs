@@ -12,7 +12,6 @@ use super::invocation::helper_program;
 
 /// Grammar or JSON schema of the text.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Grammar")]
 pub struct GrammarChoice {
     /// Restrict the text to this grammar: GBNF, or Lark after `%llguidance`.
     #[arg(long, value_name = "GRAMMAR", conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]

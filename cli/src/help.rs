@@ -1,5 +1,5 @@
-//! Help of commands with many options. `--help` prints all of them with headings, and `-h` one
-//! screen with the most common ones.
+//! Help of commands. `--help` prints everything, with headings for many options. `-h` prints one
+//! screen: the most common options, the first sentence of each text, and a few examples.
 
 use clap::{Arg, Command};
 
@@ -19,12 +19,11 @@ struct Group {
     rest: &'static [&'static str],
 }
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     Group {
         heading: "Server",
-        common: &["host", "port", "api-key", "embeddings", "models-dir"],
+        common: &["host", "port", "api-key", "api-key-file", "embeddings", "models-dir"],
         rest: &[
-            "api-key-file",
             "no-api-key",
             "allowed-host",
             "allowed-origin",
@@ -60,17 +59,8 @@ const GROUPS: [Group; 9] = [
     },
     Group {
         heading: "Text",
-        common: &["prompt", "file", "raw", "chat", "system", "tokens"],
-        rest: &[
-            "chat-template",
-            "context-shift",
-            "keep",
-            "drop-turns",
-            "save-state",
-            "load-state",
-            "batch",
-            "parallel",
-        ],
+        common: &["prompt", "file", "raw", "chat", "system", "tokens", "parallel"],
+        rest: &["chat-template", "context-shift", "keep", "drop-turns", "save-state", "load-state", "batch"],
     },
     Group {
         heading: "Memory",
@@ -139,8 +129,21 @@ const GROUPS: [Group; 9] = [
     Group {
         heading: "For kernel developers",
         common: &[],
-        rest: &["tile", "set", "start-from", "override", "tuned", "perf", "trace", "stop-after", "dump-dir", "emit"],
+        rest: &[
+            "tile",
+            "set",
+            "start-from",
+            "override",
+            "no-override-check",
+            "tuned",
+            "perf",
+            "trace",
+            "stop-after",
+            "dump-dir",
+            "emit",
+        ],
     },
+    Group { heading: "Output", common: &["output", "json"], rest: &["force"] },
     Group { heading: "Messages", common: &["stats", "quiet"], rest: &["verbose", "color", "log-file"] },
 ];
 
@@ -157,30 +160,51 @@ pub fn grouped(command: Command) -> Command {
     })
 }
 
-/// Sets the short help of commands, which `-h` prints: common options in a line or two each, and a
-/// few examples.
+/// Replaces the help of commands by the one that `-h` prints.
 pub fn short(command: Command) -> Command {
-    let (many, name) = (has_many(&command), command.get_name().to_owned());
-    // Options of all commands, except the most common one.
+    let path = command.get_name().to_owned();
+    short_at(command, &path)
+}
+
+/// Shortens the help of a command, such as `ixc kernel list`, and of its subcommands.
+fn short_at(command: Command, path: &str) -> Command {
+    let many = has_many(&command);
+    let mut is_cut = false;
+    let mut first = |text: String| {
+        let sentence = first_sentence(&text);
+        is_cut |= sentence != text;
+        sentence
+    };
     let command = command.mut_args(|arg| {
+        // Options of all commands, except the most common one.
         let is_rare = arg.is_global_set() && arg.get_long() != Some("quiet");
-        if is_rare { arg.hide_short_help(true) } else { arg }
-    });
-    let command = command.mut_subcommands(short);
-    if !many {
-        return command;
-    }
-    let examples = command.get_after_help().map(|help| first_examples(&help.to_string())).unwrap_or_default();
-    let command = command.mut_args(|arg| {
-        let hidden = group_of(&arg).is_some_and(|group| !is_common(group, &arg));
-        let sentence = arg.get_help().map(|help| first_sentence(&help.to_string()));
-        let arg = arg.hide(hidden).hide_possible_values(true).help_heading(None::<&'static str>);
+        let is_hidden = many && group_of(&arg).is_some_and(|group| !is_common(group, &arg));
+        // Forms of an argument are important, if there are few options.
+        let is_whole = arg.is_positional() && !many;
+        let sentence = arg.get_help().filter(|_| !is_whole).map(|help| first(help.to_string()));
+        let arg = if is_rare { arg.hide_short_help(true) } else { arg };
+        let arg = if is_hidden { arg.hide(true) } else { arg };
+        let arg = if many { arg.hide_possible_values(true).help_heading(None::<&'static str>) } else { arg };
         match sentence {
             Some(sentence) => arg.help(sentence),
             None => arg,
         }
     });
-    command.after_help(format!("{examples}\n\n`ixc {name} --help` shows all options."))
+    let about = command.get_about().map(|about| first(about.to_string())).unwrap_or_default();
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let examples = first_examples(&after);
+    is_cut |= examples != after;
+    let command = command.about(about).mut_subcommands(|inner| {
+        let path = format!("{path} {}", inner.get_name());
+        short_at(inner, &path)
+    });
+    let rest = match (command.has_subcommands(), many) {
+        (true, _) => format!("\n\n`{path} COMMAND -h` shows the options of a command, and `{path} --help` more."),
+        (false, true) => format!("\n\n`{path} --help` shows all options."),
+        (false, false) if is_cut => format!("\n\n`{path} --help` shows more."),
+        (false, false) => String::new(),
+    };
+    command.after_help(format!("{examples}{rest}"))
 }
 
 fn has_many(command: &Command) -> bool {
@@ -196,22 +220,30 @@ fn is_common(group: &Group, arg: &Arg) -> bool {
     arg.get_long().is_some_and(|long| group.common.contains(&long))
 }
 
-/// Returns the first sentence of a help text, or its first clause up to a semicolon or colon. Keeps
-/// a default at the end of the help text.
+/// Returns the first sentence of a help text, or its first clause up to a semicolon or colon
+/// outside of parentheses. Keeps a default at the end of the help text.
 fn first_sentence(help: &str) -> String {
     const DEFAULT: &str = " [default: ";
     let (text, default) = help.split_once(DEFAULT).map_or((help, None), |(text, default)| (text, Some(default)));
-    let end = ["; ", ". ", ": "].iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    let is_end = |at: usize| {
+        let (before, after) = text.split_at(at);
+        let is_outside = before.matches('(').count() == before.matches(')').count();
+        is_outside && ["; ", ". ", ": "].iter().any(|end| after.starts_with(end))
+    };
+    let end = text.char_indices().map(|(at, _)| at).find(|&at| is_end(at)).unwrap_or(text.len());
     let default = default.and_then(|rest| rest.split_once(']')).map(|(default, _)| format!("{DEFAULT}{default}]"));
     text[..end].trim_end_matches('.').to_owned() + &default.unwrap_or_default()
 }
 
 /// Returns the first examples of a help text, each with its continuation lines.
 fn first_examples(help: &str) -> String {
-    let block = help.lines().take_while(|line| !line.trim().is_empty());
+    const TITLE: &str = "EXAMPLES:";
+    let Some(begin) = help.find(TITLE) else { return String::new() };
+    let block = help[begin..].lines().take_while(|line| !line.trim().is_empty());
     let mut count = 0;
     let lines = block.take_while(|line| {
-        count += usize::from(line.starts_with("  ixc") || line.starts_with("  cat"));
+        // Continuation lines are indented further.
+        count += usize::from(line.starts_with("  ") && !line.starts_with("   "));
         count <= EXAMPLES
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -235,9 +267,10 @@ mod tests {
     fn short_help_is_first_sentence_and_first_examples() {
         assert_eq!(first_sentence("Threads [default: 4]."), "Threads [default: 4]");
         assert_eq!(first_sentence("Say more; a lot."), "Say more");
+        assert_eq!(first_sentence("A key (Key: VALUE). Others see it."), "A key (Key: VALUE)");
         assert_eq!(
-            first_examples("EXAMPLES:\n  ixc a\n     more\n  ixc b\n  ixc c\n  ixc d\n\nText"),
-            "EXAMPLES:\n  ixc a\n     more\n  ixc b\n  ixc c"
+            first_examples("Text.\n\nEXAMPLES:\n  ixc a\n     more\n  ixc b\n  cat c | ixc\n  ixc d\n\nText"),
+            "EXAMPLES:\n  ixc a\n     more\n  ixc b\n  cat c | ixc"
         );
     }
 }

@@ -51,7 +51,7 @@ const DEFAULT_TOKENS: usize = 256;
   cat question.txt | ixc run model.gguf
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      streams experts from the drive
-  ixc run large.gguf --chat --memory 6GiB --pin-experts hot.json
+  ixc run large.gguf --chat --expert-stats hot.json --pin-experts hot.json
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
   ixc run large.gguf -f code.rs --spec ngram     speculative decoding
   ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'

@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 
 /// Choice of the next token.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the likeliest token.
     #[arg(long, alias = "temperature", default_value_t = 0.8, allow_negative_numbers = true)]

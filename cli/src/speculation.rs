@@ -63,7 +63,6 @@ impl SpeculationMethod {
 
 /// Speculation, for a command that generates text.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Speculation")]
 pub struct SpeculationChoice {
     /// Speculative decoding: draft tokens and verify them in one step. ngram drafts from earlier
     /// text, nextn with the model's own layer, a file with a small model. The output stays the

@@ -1,4 +1,4 @@
-//! The whole output of `--help`, for terminals of 80 and 100 columns:
+//! The whole output of `--help`, for terminals of 80 and 100 columns, and of `-h` for 80:
 //! `snapshots/whole__help__*.snap`.
 
 use std::collections::BTreeMap;
@@ -6,9 +6,12 @@ use std::process::Stdio;
 
 use crate::support::{ixc, stdout};
 
-/// Returns the help of a command at a width.
-fn help(command: &[&str], width: usize) -> String {
-    let mut program = ixc([command, &["--help"]].concat());
+/// Max lines of a short help, on a terminal of 80 columns.
+const SCREEN: usize = 50;
+
+/// Returns the help of a command at a width, from `--help` or `-h`.
+fn help(command: &[&str], option: &str, width: usize) -> String {
+    let mut program = ixc([command, &[option]].concat());
     // Without a terminal, the width comes from `COLUMNS`.
     program.stdin(Stdio::null()).stderr(Stdio::piped()).env("COLUMNS", width.to_string());
     stdout(program)
@@ -21,13 +24,18 @@ fn commands(help: &str) -> Vec<String> {
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Returns the help of every command and subcommand, by name.
+/// Returns the whole help of every command and subcommand, by name.
 fn all(width: usize) -> BTreeMap<String, String> {
+    all_from("--help", width)
+}
+
+/// Returns the help that an option prints, of every command and subcommand, by name.
+fn all_from(option: &str, width: usize) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut open = vec![Vec::<String>::new()];
     while let Some(command) = open.pop() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        let text = help(&words, width);
+        let text = help(&words, option, width);
         open.extend(commands(&text).into_iter().map(|name| [&command[..], &[name]].concat()));
         all.insert(["ixc"].into_iter().chain(words).collect::<Vec<_>>().join(" "), text);
     }
@@ -102,20 +110,24 @@ fn help_matches_its_snapshot() {
 /// `-h` lists the most used options on one screen, and names the option that lists the others.
 #[test]
 fn short_help_fits_a_screen() {
-    for command in ["run", "serve", "compile", "bench", "eval", "logits", "dump"] {
-        let mut program = ixc([command, "-h"]);
-        program.env("COLUMNS", "100");
-        let text = stdout(program);
+    let all = all_from("-h", 80);
+    for (name, text) in &all {
         let lines = text.lines().count();
-        assert!(lines <= 48, "{command}: {lines} lines\n{text}");
-        assert!(
-            text.contains(&format!("`ixc {command} --help` shows all options")) && text.contains("EXAMPLES:"),
-            "{text}"
-        );
+        assert!(lines <= SCREEN, "{name}: {lines} lines\n{text}");
+        assert!(text.contains("EXAMPLES:"), "{text}");
+    }
+    for command in ["run", "serve", "compile", "bench", "eval", "logits", "dump"] {
+        let text = &all[&format!("ixc {command}")];
+        assert!(text.contains(&format!("`ixc {command} --help` shows all options")), "{text}");
         assert!(!text.contains("--tile") && !text.contains("--mirostat"), "{text}");
     }
-    // Options of one kind are in one group.
-    let help = help(&["run"], 100);
+    let texts = all.iter().map(|(name, text)| format!("$ {name} -h\n{text}"));
+    insta::assert_snapshot!("short_80_columns", texts.collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn options_of_one_kind_are_in_one_group() {
+    let help = help(&["run"], "--help", 100);
     let places: Vec<usize> =
         ["\nModel:", "\nText:", "\nMemory:", "\nFor kernel developers:", "\nSampling:", "\nGrammar:"]
             .iter()

@@ -52,7 +52,7 @@ pub struct Args {
     #[command(flatten)]
     kernel: KernelChoice,
     /// Location of a spec's weights: memory, as in a model, or caches.
-    #[arg(long, value_name = "PLACE", default_value = "memory", value_parser = place)]
+    #[arg(long, value_name = "PLACE", default_value = "memory", value_parser = place, hide_short_help = true)]
     place: MemoryLevel,
     /// Rounds of each measurement.
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
@@ -65,14 +65,14 @@ pub struct Args {
     /// Rows of activations in a prefill step [default: 512, or the model's maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     rows: Option<u32>,
-    /// With a MODEL: minimum share of a step's time, 0 to 1, from which a product is tuned.
-    #[arg(long, value_name = "PART", default_value_t = 0.03, value_parser = part)]
+    /// Minimum share of a step's time, 0 to 1, from which a product of a MODEL is tuned.
+    #[arg(long, value_name = "PART", default_value_t = 0.03, value_parser = part, hide_short_help = true)]
     least: f64,
     /// File that the fastest tiling is added to [default: this machine's file in the user's cache
     /// folder].
     #[arg(short, long, value_name = "FILE", conflicts_with = "no_save")]
     output: Option<PathBuf>,
-    /// Write this candidate of the table instead of the fastest one, with its measurement.
+    /// Write this candidate of the table, not the fastest one, with its measurement.
     #[arg(long, value_name = "CANDIDATE", conflicts_with = "no_save")]
     choose: Option<String>,
     /// Write no file.
