@@ -52,7 +52,7 @@ pub enum Holds {
     Positive,
     /// f32 below 0.
     Negative,
-    /// Small f32 above 0: slopes by which scores decrease with distance.
+    /// Small f32 above 0: slopes of the decrease of scores with distance.
     Slopes,
     /// f16.
     Halves,

@@ -192,8 +192,8 @@ impl Alternative {
         }
     }
 
-    /// Returns the values in both sets, if neither is a list of values. `None` if the bounds show
-    /// that there are none.
+    /// Returns the values in both sets, if neither is a list of values. `None` if the bounds leave
+    /// no value.
     pub fn and(&self, other: &Alternative) -> Option<Alternative> {
         use Alternative::{Array, Boolean, Null, Number, Object, Text};
         let both = match (self, other) {

@@ -107,7 +107,7 @@ struct Scratch {
     acc: i64,
     /// A vector of sums of weights for each query.
     sums: i64,
-    /// For each query: the maximum, the factor by which a new maximum rescales earlier sums, and
+    /// For each query: the maximum, the factor that rescales earlier sums for a new maximum, and
     /// the row's position.
     stats: i64,
     /// Bytes of `stats` for a query.

@@ -52,7 +52,7 @@ pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
 /// Scores in memory.
 pub(crate) struct BlockScores {
     pub lanes: u16,
-    /// Scores of positions as integers of the same order; the lowest integer means that there is no
+    /// Scores of positions as integers of the same order; the lowest integer marks a missing
     /// position.
     pub scores: BufferId,
     /// Blocks of positions, or of runs, that have scores.

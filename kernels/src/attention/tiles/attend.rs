@@ -365,7 +365,7 @@ impl Attend {
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
-    /// Emits the maxima of a strip, and the factors by which they rescale earlier sums. It first
+    /// Emits the maxima of a strip, and the factors that rescale earlier sums for them. It first
     /// applies the cap and slopes to scores, and stores the scores from `copy` on, if given.
     fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
         let (at, scratch) = (&self.at, self.scratch);

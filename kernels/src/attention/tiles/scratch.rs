@@ -36,7 +36,7 @@ pub(super) struct Places {
     /// as f32.
     pub(super) slopes: i64,
     pub(super) places: i64,
-    /// Factors by which new maxima rescale earlier sums, for the queries of a pair.
+    /// Factors that rescale earlier sums for new maxima, for the queries of a pair.
     pub(super) factors: i64,
 }
 
