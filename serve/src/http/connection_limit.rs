@@ -61,7 +61,7 @@ pub(crate) struct ConnectionState {
     client: IpAddr,
     activity: Mutex<Activity>,
     close: Notify,
-    /// Wakes connections that wait for a place, because one place is free.
+    /// Notifies connections that wait for a place when a place becomes free.
     freed: Arc<Notify>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn conversation(
     let messages = messages.collect::<Result<Vec<Message>, HttpError>>()?;
     let variables = variables(fields)?;
     let (add_generation_prompt, continued) = going_on(fields, &messages)?;
-    // BOS and EOS are set later, by the model's side.
+    // BOS and EOS are set when the prompt is rendered (`ixc_generate::chat`).
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
 }
 

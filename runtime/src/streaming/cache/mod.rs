@@ -32,7 +32,7 @@ pub trait Policy: Send {
     /// Counts a use of a block in memory.
     fn touch(&mut self, block: u32);
 
-    /// Removes a block that left memory without a choice of this policy.
+    /// Removes a block that was evicted for another reason than a choice of this policy.
     fn remove(&mut self, block: u32);
 
     /// Chooses and removes a block to evict; `None` if all must stay.
