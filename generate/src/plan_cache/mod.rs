@@ -153,8 +153,8 @@ impl PlanCache {
         self.folder.join(id).with_extension(extension)
     }
 
-    /// Returns the record of a plan, if the cache has it. Removes a damaged one. A folder that others
-    /// can write to has no plans, because a wrong plan would give wrong texts.
+    /// Returns the record of a plan, if the cache has it. Removes a damaged one. A folder that
+    /// others can write to has no plans, because a wrong plan would give wrong texts.
     pub fn find(&self, key: &PlanKey) -> Option<Record> {
         if !self.folder.is_dir() || private_files::private_folder(&self.folder).is_err() {
             return None;
