@@ -165,6 +165,7 @@ fn run(command: &str, folder: &Path) -> (bool, String) {
         .env("HOME", folder)
         .env_remove("XDG_STATE_HOME")
         .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_CACHE_HOME")
         .env("TERM", "dumb")
         .env("LC_ALL", "C");
     let output = bash.output().unwrap();
