@@ -21,7 +21,7 @@ const ID_DIGITS: usize = 4;
 #[command(after_help = "EXAMPLES:
   ixc cache ls
   ixc cache rm model.gguf
-  ixc cache rm --all
+  ixc cache rm --everything
   ixc cache gc --cache-limit 100MiB
 
 `ixc run`, `serve`, `embed`, `eval` and `logits` compile a model into a plan and cache the plan. The \
@@ -59,16 +59,16 @@ struct ListArgs {
 #[command(after_help = "EXAMPLES:
   ixc cache rm model.gguf         all plans of a model
   ixc cache rm 0f3a6c1d           one plan, by the first digits of its id
-  ixc cache rm --all
+  ixc cache rm --everything
 
 A plan that a program uses may be removed: the program keeps it open.")]
 struct RemoveArgs {
     /// Models, or ids of plans as `ixc cache ls` shows them.
-    #[arg(value_name = "MODEL|ID", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "MODEL|ID", required_unless_present = "everything", conflicts_with = "everything")]
     names: Vec<String>,
     /// Remove all cached plans.
     #[arg(long)]
-    all: bool,
+    everything: bool,
     #[command(flatten)]
     folder: CacheFolder,
 }
@@ -169,7 +169,7 @@ impl RemoveArgs {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let cache = self.folder.cache()?;
         let mut entries = cache.list().map_err(failed)?;
-        if !self.all {
+        if !self.everything {
             let names: Vec<NamedPlans> = self.names.iter().map(|name| NamedPlans::of(name)).collect();
             if let Some(name) = names.iter().find(|name| !entries.iter().any(|entry| name.has(entry))) {
                 let name = name.name;

@@ -308,7 +308,7 @@ fn plans_are_listed_and_removed() {
     relative.current_dir(&user.folder);
     assert!(stdout(relative).starts_with("removed 1 plan, ") && user.count() == 0);
     user.run(&[]);
-    assert!(stdout(user.ixc(&["cache", "rm", "--all"])).starts_with("removed 1 plan, "));
+    assert!(stdout(user.ixc(&["cache", "rm", "--everything"])).starts_with("removed 1 plan, "));
     assert_eq!((user.count(), user.files("ixp").len(), user.files("json").len()), (0, 0, 0));
     assert_eq!(user.ixc(&["cache", "rm"]).output().unwrap().status.code(), Some(2));
     let doctor = stdout(user.ixc(&["doctor", "--no-bandwidth", "--cache-limit", "5MiB"]));
