@@ -1,7 +1,7 @@
 //! A text in generation, as the engine's events describe it.
 //!
-//! Input: the events of one request, in their order. [`Session::generate`](super::Session::generate)
-//! and [`TextStream`](super::TextStream) read them here.
+//! Input: the events of one request, in their order. [`super::Session::generate`] and
+//! [`super::TextStream`] read them here.
 
 use std::ops::ControlFlow;
 
