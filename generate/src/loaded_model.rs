@@ -41,6 +41,7 @@ use ixc_compile::compile::{self, decode_tokenizer};
 use ixc_compile::model::check_tokens;
 
 mod cached;
+mod compiled;
 mod open;
 mod unloaded;
 

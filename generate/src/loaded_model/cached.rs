@@ -20,7 +20,7 @@ use ixc_runtime::file::PlanFile;
 use ixc_runtime::load;
 
 use super::LoadOptions;
-use super::unloaded::{CompiledModel, compile_options};
+use super::compiled::{CompiledModel, compile_options};
 use crate::Error;
 use crate::budget::{FirstPlan, MemorySplit, ResidentPlan, memory_below};
 use crate::plan_cache::{ModelKey, PlanCache, Record, Residency};

@@ -5,16 +5,15 @@ use std::time::Instant;
 
 use ixc_architectures::Nextn;
 use ixc_compile::Error as CompileError;
-use ixc_compile::compile::{self, Compiled, decode_tokenizer};
+use ixc_compile::compile::{Compiled, decode_tokenizer};
 use ixc_compile::model::{Input, Model};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_model_files::gguf::Gguf;
-use ixc_runtime::engine;
 use ixc_runtime::file::PlanFile;
-use ixc_text::tokenizer::TokenizerSpec;
 
 use super::cached::{CachedModel, ModelCache};
+use super::compiled::{CompiledModel, compile_options};
 use super::open::compile_for;
 use super::{DEFERRED, LoadOptions, LoadedModel, PASSES, START, TUNED};
 use crate::Error;
@@ -169,7 +168,7 @@ impl UnloadedModel {
             }
             Contents::Model { mut model, resident, cache } => {
                 let resident = resident.map(|resident| *resident);
-                let compiled = CompiledModel::of(&model, resident, cache.as_ref(), options)?;
+                let compiled = compile(&model, resident, cache.as_ref(), options)?;
                 let vocabulary = std::mem::take(&mut model.vocabulary);
                 // The model is dropped before its plan is loaded, because loading measures the
                 // memory in use.
@@ -194,7 +193,7 @@ impl LoadedModel {
     /// # Errors
     /// When the model cannot be compiled, or this machine cannot run the plan.
     pub fn of_model(model: &Model, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        CompiledModel::of(model, None, None, options)?.load(model.vocabulary.clone(), options)
+        compile(model, None, None, options)?.load(model.vocabulary.clone(), options)
     }
 }
 
@@ -217,48 +216,22 @@ fn check_plan_options(path: &Path, options: &LoadOptions) -> Result<(), Error> {
     }
 }
 
-/// Returns the options of compiling a model for a run.
-pub(super) fn compile_options(options: &LoadOptions) -> compile::Options {
-    let LoadOptions { compile: wanted, run, .. } = options;
-    let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
-    compile::Options { predict_extra, ..wanted.clone() }
-}
-
-/// Plan of a model, with facts about its compilation.
-pub(super) struct CompiledModel {
-    pub(super) file: PlanFile,
-    pub(super) memory: Option<u64>,
-    pub(super) replaced: Vec<String>,
-    pub(super) tuned: Option<(usize, PathBuf)>,
-}
-
-impl CompiledModel {
-    /// Compiles a model to be loaded. `resident` is its plan with all weights in memory, if that
-    /// was compiled. `cache` gets the plans.
-    fn of(
-        model: &Model,
-        resident: Option<ResidentPlan>,
-        cache: Option<&ModelCache>,
-        options: &LoadOptions,
-    ) -> Result<CompiledModel, Error> {
-        let begin = Instant::now();
-        let wanted = compile_options(options);
-        let (compiled, memory) = match cache {
-            Some(cache) => cache.compile(model, resident, &wanted, &options.run)?,
-            None => compile_for(model, resident, &wanted, &options.run)?,
-        };
-        options.run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
-        let Compiled { plan, replaced, tuned, .. } = compiled;
-        let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(plan) };
-        Ok(CompiledModel { file, memory, replaced, tuned })
-    }
-
-    /// Loads the plan with the vocabulary of the model.
-    fn load(self, vocabulary: TokenizerSpec, options: &LoadOptions) -> Result<LoadedModel, Error> {
-        let CompiledModel { file, memory, replaced, tuned } = self;
-        let run = engine::Options { memory, ..options.run.clone() };
-        let options = LoadOptions { run, ..options.clone() };
-        let model = LoadedModel::of_parts(file, vocabulary, Path::new(""), &options)?;
-        Ok(LoadedModel { replaced, tuned, ..model })
-    }
+/// Compiles a model to be loaded. `resident` is its plan with all weights in memory, if that
+/// was compiled. `cache` gets the plans.
+fn compile(
+    model: &Model,
+    resident: Option<ResidentPlan>,
+    cache: Option<&ModelCache>,
+    options: &LoadOptions,
+) -> Result<CompiledModel, Error> {
+    let begin = Instant::now();
+    let wanted = compile_options(options);
+    let (compiled, memory) = match cache {
+        Some(cache) => cache.compile(model, resident, &wanted, &options.run)?,
+        None => compile_for(model, resident, &wanted, &options.run)?,
+    };
+    options.run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
+    let Compiled { plan, replaced, tuned, .. } = compiled;
+    let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(plan) };
+    Ok(CompiledModel { file, memory, replaced, tuned })
 }
