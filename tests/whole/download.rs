@@ -47,7 +47,7 @@ impl User {
     }
 }
 
-const TEXT: [&str; 6] = ["--raw", "-p", "Hello", "-n", "1", "-q"];
+const TEXT: [&str; 8] = ["--raw", "-p", "Hello", "-n", "1", "--temp", "0", "-q"];
 
 #[test]
 fn missing_model_is_downloaded_once_and_run() {
