@@ -182,7 +182,7 @@ fn tile_products_are_correct_in_every_format() {
 
 /// Checks that nothing is spilled, and that tiles are configured and released once. Moves are
 /// allowed where codes are put into mantissas: a `vpternlogd` overwrites one of its three operands,
-/// all of which have later uses. A move takes no execution port.
+/// and each operand has later uses. A move takes no execution port.
 #[test]
 fn tile_product_code_has_no_spills() {
     let spec: KernelSpec = Linear {

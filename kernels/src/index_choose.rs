@@ -15,7 +15,7 @@ use crate::text::spec;
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Bits of the places with the highest scores; of equal scores the first places. Scores are
+    /// Bits of the places with the highest scores. If scores are equal, the first places. Scores are
     /// integers; the lowest integer means that there is no place.
     pub struct IndexChoose "index_choose" {
         /// Places to choose, if there are more.

@@ -160,7 +160,7 @@ fn derived_rows_are_normalised_to_length_one() {
     let halves: Vec<Piece> =
         (0..2).map(|half| Piece { first: half, columns: vec![Axis { len: 1, stride: 1 }], ..rows.clone() }).collect();
     let said = refused(Derived { format: Format::F32, columns: 2, beside: 2, pieces: halves });
-    assert!(said.contains("not whole rows"), "{said}");
+    assert!(said.contains("must be whole rows"), "{said}");
     let turned = piece(Element::F32, extent, &[(columns, 1)], &[(3, columns)]);
     let turned =
         Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![Piece { change: Change::Unit, ..turned }] };

@@ -44,9 +44,7 @@ pub enum KernelError {
         filter: String,
     },
     /// The name is a model, not a kernel of it.
-    #[error(
-        "{model} names no kernel; a model's kernels are MODEL:NAME, and `ixc kernel list --model {model}` lists them"
-    )]
+    #[error("{model} names no kernel; a model's kernels are MODEL:NAME")]
     WholeModel {
         /// The model.
         model: String,
