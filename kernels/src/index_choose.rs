@@ -15,8 +15,8 @@ use crate::text::spec;
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Bits of the places with the highest scores. If scores are equal, the first places. Scores are
-    /// integers; the lowest integer means that there is no place.
+    /// Bits of the places with the highest scores. The first of places with equal scores wins.
+    /// Scores are integers; the lowest integer stands for no place.
     pub struct IndexChoose "index_choose" {
         /// Places to choose, if there are more.
         pub chosen: u32,

@@ -44,7 +44,7 @@ pub enum KernelError {
         filter: String,
     },
     /// The name is a model, not a kernel of it.
-    #[error("{model} names no kernel; a model's kernels are MODEL:NAME")]
+    #[error("{model} names no kernel; a model's kernels are MODEL:NAME, and `ixc kernel list` lists them")]
     WholeModel {
         /// The model.
         model: String,
