@@ -34,7 +34,7 @@ const CHECKPOINT: [&str; 5] = ["*.json", "tokenizer*", "*.txt", "*.jinja", "mode
 /// Permission to download, for a command that takes a model.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct DownloadChoice {
-    /// Download the model ORG/NAME[:QUANT] if it is in no cache here, with Hugging Face's program
+    /// Download the model `ORG/NAME[:QUANT]` if it is in no cache here, with Hugging Face's program
     /// `hf` or `huggingface-cli`, which must be installed.
     // It is read before the command exists: the parser of MODEL needs the file.
     #[arg(long = "download", id = "download")]

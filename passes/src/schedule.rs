@@ -22,8 +22,8 @@
 //! [`lower`] turns each op into tasks that read and write buffers. [`bind`] puts a task's named
 //! arguments into the order of each kernel's signature. [`steps`] puts a task into the earliest
 //! step after all writes that it reads. The number of barriers is then minimal: the length of the
-//! longest chain of tasks that are worth sharing ([`alone`]). [`arena`] lets buffers with disjoint
-//! lifetimes share bytes.
+//! longest chain of tasks that are worth sharing ([`single_thread`]). [`arena`] lets buffers with
+//! disjoint lifetimes share bytes.
 
 pub mod arena;
 pub mod bind;

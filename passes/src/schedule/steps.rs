@@ -5,8 +5,8 @@
 //! barriers is then the length of the longest chain, which is the minimum.
 //!
 //! With few rows, only tasks that are worth sharing count in that chain. A task that is not worth
-//! sharing ([`super::alone`]) runs at the barrier after its dependencies. The thread that arrives
-//! last runs all such tasks, one after the other. Then the shared work continues:
+//! sharing ([`super::single_thread`]) runs at the barrier after its dependencies. The thread that
+//! arrives last runs all such tasks, one after the other. Then the shared work continues:
 //!
 //! ```text
 //! step 3: run                          attention                 all threads
