@@ -16,7 +16,8 @@
 //! let files = Arc::new(Files::open(&[path.clone()], true)?);
 //! let queue = Arc::new(Queue::new(files, Arc::new(Reservation::new(1 << 20)?), 4096));
 //! let (sender, receiver) = mpsc::channel();
-//! let drive = drive::Drive::start(&drive::DriveOptions::default(), &queue, Arc::new(Mutex::new(sender)))?;
+//! let options = drive::DriveOptions::default();
+//! let drive = drive::Drive::start(&options, &queue, Arc::new(Mutex::new(sender)))?;
 //! // Bytes 5000..9000 are in pages 1 and 2. In memory, they begin 5000 - 4096 bytes after the
 //! // start of these pages.
 //! let extent = Extent { file: 0, offset: 5000, bytes: 4000, at: 0 };
