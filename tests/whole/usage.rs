@@ -25,7 +25,7 @@ fn wrong_usage_has_one_exit_status() {
         (&["simulate", "--model", "demo"], "descriptor"),
         (&["run", "demo", "--model", "demo", "-p", "x", "--temp", "1001"], "temp"),
         (&["kernel", "bench", "demo"], "demo names no kernel; a model's kernels are MODEL:NAME"),
-        (&["kernel", "list", "demo"], "and `ixc kernel list` lists them"),
+        (&["kernel", "list", "demo"], "`ixc help kernel list` shows how to list them"),
         (&["quantise", "demo", "never.gguf", "Q3_K_M"], "`ixc quantise MODEL Q3_K_M -o OUTPUT`"),
         (&["serve", "demo", "-ngl", "99"], "ixc has no -ngl: there is no GPU"),
     ] {

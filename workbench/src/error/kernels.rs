@@ -44,7 +44,9 @@ pub enum KernelError {
         filter: String,
     },
     /// The name is a model, not a kernel of it.
-    #[error("{model} names no kernel; a model's kernels are MODEL:NAME, and `ixc kernel list` lists them")]
+    #[error(
+        "{model} names no kernel; a model's kernels are MODEL:NAME (`ixc help kernel list` shows how to list them)"
+    )]
     WholeModel {
         /// The model.
         model: String,
