@@ -3,24 +3,26 @@
 import textwrap
 
 from gguf import quants
-out = ['''//! The grids themselves, as `ir/tests/formats/grids.py` writes them: they follow no rule.
+out = ['''//! Tables of the grids, which `ir/tests/formats/grids.py` writes. No formula gives them.
 //!
-//! From ggml's `ggml-common.h` by way of the Python package `gguf` 0.19, which has each number's
-//! place among those of its grid. Both are under the MIT licence, Copyright (c) 2023-2026 The ggml
-//! authors:
+//! From ggml's `ggml-common.h` through the Python package `gguf` 0.19, which stores each number as
+//! an index into its grid's magnitudes. Both are under the MIT licence, Copyright (c) 2023-2026 The
+//! ggml authors:
 //!
-//! > Permission is hereby granted, free of charge, to any person obtaining a copy of this software
-//! > and associated documentation files (the "Software"), to deal in the Software without
-//! > restriction, including without limitation the rights to use, copy, modify, merge, publish,
-//! > distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
-//! > Software is furnished to do so, subject to the following conditions: The above copyright
-//! > notice and this permission notice shall be included in all copies or substantial portions of
-//! > the Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
-//! > IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
-//! > PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
-//! > LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-//! > OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
-//! > DEALINGS IN THE SOFTWARE.
+//! ```text
+//! Permission is hereby granted, free of charge, to any person obtaining a copy of this software
+//! and associated documentation files (the "Software"), to deal in the Software without
+//! restriction, including without limitation the rights to use, copy, modify, merge, publish,
+//! distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+//! Software is furnished to do so, subject to the following conditions: The above copyright
+//! notice and this permission notice shall be included in all copies or substantial portions of
+//! the Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+//! IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
+//! PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
+//! LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+//! OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
+//! DEALINGS IN THE SOFTWARE.
+//! ```
 ''']
 for name in ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S"):
     c = getattr(quants, name); c.init_grid()
@@ -29,8 +31,8 @@ for name in ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S"):
     values = list(c.grid_map)
     bits = 3 if length == 4 else 2
     packed = [sum(values.index(v) << (bits * j) for j, v in enumerate(row)) for row in grid]
-    places = ", ".join(map(str, values))
-    words = f'{name.lower()}: {n} entries of {length} numbers in {bits} bits each, the first lowest: places among {places}.'
+    magnitudes = ", ".join(map(str, values))
+    words = f'{name.lower()}: {n} entries of {length} numbers in {bits} bits each, the first lowest: indices into {magnitudes}.'
     out += [f'/// {line}' for line in textwrap.wrap(words, 96)]
     out.append('#[rustfmt::skip]')
     out.append(f'pub const {name}: [u16; {n}] = [')
