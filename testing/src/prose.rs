@@ -229,9 +229,6 @@ fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
         let trimmed = line.trim();
         let is_fence = trimmed.starts_with("```");
         is_code ^= is_fence;
-        // Quotations in comments are skipped, since their text comes from elsewhere, such as a
-        // licence.
-        let is_quote = kind != Kind::Page && trimmed.starts_with('>');
         if is_code || is_fence || trimmed.is_empty() || trimmed.starts_with(['|', '#']) {
             is_open = false;
             continue;
