@@ -388,6 +388,20 @@ class Model:
             return self._stream_of("chat", fields, _delta)
         return _answer(self._post("chat", fields), response_format)
 
+    def prompt(self, messages: str | Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """Returns the text that the chat template makes of messages, without generating an answer.
+
+        Args:
+            messages: Messages in OpenAI's form, or the text of a user's message.
+            tools: Tools that the model may call, in OpenAI's form.
+        """
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        fields: dict[str, Any] = {"messages": [dict(message) for message in messages]}
+        if tools is not None:
+            fields["tools"] = list(tools)
+        return str(self._post("prompt", fields)["prompt"])
+
     def _post(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the body of the answer to a request of OpenAI's interface."""
         body: dict[str, Any] = json.loads(self._host.post(kind, _json(fields)))
@@ -547,6 +561,18 @@ class Model:
     def vocabulary(self) -> int:
         """Number of tokens in the vocabulary."""
         return int(self._facts["vocabulary"])
+
+    @property
+    def bos_token(self) -> int | None:
+        """Token for the beginning of a text, if the vocabulary has one."""
+        token = self._facts["bos_token"]
+        return None if token is None else int(token)
+
+    @property
+    def eos_token(self) -> int | None:
+        """Token for the end of a text, if the vocabulary has one."""
+        token = self._facts["eos_token"]
+        return None if token is None else int(token)
 
     def stats(self) -> dict[str, Any]:
         """Returns counters since the model was loaded, and the state of each sequence.

@@ -52,9 +52,10 @@ impl Posted {
     /// Reads a request from its JSON. Unknown fields are an error here, unlike in the server: in a
     /// function call they are typing errors.
     fn new(py: Python<'_>, kind: &str, body: &str) -> PyResult<Posted> {
-        let interface = match kind {
-            "chat" => Interface::Chat,
-            "completion" => Interface::Completions,
+        let (interface, path) = match kind {
+            "chat" => (Interface::Chat, Interface::Chat.path()),
+            "completion" => (Interface::Completions, Interface::Completions.path()),
+            "prompt" => (Interface::Chat, "/apply-template"),
             _ => return Err(usage(py, &format!("there are no requests of the kind {kind:?}"))),
         };
         let fields: Map<String, Value> =
@@ -63,7 +64,7 @@ impl Posted {
         if let Some(unknown) = fields.keys().find(|name| !is_known(name)) {
             return Err(usage(py, &format!("there is no option {unknown:?}; docs/api-fields.md lists the options")));
         }
-        Ok(Posted { path: interface.path(), fields })
+        Ok(Posted { path, fields })
     }
 }
 
@@ -215,13 +216,15 @@ impl Host {
             dimensions,
             parallel,
             build,
+            bos,
+            eos,
             ..
         } = host.facts();
         let has_template = host.facts().template.is_some();
         let facts = json!({
             "name": name, "architecture": architecture, "context": context, "trained_context": trained_context,
             "vocabulary": vocabulary, "weight_bytes": bytes, "dimensions": dimensions, "parallel": parallel,
-            "has_chat_template": has_template, "build": build,
+            "has_chat_template": has_template, "build": build, "bos_token": bos, "eos_token": eos,
         });
         Ok(facts.to_string())
     }

@@ -102,6 +102,13 @@ class ChatTest(ModelTest):
         self.assertEqual("".join(map(str, deltas)), str(answer))
         self.assertEqual(deltas[-1].finish_reason, "length")
 
+    def test_prompts_of_chats_are_those_of_the_template(self):
+        prompt = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        self.assertEqual(self.model.prompt("Hi"), prompt)
+        self.assertEqual(self.model.prompt([{"role": "user", "content": "Hi"}]), prompt)
+        answer = self.model.chat("Hi", max_tokens=6, **GREEDY)
+        self.assertEqual(self.model.generate(prompt, max_tokens=6, **GREEDY), answer.content)
+
     def test_response_formats_are_schemas_or_classes(self):
         answer = self.model.chat("Hi", response_format=SCHEMA, max_tokens=200, **GREEDY)
         self.assertIsInstance(answer.parsed["yes"], bool)
@@ -162,6 +169,12 @@ class NumberTest(ModelTest):
         self.assertTrue((self.model.embed(PROMPT)[0] == vectors[0]).all())
         short = self.model.embed(PROMPT, dimensions=4)
         self.assertEqual(short.shape, (1, 4))
+
+    def test_the_vocabulary_has_a_token_for_the_end(self):
+        # The demo model has no token for the beginning, so none is added.
+        self.assertIsNone(self.model.bos_token)
+        self.assertEqual(self.model.tokenize("", add_special=True), [])
+        self.assertEqual(self.model.eos_token, 2)
 
     def test_tokens_are_converted_both_ways(self):
         tokens = self.model.tokenize(PROMPT)

@@ -76,6 +76,10 @@ pub struct ModelFacts {
     pub trained_context: usize,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,
+    /// Token for the beginning of a text.
+    pub bos: Option<u32>,
+    /// Token for the end of a text.
+    pub eos: Option<u32>,
     /// Bytes of the weights.
     pub bytes: u64,
     /// Numbers of a vector, for a model that computes embeddings instead of tokens.

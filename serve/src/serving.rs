@@ -124,6 +124,8 @@ impl Host {
             context: model.longest_text(),
             trained_context: of.context,
             vocabulary: model.vocabulary(),
+            bos: tokenizer.as_ref().and_then(|tokenizer| tokenizer.bos()),
+            eos: tokenizer.as_ref().and_then(|tokenizer| tokenizer.eos()),
             bytes: of.bytes,
             dimensions: match model.engine().output() {
                 Output::Logits { .. } | Output::Experts { .. } => None,
