@@ -49,13 +49,13 @@ uses_zig=''
 
 if [ -z "$gnu" ]; then
   RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
-    cargo zigbuild --release --locked --package ixc --bin ixc --target "$old_glibc"
-  gnu=$target/release-gnu/$triple/release/ixc uses_zig=yes
+    cargo zigbuild --profile dist --locked --package ixc --bin ixc --target "$old_glibc"
+  gnu=$target/release-gnu/$triple/dist/ixc uses_zig=yes
 fi
 if [ -z "$library$is_trial" ]; then
   RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
-    cargo zigbuild --release --locked --package ixc-capi --target "$old_glibc"
-  library=$target/release-gnu/$triple/release uses_zig=yes
+    cargo zigbuild --profile dist --locked --package ixc-capi --target "$old_glibc"
+  library=$target/release-gnu/$triple/dist uses_zig=yes
 fi
 if [ -z "$wheel$is_trial" ]; then
   rm -rf "$target/release-wheel"
@@ -65,8 +65,8 @@ if [ -z "$wheel$is_trial" ]; then
 fi
 if [ -z "$static" ]; then
   RUSTFLAGS="$portable -C target-feature=+crt-static" CARGO_TARGET_DIR=$target/release-static \
-    cargo build --release --locked --package ixc --bin ixc --target "$triple"
-  static=$target/release-static/$triple/release/ixc
+    cargo build --profile dist --locked --package ixc --bin ixc --target "$triple"
+  static=$target/release-static/$triple/dist/ixc
 fi
 more=()
 [ -n "$is_trial" ] || more=(--library "$library" --wheel "$wheel")
