@@ -55,9 +55,8 @@ fn choosing(name: &str, top_k: u32) -> Model {
 }
 
 fn tokens(name: &str) -> Vec<u32> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let golden =
-        Golden::all(&own).into_iter().find(|golden| golden.name().ends_with(&format!("/{name}.gguf"))).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/expect/{name}.json"));
+    let golden = Golden::read(&golden);
     let prompt = golden.tokens("prompt_tokens");
     (0..TOKENS as usize).map(|i| prompt[(i * i + i / 7) % prompt.len()]).collect()
 }
@@ -116,15 +115,17 @@ fn unselected_positions_affect_only_later_rows() {
 fn targets_agree_on_chosen_places() {
     for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20), (BLOCKS, 2)] {
         let (model, tokens) = (choosing(name, top_k), &tokens(name)[..70]);
-        let found = |target: Target, step: usize| {
+        let engine = |target: Target| {
             let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
-            logits(&mut load(compile(&model, &options).unwrap().plan, target, 0).unwrap(), tokens, step)
+            load(compile(&model, &options).unwrap().plan, target, 0).unwrap()
         };
+        let (mut portable, mut avx2) = (engine(Target::PORTABLE), engine(Target::AVX2));
+        let mut others = [Target::AVX512, Target::AMX].map(|target| (target, engine(target)));
         for step in [64, 1] {
-            let right = found(Target::PORTABLE, step);
-            assert!(bits(&found(Target::AVX2, step)) == bits(&right), "{name}, {step} rows");
-            for target in [Target::AVX512, Target::AMX] {
-                let error = nmse(&found(target, step), &right);
+            let right = logits(&mut portable, tokens, step);
+            assert!(bits(&logits(&mut avx2, tokens, step)) == bits(&right), "{name}, {step} rows");
+            for (target, engine) in &mut others {
+                let error = nmse(&logits(engine, tokens, step), &right);
                 println!("{name}, {step} rows: {} {error:.1e} from portable", target.name());
                 assert!(error < 1e-4, "{name}, {step} rows: {error:e}");
             }

@@ -102,6 +102,7 @@ pub fn scratch(name: &str) -> PathBuf {
 }
 
 /// A golden model and its expected results.
+#[derive(Clone)]
 pub struct Golden {
     /// The file.
     pub model: PathBuf,
@@ -120,9 +121,16 @@ impl Golden {
         Golden { model: folder.join(expect["model"].as_str().unwrap()), expect, exact }
     }
 
-    /// Returns all supported models of `../shared/golden/expect`; `inspect` decides which are
-    /// supported.
+    /// Returns all supported models of the folder `golden`; `inspect` decides which are supported.
+    /// A folder is read once, since many tests need its models.
     pub fn all(golden: &Path) -> Vec<Golden> {
+        static KNOWN: Mutex<BTreeMap<PathBuf, Vec<Golden>>> = Mutex::new(BTreeMap::new());
+        // If one test fails to read the folder, the next test tries again.
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(golden.to_owned()).or_insert_with(|| Golden::supported(golden)).clone()
+    }
+
+    fn supported(golden: &Path) -> Vec<Golden> {
         let mut paths: Vec<_> =
             fs::read_dir(golden.join("expect")).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
