@@ -104,8 +104,10 @@ fn threads_do_not_change_a_bit() {
     let tokens = prompt(CONTEXT);
     let expected = bits(&all_logits(&mut native(&folder, &plan, 1), &tokens, &[31, 1, 7]));
     for threads in [2, 3, 7] {
+        let mut engine = native(&folder, &plan, threads);
         for _ in 0..5 {
-            assert_eq!(bits(&all_logits(&mut native(&folder, &plan, threads), &tokens, &[31, 1, 7])), expected);
+            engine.reset();
+            assert_eq!(bits(&all_logits(&mut engine, &tokens, &[31, 1, 7])), expected);
         }
     }
 }
@@ -119,21 +121,22 @@ fn partitioned_long_attention_is_deterministic_and_accurate() {
     let mut plan = tiny::plan(&folder.0);
     plan.context_length = 1200;
     let tokens = prompt(3);
+    let [mut one, mut two, mut five] = [1, 2, 5].map(|threads| native(&folder, &plan, threads));
     for before in [255, 256, 300, 1023, 1100] {
-        let start = |mut engine: Engine| {
+        let after = |engine: &mut Engine, sizes: &[usize]| {
+            engine.reset();
             engine.prefill(&prompt(before)).unwrap();
-            engine
+            all_logits(engine, &tokens, sizes)
         };
-        let one_by_one = |engine| all_logits(&mut start(engine), &tokens, &[1]);
-        let expected = one_by_one(native(&folder, &plan, 1));
-        for threads in [2, 5] {
-            assert_eq!(bits(&one_by_one(native(&folder, &plan, threads))), bits(&expected), "{before} positions");
+        let expected = after(&mut one, &[1]);
+        for engine in [&mut two, &mut five] {
+            assert_eq!(bits(&after(engine, &[1])), bits(&expected), "{before} positions");
         }
         if before == 300 {
-            let slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
-            assert_eq!(bits(&one_by_one(slow)), bits(&expected));
+            let mut slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
+            assert_eq!(bits(&after(&mut slow, &[1])), bits(&expected));
         }
-        let whole = all_logits(&mut start(native(&folder, &plan, 2)), &tokens, &[3]);
+        let whole = after(&mut two, &[3]);
         for (i, (x, y)) in expected.iter().zip(&whole).enumerate() {
             // The order of sums differs, as for other divisions into steps.
             assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} after {before} positions");
@@ -297,9 +300,12 @@ fn single_thread_steps_give_equal_bits_without_barriers() {
             let shared = runs(&alone, &|i, rows| i == 0 || rows == 0);
             let few = shared - u64::from(!which(plan.steps.len() - 1));
             let many = if rows == MAX_TOKENS { few } else { runs(&alone, &|_, _| true) - 1 };
+            // The code is the same for any number of threads, so it is generated once.
+            let options = Options { stats: true, ..options(5, BackendKind::Native) };
+            let mut engine = Engine::load(alone, &folder.0, &options).unwrap();
             for threads in [1, 2, 3, 5] {
-                let options = Options { stats: true, ..options(threads, BackendKind::Native) };
-                let mut engine = Engine::load(alone.clone(), &folder.0, &options).unwrap();
+                engine.use_threads(threads).unwrap();
+                engine.reset();
                 assert_eq!(bits(&all_logits(&mut engine, &tokens, &sizes)), expected, "{threads} threads, {rows} rows");
                 let stats = engine.take_stats();
                 assert!(stats.tasks.iter().all(|task| task.work.items > 0 && !task.work.time.is_zero()), "{stats:?}");
@@ -330,21 +336,24 @@ fn steps_without_outputs_have_fewer_barriers() {
 fn columns_are_split_when_items_are_few_per_thread() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
-    let items = |threads: usize, tokens: u32, label: &str| {
+    let [mut one, mut four] = [1, 4].map(|threads| {
         let options = Options { stats: true, ..options(threads, BackendKind::Native) };
-        let mut engine = Engine::load(plan.clone(), &folder.0, &options).unwrap();
+        Engine::load(plan.clone(), &folder.0, &options).unwrap()
+    });
+    let items = |engine: &mut Engine, tokens: u32, label: &str| {
+        engine.reset();
         engine.prefill(&prompt(tokens)).unwrap();
         let stats = engine.take_stats();
         stats.tasks.iter().find(|task| task.label == label).map_or(0, |task| task.work.items)
     };
     // A token's two experts have two columns each, with two bands: 8 items, fewer than the min
     // number for a thread.
-    assert_eq!([1, 4].map(|threads| items(threads, 1, "swiglu")), [8, 8]);
-    assert_eq!([1, 4].map(|threads| items(threads, 1, "q")), [4, 4]);
+    assert_eq!([items(&mut one, 1, "swiglu"), items(&mut four, 1, "swiglu")], [8, 8]);
+    assert_eq!([items(&mut one, 1, "q"), items(&mut four, 1, "q")], [4, 4]);
     // A kernel for more rows never divides its columns. The experts of five tokens have as many
     // columns as one thread should have.
-    assert_eq!([5, 6].map(|tokens| items(4, tokens, "o")), [4, 2]);
-    let of_five = [1, 4].map(|threads| items(threads, 5, "swiglu"));
+    assert_eq!([5, 6].map(|tokens| items(&mut four, tokens, "o")), [4, 2]);
+    let of_five = [items(&mut one, 5, "swiglu"), items(&mut four, 5, "swiglu")];
     assert!(of_five[0] >= 8 && of_five[1] == 2 * of_five[0], "{of_five:?}");
 }
 
