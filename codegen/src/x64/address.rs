@@ -112,7 +112,7 @@ impl Addresses {
                 self.need(parent);
                 self.at.entry(var).or_default().push(key);
             }
-            _ => {
+            Some((_, Atom::Dim(_), _)) | None => {
                 if key.buffer.is_some() && !key.terms.is_empty() {
                     self.need(Key { buffer: key.buffer, terms: Vec::new() });
                 }

@@ -153,7 +153,7 @@ impl Occupied {
     fn before(&self, end: u32) -> &[(u32, u32, Vreg)] {
         match self.0.last() {
             Some(last) if last.0 < end => &self.0,
-            _ => &self.0[..self.0.partition_point(|segment| segment.0 < end)],
+            Some(_) | None => &self.0[..self.0.partition_point(|segment| segment.0 < end)],
         }
     }
 
@@ -292,21 +292,23 @@ impl<'f> Attempt<'f> {
                 (rivals.iter().map(|w| self.cost[w.index()]).sum::<f32>(), r, rivals)
             })
             .min_by(|a, b| a.0.total_cmp(&b.0));
-        match cheapest {
-            Some((cost, register, rivals)) if cost < self.cost[v.index()] => {
-                for w in rivals {
-                    self.release(w);
-                    self.spill(w);
-                }
-                self.take(v, register);
-                Ok(())
+        if let Some((cost, register, rivals)) = cheapest
+            && cost < self.cost[v.index()]
+        {
+            for w in rivals {
+                self.release(w);
+                self.spill(w);
             }
-            _ if self.cost[v.index()].is_finite() => {
-                self.spill(v);
-                Ok(())
-            }
-            _ if self.f.vregs[v.index()].file() == File::Tile => Err(X64Error::OutOfTiles),
-            _ => Err(X64Error::OutOfRegisters),
+            self.take(v, register);
+            return Ok(());
+        }
+        if self.cost[v.index()].is_finite() {
+            self.spill(v);
+            return Ok(());
+        }
+        match self.f.vregs[v.index()].file() {
+            File::Tile => Err(X64Error::OutOfTiles),
+            File::General | File::Vector | File::Mask => Err(X64Error::OutOfRegisters),
         }
     }
 

@@ -18,7 +18,8 @@ use super::codes::{
     BLENDMPS, CMPPS, CMPPS_VEX, Codes, DPBUSD, DPWSSD, PADDD, PAND, PBLENDMD, PCMPEQD, PCMPEQD_VEX, PCMPGTD,
     PCMPGTD_VEX, PMADDWD, PMOVM2D, POR, PSLLW, PSRAW, PSRLW, PXOR, evex,
 };
-use super::locations::{Bitwise, Comparison, Deferred, DeferredOp, Read, Value};
+use super::families::{Bitwise, Comparison};
+use super::locations::{Deferred, DeferredOp, Read, Value};
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use super::uses::Consumer;

@@ -280,13 +280,19 @@ impl Encoder<'_> {
         let bytes = &self.f.pool[id as usize];
         let (zero, ones) = (bytes.iter().all(|b| *b == 0), bytes.iter().all(|b| *b == 0xff));
         let high = self.number(to) > 15;
-        let idiom = match width {
+        let idiom = if zero {
             // The 128-bit form also clears the upper bits.
-            _ if zero => Some((if high { evex(PXOR.0).unwrap_or(PXOR.0) } else { PXOR.0 }, Width::X)),
-            Width::Z if ones => Some((PTERNLOGD.2, Width::Z)),
-            Width::Y if ones => Some((if high { PTERNLOGD.1 } else { PCMPEQD_VEX.1 }, Width::Y)),
-            _ if ones => Some((if high { PTERNLOGD.0 } else { PCMPEQD_VEX.0 }, Width::X)),
-            _ => None,
+            Some((if high { evex(PXOR.0).unwrap_or(PXOR.0) } else { PXOR.0 }, Width::X))
+        } else if ones {
+            match width {
+                Width::Z => Some((PTERNLOGD.2, Width::Z)),
+                Width::Y => Some((if high { PTERNLOGD.1 } else { PCMPEQD_VEX.1 }, Width::Y)),
+                Width::X => Some((if high { PTERNLOGD.0 } else { PCMPEQD_VEX.0 }, Width::X)),
+                // Constants are vectors.
+                Width::R16 | Width::R32 | Width::R64 | Width::K | Width::T => None,
+            }
+        } else {
+            None
         };
         match idiom {
             Some((code, width)) => {
@@ -423,16 +429,11 @@ impl Encoder<'_> {
                         Code::Mov_r64_imm64 => OpKind::Immediate64,
                         Code::Add_rm64_imm8 => OpKind::Immediate8to64,
                         Code::Add_rm64_imm32 | Code::Imul_r64_rm64_imm32 => OpKind::Immediate32to64,
+                        // iced-x86 refuses to encode an immediate of another size.
                         _ => OpKind::Immediate8,
                     };
                     instruction.set_op_kind(i, kind);
-                    match kind {
-                        OpKind::Immediate32 => instruction.set_immediate32(value as u32),
-                        OpKind::Immediate64 => instruction.set_immediate64(value as u64),
-                        OpKind::Immediate8to64 => instruction.set_immediate8to64(value),
-                        OpKind::Immediate32to64 => instruction.set_immediate32to64(value),
-                        _ => instruction.set_immediate8(value as u8),
-                    }
+                    instruction.set_immediate_i64(i, value);
                 }
                 Operand::Block(block) => {
                     instruction.set_op_kind(i, OpKind::NearBranch64);
@@ -472,8 +473,9 @@ impl Encoder<'_> {
                 OpAccess::Read => (true, false),
                 OpAccess::Write => (false, true),
                 OpAccess::ReadWrite => (true, true),
-                // Conditional accesses, which no instruction here has.
-                _ => return false,
+                // No instruction here has conditional accesses.
+                OpAccess::CondRead | OpAccess::CondWrite | OpAccess::ReadCondWrite => return false,
+                OpAccess::None | OpAccess::NoMemAccess => return false,
             };
             if reads {
                 known_read.push(register);

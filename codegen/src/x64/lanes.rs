@@ -1,9 +1,10 @@
 //! Selection of ops that move lanes: slices, halves, interleaving, shuffles.
 
 use iced_x86::Code;
-use ixc_ir::kernel::{Elem, Op, Type, ValueId};
+use ixc_ir::kernel::{Elem, Type, ValueId};
 
-use super::codes::{PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
+use super::codes::{Codes, PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
+use super::families::CombineOp;
 use super::locations::Read;
 use super::machine::{Inst, Rm, Vreg, Width};
 use super::select::Selector;
@@ -62,29 +63,27 @@ impl Selector<'_> {
             (chunk, _) => a = self.upper_chunk(a, chunk, float),
         }
         at %= 16;
-        match at {
-            0 => a,
-            // Floats use lane shuffles: the byte shift would cost a bypass delay.
-            _ if float => {
-                let lane = at / 4;
-                let imm = (0..4).fold(0, |imm, i| imm | ((lane + i).min(3) << (2 * i)));
-                self.two_imm(PERMILPS, 16, Rm::Reg(a), imm)
-            }
-            _ => {
-                let d = self.vector(16);
-                let code = Code::VEX_Vpsrldq_xmm_xmm_imm8;
-                self.emit(Inst::code(code).def(d, Width::X).read(a, Width::X).imm(at));
-                d
-            }
+        if at == 0 {
+            return a;
         }
+        // Floats use lane shuffles: the byte shift would cost a bypass delay.
+        if float {
+            let lane = at / 4;
+            let imm = (0..4).fold(0, |imm, i| imm | ((lane + i).min(3) << (2 * i)));
+            return self.two_imm(PERMILPS, 16, Rm::Reg(a), imm);
+        }
+        let d = self.vector(16);
+        let code = Code::VEX_Vpsrldq_xmm_xmm_imm8;
+        self.emit(Inst::code(code).def(d, Width::X).read(a, Width::X).imm(at));
+        d
     }
 
     /// Selects ops that combine parts of two vectors.
-    pub fn combine(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId, unit: i64) -> Vreg {
+    pub fn combine(&mut self, op: CombineOp, ty: Type, a: ValueId, b: ValueId, unit: i64) -> Vreg {
         let bytes = ty.bytes();
         let float = ty.elem == Elem::F32;
         match op {
-            Op::JoinHi => {
+            CombineOp::JoinHi => {
                 let (code, imm) = match (bytes, float) {
                     (64, true) => (Code::EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8, UPPER_CHUNKS),
                     (64, false) => (Code::EVEX_Vshufi32x4_zmm_k1z_zmm_zmmm512b32_imm8, UPPER_CHUNKS),
@@ -98,21 +97,9 @@ impl Selector<'_> {
                 self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, width).imm(imm));
                 d
             }
-            // The instruction reads only the lower half of `b`, so it may be a memory operand of
-            // half the width.
-            Op::Concat | Op::JoinLo if bytes >= 32 => {
-                let code = match (bytes, float) {
-                    (64, true) => Code::EVEX_Vinsertf32x8_zmm_k1z_zmm_ymmm256_imm8,
-                    (64, false) => Code::EVEX_Vinserti32x8_zmm_k1z_zmm_ymmm256_imm8,
-                    (_, true) => Code::VEX_Vinsertf128_ymm_ymm_xmmm128_imm8,
-                    (_, false) => Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8,
-                };
-                let (a, b) = (self.reg(a), self.rm(b, Read::plain(bytes / 2)));
-                let (d, width) = (self.vector(bytes), Width::of(bytes));
-                self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, Width::of(bytes / 2)).imm(1));
-                d
-            }
-            Op::Concat if bytes == 16 && self.in_memory(b, Read::plain(8)) => {
+            CombineOp::JoinLo => self.insert_upper(ty, a, b),
+            CombineOp::Concat if bytes >= 32 => self.insert_upper(ty, a, b),
+            CombineOp::Concat if bytes == 16 && self.in_memory(b, Read::plain(8)) => {
                 let (a, b) = (self.reg(a), self.rm(b, Read::plain(8)));
                 let d = self.vector(16);
                 let inst = Inst::code(Code::VEX_Vmovhps_xmm_xmm_m64).def(d, Width::X).read(a, Width::X);
@@ -122,17 +109,36 @@ impl Selector<'_> {
                 });
                 d
             }
-            Op::Concat => {
+            CombineOp::Concat => {
                 let unit = (bytes / 2).trailing_zeros() as usize;
                 let (a, b) = (self.reg(a), self.rm(b, Read::plain(16)));
                 self.three(UNPACK_LO[unit], bytes, a, b)
             }
-            _ => {
-                let codes = if op == Op::UnpackHi { UNPACK_HI } else { UNPACK_LO };
-                let (a, b) = (self.reg(a), self.rm(b, Read::plain(bytes)));
-                self.three(codes[unit.trailing_zeros().min(3) as usize], bytes, a, b)
-            }
+            CombineOp::UnpackLo => self.unpack(UNPACK_LO, ty, a, b, unit),
+            CombineOp::UnpackHi => self.unpack(UNPACK_HI, ty, a, b, unit),
         }
+    }
+
+    /// Joins the lower halves of two registers of at least 32 bytes. The instruction reads only the
+    /// lower half of `b`, so `b` may be a memory operand of half the width.
+    fn insert_upper(&mut self, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+        let bytes = ty.bytes();
+        let code = match (bytes, ty.elem == Elem::F32) {
+            (64, true) => Code::EVEX_Vinsertf32x8_zmm_k1z_zmm_ymmm256_imm8,
+            (64, false) => Code::EVEX_Vinserti32x8_zmm_k1z_zmm_ymmm256_imm8,
+            (_, true) => Code::VEX_Vinsertf128_ymm_ymm_xmmm128_imm8,
+            (_, false) => Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8,
+        };
+        let (a, b) = (self.reg(a), self.rm(b, Read::plain(bytes / 2)));
+        let (d, width) = (self.vector(bytes), Width::of(bytes));
+        self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, Width::of(bytes / 2)).imm(1));
+        d
+    }
+
+    /// Interleaves units of bytes, per chunk.
+    fn unpack(&mut self, codes: [Codes; 4], ty: Type, a: ValueId, b: ValueId, unit: i64) -> Vreg {
+        let (a, b) = (self.reg(a), self.rm(b, Read::plain(ty.bytes())));
+        self.three(codes[unit.trailing_zeros().min(3) as usize], ty.bytes(), a, b)
     }
 
     /// Interleaves words: each word of the lower half is followed by the word of the upper half

@@ -2,6 +2,7 @@
 
 use ixc_ir::kernel::{Op, Type, ValueId};
 
+use super::families::{BinaryOp, Bitwise, Comparison, Computation, Family};
 use super::machine::{Mem, Vreg};
 
 /// Location of a value.
@@ -34,49 +35,6 @@ pub struct Pending {
     pub origin: u32,
 }
 
-/// A bitwise op of two operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bitwise {
-    And,
-    Or,
-    Xor,
-}
-
-impl Bitwise {
-    /// Returns the bitwise op that `op` is.
-    pub fn of(op: Op) -> Option<Bitwise> {
-        match op {
-            Op::And => Some(Bitwise::And),
-            Op::Or => Some(Bitwise::Or),
-            Op::Xor => Some(Bitwise::Xor),
-            _ => None,
-        }
-    }
-}
-
-/// A comparison of two operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// Equal integers.
-    Equal,
-    /// Greater, of signed integers.
-    Greater,
-    /// Less, of floats; false for NaN.
-    LessFloat,
-}
-
-impl Comparison {
-    /// Returns the comparison that `op` is.
-    pub fn of(op: Op) -> Option<Comparison> {
-        match op {
-            Op::CmpEq => Some(Comparison::Equal),
-            Op::CmpGt => Some(Comparison::Greater),
-            Op::CmpLtF => Some(Comparison::LessFloat),
-            _ => None,
-        }
-    }
-}
-
 /// An op that can be merged with its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeferredOp {
@@ -89,10 +47,31 @@ pub enum DeferredOp {
 impl DeferredOp {
     /// Returns the op that `op` is.
     pub fn of(op: Op) -> Option<DeferredOp> {
-        if let Some(bitwise) = Bitwise::of(op) {
-            return Some(DeferredOp::Bitwise(bitwise));
+        match Family::of(op).computation()? {
+            Computation::Bitwise(op) => Some(DeferredOp::Bitwise(op)),
+            Computation::Comparison(op) => Some(DeferredOp::Comparison(op)),
+            Computation::Binary(op) => (op == BinaryOp::Dot2S16).then_some(DeferredOp::Dot2S16),
+            Computation::Slice
+            | Computation::Combine(_)
+            | Computation::SwapPairs
+            | Computation::Interleave
+            | Computation::Lookup
+            | Computation::LookupQuarter
+            | Computation::LookupByte
+            | Computation::Multishift
+            | Computation::Unary(_)
+            | Computation::Shift(_)
+            | Computation::Fma
+            | Computation::Select
+            | Computation::Dot4U8S8
+            | Computation::Dot2Bf16
+            | Computation::ToBf16
+            | Computation::ToBf16Pairs
+            | Computation::Bf16ToF32
+            | Computation::Extend(_)
+            | Computation::NarrowS
+            | Computation::Reduce(_) => None,
         }
-        if op == Op::Dot2S16 { Some(DeferredOp::Dot2S16) } else { Comparison::of(op).map(DeferredOp::Comparison) }
     }
 
     /// Returns the bitwise op, if this is one.

@@ -11,17 +11,19 @@ use super::select::Selector;
 impl Selector<'_> {
     /// Selects a loop.
     pub(super) fn for_loop(&mut self, f: &For) -> Result<(), X64Error> {
-        match f.trip.as_constant() {
-            Some(0) => {
-                self.statements += count(&f.body);
-                for carry in &f.carries {
-                    self.alias(carry.result, carry.init);
-                }
-                return Ok(());
+        let trip = f.trip.as_constant();
+        if trip == Some(0) {
+            self.statements += count(&f.body);
+            for carry in &f.carries {
+                self.alias(carry.result, carry.init);
             }
-            Some(1) => return self.select_single_loop(f),
-            _ if f.carries.is_empty() && self.max_value(&f.trip) <= 1 => return self.at_most_once(f),
-            _ => {}
+            return Ok(());
+        }
+        if trip == Some(1) {
+            return self.select_single_loop(f);
+        }
+        if f.carries.is_empty() && self.max_value(&f.trip) <= 1 {
+            return self.at_most_once(f);
         }
         let origin = self.origin;
         let homes: Vec<Vreg> = f.carries.iter().map(|c| self.home(c.inner)).collect();

@@ -132,8 +132,8 @@ impl Width {
     pub fn of(bytes: u32) -> Width {
         match bytes {
             33.. => Width::Z,
-            17.. => Width::Y,
-            _ => Width::X,
+            17..=32 => Width::Y,
+            ..=16 => Width::X,
         }
     }
 }
@@ -382,18 +382,17 @@ impl Inst {
     /// Returns the result and the three sources of an instruction that overwrites a source; the
     /// source that is best overwritten comes first.
     pub fn as_overwriting(&self) -> Option<(Vreg, [Operand; 3])> {
-        match (self.opcode, self.operands) {
-            (Opcode::Fma { .. } | Opcode::Ternary(_), [Operand::Reg(to, ..), a, b, c, _]) => Some((to, [c, a, b])),
-            _ => None,
+        let [Operand::Reg(to, ..), a, b, c, _] = self.operands else { return None };
+        match self.opcode {
+            Opcode::Fma { .. } | Opcode::Ternary(_) => Some((to, [c, a, b])),
+            Opcode::Code(_) | Opcode::Constant(_) | Opcode::Copy => None,
         }
     }
 
     /// Returns the written and the copied register, if this is a copy.
     pub fn as_copy(&self) -> Option<(Vreg, Vreg)> {
-        match (self.opcode, self.operands[0], self.operands[1]) {
-            (Opcode::Copy, Operand::Reg(to, ..), Operand::Reg(from, ..)) => Some((to, from)),
-            _ => None,
-        }
+        let [Operand::Reg(to, ..), Operand::Reg(from, ..), ..] = self.operands else { return None };
+        (self.opcode == Opcode::Copy).then_some((to, from))
     }
 
     /// Whether the instruction does more than write registers: it stores, branches or sets flags

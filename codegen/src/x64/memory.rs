@@ -5,44 +5,50 @@
 //! undefined anyway.
 
 use iced_x86::Code;
-use ixc_ir::kernel::{BufferKind, Elem, Imm, Inst as Statement, Op, Type, ValueId};
+use ixc_ir::kernel::{BufferKind, Elem, Imm, Inst as Statement, Type, ValueId};
 
 use super::X64Error;
 use super::codes::{
     BROADCASTSS, BROADCASTSS_LOAD, Codes, MOVDQU, MOVDQU_STORE, MOVUPS, MOVUPS_STORE, PBROADCASTB, PBROADCASTD,
     PBROADCASTW,
 };
+use super::families::NullaryOp;
 use super::locations::Read;
 use super::machine::{Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
+use super::statement::{malformed, operand_of, result_of};
 
 impl Selector<'_> {
+    /// Selects a hint that a cache line will be loaded.
+    pub fn prefetch(&mut self, inst: &Statement) -> Result<(), X64Error> {
+        let address = inst.address.as_ref().ok_or_else(|| malformed(inst))?;
+        let mem = self.mem(address);
+        self.emit(Inst::code(Code::Prefetcht0_m8).mem(mem));
+        Ok(())
+    }
+
     /// Selects ops without operands: constants, indices and loads.
-    pub fn without_operands(&mut self, inst: &Statement) -> Result<(), X64Error> {
-        let ty = inst.ty;
-        if let (Op::Prefetch, Some(address)) = (inst.op, &inst.address) {
-            let mem = self.mem(address);
-            self.emit(Inst::code(Code::Prefetcht0_m8).mem(mem));
-            return Ok(());
-        }
-        let Some(result) = inst.result else { return Ok(()) };
-        match (inst.op, &inst.address) {
-            (Op::Splat, _) => self.define_constant(result, splat_bytes(ty, &inst.imm)),
-            (Op::Bytes, _) => {
+    pub fn nullary(&mut self, op: NullaryOp, inst: &Statement) -> Result<(), X64Error> {
+        let (ty, result) = (inst.ty, result_of(inst)?);
+        let address = inst.address.as_ref().ok_or_else(|| malformed(inst));
+        match op {
+            NullaryOp::Splat => self.define_constant(result, splat_bytes(ty, &inst.imm)),
+            NullaryOp::Bytes => {
                 let bytes = if let Imm::Bytes(bytes) = &inst.imm { bytes.clone() } else { Vec::new() };
                 self.define_constant(result, bytes);
             }
-            (Op::Iota, _) => {
+            NullaryOp::Iota => {
                 let bytes = (0..i32::from(ty.lanes)).flat_map(i32::to_le_bytes).collect();
                 self.define_constant(result, bytes);
             }
-            (Op::Index, _) => {
-                let Some(value) = &inst.index else { return Err(X64Error::Malformed { op: inst.op, ty }) };
+            NullaryOp::Index => {
+                let value = inst.index.as_ref().ok_or_else(|| malformed(inst))?;
                 let x = self.affine(value, false);
                 let d = self.from_integer(x);
                 self.set(result, d);
             }
-            (Op::Load, Some(address)) => {
+            NullaryOp::Load => {
+                let address = address?;
                 let mem = self.mem(address);
                 let read_only = self.kernel.buffers[address.buffer.0 as usize].kind == BufferKind::Read;
                 // Records the address if the displacements of all its bytes fit.
@@ -51,16 +57,14 @@ impl Selector<'_> {
                 }
                 self.define_load(result, ty, mem);
             }
-            (Op::LoadSplat, Some(address)) => {
-                let mem = self.mem(address);
+            NullaryOp::LoadSplat => {
+                let mem = self.mem(address?);
                 if ty.lanes == 1 {
                     self.define_load(result, ty, mem);
                 } else {
                     self.define_splat(result, ty, mem);
                 }
             }
-            (op, _) if op.takes_tiles() => return Err(X64Error::NoLowering { op, ty }),
-            (op, _) => return Err(X64Error::Malformed { op, ty }),
         }
         Ok(())
     }
@@ -104,9 +108,9 @@ impl Selector<'_> {
     }
 
     /// Stores a value. Emits deferred loads first, because the store could change their memory.
-    pub fn store(&mut self, inst: &Statement, value: ValueId) -> Result<(), X64Error> {
-        let ty = inst.ty;
-        let Some(address) = &inst.address else { return Err(X64Error::Malformed { op: inst.op, ty }) };
+    pub fn store(&mut self, inst: &Statement) -> Result<(), X64Error> {
+        let (ty, value) = (inst.ty, operand_of(inst, 0)?);
+        let address = inst.address.as_ref().ok_or_else(|| malformed(inst))?;
         let source = self.reg(value);
         self.settle_all();
         let mem = self.mem(address);

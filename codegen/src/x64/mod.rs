@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | [`machine`] | machine IR: instructions over virtual registers |
 //! | [`select`] | blocks and loops |
+//! | `families` | ops by the function that selects them |
 //! | `arithmetic`, `bf16`, `combine`, `lanes`, `memory`, `tables` | selection of the ops |
 //! | `uses`, `values` | users of each value; its location, and ops deferred to their use |
 //! | [`address`] | strength-reduced addresses: the pointers, and how they advance |
@@ -40,6 +41,7 @@ pub mod codes;
 mod combine;
 pub mod constants;
 pub mod encode;
+mod families;
 mod lanes;
 pub mod listing;
 pub mod liveness;

@@ -323,7 +323,7 @@ impl Selector<'_> {
     pub(super) fn outside_innermost(&self) -> BlockId {
         match self.in_loop {
             Some(id) if self.innermost => self.f.loops[id.0 as usize].preheader,
-            _ => self.current,
+            Some(_) | None => self.current,
         }
     }
 

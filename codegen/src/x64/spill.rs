@@ -39,11 +39,9 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     }
     let mut plan = HashMap::new();
     for &v in values {
-        let eviction = match constants[v.index()] {
-            Some(id) if definitions[v.index()] == 1 => {
-                Eviction::Constant { id, held: f.held.get(&v).map(|held| Some(*held)) }
-            }
-            _ => {
+        let eviction = match constants[v.index()].filter(|_| definitions[v.index()] == 1) {
+            Some(id) => Eviction::Constant { id, held: f.held.get(&v).map(|held| Some(*held)) },
+            None => {
                 f.slots.push(match f.vregs[v.index()] {
                     Class::Gpr => 8,
                     Class::Vector { bytes } => bytes,
@@ -168,27 +166,30 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
     };
     let Operand::Reg(_, _, role) = inst.operands[place] else { return false };
     let width = class.width();
-    match (inst.opcode, inst.operands) {
-        (Opcode::Copy, [_, Operand::Reg(from, ..), ..]) if place == 0 => {
-            *inst = Inst { origin: inst.origin, ..store_code(class).mem(home).read(from, width) };
-            true
-        }
-        (Opcode::Copy, [Operand::Reg(to, ..), ..]) => {
-            *inst = Inst { origin: inst.origin, ..move_code(class).def(to, width).rm(Rm::Mem(home), width) };
-            true
+    let takes_memory = match inst.opcode {
+        Opcode::Copy => {
+            let Some((to, from)) = inst.as_copy() else { return false };
+            *inst = Inst {
+                origin: inst.origin,
+                ..if place == 0 {
+                    store_code(class).mem(home).read(from, width)
+                } else {
+                    move_code(class).def(to, width).rm(Rm::Mem(home), width)
+                }
+            };
+            return true;
         }
         // Any one of the sources may be memory.
-        (Opcode::Fma { .. } | Opcode::Ternary(_), _) if role == Role::Use => {
-            inst.operands[place] = Operand::Mem(home);
-            true
-        }
+        Opcode::Fma { .. } | Opcode::Ternary(_) => role == Role::Use,
         // A pool entry is read-only, and has as many bytes as the operand reads.
-        _ if inst.rm == Some(place as u8) && (role == Role::Use || !matches!(home.base, Base::Pool(_))) => {
-            inst.operands[place] = Operand::Mem(home);
-            true
+        Opcode::Code(_) | Opcode::Constant(_) => {
+            inst.rm == Some(place as u8) && (role == Role::Use || !matches!(home.base, Base::Pool(_)))
         }
-        _ => false,
+    };
+    if takes_memory {
+        inst.operands[place] = Operand::Mem(home);
     }
+    takes_memory
 }
 
 /// Returns the loop directly inside `held` (`None`: the whole function) that equals or contains

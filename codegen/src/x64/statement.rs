@@ -1,8 +1,9 @@
 //! Selection of a statement: finds the function for its op.
 
-use ixc_ir::kernel::{Imm, Inst as Statement, Op, ValueId};
+use ixc_ir::kernel::{Imm, Inst as Statement, ValueId};
 
 use super::X64Error;
+use super::families::{Computation, Family};
 use super::machine::Vreg;
 use super::select::Selector;
 
@@ -14,117 +15,77 @@ fn integer(inst: &Statement) -> i64 {
     }
 }
 
-/// Whether the result is the low part of the first operand.
-fn is_alias(inst: &Statement) -> bool {
-    match inst.op {
-        Op::Bitcast => true,
-        Op::Extract | Op::Slice | Op::Shl | Op::ShrU | Op::ShrS => integer(inst) == 0,
-        Op::Broadcast => inst.ty.lanes == 1,
-        _ => false,
-    }
+/// Returns the error for a statement that the verifier refuses.
+pub(super) fn malformed(inst: &Statement) -> X64Error {
+    X64Error::Malformed { op: inst.op, ty: inst.ty }
+}
+
+/// Returns the value that a statement defines.
+pub(super) fn result_of(inst: &Statement) -> Result<ValueId, X64Error> {
+    inst.result.ok_or_else(|| malformed(inst))
+}
+
+/// Returns operand number `i` of a statement.
+pub(super) fn operand_of(inst: &Statement, i: usize) -> Result<ValueId, X64Error> {
+    inst.operands.get(i).copied().ok_or_else(|| malformed(inst))
 }
 
 impl Selector<'_> {
     /// Selects a statement that is not a loop.
     pub(super) fn statement(&mut self, inst: &Statement) -> Result<(), X64Error> {
-        let result = inst.result;
-        if result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
+        if inst.result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
             return Ok(());
         }
-        if inst.op.takes_tiles() {
-            return self.tile(inst);
-        }
-        // The verifier ensures the number of operands, and the presence of addresses and
-        // immediates.
-        let Some(&first) = inst.operands.first() else {
-            return self.without_operands(inst);
-        };
-        if inst.op == Op::Store {
-            return self.store(inst, first);
-        }
-        let Some(result) = result else {
-            return Err(X64Error::NoLowering { op: inst.op, ty: inst.ty });
-        };
-        if is_alias(inst) {
-            self.alias(result, first);
-        } else if inst.op == Op::Broadcast {
-            self.broadcast(result, first, inst.ty);
-        } else {
-            let register = self.computation(inst, first)?;
-            self.set(result, register);
+        match Family::of(inst.op) {
+            Family::Nullary(op) => self.nullary(op, inst)?,
+            Family::Store => self.store(inst)?,
+            Family::Prefetch => self.prefetch(inst)?,
+            Family::Tile(op) => self.tile(op, inst)?,
+            Family::Bitcast => self.alias(result_of(inst)?, operand_of(inst, 0)?),
+            Family::Broadcast if inst.ty.lanes == 1 => self.alias(result_of(inst)?, operand_of(inst, 0)?),
+            Family::Broadcast => self.broadcast(result_of(inst)?, operand_of(inst, 0)?, inst.ty),
+            // The result is the low part of the operand.
+            Family::Computation(Computation::Slice | Computation::Shift(_)) if integer(inst) == 0 => {
+                self.alias(result_of(inst)?, operand_of(inst, 0)?);
+            }
+            Family::Computation(op) => {
+                let result = result_of(inst)?;
+                let register = self.computation(op, inst)?;
+                self.set(result, register);
+            }
         }
         Ok(())
     }
 
     /// Computes the result of an op in a register.
-    fn computation(&mut self, inst: &Statement, first: ValueId) -> Result<Vreg, X64Error> {
-        let operand = |n: usize| inst.operands.get(n).copied().unwrap_or(first);
-        let (second, third) = (operand(1), operand(2));
-        let (ty, int) = (inst.ty, integer(inst));
-        Ok(match inst.op {
-            Op::Extract | Op::Slice => self.slice(first, ty, int),
-            Op::Concat | Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi => {
-                self.combine(inst.op, ty, first, second, int)
-            }
-            Op::SwapPairs => self.swap_pairs(first, ty),
-            Op::Interleave => self.interleave(first, ty),
-            Op::Lookup => self.lookup(first, ty, int),
-            Op::LookupQuarter => self.lookup_quarter(first, second, ty, int),
-            Op::LookupByte => self.lookup_byte(first, second, ty, int),
-            Op::Multishift => self.multishift(first, second, ty),
-            Op::Fma => self.fma(first, second, third, ty),
-            Op::Select => self.choose(first, second, third, ty),
-            Op::Add
-            | Op::Sub
-            | Op::Mul
-            | Op::Div
-            | Op::Min
-            | Op::Max
-            | Op::IAdd
-            | Op::ISub
-            | Op::IMul
-            | Op::IMin
-            | Op::IMax
-            | Op::Sign
-            | Op::And
-            | Op::Or
-            | Op::Xor
-            | Op::CmpEq
-            | Op::CmpGt
-            | Op::CmpLtF
-            | Op::Dot2U8S8
-            | Op::Dot2S16
-            | Op::ShuffleBytes => self.binary(inst.op, ty, first, second)?,
-            Op::Sqrt | Op::IAbs | Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 => {
-                self.unary(inst.op, ty, first)?
-            }
-            Op::Shl | Op::ShrU | Op::ShrS => self.shift(inst.op, ty, first, int)?,
-            Op::Dot4U8S8 => self.dot4(ty, first, second, third),
-            Op::Dot2Bf16 => self.dot2_bf16(ty, first, second, third),
-            Op::ToBf16 => self.to_bf16(first, ty),
-            Op::Bf16ToF32 => self.bf16_to_f32(first, ty),
-            Op::ToBf16Pairs => self.to_bf16_pairs(first, second, ty),
-            Op::ExtendS | Op::ExtendU => self.extend(inst.op == Op::ExtendS, first, ty)?,
-            Op::NarrowS => self.narrow(first, ty),
-            Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => self.reduce(inst.op, first)?,
-            Op::Splat
-            | Op::Bytes
-            | Op::Iota
-            | Op::Index
-            | Op::Load
-            | Op::LoadSplat
-            | Op::Store
-            | Op::Prefetch
-            | Op::Bitcast
-            | Op::Broadcast
-            | Op::TileZero
-            | Op::TileLoad
-            | Op::TileStore
-            | Op::TileDotBf16
-            | Op::TileDotS8S8
-            | Op::TileDotS8U8
-            | Op::TileDotU8S8
-            | Op::TileDotU8U8 => return Err(X64Error::NoLowering { op: inst.op, ty }),
+    fn computation(&mut self, op: Computation, inst: &Statement) -> Result<Vreg, X64Error> {
+        let operand = |i| operand_of(inst, i);
+        let refused = || malformed(inst);
+        let (first, ty, int) = (operand(0)?, inst.ty, integer(inst));
+        Ok(match op {
+            Computation::Slice => self.slice(first, ty, int),
+            Computation::Combine(op) => self.combine(op, ty, first, operand(1)?, int),
+            Computation::SwapPairs => self.swap_pairs(first, ty),
+            Computation::Interleave => self.interleave(first, ty),
+            Computation::Lookup => self.lookup(first, ty, int),
+            Computation::LookupQuarter => self.lookup_quarter(first, operand(1)?, ty, int),
+            Computation::LookupByte => self.lookup_byte(first, operand(1)?, ty, int),
+            Computation::Multishift => self.multishift(first, operand(1)?, ty),
+            Computation::Binary(op) => self.binary(op, ty, first, operand(1)?).ok_or_else(refused)?,
+            Computation::Bitwise(op) => self.bitwise(op, ty, first, operand(1)?),
+            Computation::Comparison(op) => self.compare(op, ty, first, operand(1)?),
+            Computation::Unary(op) => self.unary(op, ty, first).ok_or_else(refused)?,
+            Computation::Shift(op) => self.shift(op, ty, first, int).ok_or_else(refused)?,
+            Computation::Fma => self.fma(first, operand(1)?, operand(2)?, ty),
+            Computation::Select => self.choose(first, operand(1)?, operand(2)?, ty),
+            Computation::Dot4U8S8 => self.dot4(ty, first, operand(1)?, operand(2)?),
+            Computation::Dot2Bf16 => self.dot2_bf16(ty, first, operand(1)?, operand(2)?),
+            Computation::ToBf16 => self.to_bf16(first, ty),
+            Computation::ToBf16Pairs => self.to_bf16_pairs(first, operand(1)?, ty),
+            Computation::Bf16ToF32 => self.bf16_to_f32(first, ty),
+            Computation::Extend(op) => self.extend(op, first, ty).ok_or_else(refused)?,
+            Computation::NarrowS => self.narrow(first, ty).ok_or_else(refused)?,
+            Computation::Reduce(op) => self.reduce(op, first).ok_or_else(refused)?,
         })
     }
 }

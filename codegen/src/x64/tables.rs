@@ -113,15 +113,16 @@ impl Selector<'_> {
         if let (true, Some(halves)) = (words, Halves::of(entries)) {
             return self.words(low, high, entries, halves);
         }
-        match self.origins.get(&low) {
-            Some((block, mem)) if *block == self.current && entries.len() == BYTE => Numbers::Memory(*mem),
-            _ => {
-                let mask = (entries.len() as u16 - 1).to_le_bytes().repeat(bytes as usize / 2);
-                let (_, mask) = self.constant(mask);
-                let words = self.by_quarters(low, high, bytes, entries);
-                Numbers::Apart(words.map(|words| self.three(PAND, bytes, words, Rm::Reg(mask))))
-            }
+        if let Some((block, mem)) = self.origins.get(&low)
+            && *block == self.current
+            && entries.len() == BYTE
+        {
+            return Numbers::Memory(*mem);
         }
+        let mask = (entries.len() as u16 - 1).to_le_bytes().repeat(bytes as usize / 2);
+        let (_, mask) = self.constant(mask);
+        let words = self.by_quarters(low, high, bytes, entries);
+        Numbers::Apart(words.map(|words| self.three(PAND, bytes, words, Rm::Reg(mask))))
     }
 
     /// Computes the numbers as words, in the order of [`Numbers::Apart`]; the bits above a number
@@ -132,12 +133,11 @@ impl Selector<'_> {
         let low = self.reg(low);
         let low = self.three(PSHUFB, bytes, low, Rm::Reg(order));
         // If a byte addresses all entries, the high byte is ignored.
-        let high = match entries.len() {
-            BYTE => low,
-            _ => {
-                let high = self.reg(high);
-                self.three(PSHUFB, bytes, high, Rm::Reg(order))
-            }
+        let high = if entries.len() == BYTE {
+            low
+        } else {
+            let high = self.reg(high);
+            self.three(PSHUFB, bytes, high, Rm::Reg(order))
         };
         [PUNPCKLBW, PUNPCKHBW].map(|codes| self.three(codes, bytes, low, Rm::Reg(high)))
     }
@@ -234,17 +234,15 @@ impl Selector<'_> {
         // Each bit of a number above the low seven chooses between two halves of the table.
         let levels = (entries.len() / TWO).trailing_zeros();
         let masks: Vec<Vreg> = (0..levels)
-            .map(|level| match level {
-                0 => {
+            .map(|level| {
+                if level == 0 {
                     let mask = self.f.vreg(Class::Mask);
                     self.emit(Inst::code(PMOVB2M.2).def(mask, Width::K).read(low, Width::Z));
-                    mask
+                    return mask;
                 }
-                _ => {
-                    let high = self.reg(high);
-                    let bit = self.lanes_of(0x0101_0101 << (level - 1), VECTOR_BYTES);
-                    self.test_bits(PTESTMB, high, bit)
-                }
+                let high = self.reg(high);
+                let bit = self.lanes_of(0x0101_0101 << (level - 1), VECTOR_BYTES);
+                self.test_bits(PTESTMB, high, bit)
             })
             .collect();
         self.select_vectors(PERMT2B, PBLENDMB, base, low, &masks, 0)
@@ -361,9 +359,10 @@ impl Selector<'_> {
     fn join_chunks(&mut self, mut parts: Vec<Vreg>) -> Vreg {
         let mut bytes = 16;
         while parts.len() > 1 {
-            let (code, width) = match bytes {
-                16 => (Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8, Width::Y),
-                _ => (Code::EVEX_Vinserti32x8_zmm_k1z_zmm_ymmm256_imm8, Width::Z),
+            let (code, width) = if bytes == 16 {
+                (Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8, Width::Y)
+            } else {
+                (Code::EVEX_Vinserti32x8_zmm_k1z_zmm_ymmm256_imm8, Width::Z)
             };
             parts = (parts.chunks_exact(2))
                 .map(|pair| {

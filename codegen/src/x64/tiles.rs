@@ -11,11 +11,13 @@
 //! ```
 
 use iced_x86::Code;
-use ixc_ir::kernel::{Imm, Inst as Statement, Op, ValueId};
+use ixc_ir::kernel::{Imm, Inst as Statement, ValueId};
 
 use super::X64Error;
+use super::families::{TileDot, TileOp};
 use super::machine::{Class, Function, Inst, Mem, Opcode, Vreg, Width};
 use super::select::Selector;
+use super::statement::{malformed, operand_of, result_of};
 use ixc_targets::Feature;
 
 /// Rows and row bytes of each used tile register.
@@ -55,56 +57,59 @@ pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Res
 
 impl Selector<'_> {
     /// Selects an op on tiles.
-    pub fn tile(&mut self, inst: &Statement) -> Result<(), X64Error> {
-        let malformed = X64Error::Malformed { op: inst.op, ty: inst.ty };
-        let needs = match inst.op {
-            Op::TileDotBf16 => Feature::AmxBf16,
-            Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => Feature::AmxInt8,
-            Op::TileZero | Op::TileLoad | Op::TileStore => Feature::AmxTile,
-            _ => return Err(malformed),
+    pub fn tile(&mut self, op: TileOp, inst: &Statement) -> Result<(), X64Error> {
+        let needs = match op {
+            TileOp::Dot(TileDot::Bf16) => Feature::AmxBf16,
+            TileOp::Dot(TileDot::S8S8 | TileDot::S8U8 | TileDot::U8S8 | TileDot::U8U8) => Feature::AmxInt8,
+            TileOp::Zero | TileOp::Load | TileOp::Store => Feature::AmxTile,
         };
         if !self.f.target.has(needs) {
             return Err(X64Error::NoLowering { op: inst.op, ty: inst.ty });
         }
-        match (inst.op, inst.operands.as_slice(), inst.result) {
-            (Op::TileZero, [], Some(result)) => {
+        match op {
+            TileOp::Zero => {
+                let result = result_of(inst)?;
                 let d = self.tile_register(result);
                 self.emit(Inst::code(Code::VEX_Tilezero_tmm).def(d, Width::T));
                 self.set(result, d);
             }
-            (Op::TileLoad, [], Some(result)) => {
-                let mem = self.rows_of(inst).ok_or(malformed)?;
+            TileOp::Load => {
+                let (result, mem) = (result_of(inst)?, self.rows_of(inst)?);
                 let d = self.tile_register(result);
                 self.emit(Inst::code(Code::VEX_Tileloadd_tmm_sibmem).def(d, Width::T).mem(mem));
                 self.set(result, d);
             }
-            (Op::TileStore, &[value], None) => {
-                let mem = self.rows_of(inst).ok_or(malformed)?;
+            TileOp::Store => {
+                let (value, mem) = (operand_of(inst, 0)?, self.rows_of(inst)?);
                 // Deferred loads may read memory that this store overwrites.
                 self.settle_all();
                 let value = self.reg(value);
                 self.emit(Inst::code(Code::VEX_Tilestored_sibmem_tmm).mem(mem).read(value, Width::T));
             }
-            (_, &[sum, a, b], Some(result)) => {
-                let code = match inst.op {
-                    Op::TileDotS8S8 => Code::VEX_Tdpbssd_tmm_tmm_tmm,
-                    Op::TileDotS8U8 => Code::VEX_Tdpbsud_tmm_tmm_tmm,
-                    Op::TileDotU8S8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
-                    Op::TileDotU8U8 => Code::VEX_Tdpbuud_tmm_tmm_tmm,
-                    Op::TileDotBf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
-                    _ => return Err(malformed),
-                };
-                // The processor rejects an instruction with the same tile register twice.
-                if a == b {
-                    return Err(X64Error::TileCopy { statement: self.origin });
-                }
-                let d = self.accumulator_copy(sum, result);
-                let (a, b) = (self.reg(a), self.reg(b));
-                self.emit(Inst::code(code).update(d, Width::T).read(a, Width::T).read(b, Width::T));
-                self.set(result, d);
-            }
-            _ => return Err(malformed),
+            TileOp::Dot(factors) => self.tile_dot(factors, inst)?,
         }
+        Ok(())
+    }
+
+    /// Selects a product of tiles.
+    fn tile_dot(&mut self, factors: TileDot, inst: &Statement) -> Result<(), X64Error> {
+        let code = match factors {
+            TileDot::S8S8 => Code::VEX_Tdpbssd_tmm_tmm_tmm,
+            TileDot::S8U8 => Code::VEX_Tdpbsud_tmm_tmm_tmm,
+            TileDot::U8S8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
+            TileDot::U8U8 => Code::VEX_Tdpbuud_tmm_tmm_tmm,
+            TileDot::Bf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+        };
+        let result = result_of(inst)?;
+        let (sum, a, b) = (operand_of(inst, 0)?, operand_of(inst, 1)?, operand_of(inst, 2)?);
+        // The processor rejects an instruction with the same tile register twice.
+        if a == b {
+            return Err(X64Error::TileCopy { statement: self.origin });
+        }
+        let d = self.accumulator_copy(sum, result);
+        let (a, b) = (self.reg(a), self.reg(b));
+        self.emit(Inst::code(code).update(d, Width::T).read(a, Width::T).read(b, Width::T));
+        self.set(result, d);
         Ok(())
     }
 
@@ -127,10 +132,10 @@ impl Selector<'_> {
     }
 
     /// Returns the memory operand of a load or store of rows; its index is the stride.
-    fn rows_of(&mut self, inst: &Statement) -> Option<Mem> {
-        let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return None };
+    fn rows_of(&mut self, inst: &Statement) -> Result<Mem, X64Error> {
+        let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return Err(malformed(inst)) };
         let stride = self.stride(*stride);
-        Some(Mem { index: Some((stride, 1)), ..self.mem(address) })
+        Ok(Mem { index: Some((stride, 1)), ..self.mem(address) })
     }
 
     /// Returns a register with the stride.

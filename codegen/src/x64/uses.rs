@@ -6,7 +6,9 @@
 //! %c = select f32x16 %m, %x, %y       vpcmpgtd k1, ...; vblendmps zmm{k1}, ...
 //! ```
 
-use ixc_ir::kernel::{Elem, Kernel, Op, Stmt, Type, ValueId};
+use ixc_ir::kernel::{Elem, Kernel, Stmt, Type, ValueId};
+
+use super::families::{BinaryOp, Comparison, Computation, Family};
 
 /// Property that all users of a value share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,16 +70,21 @@ impl Uses {
         for stmt in body {
             match stmt {
                 Stmt::Inst(inst) => {
+                    let op = Family::of(inst.op).computation();
                     for (i, &v) in inst.operands.iter().enumerate() {
                         let here = self.body[v.index()] == number;
-                        let consumer = match inst.op {
-                            Op::And | Op::Or | Op::Xor if here => Consumer::Bitwise,
-                            Op::IAdd if here && inst.ty.elem == Elem::I32 => Consumer::Sum,
-                            Op::Select if here && i == 0 => Consumer::Choice,
-                            _ => Consumer::Mixed,
+                        let consumer = match op {
+                            Some(Computation::Bitwise(_)) if here => Consumer::Bitwise,
+                            Some(Computation::Binary(BinaryOp::IAdd)) if here && inst.ty.elem == Elem::I32 => {
+                                Consumer::Sum
+                            }
+                            Some(Computation::Select) if here && i == 0 => Consumer::Choice,
+                            // No other op merges with the op that defines an operand.
+                            Some(_) | None => Consumer::Mixed,
                         };
                         self.add(v, consumer);
-                        self.foldable[v.index()] += u32::from(here && folds(inst.op, i, inst.ty));
+                        let folds = here && op.is_some_and(|op| folds(op, i, inst.ty));
+                        self.foldable[v.index()] += u32::from(folds);
                     }
                     if let Some(result) = inst.result {
                         self.body[result.index()] = number;
@@ -109,20 +116,40 @@ impl Uses {
 }
 
 /// Whether an op can read operand number `i` as one 32-bit lane in memory, broadcast to all lanes.
-fn folds(op: Op, i: usize, ty: Type) -> bool {
+fn folds(op: Computation, i: usize, ty: Type) -> bool {
     if ty.lanes == 1 {
         return false;
     }
     match op {
-        Op::Add | Op::Mul | Op::Fma | Op::And | Op::Or | Op::Xor | Op::CmpEq => true,
-        Op::Sub | Op::Div | Op::Min | Op::Max | Op::CmpGt | Op::CmpLtF | Op::Select => i == 1,
-        Op::IAdd | Op::IMul | Op::IMin | Op::IMax => ty.elem == Elem::I32,
-        Op::Dot4U8S8 => i == 2,
+        Computation::Binary(op) => match op {
+            BinaryOp::Add | BinaryOp::Mul => true,
+            BinaryOp::Sub | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max => i == 1,
+            BinaryOp::IAdd | BinaryOp::IMul | BinaryOp::IMin | BinaryOp::IMax => ty.elem == Elem::I32,
+            BinaryOp::ISub => ty.elem == Elem::I32 && i == 1,
+            BinaryOp::Sign | BinaryOp::Dot2U8S8 | BinaryOp::Dot2S16 | BinaryOp::ShuffleBytes => false,
+        },
+        Computation::Fma | Computation::Bitwise(_) | Computation::Comparison(Comparison::Equal) => true,
+        Computation::Comparison(Comparison::Greater | Comparison::LessFloat) | Computation::Select => i == 1,
+        Computation::Dot4U8S8 => i == 2,
         // A splat with one use is read from memory in any case. On Zen 5, two such products start
         // per cycle, and two loads. With one load for each product, plus loads of the other factor,
         // loads would be the bottleneck.
-        Op::Dot2Bf16 => false,
-        Op::ISub => ty.elem == Elem::I32 && i == 1,
-        _ => false,
+        Computation::Dot2Bf16 => false,
+        Computation::Slice
+        | Computation::Combine(_)
+        | Computation::SwapPairs
+        | Computation::Interleave
+        | Computation::Lookup
+        | Computation::LookupQuarter
+        | Computation::LookupByte
+        | Computation::Multishift
+        | Computation::Unary(_)
+        | Computation::Shift(_)
+        | Computation::ToBf16
+        | Computation::ToBf16Pairs
+        | Computation::Bf16ToF32
+        | Computation::Extend(_)
+        | Computation::NarrowS
+        | Computation::Reduce(_) => false,
     }
 }

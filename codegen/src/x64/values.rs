@@ -195,13 +195,15 @@ impl Selector<'_> {
     /// several homes can start from one constant without a copy.
     pub fn write_home(&mut self, home: Vreg, init: ValueId) {
         let width = self.f.width(home);
-        match (self.values[init.index()], self.constants[init.index()]) {
-            (Value::Pending(p), _) if self.pending[p].is_some_and(|pending| pending.uses == 1) => self.settle(p, home),
-            (_, Some(id)) => self.emit(Inst::new(Opcode::Constant(id)).def(home, width)),
-            _ => {
-                let init = self.reg(init);
-                self.emit(Inst::new(Opcode::Copy).def(home, width).read(init, width));
-            }
+        if let Value::Pending(p) = self.values[init.index()]
+            && self.pending[p].is_some_and(|pending| pending.uses == 1)
+        {
+            self.settle(p, home);
+        } else if let Some(id) = self.constants[init.index()] {
+            self.emit(Inst::new(Opcode::Constant(id)).def(home, width));
+        } else {
+            let init = self.reg(init);
+            self.emit(Inst::new(Opcode::Copy).def(home, width).read(init, width));
         }
     }
 
