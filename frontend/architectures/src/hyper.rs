@@ -37,7 +37,7 @@ pub(super) use keys::Keys;
 pub(super) use layers::{ROPE_PATTERN, head_length};
 pub use mla::Mla;
 pub(super) use mla::{LatentLengths, latent_lengths};
-pub(super) use read::RMS_EPS;
+pub(super) use read::{COUNT, RMS_EPS};
 pub(super) use recurrent::{MAX_TAPS, Ssm, stated_layers};
 pub(super) use rope::YARN_TRUNCATE;
 pub(super) use scales::MAX_BIAS;
@@ -55,15 +55,8 @@ pub(super) const MAX_STREAMS: u64 = 1 << 8;
 /// Maximum context: positions are i32.
 pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 
-/// Hook of an architecture that reads the number of layers, up to a maximum.
-pub(super) type CountLayers = fn(&Keys<'_>, u64) -> Result<u64, GgufError>;
-
 /// Function of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
-
-/// Hook of an architecture that reads latent attention in layers with a window, if its sizes differ
-/// from those of other layers.
-pub(super) type ReadLocalMla = fn(&Keys<'_>, &Mla) -> Result<Option<Mla>, GgufError>;
 
 /// Hook of an architecture that changes hyperparameters after all keys have the usual meaning.
 pub(super) type Adjust = fn(&Keys<'_>, &mut Hyper) -> Result<(), GgufError>;

@@ -73,7 +73,7 @@ fn hrm_stacks_have_separate_states_per_pass() {
     );
     assert_eq!(
         refused("hrm_text", &[("hrm_text.hrm.layers_per_stack", (1u32 << 20).into())], None),
-        "key \"hrm_text.hrm.layers_per_stack\" is 1048576; must be from 1 to 17"
+        "key \"hrm_text.hrm.layers_per_stack\" is 1048576; must be from 1 to 6"
     );
     assert_eq!(refused("hrm_text", &[], Some("hrm.z_l_init")), "tensor \"hrm.z_l_init\" is missing");
 }

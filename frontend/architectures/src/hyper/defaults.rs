@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_model_files::gguf::{Gguf, GgufError};
 
-use super::{Adjust, CountLayers, ReadLocalMla, Scales};
+use super::{Adjust, Scales};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -27,7 +27,9 @@ pub struct Defaults {
     pub normalise: bool,
     /// Whether layers have RoPE.
     pub rope_use: RopeUse,
-    /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture reads.
+    /// Keys of [`NEUTRAL`](super::read::NEUTRAL) that the architecture reads. With
+    /// [`COUNT`](super::read::COUNT), a file may count a layer several times, and `adjust` removes
+    /// the repetitions.
     pub reads: &'static [&'static str],
     /// Adds tensors that older files lack to a file of an architecture of this name.
     pub complete: fn(Gguf, &str) -> Result<Gguf, GgufError>,
@@ -51,10 +53,6 @@ pub struct Defaults {
     pub attention_scale: fn(HeadSizes) -> f64,
     /// Input of draft layers from the last layer, if the graph can be built.
     pub draft_input: Option<DraftInput>,
-    /// Reads the number of layers.
-    pub layers: CountLayers,
-    /// Reads latent attention in layers with a window, if its sizes differ from those of others.
-    pub local_mla: ReadLocalMla,
     /// Changes hyperparameters after all keys were read. The file of an architecture writes here
     /// the rules that few others have.
     pub adjust: Adjust,
@@ -230,8 +228,6 @@ impl Defaults {
         layer_parts: LayerParts::All,
         attention_scale: HeadSizes::by_key,
         draft_input: None,
-        layers: |keys, most| keys.required("block_count", 1, most),
-        local_mla: |_, _| Ok(None),
         adjust: |_, _| Ok(()),
     };
 }

@@ -89,11 +89,16 @@ impl Mla {
     /// Checks that the lengths in the cache are those of one latent row for all heads. The length
     /// of values is the row's, whatever `attention.value_length` is: in files of Kimi Linear that
     /// key has no meaning. In models with RoPE, layers without it cache no rotated part.
-    fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
+    fn check<'l>(
+        &self,
+        keys: &Keys<'_>,
+        layers: impl Iterator<Item = &'l mut Layer>,
+        rope: &Rope,
+    ) -> Result<(), GgufError> {
         // Models without RoPE may have no rotated part.
         let least = u64::from(keys.defaults.rope_use != RopeUse::Never);
         keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
-        for layer in layers.iter_mut().filter(|layer| !layer.recurrent) {
+        for layer in layers.filter(|layer| !layer.recurrent) {
             keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
             let key = self.rank + rope.dims;
             keys.in_range("attention.key_length", layer.key_length, key, key)?;
@@ -105,26 +110,20 @@ impl Mla {
         Ok(())
     }
 
-    /// Checks the sizes of all layers, and sets their factors on scores. `local` has the sizes of
-    /// layers with a window.
+    /// Checks the sizes of layers without a window, and sets the factors on scores of all layers.
+    /// Architectures call [`Hyper::set_local_mla`] for layers with a window.
     pub(super) fn set_layers(
         &self,
         keys: &Keys<'_>,
-        local: Mla,
         layers: &mut [Layer],
         windowed: &[bool],
         rope: &mut Rope,
     ) -> Result<(), GgufError> {
         self.absorb(keys, layers, rope);
         let scale = self.attention_scale(keys, rope)?;
-        for (sizes, is_local) in [(*self, false), (local, true)] {
-            let own = layers.iter_mut().zip(windowed).filter(|(_, windowed)| **windowed == is_local);
-            let mut own: Vec<&mut Layer> = own.map(|(layer, _)| layer).collect();
-            sizes.check(keys, &mut own, rope)?;
-            let scale = scale * (self.key_length as f64 / sizes.key_length as f64).sqrt();
-            own.iter_mut().for_each(|layer| layer.attention_scale = scale);
-        }
-        Ok(())
+        layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
+        let full = layers.iter_mut().zip(windowed).filter(|(_, windowed)| !**windowed);
+        self.check(keys, full.map(|(layer, _)| layer), rope)
     }
 
     /// Returns the factor on scores. It includes YaRN's magnitude, squared and with its own weight,
@@ -148,6 +147,17 @@ impl Mla {
 }
 
 impl Hyper {
+    /// Checks layers with a window, whose latent attention has the sizes `local`, and sets their
+    /// factors on scores. An architecture with such layers calls this in `adjust`.
+    pub(crate) fn set_local_mla(&mut self, keys: &Keys<'_>, full: &Mla, local: &Mla) -> Result<(), GgufError> {
+        let factor = (full.key_length as f64 / local.key_length as f64).sqrt();
+        let windowed = self.layers.iter_mut().filter(|layer| layer.window.is_some());
+        local.check(keys, windowed, &self.rope)?;
+        let windowed = self.layers.iter_mut().filter(|layer| layer.window.is_some());
+        windowed.for_each(|layer| layer.attention_scale *= factor);
+        Ok(())
+    }
+
     /// Sets the epsilon of the norms of latent rows, unless the file states it.
     pub(crate) fn default_latent_eps(&mut self, eps: f64) {
         if let Some(mla) = &mut self.mla {

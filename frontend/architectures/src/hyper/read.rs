@@ -11,14 +11,18 @@ use super::shares::share;
 use super::vocabulary::vocabulary;
 use super::windows::{layer_windows, windows};
 use super::{
-    Defaults, Hyper, Layer, LayerParts, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Mla, ReadRope, Rope, RopeSizes,
-    RopeUse, Scales, Widths,
+    Defaults, Hyper, Layer, LayerParts, MAX_BIAS, MAX_CONTEXT, MAX_COUNT, MAX_ROUNDED, MAX_WIDTH, Mla, ReadRope, Rope,
+    RopeSizes, RopeUse, Scales, Widths,
 };
 
 /// Key of the epsilon of RMS norms.
 pub(crate) const RMS_EPS: &str = "attention.layer_norm_rms_epsilon";
 /// Key of the epsilon of layer norms.
 const LAYER_EPS: &str = "attention.layer_norm_epsilon";
+
+/// Key of the number of layers. Architectures that compute a layer several times may count each
+/// computation: they list this key in `reads`.
+pub(crate) const COUNT: &str = "block_count";
 
 /// Keys that change the computation, with the values that change nothing. An architecture that
 /// supports a key lists it in `reads`.
@@ -64,8 +68,11 @@ impl Hyper {
         }
         // Every layer has tensors, so the number of tensors bounds the number of layers, and the
         // size of all lists by layer.
-        let most = MAX_COUNT.min(gguf.tensors().len() as u64);
-        let count = (defaults.layers)(&keys, most)?;
+        let most = match defaults.reads.contains(&COUNT) {
+            true => MAX_ROUNDED,
+            false => MAX_COUNT.min(gguf.tensors().len() as u64),
+        };
+        let count = keys.required(COUNT, 1, most)?;
         let context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
         let (window, windows) = windows(&keys, context_length)?;
         let defaults = Defaults { windows, ..defaults };
@@ -181,10 +188,6 @@ impl PositionContext<'_> {
     /// Reads latent attention and RoPE, and sets windows, heads and factors of layers to match.
     fn read(&self, keys: &Keys<'_>, layers: &mut [Layer]) -> Result<PositionKeys, GgufError> {
         let mla = Mla::read(keys)?;
-        let local_mla = match (mla, keys.defaults.windows) {
-            (Some(mla), Some(_)) => (keys.defaults.local_mla)(keys, &mla)?,
-            _ => None,
-        };
         let key_length = |local: bool| {
             let mut own = layers.iter().zip(self.windowed).filter(|(_, windowed)| **windowed == local);
             own.next().map(|(layer, _)| layer.key_length)
@@ -196,7 +199,7 @@ impl PositionContext<'_> {
             false => Rope::none(context_length),
         };
         match mla {
-            Some(mla) => mla.set_layers(keys, local_mla.unwrap_or(mla), layers, self.windowed, &mut rope)?,
+            Some(mla) => mla.set_layers(keys, layers, self.windowed, &mut rope)?,
             None => yarn_magnitude(keys, &mut rope)?,
         }
         let mut local_rope = None;

@@ -27,23 +27,27 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         normalise: false,
         windows: Some(Windows::every(0)),
-        local_mla,
+        adjust: |keys, hyper| match hyper.mla {
+            Some(full) => hyper.set_local_mla(keys, &full, &local_mla(keys, &full)?),
+            None => Ok(()),
+        },
         ..Defaults::USUAL
     },
     build,
 };
 
-/// Reads the sizes of layers with a window, if they differ; the rank of queries is the same.
-fn local_mla(keys: &Keys<'_>, full: &Mla) -> Result<Option<Mla>, GgufError> {
-    let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(None) };
+/// Reads the sizes of layers with a window: those of other layers, if the file does not state the
+/// rank. The rank of queries is the same.
+fn local_mla(keys: &Keys<'_>, full: &Mla) -> Result<Mla, GgufError> {
+    let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(*full) };
     let key_length = keys.optional("attention.key_length_mla_swa", 1, MAX_WIDTH)?.unwrap_or(full.key_length);
     let value_length = keys.optional("attention.value_length_mla_swa", 1, MAX_WIDTH)?.unwrap_or(full.value_length);
-    Ok(Some(Mla { rank, key_length, value_length, ..*full }))
+    Ok(Mla { rank, key_length, value_length, ..*full })
 }
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let full = b.mla()?;
-    let local = local_mla(&b.keys(), &full)?.unwrap_or(full);
+    let local = local_mla(&b.keys(), &full)?;
     let mut selection = IndexSelection::new(b, INDEX)?;
     let mut x = b.embed()?;
     for layer in b.layers() {

@@ -20,7 +20,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Keys, MAX_COUNT, MAX_ROUNDED, Norms};
+use crate::hyper::{COUNT, Defaults, Keys, MAX_ROUNDED, Norms};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::NEOX };
 
@@ -29,8 +29,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "HRM-Text",
     defaults: Defaults {
         norms: Norms::UnweightedRms,
-        reads: &["embedding_scale"],
-        layers: |keys, most| Ok(2 * Stacks::read(keys, most)?.layers),
+        reads: &[COUNT, "embedding_scale"],
+        adjust: |keys, hyper| {
+            hyper.layers.truncate(2 * Stacks::read(keys)?.layers as usize);
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build,
@@ -48,15 +51,14 @@ struct Stacks {
 }
 
 impl Stacks {
-    /// Reads the stacks of a file; `most` bounds the layers by the number of tensors.
-    fn read(keys: &Keys<'_>, most: u64) -> Result<Stacks, GgufError> {
-        const COUNT: &str = "block_count";
-        let layers = keys.required("hrm.layers_per_stack", 1, (most / 2).max(1))?;
+    /// Reads the stacks of a file.
+    fn read(keys: &Keys<'_>) -> Result<Stacks, GgufError> {
+        let count = keys.required(COUNT, 1, MAX_ROUNDED)?;
+        let layers = keys.required("hrm.layers_per_stack", 1, (count / 2).max(1))?;
         let cycles = keys.required("hrm.h_cycles", 1, MAX_ROUNDED)?;
         let lower_cycles = keys.required("hrm.l_cycles", 1, MAX_ROUNDED)?;
         // Each computation of a layer has its own keys and values, and is counted.
         let all = layers.saturating_mul(cycles).saturating_mul(lower_cycles + 1);
-        let count = keys.required(COUNT, 1, MAX_COUNT)?;
         if count != all {
             let limit = format!("{all}: hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)");
             return Err(keys.metadata.bad_value(&keys.name(COUNT), count, limit));
@@ -66,7 +68,7 @@ impl Stacks {
 }
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let Stacks { layers, cycles, lower_cycles } = Stacks::read(&b.keys(), u64::MAX)?;
+    let Stacks { layers, cycles, lower_cycles } = Stacks::read(&b.keys())?;
     let each = layers as usize;
     let mut upper = b.embed()?;
     let mut lower = None;
