@@ -95,7 +95,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         if module.functions.iter().flat_map(|function| &function.ops).any(reads_experts) {
             context.decide(|| {
                 let decision = Decision::of("experts", "", "residency").chose(IN_MEMORY);
-                decision.over(STREAMED, "their memory has no limit")
+                decision.over(STREAMED, "experts have no memory limit of their own")
             });
         }
         return Ok(module);
