@@ -6,6 +6,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_workbench::kernels::choose::{self, TargetKernel};
 use ixc_workbench::kernels::run::{self, Case, Sizes};
 
+use super::super::Usage;
 use super::super::select::SelectChoice;
 
 /// Kernel and its target.
@@ -40,7 +41,15 @@ impl KernelChoice {
     /// Returns the kernel.
     pub fn choose(&self) -> anyhow::Result<TargetKernel> {
         // A spec may be given without quotes.
-        Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection())?)
+        let chosen = choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection());
+        if chosen.is_err()
+            && let Some((first, more)) = self.kernel.split_first()
+            && choose::names_kernel(first)
+            && let Some(second) = more.iter().find(|word| choose::names_kernel(word))
+        {
+            return Err(Usage(format!("found two kernels, {first} and {second}; expected one")).into());
+        }
+        Ok(chosen?)
     }
 }
 

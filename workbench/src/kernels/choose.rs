@@ -105,6 +105,11 @@ pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result
     from_model(model, name, target, selection)
 }
 
+/// Returns whether a word alone names a kernel: a row, a kind of spec or a file.
+pub fn names_kernel(word: &str) -> bool {
+    catalogue::find(word).is_some() || KINDS.iter().any(|kind| kind.word == word) || word.ends_with(".ix")
+}
+
 /// Model in a kernel's text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelName<'t> {
