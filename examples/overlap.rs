@@ -91,7 +91,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let options = Options {
             stream,
             prefetch: Settings { choice, extra: EXTRA },
-            context: Some(2 * count as u32),
+            context: Some(2 * count as u64),
             skip_weight_check: true,
             ..Options::default()
         };

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let run = |part: u64, policy, choice| -> Result<Engine, Box<dyn std::error::Error>> {
         let stream = Config { budget: bytes * part / 100, policy, ..Config::default() };
         let prefetch = Settings { choice, extra: 0 };
-        let context = Some(tokens.len() as u32);
+        let context = Some(tokens.len() as u64);
         let options = Options { stream, prefetch, context, ..Options::default() };
         let mut engine = Engine::load_file(file::open(path)?, path.parent().unwrap_or(path), &options)?;
         let begin = Instant::now();

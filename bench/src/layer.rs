@@ -201,7 +201,7 @@ impl Layer {
         let built_in = None;
         let options = engine::Options {
             threads: Some(threads),
-            context: Some(u32::try_from(rows)?),
+            context: Some(rows as u64),
             built_in,
             ..engine::Options::default()
         };

@@ -143,7 +143,7 @@ pub(crate) unsafe fn load_options(at: *const IxcModelOptions, further: u32) -> R
     options.run = engine::Options {
         threads: Some(given.threads as usize).filter(|&threads| threads > 0),
         memory: Some(given.memory).filter(|&memory| memory > 0),
-        context: Some(given.context).filter(|&context| context > 0),
+        context: Some(given.context.into()).filter(|&context| context > 0),
         sequences: given.sequences.saturating_add(further),
         ..options.run
     };

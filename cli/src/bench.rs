@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use super::Usage;
 use super::divergence;
-use super::model_args::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
+use super::model_args::{ModelChoice, PinChoice, StreamingChoice, TargetChoice};
 use super::output::Watch;
 use super::perf::PerfChoice;
 use super::streaming;
@@ -173,7 +173,7 @@ impl Args {
         let (target, caches) = (self.target.target(), self.target.caches());
         let options = LoadOptions {
             compile: compile::Options { target, caches, ..streaming.compile },
-            run: engine::Options { pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
+            run: engine::Options { pin: self.pin.pin, context: Some(context as u64), ..streaming.run },
             model_file: self.model.file().map(Path::to_owned),
             ..streaming
         };

@@ -8,8 +8,8 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_measure::kl_divergence::{Divergence, divergence};
 use ixc_runtime::engine;
 
+use super::BadInput;
 use super::output::counted;
-use super::{BadInput, model_args};
 
 /// Default text for the comparison.
 pub const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
@@ -55,7 +55,7 @@ pub fn compare(
     positions: usize,
     text: &str,
 ) -> anyhow::Result<Divergence> {
-    let context = Some(model_args::positions(positions));
+    let context = Some(positions as u64);
     let open = |ModelSetup { path, options }: ModelSetup<'_>| {
         let run = engine::Options { context, ..options.run.clone() };
         LoadedModel::open(path, &LoadOptions { run, ..options.clone() })

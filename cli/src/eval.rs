@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::BadInput;
 use super::force::{Force, reads};
-use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend};
 use super::model_name::ModelName;
 use super::output::{Line, Rate, Unit, Watch, counted, json, note};
 use super::plan_cache::PlanCacheChoice;
@@ -116,7 +116,7 @@ impl Args {
             compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
                 threads: self.threads,
-                context: Some(positions(self.context)),
+                context: Some(self.context as u64),
                 backend: backend(self.emulate),
                 gauge: Some(Arc::clone(gauge)),
                 ..streaming.run

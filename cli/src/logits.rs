@@ -12,7 +12,7 @@ use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 
 use super::force::{Force, reads};
-use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend};
 use super::output::Watch;
 use super::plan_cache::PlanCacheChoice;
 use super::tokens::TokenList;
@@ -92,7 +92,7 @@ impl Args {
                     compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
                     run: engine::Options {
                         threads: self.threads,
-                        context: Some(positions(tokens.len())),
+                        context: Some(tokens.len() as u64),
                         backend: backend(self.emulate),
                         gauge: Some(Arc::clone(&gauge)),
                         ..streaming.run

@@ -128,11 +128,6 @@ impl ModelChoice {
     }
 }
 
-/// Converts a context length to the runtime's type.
-pub fn positions(context: usize) -> u32 {
-    u32::try_from(context).unwrap_or(u32::MAX)
-}
-
 /// Returns the backend that runs kernels.
 pub fn backend(emulate: bool) -> BackendKind {
     if emulate { BackendKind::Emulated } else { BackendKind::Native }
@@ -328,7 +323,7 @@ pub struct RunChoice {
     /// Context length in tokens: positions of the KV cache, for each request [default: the model's,
     /// at most 4096; with `ixc serve`, as many of the model's as memory allows].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
-    context: Option<usize>,
+    context: Option<u64>,
     #[command(flatten)]
     target: TargetChoice,
     /// Do not pack weights: read them in the model file's layout, even if packed kernels are
@@ -365,7 +360,7 @@ impl RunChoice {
             run: engine::Options {
                 threads: self.threads,
                 pin: self.pin.pin,
-                context: self.context.map(positions),
+                context: self.context,
                 skip_weight_check: self.no_check,
                 ..streaming.run
             },

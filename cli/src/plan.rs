@@ -21,7 +21,7 @@ use ixc_runtime::trace::Recorder;
 use ixc_targets::Target;
 use serde_json::{Value as Json, json};
 
-use super::model_args::{ModelChoice, QueueChoice, TargetChoice, positions};
+use super::model_args::{ModelChoice, QueueChoice, TargetChoice};
 use super::output::{self, Bytes, Printable, Watch, counted, note};
 use super::passes::KvChoice;
 use super::size::Size;
@@ -63,7 +63,7 @@ pub struct Args {
     threads: Option<usize>,
     /// Context length in tokens [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
-    context: Option<usize>,
+    context: Option<u64>,
     /// Sequences at once, each with its own KV cache, as with `ixc serve --parallel`.
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,
@@ -99,7 +99,7 @@ impl Args {
         // Experts are streamed from a file, so the demo model needs one.
         let path = self.model.path().map_or_else(ixc_compile::demo::file, |path| Ok(path.to_owned()))?;
         let no_experts = || ixc_measure::Error::NoExperts { path: path.clone() };
-        let (threads, context) = (self.threads, self.context.map(positions));
+        let (threads, context) = (self.threads, self.context);
         let sequences = self.parallel;
         let engine_options =
             engine::Options { threads, context, sequences, memory: Some(1), ..engine::Options::default() };

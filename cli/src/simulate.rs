@@ -321,7 +321,7 @@ fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std
 /// Loads the same plan into an engine on this CPU.
 fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
     let built_in = Some(ixc_generate::plan_file::built_in());
-    let options = engine::Options { context: Some(context), built_in, ..engine::Options::default() };
+    let options = engine::Options { context: Some(context.into()), built_in, ..engine::Options::default() };
     Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc_error::Error::from)?)
 }
 

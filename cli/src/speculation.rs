@@ -214,7 +214,7 @@ impl SpeculationChoice {
         // Use the context of the large model, or the small model's max context if that is shorter.
         let session = match LoadedModel::open(path, &options(like.run.context)) {
             Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { max, .. })) => {
-                LoadedModel::open(path, &options(Some(max)))?
+                LoadedModel::open(path, &options(Some(max.into())))?
             }
             other => other?,
         };

@@ -75,7 +75,9 @@ const STREAMED_CONTEXT_PART: u64 = 8;
 pub fn longest_context(plan: &Plan<Kernel>, run: &engine::Options, reserved: u64) -> Result<u32, Error> {
     let most = plan.context_length.min(MAX_CONTEXT);
     let least = most.min(DEFAULT_CONTEXT);
-    let needed = |context| memory_estimate::resident(plan, &engine::Options { context: Some(context), ..run.clone() });
+    let needed = |context: u32| {
+        memory_estimate::resident(plan, &engine::Options { context: Some(context.into()), ..run.clone() })
+    };
     let process = memory_estimate::process_bytes();
     let total = run.memory.or_else(|| Some(left()?.saturating_add(process)));
     let Some(total) = total.map(|total| total.saturating_sub(reserved)) else { return Ok(least) };

@@ -204,7 +204,7 @@ impl LoadedModel {
         let facts = Facts::of(plan);
         let (mut engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
         if let (None, Some(LongestContext { reserved })) = (run.context, options.longest_context) {
-            engine_options.context = Some(budget::longest_context(plan, &engine_options, reserved)?);
+            engine_options.context = Some(budget::longest_context(plan, &engine_options, reserved)?.into());
         }
         let gauge = engine_options.gauge.clone().unwrap_or_default();
         let engine = Engine::load_file(file, folder, &engine_options).map_err(not_loaded)?;

@@ -287,7 +287,7 @@ impl LayerTimes {
         let parts = ixc_architectures::Parts { layers, ..ixc_architectures::Parts::ALL };
         let model = Model::of_parts(model.gguf, parts)?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
-        let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length) as u32);
+        let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length));
         let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
         let loaded = LoadedModel::of_model(&model, &LoadOptions { run, ..options.clone() })?;
         let begin = std::time::Instant::now();

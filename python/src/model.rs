@@ -116,7 +116,8 @@ impl Host {
     ) -> PyResult<Host> {
         let pooling: Option<Pooling> =
             pooling.map(|name| name.parse().map_err(|error: String| usage(py, &error))).transpose()?;
-        let run = engine::Options { context, sequences: parallel, ..run_options(memory, threads) };
+        let run =
+            engine::Options { context: context.map(Into::into), sequences: parallel, ..run_options(memory, threads) };
         let load = LoadOptions { compile: compile_options(py, target)?, run, model_file, ..LoadOptions::default() };
         let options = serving::Options {
             name: name(path.as_ref()),

@@ -29,7 +29,7 @@ fn open(model: &Path, target: Target, sequences: u32) -> LoadedModel {
 
 /// Loads a model with a given context length. Rotary embeddings of some models change if the
 /// context is longer than in training.
-fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u32>) -> LoadedModel {
+fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u64>) -> LoadedModel {
     let compile = Options { target: Some(target), ..Options::default() };
     let run = engine::Options { threads: Some(2), sequences, context, ..engine::Options::default() };
     let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
@@ -64,7 +64,7 @@ fn hidden_states_of_golden_models_keep_the_limits_of_logits() {
         let (tokens, name) = (golden.tokens("prompt_tokens"), golden.name());
         let model = Model::open_parts(&golden.model, HEADLESS).unwrap();
         let exact = model.exact_logits(&tokens).unwrap();
-        let within = || open_within(&golden.model, target(), 1, Some(tokens.len() as u32));
+        let within = || open_within(&golden.model, target(), 1, Some(tokens.len() as u64));
         let mut session = within();
         let width = model.arch.hyper.embedding_length as usize;
         assert_eq!((session.engine().output_width() as usize, exact.len()), (width, tokens.len() * width), "{name}");

@@ -197,7 +197,7 @@ fn plans_match_recorded_draft_layer_results() {
 struct How {
     guesses: u32,
     sequences: u32,
-    context: Option<u32>,
+    context: Option<u64>,
 }
 
 const ALONE: How = How { guesses: 9, sequences: 1, context: None };

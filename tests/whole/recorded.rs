@@ -9,6 +9,7 @@ const WRONG: &[&[&str]] = &[
     &["run", "model.txt", "-p", "x"],
     &["run", "-p", "x", "--temp", "1001"],
     &["run", "-p", "x", "-c", "99999999"],
+    &["run", "-p", "x", "-c", "99999999999"],
     &["run", "-p", ""],
     &["compile", "model.txt", "-o", "out.ixp"],
     &["dump", "--after", "pak"],
@@ -20,6 +21,7 @@ const WRONG: &[&[&str]] = &[
     &["opt", "untyped.ix"],
     &["kernel", "show", "gemw_q4_k"],
     &["kernel", "show", "softcap n=4 cap=-1.0", "--target", "avx2"],
+    &["kernel", "bench", "gemm_q4_k", "gemv_q4_k"],
     &["kernel", "run", "broken.ix"],
     &["logits", "--tokens", "1,-2"],
 ];

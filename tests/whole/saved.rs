@@ -21,7 +21,7 @@ use ixc::runtime::sample::{Sampler, Settings};
 use ixc::runtime::saved::{Digest, HEADER_BYTES, SavedError};
 use ixc::targets::Target;
 
-fn load(plan: Plan<Kernel>, context: Option<u32>) -> Engine {
+fn load(plan: Plan<Kernel>, context: Option<u64>) -> Engine {
     let options = engine::Options {
         threads: Some(2),
         backend: native(Target::native()),

@@ -29,7 +29,8 @@ fn same_bits(name: &str, model: &Model, grid: &Grid, context: u32, steps: &[&[u3
         Runner::Interpreter => BackendKind::Interpreter,
     };
     let built_in = Some(BuiltIn { path: ixc::demo::NAME, bytes: ixc::demo::bytes() });
-    let options = engine::Options { threads: Some(2), context: Some(context), backend, built_in, ..Default::default() };
+    let options =
+        engine::Options { threads: Some(2), context: Some(context.into()), backend, built_in, ..Default::default() };
     let mut engine = Engine::load(placed.plan, Path::new(""), &options).unwrap();
     let machine = Machine::new(placed.descriptor).unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
     let weights = ModelWeights::new(&machine.descriptor, &model.gguf).unwrap();

@@ -227,11 +227,11 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
 /// Returns the longest sequence of an engine, in tokens.
 fn context(plan: &Plan<Kernel>, options: &Options) -> Result<u32, LoadError> {
     let max = plan.context_length.min(MAX_CONTEXT);
-    let context = options.context.unwrap_or(max.min(DEFAULT_CONTEXT));
-    if context == 0 || context > max {
-        return Err(LoadError::Context { found: context, max });
+    let found = options.context.unwrap_or(max.min(DEFAULT_CONTEXT).into());
+    match u32::try_from(found) {
+        Ok(context) if (1..=max).contains(&context) => Ok(context),
+        Ok(_) | Err(_) => Err(LoadError::Context { found, max }),
     }
-    Ok(context)
 }
 
 /// Adds a phase of loading to the trace, if a trace is recorded.

@@ -50,7 +50,7 @@ pub struct Options {
     /// step.
     pub pin: Pin,
     /// Longest sequence. `None` means the model's context, at most [`DEFAULT_CONTEXT`].
-    pub context: Option<u32>,
+    pub context: Option<u64>,
     /// Max sequences at once; 0 means one. The memory for all their states counts against the
     /// budget, but is taken only as they fill.
     pub sequences: u32,

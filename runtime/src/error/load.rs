@@ -114,7 +114,7 @@ pub enum LoadError {
     #[error("the context is {found} tokens; expected 1 to {max} for this model")]
     Context {
         /// The requested context.
-        found: u32,
+        found: u64,
         /// Max context.
         max: u32,
     },

@@ -241,9 +241,9 @@ impl Registry {
             // Each model has a share of the memory, so that all can be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
             let run = engine::Options { memory: Some(share), ..options.run.clone() };
-            options.run.context = Some(
-                budget::longest_context(plan, &run, prompt_cache_bytes).map_err(|error| failed(error.to_string()))?,
-            );
+            let context =
+                budget::longest_context(plan, &run, prompt_cache_bytes).map_err(|error| failed(error.to_string()))?;
+            options.run.context = Some(context.into());
         }
         let own = budget::needed(plan, &options.run)
             .map_err(|error| failed(error.to_string()))?

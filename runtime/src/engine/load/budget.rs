@@ -66,7 +66,11 @@ impl RunSize {
     /// refuse are clamped to the nearest valid value.
     pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> RunSize {
         let max = plan.context_length.min(MAX_CONTEXT);
-        let context = options.context.unwrap_or(max.min(DEFAULT_CONTEXT)).clamp(1, max.max(1));
+        let context = match options.context {
+            Some(context) => u32::try_from(context).unwrap_or(u32::MAX),
+            None => max.min(DEFAULT_CONTEXT),
+        };
+        let context = context.clamp(1, max.max(1));
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let (capacity, sequences) = (context.next_multiple_of(ATTENTION_BLOCK), options.sequences.max(1));
         RunSize { capacity, threads, sequences, more_additions: options.more_additions }
