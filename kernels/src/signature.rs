@@ -1,7 +1,7 @@
 //! Signature of a kernel: buffers and dims by name, in the order of its kernel IR.
 //!
 //! ```
-//! use ixc_kernels::{KernelSpec, signature::Role};
+//! use ixc_kernels::{KernelSpec, signature::Named, signature::Role};
 //!
 //! let spec: KernelSpec = "map function=add n=16".parse().unwrap();
 //! let signature = spec.signature();
@@ -9,8 +9,9 @@
 //! assert_eq!(names, ["a", "b", "y"]);
 //! assert_eq!(signature.buffer("y").unwrap().role, Role::Write);
 //! // Callers bind buffers by name. The signature determines their order.
-//! assert_eq!(spec.order(vec![("y", 3), ("b", 2), ("a", 1)]).unwrap(), [1, 2, 3]);
-//! let error = spec.order(vec![("a", 1), ("b", 2)]).unwrap_err();
+//! let bound = |name, value| Named { name, value };
+//! assert_eq!(spec.order(vec![bound("y", 3), bound("b", 2), bound("a", 1)]).unwrap(), [1, 2, 3]);
+//! let error = spec.order(vec![bound("a", 1), bound("b", 2)]).unwrap_err();
 //! assert_eq!(error.to_string(), "add_n16: no argument is bound to %y");
 //! ```
 //!
@@ -19,6 +20,15 @@
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_ir::plan::DimExpr;
+
+/// Value of a kernel's buffer or dim, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<T> {
+    /// Name of the buffer or dim.
+    pub name: &'static str,
+    /// The value.
+    pub value: T,
+}
 
 /// Use of a buffer by a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,8 +236,9 @@ impl Signature {
     /// # Errors
     /// A [`BindError`] that names the kernel: a buffer without an argument, or an argument without
     /// a buffer.
-    pub fn order<T>(&self, kernel: &str, bound: Vec<(&'static str, T)>) -> Result<Vec<T>, BindError> {
-        let wanted = self.buffers.iter().map(|buffer| (buffer.name, buffer.optional)).collect::<Vec<_>>();
+    pub fn order<T>(&self, kernel: &str, bound: Vec<Named<T>>) -> Result<Vec<T>, BindError> {
+        let place = |buffer: &Buffer| Place { name: buffer.name, optional: buffer.optional };
+        let wanted: Vec<Place> = self.buffers.iter().map(place).collect();
         arrange(kernel, &wanted, bound)
     }
 
@@ -236,9 +247,9 @@ impl Signature {
     ///
     /// # Errors
     /// Errors of [`Signature::order`], for dims.
-    pub fn dim_values(&self, kernel: &str, of_task: &[(&'static str, DimExpr)]) -> Result<Vec<DimExpr>, BindError> {
-        let own = self.dims.iter().filter_map(|dim| Some((dim.name, dim.value.clone()?)));
-        let wanted = self.dims.iter().map(|dim| (dim.name, false)).collect::<Vec<_>>();
+    pub fn dim_values(&self, kernel: &str, of_task: &[Named<DimExpr>]) -> Result<Vec<DimExpr>, BindError> {
+        let own = self.dims.iter().filter_map(|dim| Some(Named { name: dim.name, value: dim.value.clone()? }));
+        let wanted: Vec<Place> = self.dims.iter().map(|dim| Place { name: dim.name, optional: false }).collect();
         arrange(kernel, &wanted, own.chain(of_task.iter().cloned()).collect())
     }
 
@@ -267,16 +278,19 @@ impl Signature {
     }
 }
 
-/// Returns the bindings in the order of the `wanted` names. Names marked `true` need no binding.
-fn arrange<T>(
-    kernel: &str,
-    wanted: &[(&'static str, bool)],
-    bound: Vec<(&'static str, T)>,
-) -> Result<Vec<T>, BindError> {
+/// A buffer or dim that takes a binding.
+struct Place {
+    name: &'static str,
+    /// Whether it needs no binding.
+    optional: bool,
+}
+
+/// Returns the bindings in the order of the `wanted` names.
+fn arrange<T>(kernel: &str, wanted: &[Place], bound: Vec<Named<T>>) -> Result<Vec<T>, BindError> {
     let mut places: Vec<Option<T>> = wanted.iter().map(|_| None).collect();
-    for (name, value) in bound {
-        let Some(at) = wanted.iter().position(|(wanted, _)| *wanted == name) else {
-            let expected = wanted.iter().map(|(name, _)| *name).collect();
+    for Named { name, value } in bound {
+        let Some(at) = wanted.iter().position(|place| place.name == name) else {
+            let expected = wanted.iter().map(|place| place.name).collect();
             return Err(BindError::Unknown { kernel: kernel.to_owned(), name, expected });
         };
         if places[at].replace(value).is_some() {
@@ -284,8 +298,8 @@ fn arrange<T>(
         }
     }
     let mut ordered = Vec::with_capacity(places.len());
-    for (place, &(name, optional)) in places.into_iter().zip(wanted) {
-        match place {
+    for (value, &Place { name, optional }) in places.into_iter().zip(wanted) {
+        match value {
             Some(value) => ordered.push(value),
             None if optional => {}
             None => return Err(BindError::Missing { kernel: kernel.to_owned(), name }),
@@ -304,7 +318,8 @@ mod tests {
     #[test]
     fn names_are_bound_once_each() {
         let spec: KernelSpec = "linear format=f32 k=8 tile=8 n=8 residual shape=gemv".parse().unwrap();
-        let order = |names: &[&'static str]| spec.order(names.iter().map(|name| (*name, *name)).collect());
+        let order =
+            |names: &[&'static str]| spec.order(names.iter().map(|&name| Named { name, value: name }).collect());
         assert_eq!(order(&["scratch", "y", "residual", "w", "x"]).unwrap(), ["x", "w", "residual", "y", "scratch"]);
         assert_eq!(order(&["x", "w", "residual", "y"]).unwrap().len(), 4);
         let error = |names: &[&'static str]| order(names).unwrap_err().to_string();
@@ -317,13 +332,14 @@ mod tests {
 
     #[test]
     fn dims_come_from_the_kernel_or_the_task() {
-        let dims = |text: &str, of_task: &[(&'static str, DimExpr)]| {
+        let dims = |text: &str, of_task: &[&'static str]| {
             let spec: KernelSpec = text.parse().unwrap();
-            spec.signature().dim_values(&spec.name(), of_task).map_err(|error| error.to_string())
+            let of_task: Vec<_> = of_task.iter().map(|&name| Named { name, value: DimInput::Rows.into() }).collect();
+            spec.signature().dim_values(&spec.name(), &of_task).map_err(|error| error.to_string())
         };
-        assert_eq!(dims("gather bytes=4", &[("rows", DimInput::Rows.into())]), Ok(vec![DimInput::Rows.into()]));
+        assert_eq!(dims("gather bytes=4", &["rows"]), Ok(vec![DimInput::Rows.into()]));
         assert_eq!(dims("gather bytes=4", &[]), Err("gather_b4: no argument is bound to %rows".into()));
-        let twice = dims("rope_heads heads=1 d=2 dims=2 style=neox", &[("blocks", DimInput::Rows.into())]);
+        let twice = dims("rope_heads heads=1 d=2 dims=2 style=neox", &["blocks"]);
         assert!(twice.unwrap_err().ends_with("%blocks is bound twice"));
     }
 

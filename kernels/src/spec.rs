@@ -5,7 +5,7 @@ use ixc_ir::kernel::Kernel;
 use crate::KernelSpec;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run};
-use crate::signature::{BindError, Signature};
+use crate::signature::{BindError, Named, Signature};
 use crate::work::{Call, Work};
 
 impl KernelSpec {
@@ -24,7 +24,7 @@ impl KernelSpec {
     ///
     /// # Errors
     /// Errors of [`Signature::order`].
-    pub fn order<T>(&self, bound: Vec<(&'static str, T)>) -> Result<Vec<T>, BindError> {
+    pub fn order<T>(&self, bound: Vec<Named<T>>) -> Result<Vec<T>, BindError> {
         self.signature().order(&self.name(), bound)
     }
 

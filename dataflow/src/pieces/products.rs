@@ -9,6 +9,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::Activation;
 use ixc_ir::plan::{Arg, BufferId, DimInput, RowAxis, RowCount, Source};
+use ixc_kernels::signature::Named;
 use ixc_kernels::{Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Pace, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
@@ -152,7 +153,7 @@ impl TaskCutter<'_> {
             args.push(bind("y", part(&y, offset, 0)));
             let bytes = self.row_bytes(range);
             let spec = Combine { n: fit("elements of a row", bytes / F32_BYTES)?, ..*spec };
-            let dims = [("rows", DimInput::Tokens * spec.slots)];
+            let dims = [Named { name: "rows", value: DimInput::Tokens * spec.slots }];
             self.tasks.by_rows(whole.task.label.clone(), whole.task.rows, 1, spec, &dims, args)?;
             offset += bytes;
         }

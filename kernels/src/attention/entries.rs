@@ -14,7 +14,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{Holds, Named, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
 
@@ -93,7 +93,11 @@ impl Definition for AttentionEntries {
     }
 
     fn signature(&self) -> Signature {
-        let entries = [("whole", Holds::Whole), ("entry_keys", Holds::Halves), ("entry_values", Holds::Halves)];
+        let entries = [
+            Named { name: "whole", value: Holds::Whole },
+            Named { name: "entry_keys", value: Holds::Halves },
+            Named { name: "entry_values", value: Holds::Halves },
+        ];
         self.operands()
             .signature(&entries, "y")
             .dim("full", blocks::full())

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use ixc_ir::plan::{Arg, Bands, DimExpr, Division, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::signature::{BindError, Role, Signature};
+use ixc_kernels::signature::{BindError, Named, Role, Signature};
 use ixc_kernels::tiling::Use;
 
 use crate::draft::{Resource, What, Work, fit};
@@ -177,14 +177,14 @@ impl Tasks {
         rows: RowAxis,
         columns: u64,
         choices: Vec<KernelChoice>,
-        dims: &[(&'static str, DimExpr)],
+        dims: &[Named<DimExpr>],
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         let Some(first) = choices.first() else {
             return Err(ScheduleError::Unsupported { op: "task", problem: format!("{label} has no kernel") });
         };
         let signature = first.signature();
-        let args = args.into_iter().map(|arg| (arg.name, arg)).collect();
+        let args = args.into_iter().map(|arg| Named { name: arg.name, value: arg }).collect();
         let args: Vec<NamedArg> = signature.order(&first.spec.name(), args)?;
         let columns = fit("columns of a task", columns)?;
         let variants =
@@ -236,7 +236,7 @@ impl Tasks {
         rows: RowAxis,
         columns: u64,
         spec: impl Into<KernelSpec>,
-        dims: &[(&'static str, DimExpr)],
+        dims: &[Named<DimExpr>],
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         self.task(label, rows, columns, vec![KernelChoice::by_rows(spec)], dims, args)
@@ -248,7 +248,7 @@ impl Tasks {
         choice: &KernelChoice,
         signature: &Signature,
         args: &[NamedArg],
-        dims: &[(&'static str, DimExpr)],
+        dims: &[Named<DimExpr>],
     ) -> Result<Variant, ScheduleError> {
         let (own, kernel) = (choice.signature(), choice.spec.name());
         fits(&own, &kernel, signature)?;
@@ -281,7 +281,7 @@ impl Tasks {
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|arg| arg.name == *result).ok_or_else(missing)?;
         // The runtime passes the buffers in this order.
-        combine.order(vec![(COMBINED[0], ()), (result, ()), (COMBINED[1], ())])?;
+        combine.order([COMBINED[0], result, COMBINED[1]].map(|name| Named { name, value: () }).into())?;
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,
             division: *division,

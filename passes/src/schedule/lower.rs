@@ -54,6 +54,7 @@ use ixc_ir::plan::{
     StateField,
 };
 use ixc_ir::units::counted;
+use ixc_kernels::signature::Named;
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
 use ixc_targets::Target;
 
@@ -496,7 +497,7 @@ impl<'a> Lowering<'a> {
         rows: Rows,
         columns: u64,
         spec: impl Into<KernelSpec>,
-        dims: &[(&'static str, DimExpr)],
+        dims: &[Named<DimExpr>],
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         self.tasks.by_rows(label, rows.axis(), columns, spec, dims, args)

@@ -11,6 +11,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimInput, Input, Source, Step};
+use ixc_kernels::signature::Named;
 use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIdentities, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
@@ -217,7 +218,14 @@ impl Lowering<'_> {
             bind("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows("gather".to_string(), rows, 1, spec, &[("rows", DimInput::Tokens.into())], args)?;
+        self.by_rows(
+            "gather".to_string(),
+            rows,
+            1,
+            spec,
+            &[Named { name: "rows", value: DimInput::Tokens.into() }],
+            args,
+        )?;
         self.gathered.insert((x.buffer, bucket), y);
         Ok(y)
     }
@@ -310,7 +318,7 @@ impl Lowering<'_> {
         }
         args.push(bind("y", by_row(Source::Arena(out.buffer), row)));
         let spec = Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
-        let dims = [("rows", DimInput::Tokens * top_k)];
+        let dims = [Named { name: "rows", value: DimInput::Tokens * top_k }];
         self.by_rows(label, out.rows, 1, spec, &dims, args)?;
         Ok(out)
     }

@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::ngram_hash;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimInput, Input, Ngram, RowInput, Source};
-use ixc_kernels::signature::Role;
+use ixc_kernels::signature::{Named, Role};
 use ixc_kernels::{
     AddBias, Bits, Centre, Clamp, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
     Relu, RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,
@@ -409,7 +409,14 @@ impl Lowering<'_> {
             bind("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows(name.to_string(), y.rows, 1, spec, &[("rows", DimInput::Tokens.into())], args)?;
+        self.by_rows(
+            name.to_string(),
+            y.rows,
+            1,
+            spec,
+            &[Named { name: "rows", value: DimInput::Tokens.into() }],
+            args,
+        )?;
         Ok(Binding::ArenaRows(y))
     }
 }
