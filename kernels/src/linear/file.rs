@@ -101,8 +101,8 @@ impl Block {
         let (at, from, width) = (self.field(plane.field) + byte as i64, from as i64, plane.bits as i64);
         let mask = ((1 << width) - 1) << to;
         let moved = |b: &mut KernelBuilder, bytes: ValueId, from: i64| {
-            let shift = if from <= to { (Op::Shl, to - from) } else { (Op::ShrU, from - to) };
-            bits(b, bytes, Some(shift), mask)
+            let shift = if from <= to { Shift::left(to - from) } else { Shift::right(from - to) };
+            bits(b, bytes, shift, mask)
         };
         match (plane.run, plane.bits) {
             (_, 8) => b.load(BYTES, self.buffer, at),
@@ -164,7 +164,7 @@ impl Block {
                 // Four low nibbles of each entry, then four high ones.
                 let ty = Type::i8(BYTES.lanes / 2);
                 let both = b.bitcast(ty, entries);
-                let (low, high) = (bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15));
+                let (low, high) = (bits(b, both, Shift::NONE, 15), bits(b, both, Shift::right(4), 15));
                 let (first, second) =
                     (b.op_imm(Op::UnpackLo, ty, &[low, high], 4), b.op_imm(Op::UnpackHi, ty, &[low, high], 4));
                 b.op(Op::Concat, BYTES, &[first, second])
@@ -177,7 +177,7 @@ impl Block {
                 let signs = self.sevens(b, grid, sub);
                 // The lowest byte of each dword has the signs.
                 let top = each_bit(b, signs, 4);
-                bits(b, top, Some((Op::ShrU, 7 - to)), 1 << to)
+                bits(b, top, Shift::right(7 - to), 1 << to)
             }
             // Entries of the grid already contain these signs.
             Signs::Common { .. } => return places,
@@ -493,13 +493,37 @@ pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
     }
 }
 
+/// A shift by a number of bits.
+#[derive(Clone, Copy)]
+pub struct Shift {
+    /// A shift op.
+    pub op: Op,
+    /// Number of bits.
+    pub by: i64,
+}
+
+impl Shift {
+    /// No shift.
+    pub const NONE: Shift = Shift::right(0);
+
+    /// Returns a shift to the left.
+    pub const fn left(by: i64) -> Shift {
+        Shift { op: Op::Shl, by }
+    }
+
+    /// Returns a shift to the right.
+    pub const fn right(by: i64) -> Shift {
+        Shift { op: Op::ShrU, by }
+    }
+}
+
 /// Returns `(bytes >> by) & mask` for each byte. Shifts work on words; the mask drops bits from the
 /// neighbour.
-pub fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Option<(Op, i64)>, mask: i64) -> ValueId {
+pub fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Shift, mask: i64) -> ValueId {
     let lanes = b.ty(bytes).lanes;
     let shifted = match shift {
-        None | Some((_, 0)) => bytes,
-        Some((op, by)) => {
+        Shift { by: 0, .. } => bytes,
+        Shift { op, by } => {
             let words = b.bitcast(Type::i16(lanes / 2), bytes);
             let words = b.shift(op, words, by);
             b.bitcast(Type::i8(lanes), words)

@@ -107,7 +107,8 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     // Results of the previous iteration, by carried value.
     let mut given: Vec<ValueId> = inner.carries.iter().map(|carry| carry.inner).collect();
     for iteration in 0..i64::from(times) {
-        let mut names: Vec<(ValueId, ValueId)> = inner.carries.iter().map(|carry| carry.inner).zip(given).collect();
+        let carried = inner.carries.iter().zip(given).map(|(carry, to)| Rename { from: carry.inner, to });
+        let mut names: Vec<Rename> = carried.collect();
         for statement in &inner.body {
             let Stmt::Inst(inst) = statement else { continue };
             let copy = copy_instruction(values, inst, &mut names, inner.var, times.into(), iteration);
@@ -121,16 +122,23 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     inner.body = body;
 }
 
+/// New name of a value in a copied iteration.
+#[derive(Clone, Copy)]
+struct Rename {
+    from: ValueId,
+    to: ValueId,
+}
+
 /// Returns the current name of a value.
-fn last_name(names: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
-    names.iter().rev().find(|(from, _)| *from == value).map_or(value, |(_, to)| *to)
+fn last_name(names: &[Rename], value: ValueId) -> ValueId {
+    names.iter().rev().find(|name| name.from == value).map_or(value, |name| name.to)
 }
 
 /// Returns a copy of an instruction for iteration `iteration` of `times`, with a new result.
 fn copy_instruction(
     values: &mut Vec<Type>,
     inst: &Inst,
-    names: &mut Vec<(ValueId, ValueId)>,
+    names: &mut Vec<Rename>,
     var: VarId,
     times: i64,
     iteration: i64,
@@ -152,7 +160,7 @@ fn copy_instruction(
     let result = inst.result.map(|value| {
         let copy = ValueId(values.len() as u32);
         values.push(values[value.index()]);
-        names.push((value, copy));
+        names.push(Rename { from: value, to: copy });
         copy
     });
     Inst { operands, address, index, result, ..inst.clone() }

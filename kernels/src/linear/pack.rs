@@ -16,7 +16,7 @@ use ixc_ir::format::{Codec, Float, Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
 use super::SUB;
-use super::file::{self, Block, bits};
+use super::file::{self, Block, Shift, bits};
 use super::packed::strip::VECTOR;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -347,8 +347,8 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
             for (place, group) in (0..).zip(groups) {
                 // Moves the bits from their position above the low bits to the group's position.
                 let to = width * place;
-                let shift = if to <= low { (Op::ShrU, low - to) } else { (Op::Shl, to - low) };
-                let bits = bits(b, *group, Some(shift), ((1 << width) - 1) << to);
+                let shift = if to <= low { Shift::right(low - to) } else { Shift::left(to - low) };
+                let bits = bits(b, *group, shift, ((1 << width) - 1) << to);
                 vector = Some(match vector {
                     Some(vector) => b.same(Op::Or, &[vector, bits]),
                     None => bits,
@@ -359,9 +359,9 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
     }
     for groups in groups.chunks_exact(8 / codec.low.bits) {
         let mask = (1 << low) - 1;
-        let first = if codec.high.is_some() { bits(b, groups[0], None, mask) } else { groups[0] };
+        let first = if codec.high.is_some() { bits(b, groups[0], Shift::NONE, mask) } else { groups[0] };
         all.push((1..).zip(&groups[1..]).fold(first, |all, (place, group)| {
-            let next = bits(b, *group, Some((Op::Shl, low * place)), mask << (low * place));
+            let next = bits(b, *group, Shift::left(low * place), mask << (low * place));
             b.same(Op::Or, &[all, next])
         }));
     }
@@ -397,7 +397,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     }
     let (scales, minimums) = columns.split_at(columns.len() / 2);
     for (s, (scales, minimums)) in (0..).zip(scales.iter().zip(minimums)) {
-        let top = bits(b, *minimums, Some((Op::Shl, 2)), 0xc0);
+        let top = bits(b, *minimums, Shift::left(2), 0xc0);
         let both = b.same(Op::Or, &[*scales, top]);
         to.store(b, at("scales", s * STRIP), both);
         let both = nibbles_of_rows(b, *minimums);
@@ -409,8 +409,8 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
 /// 15 the high ones.
 fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     let ty = b.ty(rows);
-    let low = bits(b, rows, None, 15);
-    let high = bits(b, rows, Some((Op::Shl, 4)), 0xf0);
+    let low = bits(b, rows, Shift::NONE, 15);
+    let high = bits(b, rows, Shift::left(4), 0xf0);
     let high = b.op_imm(Op::UnpackHi, ty, &[high, high], 8);
     let both = b.same(Op::Or, &[low, high]);
     b.op_imm(Op::Slice, Type::i8(8), &[both], 0)

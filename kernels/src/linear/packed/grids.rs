@@ -15,7 +15,7 @@
 use ixc_ir::format::grids::{Grid, HighBits, Index, SIGNS, Signs};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
 
-use super::super::file::bits;
+use super::super::file::{Shift, bits};
 use super::strip::{ROWS, StripBlock, VECTOR};
 
 /// Groups of four columns that share a dword of bits.
@@ -162,7 +162,7 @@ impl StripBlock {
             }
             Signs::AboveIndex => {
                 let signs = b.bitcast(quants, signs);
-                let sevens = bits(b, signs, Some((Op::ShrU, 1)), 0x7f);
+                let sevens = bits(b, signs, Shift::right(1), 0x7f);
                 let sevens = b.bitcast(dwords, sevens);
                 complete_signs(b, sevens, quants)
             }
@@ -200,7 +200,7 @@ impl StripBlock {
                     entries = b.same(Op::Or, &[entries, sign]);
                 }
                 let both = b.bitcast(quants, entries);
-                [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)]
+                [bits(b, both, Shift::NONE, 15), bits(b, both, Shift::right(4), 15)]
             }
         };
         if let Signs::Common { .. } = grid.signs {
@@ -275,7 +275,7 @@ fn take_bytes(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> 
 fn complete_signs(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
     let dwords = b.ty(sevens);
     let sevens = b.bitcast(quants, sevens);
-    let parts = [(None, 15, 0u8), (Some((Op::ShrU, 4)), 7, 4)].map(|(shift, mask, to)| {
+    let parts = [(Shift::NONE, 15, 0u8), (Shift::right(4), 7, 4)].map(|(shift, mask, to)| {
         let table = (0..16u8).map(|part| part << to | (part.count_ones() as u8 & 1) << 7).collect::<Vec<u8>>();
         let table = b.bytes(quants, table.repeat(usize::from(quants.lanes) / 16));
         let part = bits(b, sevens, shift, mask);

@@ -10,7 +10,7 @@ use ixc_ir::format::{Codec, Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::super::Vectors;
-use super::super::file::{self, bits};
+use super::super::file::{self, Shift, bits};
 use crate::linear;
 
 /// Bytes of a vector in memory: four quants of each row of a strip.
@@ -112,7 +112,7 @@ impl StripBlock {
         let minimums = match self.codec().scales {
             Scales::Nibbles16 => {
                 let both = b.load(Type::i8(self.part.lanes), self.buffer, self.field("scales", 1) + at.into() * ROWS);
-                bits(b, both, Some((Op::ShrU, 4)), 15)
+                bits(b, both, Shift::right(4), 15)
             }
             Scales::SixBits
             | Scales::Signed16
@@ -178,8 +178,8 @@ impl StripBlock {
     /// Returns scales without the bits of minimums that are stored above them.
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
         match self.codec().scales {
-            Scales::SixBits => bits(b, scales, None, 63),
-            Scales::Nibbles16 => bits(b, scales, None, 15),
+            Scales::SixBits => bits(b, scales, Shift::NONE, 63),
+            Scales::Nibbles16 => bits(b, scales, Shift::NONE, 15),
             Scales::Signed16 | Scales::Coded(_) | Scales::None | Scales::Row | Scales::Multiples { .. } => scales,
         }
     }
@@ -190,7 +190,7 @@ impl StripBlock {
         // The load extends beyond the rows, but stays in the block.
         let ty = Type::i8(16);
         let high = b.load(ty, self.buffer, self.field("scales", 1) + at.clone() * ROWS);
-        let high = bits(b, high, Some((Op::ShrU, 2)), 48);
+        let high = bits(b, high, Shift::right(2), 48);
         let low = b.load(ty, self.buffer, self.offset.clone() + self.format.field("mins") as i64 + at * (ROWS / 2));
         // Rows 0 to 7 are the low nibbles of eight bytes, rows 8 to 15 the high ones.
         let words = b.bitcast(Type::i16(8), low);
@@ -201,7 +201,7 @@ impl StripBlock {
             (8, _) => shifted,
             _ => b.op_imm(Op::UnpackLo, ty, &[low, shifted], 8),
         };
-        let low = bits(b, low, None, 15);
+        let low = bits(b, low, Shift::NONE, 15);
         let minimums = b.same(Op::Or, &[low, high]);
         if self.part.lanes == 8 { b.op_imm(Op::Slice, Type::i8(8), &[minimums], 0) } else { minimums }
     }
@@ -227,7 +227,7 @@ impl StripBlock {
     pub fn minimum_words(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> ValueId {
         let first = sub.into() * 2;
         let pairs = self.scale_pairs(b, first.clone(), first + 1);
-        let pairs = bits(b, pairs, Some((Op::ShrU, 4)), 15);
+        let pairs = bits(b, pairs, Shift::right(4), 15);
         b.op(Op::ExtendU, self.part.words(), &[pairs])
     }
 
@@ -313,15 +313,15 @@ impl StripBlock {
         let both = self.both_at(b, at, 2 * pair * low / 8);
         let mut groups = [0, low].map(|next| {
             let from = 2 * pair * low % 8 + next;
-            bits(b, both, Some((Op::ShrU, from)), (1 << low) - 1)
+            bits(b, both, Shift::right(from), (1 << low) - 1)
         });
         for (group, quants) in (2 * pair..).zip(&mut groups) {
             if let Some(high) = codec.high {
                 // Moves a group's high bits to their position above the low bits.
                 let width = high.bits as i64;
                 let (vector, from) = (group * width / 8, group * width % 8);
-                let shift = if from <= low { (Op::Shl, low - from) } else { (Op::ShrU, from - low) };
-                let high = bits(b, vectors[vector as usize], Some(shift), ((1 << width) - 1) << low);
+                let shift = if from <= low { Shift::left(low - from) } else { Shift::right(from - low) };
+                let high = bits(b, vectors[vector as usize], shift, ((1 << width) - 1) << low);
                 *quants = b.same(Op::Or, &[*quants, high]);
             }
             *quants = file::bytes(b, codec, *quants);
