@@ -79,7 +79,7 @@ impl Args {
         if let Some(path) = &self.outputs {
             let rows = layer.run(0, TOKENS[1])?;
             let columns = rows.len() / TOKENS[1];
-            ixc::npy::write_file(path, [TOKENS[1], columns], &rows)
+            ixc::npy::write_file(path, ixc::npy::Shape { rows: TOKENS[1], columns }, &rows)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         for tokens in TOKENS {

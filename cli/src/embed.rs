@@ -128,7 +128,7 @@ impl Args {
             vectors = vectors.iter().map(|vector| embedder.cut(vector, dimensions)).collect();
         }
         if let Some(output) = output {
-            let (shape, data) = ([vectors.len(), dimensions], vectors.concat());
+            let (shape, data) = (npy::Shape { rows: vectors.len(), columns: dimensions }, vectors.concat());
             return Ok(npy::write_to(output, shape, &data).map_err(ixc_error::Error::from)?);
         }
         let facts = Facts { pooling: embedder.pooling().name(), dimensions, tokens: counts, embeddings: vectors };

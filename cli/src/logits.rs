@@ -116,6 +116,7 @@ impl Args {
             );
             return Err(BadInput(problem).into());
         }
-        Ok(npy::write_to(output, [tokens.len(), columns], &logits).map_err(ixc_error::Error::from)?)
+        Ok(npy::write_to(output, npy::Shape { rows: tokens.len(), columns }, &logits)
+            .map_err(ixc_error::Error::from)?)
     }
 }

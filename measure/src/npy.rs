@@ -1,8 +1,10 @@
 //! NumPy's `.npy` files, version 1.0: little-endian f32 matrices in row-major order.
 //!
 //! ```
+//! use ixc_measure::npy::{Shape, write};
+//!
 //! let mut bytes = Vec::new();
-//! ixc_measure::npy::write(&mut bytes, [1, 2], &[1.0, -1.0]).unwrap();
+//! write(&mut bytes, Shape { rows: 1, columns: 2 }, &[1.0, -1.0]).unwrap();
 //! assert_eq!(bytes.len(), 64 + 64 + 8);
 //! ```
 
@@ -20,12 +22,22 @@ const ALIGNMENT: usize = 64;
 /// Magic, version 1.0, and the two bytes of the header's length.
 const PREFIX_BYTES: usize = 10;
 
-/// Writes a matrix of `shape` rows and columns.
+/// Shape of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub columns: usize,
+}
+
+/// Writes a matrix.
 ///
 /// # Errors
 /// When `out` cannot be written.
-pub fn write(out: &mut (impl Write + ?Sized), shape: [usize; 2], data: &[f32]) -> io::Result<()> {
-    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
+pub fn write(out: &mut (impl Write + ?Sized), shape: Shape, data: &[f32]) -> io::Result<()> {
+    let mut header =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape.rows, shape.columns);
     // The header ends with a newline, at a multiple of the alignment.
     let length = (PREFIX_BYTES + header.len() + 1).next_multiple_of(ALIGNMENT) - PREFIX_BYTES;
     header.extend(std::iter::repeat_n(' ', length - 1 - header.len()));
@@ -40,7 +52,7 @@ pub fn write(out: &mut (impl Write + ?Sized), shape: [usize; 2], data: &[f32]) -
 ///
 /// # Errors
 /// See [`OutputError`].
-pub fn write_file(path: &Path, shape: [usize; 2], data: &[f32]) -> Result<(), OutputError> {
+pub fn write_file(path: &Path, shape: Shape, data: &[f32]) -> Result<(), OutputError> {
     write_to(Output::open(path, &Guard::replacing(&KIND))?, shape, data)
 }
 
@@ -48,7 +60,7 @@ pub fn write_file(path: &Path, shape: [usize; 2], data: &[f32]) -> Result<(), Ou
 ///
 /// # Errors
 /// See [`OutputError`].
-pub fn write_to(output: Output, shape: [usize; 2], data: &[f32]) -> Result<(), OutputError> {
+pub fn write_to(output: Output, shape: Shape, data: &[f32]) -> Result<(), OutputError> {
     output.write(|out| write(out, shape, data)).map(drop)
 }
 
@@ -58,20 +70,20 @@ mod tests {
 
     #[test]
     fn npy_header_is_aligned_and_states_the_shape() {
-        for shape in [[0, 4096], [1, 1], [123_456, 7]] {
+        for [rows, columns] in [[0, 4096], [1, 1], [123_456, 7]] {
             let mut bytes = Vec::new();
-            write(&mut bytes, shape, &[]).unwrap();
+            write(&mut bytes, Shape { rows, columns }, &[]).unwrap();
             assert_eq!(bytes.len() % ALIGNMENT, 0);
             assert_eq!(usize::from(u16::from_le_bytes([bytes[8], bytes[9]])), bytes.len() - PREFIX_BYTES);
             let header = String::from_utf8(bytes[PREFIX_BYTES..].to_vec()).unwrap();
-            assert!(header.contains(&format!("'shape': ({}, {})", shape[0], shape[1])) && header.ends_with('\n'));
+            assert!(header.contains(&format!("'shape': ({rows}, {columns})")) && header.ends_with('\n'));
         }
     }
 
     #[test]
     fn written_npy_is_recognised_as_npy() {
         let mut bytes = Vec::new();
-        write(&mut bytes, [1, 2], &[1.0, 2.0]).unwrap();
+        write(&mut bytes, Shape { rows: 1, columns: 2 }, &[1.0, 2.0]).unwrap();
         assert!((KIND.is)(&bytes) && !(KIND.is)(b"GGUF"));
     }
 }
