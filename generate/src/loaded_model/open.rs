@@ -97,7 +97,7 @@ pub(crate) fn engine_options(
 /// file.
 fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
     let plan = &file.plan;
-    let own = || file.weights.as_ref().map(|own| own.place().0);
+    let own = || file.weights.as_ref().map(|own| own.place().path);
     let mut bytes: HashMap<PathBuf, u64> = HashMap::new();
     for weight in plan.expert_groups.iter().flat_map(|group| &group.weights) {
         let weight = plan.weights.get(*weight as usize)?;

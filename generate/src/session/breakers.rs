@@ -1,6 +1,6 @@
 //! DRY's sequence breakers: converts texts to the tokens that end a repetition.
 
-use ixc_runtime::sample::Breakers;
+use ixc_runtime::sample::{Breaker, Breakers};
 use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;
@@ -32,7 +32,7 @@ fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]
         for token in 0..tokenizer.token_count() as u32 {
             let word = String::from_utf8_lossy(tokenizer.token_bytes(token)?);
             if word.contains(text) {
-                all.push((token, Vec::new()));
+                all.push(Breaker { head: token, tail: Vec::new() });
             } else {
                 // Lengths of prefixes of the text that the token may end with.
                 let ends = (1..text.len().min(word.len() + 1)).filter(|end| text.is_char_boundary(*end));
@@ -45,7 +45,7 @@ fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]
                             none.insert(rest)
                         }
                     };
-                    all.push((token, rest.clone()));
+                    all.push(Breaker { head: token, tail: rest.clone() });
                 }
             }
             if all.len() > most {

@@ -24,7 +24,7 @@ use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
 use crate::expert_sort::Bucket;
 use crate::experts::{self, Experts};
-use crate::file::{OwnWeights, PlanFile};
+use crate::file::{OwnWeights, PlanFile, WeightsPlace};
 use crate::gauge::{Activity, Gauge};
 use crate::lock::lock;
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
@@ -167,7 +167,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
         check_own_weights(own, mapped, &program, &plan, streamed.as_deref(), &mut pool, options)?;
     }
-    let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
+    let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().path);
     let own = own.map(|(_, mapped)| mapped);
     let sources =
         Sources { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files), own: own.as_ref() };
@@ -492,11 +492,11 @@ pub(crate) fn layout(
     program: &Program,
     plan: &Plan<Kernel>,
     folder: &Path,
-    own: Option<(PathBuf, u64)>,
+    own: Option<WeightsPlace>,
 ) -> Result<(experts::Layout, Vec<PathBuf>), LoadError> {
     let mut paths: Vec<PathBuf> = plan.files.iter().map(|file| folder.join(&file.path)).collect();
     let own_number = paths.len() as u32;
-    let own_offset = own.map(|(path, offset)| {
+    let own_offset = own.map(|WeightsPlace { path, offset }| {
         paths.push(path);
         offset
     });

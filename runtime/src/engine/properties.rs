@@ -10,7 +10,7 @@ use crate::executor::sequences::StateBytes;
 use crate::experts::Experts;
 use crate::memory::Mapped;
 use crate::page_cache_hints::{Advice, AdviceCounts};
-use crate::pages::{self, PageUse};
+use crate::pages::{self, NamedRegions, PageUse};
 use crate::processors::PinRefusal;
 use crate::stats::Stats;
 use crate::streaming::predict;
@@ -138,12 +138,13 @@ impl Engine {
     pub fn pages(&self) -> Vec<PageUse> {
         let store = &self.loaded.store;
         let experts = store.experts.as_ref().map(|experts| experts.store().memory());
+        let list = |what, regions| NamedRegions { what, regions };
         pages::page_use(&[
-            ("mapped files", store.files.iter().map(Mapped::region).collect()),
-            ("packed weights", vec![store.weights.packed()]),
-            ("streamed experts", experts.into_iter().collect()),
-            ("activations", vec![store.arena.region()]),
-            ("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
+            list("mapped files", store.files.iter().map(Mapped::region).collect()),
+            list("packed weights", vec![store.weights.packed()]),
+            list("streamed experts", experts.into_iter().collect()),
+            list("activations", vec![store.arena.region()]),
+            list("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
         ])
     }
 

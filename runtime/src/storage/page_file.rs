@@ -89,7 +89,7 @@ impl PageFile {
     /// If the system refuses; the region is then unchanged.
     pub(crate) unsafe fn map(&self, offset: u64, to: Region) -> io::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { system::map(to, Some((&self.file, offset))) }
+        unsafe { system::map(to, Some(FilePart { file: &self.file, offset })) }
     }
 
     /// Frees the pages of a part, which must not be mapped any more.
@@ -113,6 +113,12 @@ pub(crate) unsafe fn renew(region: Region) -> io::Result<()> {
     unsafe { system::map(region, None) }
 }
 
+/// Part of a file from an offset on.
+struct FilePart<'f> {
+    file: &'f File,
+    offset: u64,
+}
+
 #[cfg(target_os = "linux")]
 mod system {
     use std::fs::File;
@@ -120,6 +126,7 @@ mod system {
     use std::ops::Range;
     use std::os::fd::{AsRawFd, FromRawFd};
 
+    use super::FilePart;
     use crate::memory::Region;
 
     pub(super) fn open() -> io::Result<File> {
@@ -161,11 +168,11 @@ mod system {
 
     /// # Safety
     /// Same as [`super::PageFile::map`].
-    pub(super) unsafe fn map(to: Region, file: Option<(&File, u64)>) -> io::Result<()> {
+    pub(super) unsafe fn map(to: Region, file: Option<FilePart<'_>>) -> io::Result<()> {
         let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let (descriptor, offset, anonymous) = match file {
             // Does not reserve memory for pages that will hardly ever be written.
-            Some((file, offset)) => (file.as_raw_fd(), offset, libc::MAP_NORESERVE),
+            Some(FilePart { file, offset }) => (file.as_raw_fd(), offset, libc::MAP_NORESERVE),
             // Uses the flags of the mapping around it, so that the system merges both.
             None => (-1, 0, libc::MAP_ANONYMOUS),
         };
@@ -196,6 +203,7 @@ mod system {
     use std::io;
     use std::ops::Range;
 
+    use super::FilePart;
     use crate::memory::Region;
 
     pub(super) fn open() -> io::Result<File> {
@@ -210,7 +218,7 @@ mod system {
         0
     }
 
-    pub(super) unsafe fn map(_: Region, _: Option<(&File, u64)>) -> io::Result<()> {
+    pub(super) unsafe fn map(_: Region, _: Option<FilePart<'_>>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -39,11 +39,17 @@ struct Mapping {
     large: u64,
 }
 
-/// Returns the use of pages by each list of regions, by name. Lists without resident bytes are
-/// omitted.
-pub(crate) fn page_use(regions: &[(&'static str, Vec<Region>)]) -> Vec<PageUse> {
+/// Regions of memory that are counted together.
+pub(crate) struct NamedRegions {
+    /// Contents of the regions.
+    pub what: &'static str,
+    pub regions: Vec<Region>,
+}
+
+/// Returns the use of pages by each list of regions. Lists without resident bytes are omitted.
+pub(crate) fn page_use(lists: &[NamedRegions]) -> Vec<PageUse> {
     let mappings = read_system(Path::new("/proc/self/smaps")).map_or_else(Vec::new, |text| mappings(&text));
-    let uses = regions.iter().map(|(what, regions)| {
+    let uses = lists.iter().map(|NamedRegions { what, regions }| {
         let mut sum = PageUse { what, resident: 0, large: 0 };
         for region in regions {
             let begin = region.base() as u64;
@@ -137,13 +143,13 @@ Pss:                 100 kB
     #[test]
     fn touched_pages_are_counted_as_resident() {
         let memory = Memory::zeroed("a test", 8 << 20, false).unwrap();
-        let regions = || vec![("a test", vec![memory.region()])];
+        let regions = || vec![NamedRegions { what: "a test", regions: vec![memory.region()] }];
         // SAFETY: the memory is mapped, and no other code accesses it.
         (0..8 << 8).for_each(|page| unsafe { memory.region().base().add(page << 12).write(1) });
         let found = page_use(&regions());
         assert_eq!((found.len(), found[0].what), (1, "a test"));
         // The system may merge adjacent mappings with this one.
         assert!((4 << 20..=16 << 20).contains(&found[0].resident), "{found:?}");
-        assert_eq!(page_use(&[("nothing", vec![])]), []);
+        assert_eq!(page_use(&[NamedRegions { what: "nothing", regions: vec![] }]), []);
     }
 }

@@ -53,14 +53,24 @@ const MAX_RETRIES: u32 = 1000;
 /// Max wait for outstanding reads when a drive is dropped. Longer reads finish later and then free
 /// their memory.
 const GRACE: Duration = Duration::from_millis(500);
-/// A receiver of ended jobs. The drive's thread calls it without holding a lock.
-pub trait Sink: Send + Sync {
-    /// Handles jobs that ended, each with all its bytes or an error.
-    fn handle_ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>);
+
+/// A job that ended, with all its bytes or an error.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EndedJob {
+    /// Tag of the job.
+    pub tag: u64,
+    /// Result of its reads.
+    pub result: Result<(), StreamError>,
 }
 
-impl Sink for Mutex<mpsc::Sender<Vec<(u64, Result<(), StreamError>)>>> {
-    fn handle_ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
+/// A receiver of ended jobs. The drive's thread calls it without holding a lock.
+pub trait Sink: Send + Sync {
+    /// Handles jobs that ended.
+    fn handle_ended(&self, jobs: Vec<EndedJob>);
+}
+
+impl Sink for Mutex<mpsc::Sender<Vec<EndedJob>>> {
+    fn handle_ended(&self, jobs: Vec<EndedJob>) {
         // Without a receiver there is also no waiting thread.
         let _ = self.lock().unwrap_or_else(PoisonError::into_inner).send(jobs);
     }
@@ -202,7 +212,9 @@ impl Drive {
             shared.close(&why);
             let left: Vec<u64> = shared.lock().jobs.drain().map(|(tag, _)| tag).collect();
             sink.handle_ended(
-                left.into_iter().map(|tag| (tag, Err(StreamError::Closed { why: why.clone() }))).collect(),
+                left.into_iter()
+                    .map(|tag| EndedJob { tag, result: Err(StreamError::Closed { why: why.clone() }) })
+                    .collect(),
             );
             let _ = tell.send(Err(why));
             *flag.flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -370,7 +382,7 @@ impl Owner<'_> {
         unsafe { self.backend.start(read) };
     }
 
-    fn reap(&mut self, done: &mut Vec<Completion>) -> Vec<(u64, Result<(), StreamError>)> {
+    fn reap(&mut self, done: &mut Vec<Completion>) -> Vec<EndedJob> {
         let queue = self.queue;
         let mut ended = Vec::new();
         for completion in done.drain(..) {
@@ -418,7 +430,7 @@ impl Owner<'_> {
 }
 
 /// Counts a piece of a job as ended. If it was the last one, ends the job.
-fn end_piece(state: &mut State, tag: u64, next: AfterRead, ended: &mut Vec<(u64, Result<(), StreamError>)>) {
+fn end_piece(state: &mut State, tag: u64, next: AfterRead, ended: &mut Vec<EndedJob>) {
     let Some(job) = state.jobs.get_mut(&tag) else { return };
     job.outstanding -= 1;
     if let AfterRead::Failed(error) = next {
@@ -426,7 +438,7 @@ fn end_piece(state: &mut State, tag: u64, next: AfterRead, ended: &mut Vec<(u64,
     }
     if job.is_finished() {
         let error = state.jobs.remove(&tag).and_then(|Active { error, .. }| error);
-        ended.push((tag, error.map_or(Ok(()), Err)));
+        ended.push(EndedJob { tag, result: error.map_or(Ok(()), Err) });
     }
 }
 

@@ -48,7 +48,7 @@ use ixc_ir::units::Bytes;
 use crate::error::load::LoadError;
 use crate::pack::ALIGNMENT;
 use crate::plan_check;
-pub(crate) use weights::OwnWeights;
+pub(crate) use weights::{OwnWeights, WeightsPlace};
 
 /// A plan file.
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };

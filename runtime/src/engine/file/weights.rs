@@ -63,10 +63,19 @@ pub struct OwnWeights {
     pub(super) checksums: Vec<u32>,
 }
 
+/// Place of a plan's own weights.
+#[derive(Clone, Debug)]
+pub struct WeightsPlace {
+    /// Path of the plan file.
+    pub path: PathBuf,
+    /// Offset of the weights in the file.
+    pub offset: u64,
+}
+
 impl OwnWeights {
-    /// Returns the file's path, and the offset of the weights in the file.
-    pub fn place(&self) -> (PathBuf, u64) {
-        (self.path.clone(), self.offset)
+    /// Returns the place of the weights.
+    pub fn place(&self) -> WeightsPlace {
+        WeightsPlace { path: self.path.clone(), offset: self.offset }
     }
 
     /// Maps the weights into memory.

@@ -1,20 +1,29 @@
 //! DRY's sequence breakers: token sequences that end a repetition. Each is a head token and the
 //! tail of tokens after it.
 
+/// A sequence breaker.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Breaker {
+    /// First token.
+    pub head: u32,
+    /// Tokens after it.
+    pub tail: Vec<u32>,
+}
+
 /// Sequence breakers, sorted and without duplicates, so that the breakers of a head are found by
 /// binary search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breakers {
-    all: Vec<(u32, Vec<u32>)>,
+    all: Vec<Breaker>,
     longest_tail: usize,
 }
 
 impl Breakers {
-    /// Makes breakers from head tokens and their tails.
-    pub fn new(mut all: Vec<(u32, Vec<u32>)>) -> Breakers {
+    /// Returns the set of these breakers.
+    pub fn new(mut all: Vec<Breaker>) -> Breakers {
         all.sort_unstable();
         all.dedup();
-        let longest_tail = all.iter().map(|(_, tail)| tail.len()).max().unwrap_or(0);
+        let longest_tail = all.iter().map(|breaker| breaker.tail.len()).max().unwrap_or(0);
         Breakers { all, longest_tail }
     }
 
@@ -32,16 +41,16 @@ impl Breakers {
         self.longest_tail
     }
 
-    fn of(&self, head: u32) -> &[(u32, Vec<u32>)] {
-        let begin = self.all.partition_point(|(own, _)| *own < head);
+    fn of(&self, head: u32) -> &[Breaker] {
+        let begin = self.all.partition_point(|breaker| breaker.head < head);
         let rest = &self.all[begin..];
-        &rest[..rest.partition_point(|(own, _)| *own == head)]
+        &rest[..rest.partition_point(|breaker| breaker.head == head)]
     }
 
     /// Returns whether a token alone, without a tail, is a breaker.
     pub(super) fn is_alone(&self, token: u32) -> bool {
         // The shortest tail comes first.
-        self.of(token).first().is_some_and(|(_, tail)| tail.is_empty())
+        self.of(token).first().is_some_and(|breaker| breaker.tail.is_empty())
     }
 
     /// Returns the tail length of the longest breaker at the start of these tokens; `None` if they
@@ -50,7 +59,7 @@ impl Breakers {
         let (head, rest) = tokens.split_first()?;
         let own = self.of(*head);
         let max = if own.is_empty() { return None } else { self.longest_tail.min(rest.len()) };
-        (0..=max).rev().find(|length| own.binary_search_by(|(_, tail)| tail[..].cmp(&rest[..*length])).is_ok())
+        (0..=max).rev().find(|length| own.binary_search_by(|breaker| breaker.tail[..].cmp(&rest[..*length])).is_ok())
     }
 }
 
@@ -65,11 +74,13 @@ mod tests {
             all in prop::collection::vec((0u32..3, prop::collection::vec(0u32..3, 0..4)), 0..12),
             tokens in prop::collection::vec(0u32..3, 0..6),
         ) {
+            let all: Vec<_> = all.into_iter().map(|(head, tail)| Breaker { head, tail }).collect();
             let breakers = Breakers::new(all.clone());
-            let is = |(head, tail): &&(u32, Vec<u32>)| tokens.first() == Some(head) && tokens[1..].starts_with(tail);
-            prop_assert_eq!(breakers.tail_of(&tokens), all.iter().filter(is).map(|(_, tail)| tail.len()).max());
+            let is = |breaker: &&Breaker| tokens.first() == Some(&breaker.head) && tokens[1..].starts_with(&breaker.tail);
+            let lengths = all.iter().filter(is).map(|breaker| breaker.tail.len());
+            prop_assert_eq!(breakers.tail_of(&tokens), lengths.max());
             for token in 0..3 {
-                prop_assert_eq!(breakers.is_alone(token), all.contains(&(token, vec![])));
+                prop_assert_eq!(breakers.is_alone(token), all.contains(&Breaker { head: token, tail: vec![] }));
             }
         }
     }

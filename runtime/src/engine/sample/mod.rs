@@ -41,7 +41,7 @@ use std::collections::VecDeque;
 
 use crate::engine::{Softmax, StepError};
 
-pub use breakers::Breakers;
+pub use breakers::{Breaker, Breakers};
 use ixc_failure::Class;
 pub use kinds::{DEFAULT as DEFAULT_SAMPLERS, Kind};
 pub use log_probability::{TokenLogProb, log_probabilities_of};

@@ -313,10 +313,15 @@ fn xtc_leaves_out_all_likely_tokens_but_the_last() {
     assert_eq!(tokens(&remaining(Settings { top_k: 2, samplers: after, ..cold }, &logits)), [2]);
 }
 
+/// Returns the set of breakers with these heads and tails.
+fn breaker_set(all: &[(u32, Vec<u32>)]) -> Breakers {
+    Breakers::new(all.iter().map(|(head, tail)| Breaker { head: *head, tail: tail.clone() }).collect())
+}
+
 #[test]
 fn repetitions_are_found_and_end_at_breakers() {
     let found = |history: &[u32], breakers: &[(u32, Vec<u32>)]| {
-        let found = samplers::repetitions(history, &Breakers::new(breakers.to_vec()));
+        let found = samplers::repetitions(history, &breaker_set(breakers));
         let mut found: Vec<(u32, usize)> = found.into_iter().filter(|(_, length)| *length > 0).collect();
         found.sort_unstable();
         found
@@ -349,7 +354,7 @@ proptest! {
 #[test]
 fn dry_penalty_grows_exponentially_with_repetition_length() {
     let with = |dry_multiplier: f32, dry_breakers: Vec<(u32, Vec<u32>)>| {
-        let dry_breakers = Arc::new(Breakers::new(dry_breakers));
+        let dry_breakers = Arc::new(breaker_set(&dry_breakers));
         let settings = Settings { dry_multiplier, dry_base: 2.0, dry_breakers, ..Settings::greedy() };
         let mut sampler = Sampler::new(settings).unwrap();
         [0, 1, 2, 3, 0, 1, 2].into_iter().for_each(|token| sampler.accept(token));

@@ -71,6 +71,15 @@ fn pays(without: Duration, with: Duration) -> bool {
     with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT)
 }
 
+/// Gain that a strategy would have had on a token.
+#[derive(Clone, Copy, Debug)]
+pub struct Score {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Useful reads minus useless ones.
+    pub gain: i64,
+}
+
 /// The measurement and its state.
 #[derive(Debug)]
 pub struct Auto {
@@ -81,7 +90,7 @@ pub struct Auto {
     rest: usize,
     durations: Vec<Duration>,
     /// Gains of the strategies on each of the last tokens: useful reads minus useless ones.
-    scores: VecDeque<Vec<(Strategy, i64)>>,
+    scores: VecDeque<Vec<Score>>,
     /// The last comparison: strategy, time without it, time with it.
     comparison: Option<(Strategy, Duration, Duration)>,
     measurement: Measurement,
@@ -196,7 +205,7 @@ impl Auto {
     }
 
     /// Ends a token: takes its time, and the gain that each strategy would have had.
-    pub fn end_token(&mut self, durations: Duration, scores: &[(Strategy, i64)]) {
+    pub fn end_token(&mut self, durations: Duration, scores: &[Score]) {
         self.durations.push(durations);
         self.scores.push_back(scores.to_vec());
         if self.scores.len() > WINDOW {
@@ -248,7 +257,7 @@ impl Auto {
     /// Returns the gain that each strategy would have had on the last tokens.
     fn sums(&self) -> Gains {
         let sum = |strategy| -> i64 {
-            self.scores.iter().flatten().filter(|(other, _)| *other == strategy).map(|(_, score)| score).sum()
+            self.scores.iter().flatten().filter(|score| score.strategy == strategy).map(|score| score.gain).sum()
         };
         Strategy::ALL.map(|(_, strategy)| (strategy, sum(strategy)))
     }

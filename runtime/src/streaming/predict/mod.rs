@@ -39,7 +39,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use auto::Auto;
+use auto::{Auto, Score};
 use confidence::{GuessConfidence, RankedGuess};
 
 /// Prediction strategy.
@@ -406,12 +406,12 @@ impl Predictions {
 
     /// Ends a token, which took `took`. [`Choice::Auto`] decides by this time.
     pub fn end_token(&mut self, took: Duration) {
-        let scores: Vec<(Strategy, i64)> = Strategy::ALL
+        let scores: Vec<Score> = Strategy::ALL
             .into_iter()
             .zip(&mut self.strategies)
             .map(|((_, strategy), scored)| {
                 let (useful, useless) = std::mem::take(&mut scored.token);
-                (strategy, useful as i64 - useless as i64)
+                Score { strategy, gain: useful as i64 - useless as i64 }
             })
             .collect();
         self.auto.end_token(took, &scores);

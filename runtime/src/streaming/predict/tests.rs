@@ -1,6 +1,6 @@
 //! Tests of the strategies with known routing, and of the measurement with known times.
 
-use super::auto::{Auto, FIRST, HALF, LONGEST_REST, WINDOW, WINDOWS_TO_KEEP};
+use super::auto::{Auto, FIRST, HALF, LONGEST_REST, Score, WINDOW, WINDOWS_TO_KEEP};
 use super::*;
 
 const READ: Duration = Duration::from_millis(2);
@@ -119,7 +119,9 @@ fn a_prompt_ends_a_measurement() {
     }
     // After a prompt during the next measurement, a strategy that lost before is not used.
     let mut lost = Auto::new(true);
-    let token = |lost: &mut Auto, took| lost.end_token(Duration::from_millis(took), &[(Strategy::EarlyRouter, 1)]);
+    let token = |lost: &mut Auto, took| {
+        lost.end_token(Duration::from_millis(took), &[Score { strategy: Strategy::EarlyRouter, gain: 1 }])
+    };
     for _ in 0..FIRST + 2 * HALF + WINDOW {
         token(&mut lost, 9);
     }
@@ -148,7 +150,10 @@ fn auto_reports_rejected_strategies_with_reasons() {
         let mut auto = Auto::new(true);
         for _ in 0..FIRST + 2 * HALF + WINDOW {
             let took = Duration::from_millis(if auto.current().is_some() { with } else { 100 });
-            auto.end_token(took, &[(Strategy::Previous, gain), (Strategy::Frequency, -1)]);
+            auto.end_token(
+                took,
+                &[Score { strategy: Strategy::Previous, gain }, Score { strategy: Strategy::Frequency, gain: -1 }],
+            );
         }
         auto.decision()
     };

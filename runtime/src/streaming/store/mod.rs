@@ -72,7 +72,7 @@ use crate::memory::Region;
 use super::backend::Backend;
 use super::budget::BudgetSplit;
 use super::counters::Counters;
-use super::drive::{Drive, Report, Sink};
+use super::drive::{Drive, EndedJob, Report, Sink};
 use super::files::Files;
 use super::queue::Queue;
 use super::reservation::Reservation;
@@ -188,9 +188,9 @@ impl Shared {
 }
 
 impl Sink for Shared {
-    fn handle_ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
+    fn handle_ended(&self, jobs: Vec<EndedJob>) {
         let mut inner = self.lock();
-        for (tag, result) in jobs {
+        for EndedJob { tag, result } in jobs {
             inner.arrive(&self.fixed, tag as u32, result);
         }
         self.settle(inner);

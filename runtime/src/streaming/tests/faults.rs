@@ -6,7 +6,7 @@ use ixc_files::changed::ChangedFile;
 
 use super::super::backend::Read;
 use super::super::counters::Class;
-use super::super::drive::Choice;
+use super::super::drive::{Choice, EndedJob};
 use super::super::files::PAGE;
 use super::super::queue::{ReadJob, Wake};
 use super::super::{Extent, StreamError};
@@ -65,7 +65,7 @@ fn short_direct_read_restarts_at_its_page() {
     })
     .unwrap();
     queue.submit(blocks(1, 8 * PAGE)).unwrap();
-    assert_eq!(results.recv().unwrap(), [(0, Ok(()))]);
+    assert_eq!(results.recv().unwrap(), [EndedJob { tag: 0, result: Ok(()) }]);
     assert_eq!(*offsets.lock().unwrap(), [(0, 8 * PAGE), (3 * PAGE, 5 * PAGE)]);
     drop((drive, file));
 }
@@ -145,7 +145,7 @@ fn refused_direct_reads_fall_back_to_page_cache() {
     let mut count = 0;
     while count < 8 {
         let ended = results.recv().unwrap();
-        assert!(ended.iter().all(|(_, result)| result.is_ok()), "{ended:?}");
+        assert!(ended.iter().all(|job| job.result.is_ok()), "{ended:?}");
         count += ended.len();
     }
     let notes = drive.report().notes;
@@ -182,7 +182,7 @@ fn unresponsive_drive_is_dropped_and_keeps_its_memory() {
         // All waiting jobs get a result; the channel closes when the thread ends.
         let reported: Vec<_> = results.iter().flatten().collect();
         assert_eq!(reported.len(), 8);
-        assert!(reported.iter().all(|(_, result)| matches!(result, Err(StreamError::Closed { .. }))), "{reported:?}");
+        assert!(reported.iter().all(|job| matches!(job.result, Err(StreamError::Closed { .. }))), "{reported:?}");
         while memory.upgrade().is_some() {
             std::thread::yield_now();
         }

@@ -14,7 +14,7 @@ use ixc_ir::random::Random;
 
 use super::StreamError;
 use super::backend::Backend;
-use super::drive::{Choice, Drive, DriveOptions};
+use super::drive::{Choice, Drive, DriveOptions, EndedJob};
 use super::files::Files;
 use super::queue::{Queue, ReadJob};
 use super::reservation::Reservation;
@@ -47,7 +47,7 @@ fn pattern(bytes: u64) -> Vec<u8> {
     (0..bytes).map(byte_at).collect()
 }
 
-type Results = mpsc::Receiver<Vec<(u64, Result<(), StreamError>)>>;
+type Results = mpsc::Receiver<Vec<EndedJob>>;
 
 /// A drive on one file, with its results.
 struct Rig {
@@ -98,7 +98,7 @@ impl Rig {
     fn results(&self, count: usize) -> Vec<(u64, Result<(), StreamError>)> {
         let mut results = Vec::new();
         while results.len() < count {
-            results.extend(self.results.recv().unwrap());
+            results.extend(self.results.recv().unwrap().into_iter().map(|job| (job.tag, job.result)));
         }
         results.sort_by_key(|(tag, _)| *tag);
         assert_eq!(results.len(), count);
