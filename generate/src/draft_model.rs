@@ -57,6 +57,12 @@ pub struct DraftModel {
     vocabulary: u32,
 }
 
+/// Tokens that a slot's sequence gets.
+struct Part<T> {
+    slot: usize,
+    tokens: T,
+}
+
 impl DraftModel {
     /// Creates a drafter for as many texts as the small model has sequences.
     ///
@@ -89,11 +95,11 @@ impl DraftModel {
     }
 
     /// Computes tokens of some sequences, and returns the likeliest next token of each.
-    fn read(&mut self, parts: &[(usize, Vec<u32>)]) -> Result<Vec<(u32, f32)>, StepError> {
+    fn read(&mut self, parts: &[Part<Vec<u32>>]) -> Result<Vec<(u32, f32)>, StepError> {
         let most = self.engine.max_tokens() as usize;
         let mut found = Vec::with_capacity(parts.len());
         let mut rest = parts;
-        while let Some((slot, tokens)) = rest.first() {
+        while let Some(Part { slot, tokens }) = rest.first() {
             if tokens.len() > most {
                 // If a sequence has more tokens than a step allows, they take several steps.
                 let sequence = self.lanes[*slot].sequence;
@@ -101,26 +107,30 @@ impl DraftModel {
                 for (number, part) in all.enumerate() {
                     let row = [part.len() as u32 - 1];
                     let outputs = if number == last { &row[..] } else { &[] };
-                    self.step(&[(*slot, part)], &[Addition { sequence, tokens: part, outputs }])?;
+                    self.step(&[Part { slot: *slot, tokens: part }], &[Addition { sequence, tokens: part, outputs }])?;
                 }
                 found.push(most_likely_token(self.engine.logits(0), self.vocabulary));
                 rest = &rest[1..];
                 continue;
             }
             let mut rows = 0;
-            let fits = |(_, tokens): &&(usize, Vec<u32>)| {
-                rows += tokens.len();
+            let fits = |part: &&Part<Vec<u32>>| {
+                rows += part.tokens.len();
                 rows <= most
             };
             let count = rest.iter().take_while(fits).count();
             let (now, later) = rest.split_at(count);
-            let outputs: Vec<[u32; 1]> = now.iter().map(|(_, tokens)| [tokens.len() as u32 - 1]).collect();
+            let outputs: Vec<[u32; 1]> = now.iter().map(|part| [part.tokens.len() as u32 - 1]).collect();
             let additions: Vec<Addition<'_>> = now
                 .iter()
                 .zip(&outputs)
-                .map(|((slot, tokens), outputs)| Addition { sequence: self.lanes[*slot].sequence, tokens, outputs })
+                .map(|(part, outputs)| {
+                    let sequence = self.lanes[part.slot].sequence;
+                    Addition { sequence, tokens: &part.tokens, outputs }
+                })
                 .collect();
-            let parts: Vec<(usize, &[u32])> = now.iter().map(|(slot, tokens)| (*slot, &tokens[..])).collect();
+            let parts: Vec<Part<&[u32]>> =
+                now.iter().map(|part| Part { slot: part.slot, tokens: &part.tokens[..] }).collect();
             self.step(&parts, &additions)?;
             found.extend((0..count).map(|row| most_likely_token(self.engine.logits(row), self.vocabulary)));
             rest = later;
@@ -128,9 +138,9 @@ impl DraftModel {
         Ok(found)
     }
 
-    fn step(&mut self, parts: &[(usize, &[u32])], additions: &[Addition<'_>]) -> Result<(), StepError> {
+    fn step(&mut self, parts: &[Part<&[u32]>], additions: &[Addition<'_>]) -> Result<(), StepError> {
         self.engine.step_batch(additions)?;
-        for (slot, tokens) in parts {
+        for Part { slot, tokens } in parts {
             self.lanes[*slot].cached.extend_from_slice(tokens);
         }
         Ok(())
@@ -156,10 +166,10 @@ impl Drafter for DraftModel {
             let unread = &text.tokens[self.lanes[text.slot].cached.len()..];
             if unread.len() > MAX_UNREAD {
                 let part = &unread[..unread.len().min(MAX_READ).min(unread.len() - 1)];
-                self.read(&[(text.slot, part.to_vec())])?;
+                self.read(&[Part { slot: text.slot, tokens: part.to_vec() }])?;
                 continue;
             }
-            parts.push((text.slot, unread.to_vec()));
+            parts.push(Part { slot: text.slot, tokens: unread.to_vec() });
             open.push(number);
         }
         let begin = Instant::now();
@@ -174,7 +184,7 @@ impl Drafter for DraftModel {
                 }
                 text.draft.push(token);
                 if text.draft.len() < text.max_draft {
-                    parts.push((text.slot, vec![token]));
+                    parts.push(Part { slot: text.slot, tokens: vec![token] });
                     left.push(number);
                 }
             }
