@@ -9,6 +9,15 @@ use crate::layout::Layout;
 /// Max items of a full PE in an error, the largest first.
 const MAX_ITEMS_IN_ERROR: usize = 8;
 
+/// Use of memory by an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryUse<T> {
+    /// The item.
+    pub what: T,
+    /// Bytes that it takes.
+    pub bytes: u64,
+}
+
 /// The memory of a PE is too small for its contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PE ({x}, {y}) needs {found} bytes, but has {available}: {}", list(items, *more))]
@@ -21,14 +30,14 @@ pub struct MemoryError {
     pub found: u64,
     /// Bytes that the PE has.
     pub available: u64,
-    /// Largest items of the contents with their bytes, the largest first.
-    pub items: Vec<(String, u64)>,
+    /// Largest items of the contents, the largest first.
+    pub items: Vec<MemoryUse<String>>,
     /// Number of other items.
     pub more: u64,
 }
 
-fn list(items: &[(String, u64)], more: u64) -> String {
-    let named: Vec<String> = items.iter().map(|(what, bytes)| format!("{bytes} for {what}")).collect();
+fn list(items: &[MemoryUse<String>], more: u64) -> String {
+    let named: Vec<String> = items.iter().map(|MemoryUse { what, bytes }| format!("{bytes} for {what}")).collect();
     if more > 0 { format!("{}, and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
@@ -55,11 +64,11 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
         let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > available).min();
         if let Some(pe) = full.map(|pe| pe as usize) {
             // A PE may have all instances, so only the largest items are kept.
-            let (mut largest, mut all): (Vec<(MemoryItem, u64)>, u64) = (Vec::new(), 0);
+            let (mut largest, mut all): (Vec<MemoryUse<MemoryItem>>, u64) = (Vec::new(), 0);
             each(descriptor, layout, wave, &mut code, |other, what, count| {
                 if other as usize == pe && count > 0 {
                     all += 1;
-                    largest.push((what, count));
+                    largest.push(MemoryUse { what, bytes: count });
                     if largest.len() == 2 * MAX_ITEMS_IN_ERROR {
                         keep_largest(&mut largest);
                     }
@@ -67,7 +76,9 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
             });
             keep_largest(&mut largest);
             let more = all - largest.len() as u64;
-            let items = largest.into_iter().map(|(what, bytes)| (name(descriptor, what), bytes)).collect();
+            let named =
+                |item: MemoryUse<MemoryItem>| MemoryUse { what: name(descriptor, item.what), bytes: item.bytes };
+            let items = largest.into_iter().map(named).collect();
             let (x, y) = (pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
             return Err(Box::new(MemoryError { x, y, found: bytes[pe], available, items, more }));
         }
@@ -80,8 +91,8 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
 }
 
 /// Keeps the largest items; among equal ones, the first.
-fn keep_largest(items: &mut Vec<(MemoryItem, u64)>) {
-    items.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+fn keep_largest(items: &mut Vec<MemoryUse<MemoryItem>>) {
+    items.sort_by_key(|item| std::cmp::Reverse(item.bytes));
     items.truncate(MAX_ITEMS_IN_ERROR);
 }
 
