@@ -9,7 +9,7 @@ use super::alternative::{Alternative, ArraySet, Conjunction, Content, Literal, O
 use super::expand::Sets;
 use super::keywords::schema_error;
 use super::number::{NumberForm, NumberSet};
-use super::text::{self, Pattern};
+use super::text::{self, Condition, Pattern};
 use crate::GrammarError;
 
 /// Max patterns of names in one object.
@@ -66,7 +66,7 @@ fn content_of_numbers(numbers: &NumberSet) -> Content {
     let is_bounded = numbers.is_fraction || numbers.min.is_some() && numbers.max.is_some();
     match numbers.lexeme() {
         Ok(NumberForm::All(all)) if is_bounded => {
-            let all: Vec<_> = all.into_iter().map(|regex| (regex, true)).collect();
+            let all: Vec<_> = all.into_iter().map(Condition::matches).collect();
             match text::is_empty(&all) {
                 Some(true) => Content::None { is_exact: false },
                 _ => Content::Some,
@@ -436,9 +436,11 @@ impl TextSet {
         if self.patterns.is_empty() && (self.excluded.is_empty() || self.max.is_none()) {
             return Some(false);
         }
-        let mut all = vec![(text::length_regex(self.min, self.max, false), true)];
-        all.extend(self.patterns.iter().map(|pattern| (pattern.plain.clone(), pattern.holds)));
-        all.extend(self.excluded.iter().map(|text| (text::literal(text, false), false)));
+        let mut all = vec![Condition::matches(text::length_regex(self.min, self.max, false))];
+        all.extend(
+            self.patterns.iter().map(|pattern| Condition { regex: pattern.plain.clone(), holds: pattern.holds }),
+        );
+        all.extend(self.excluded.iter().map(|text| Condition::differs(text::literal(text, false))));
         text::is_empty(&all)
     }
 }

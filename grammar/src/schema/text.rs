@@ -86,12 +86,33 @@ fn reason(error: &regex_syntax::Error) -> String {
     }
 }
 
+/// A condition on texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Condition {
+    /// Regular expression for whole texts.
+    pub regex: String,
+    /// Whether texts must match; otherwise they must not.
+    pub holds: bool,
+}
+
+impl Condition {
+    /// Returns the condition that texts match.
+    pub fn matches(regex: String) -> Condition {
+        Condition { regex, holds: true }
+    }
+
+    /// Returns the condition that texts do not match.
+    pub fn differs(regex: String) -> Condition {
+        Condition { regex, holds: false }
+    }
+}
+
 /// Whether no text satisfies all of these; `None` if the check takes too much work.
-pub(super) fn is_empty(plain: &[(String, bool)]) -> Option<bool> {
+pub(super) fn is_empty(conditions: &[Condition]) -> Option<bool> {
     let mut builder = RegexBuilder::new();
-    let all: Option<Vec<RegexAst>> = plain
+    let all: Option<Vec<RegexAst>> = conditions
         .iter()
-        .map(|(regex, holds)| {
+        .map(|Condition { regex, holds }| {
             let regex = RegexAst::ExprRef(builder.mk_regex(regex).ok()?);
             Some(if *holds { regex } else { RegexAst::Not(Box::new(regex)) })
         })

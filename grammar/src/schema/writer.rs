@@ -11,7 +11,7 @@ use super::expand::Sets;
 use super::keywords::schema_error;
 use super::layout::{ArrayLayout, NamedMember, ObjectLayout};
 use super::number::{NumberForm, NumberSet};
-use super::text;
+use super::text::{self, Condition};
 use crate::GrammarError;
 
 /// White space between JSON tokens. It is bounded, since a model that is uncertain may otherwise
@@ -147,11 +147,12 @@ impl<'s> Writer<'s> {
         format!("s{number}")
     }
 
-    /// Returns the name of a terminal. Its texts match each expression whose flag is `true`, and
-    /// none whose flag is `false`.
-    fn terminal(&mut self, all: &[(String, bool)]) -> String {
-        let all: Vec<String> =
-            all.iter().map(|(regex, holds)| format!("{}/{regex}/", if *holds { "" } else { "~" })).collect();
+    /// Returns the name of a terminal, whose texts satisfy all conditions.
+    fn terminal(&mut self, all: &[Condition]) -> String {
+        let all: Vec<String> = all
+            .iter()
+            .map(|Condition { regex, holds }| format!("{}/{regex}/", if *holds { "" } else { "~" }))
+            .collect();
         let body = all.join(" & ");
         let next = self.terminals.len();
         let number = *self.terminals.entry(body.clone()).or_insert(next);
@@ -171,7 +172,7 @@ impl<'s> Writer<'s> {
             }
         }
         if !scalars.is_empty() {
-            all.push(self.terminal(&[(format!("(?:{})", scalars.join("|")), true)]));
+            all.push(self.terminal(&[Condition::matches(format!("(?:{})", scalars.join("|")))]));
         }
         all
     }
@@ -208,7 +209,7 @@ impl<'s> Writer<'s> {
 
     fn number(&mut self, numbers: &NumberSet, at: usize) -> Result<String, GrammarError> {
         match numbers.lexeme().map_err(|message| schema_error(self.sets.document.get(at).1, message))? {
-            NumberForm::All(all) => Ok(self.terminal(&all.into_iter().map(|regex| (regex, true)).collect::<Vec<_>>())),
+            NumberForm::All(all) => Ok(self.terminal(&all.into_iter().map(Condition::matches).collect::<Vec<_>>())),
             NumberForm::Steps(mut schema) => {
                 schema["x-guidance"] = serde_json::json!({"whitespace_pattern": JSON_SPACE});
                 Ok(format!("%json {schema}"))
@@ -230,17 +231,17 @@ impl<'s> Writer<'s> {
         let quoted = |regex: &str| format!("\\x22(?:{regex})\\x22");
         let mut all = Vec::new();
         for pattern in texts.patterns.iter().filter(|pattern| pattern.holds) {
-            all.push((quoted(&pattern.quoted), true));
+            all.push(Condition::matches(quoted(&pattern.quoted)));
         }
         if all.is_empty() || texts.min > 0 || texts.max.is_some() {
-            all.push((quoted(&text::length_regex(texts.min, texts.max, true)), true));
+            all.push(Condition::matches(quoted(&text::length_regex(texts.min, texts.max, true))));
         }
         for pattern in texts.patterns.iter().filter(|pattern| !pattern.holds) {
-            all.push((quoted(&pattern.quoted), false));
+            all.push(Condition::differs(quoted(&pattern.quoted)));
         }
         let but: Vec<String> = texts.excluded.iter().chain(but).map(|text| text::literal(text, true)).collect();
         if !but.is_empty() {
-            all.push((quoted(&but.join("|")), false));
+            all.push(Condition::differs(quoted(&but.join("|"))));
         }
         Ok(Some(self.terminal(&all)))
     }
@@ -558,7 +559,7 @@ impl<'s> Writer<'s> {
         }
         let mut any = Vec::new();
         for (rule, names) in &classes {
-            let key = self.terminal(&[(format!("\\x22(?:{})\\x22", names.join("|")), true)]);
+            let key = self.terminal(&[Condition::matches(format!("\\x22(?:{})\\x22", names.join("|")))]);
             any.push(format!("{key} \":\" {rule}"));
         }
         self.is_narrow |= !any.is_empty();
