@@ -271,16 +271,23 @@ const METRICS: &[Metric] = &[
 /// Answers with the text for Prometheus.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let loaded: Vec<Arc<Host>> = app.models.list().into_iter().filter_map(|listed| listed.model).collect();
-    let models: Vec<_> = loaded.iter().map(|model| (model.facts(), model.status())).collect();
+    let models: Vec<_> =
+        loaded.iter().map(|model| LoadedModel { facts: model.facts(), status: model.status() }).collect();
     ([(header::CONTENT_TYPE, TEXT)], text(&models)).into_response()
 }
 
+/// A loaded model.
+struct LoadedModel<'a> {
+    facts: &'a ModelFacts,
+    status: Status,
+}
+
 /// Returns all metrics of these models as text.
-fn text(models: &[(&ModelFacts, Status)]) -> String {
+fn text(models: &[LoadedModel<'_>]) -> String {
     let mut text = String::new();
     for Metric { name, help, of } in METRICS {
         let mut series = String::new();
-        for (facts, status) in models {
+        for LoadedModel { facts, status } in models {
             write_series(&mut series, name, of, ModelState { facts, status });
         }
         if !series.is_empty() {
