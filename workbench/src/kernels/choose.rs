@@ -271,30 +271,40 @@ fn from_open_model(
     match opened {
         OpenModel::Plan(plan) => {
             let names = select::kernels(plan, &|kernel: &Kernel| kernel.name.clone(), selection)?;
-            let names: Vec<(usize, String)> =
-                names.into_iter().map(|(at, _)| (at, plan.kernels[at].name.clone())).collect();
+            let names: Vec<KernelName> = names
+                .into_iter()
+                .map(|(number, _)| KernelName { number, name: plan.kernels[number].name.clone() })
+                .collect();
             let kernel = check_kernel(plan.kernels[find_kernel(model, name, &names)?].clone())?;
             Ok(TargetKernel { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
         }
         OpenModel::Model(opened) => {
             let (_, plan) = specs(opened, &Options { target: Some(target), ..Options::default() })?;
             let names = select::kernels(&plan, &KernelSpec::name, selection)?;
-            let names: Vec<(usize, String)> = names.into_iter().map(|(at, _)| (at, plan.kernels[at].name())).collect();
+            let names: Vec<KernelName> =
+                names.into_iter().map(|(number, _)| KernelName { number, name: plan.kernels[number].name() }).collect();
             from_spec(plan.kernels[find_kernel(model, name, &names)?].clone(), DEFAULT_ROWS, target)
         }
     }
 }
 
+/// Name of a plan's kernel.
+struct KernelName {
+    /// Number of the kernel in the plan.
+    number: usize,
+    name: String,
+}
+
 /// Returns the kernel with this name, or the only one whose name contains it.
-fn find_kernel(model: &str, name: &str, names: &[(usize, String)]) -> Result<usize, KernelError> {
-    if let Some((exact, _)) = names.iter().find(|(_, other)| other == name) {
-        return Ok(*exact);
+fn find_kernel(model: &str, name: &str, names: &[KernelName]) -> Result<usize, KernelError> {
+    if let Some(exact) = names.iter().find(|other| other.name == name) {
+        return Ok(exact.number);
     }
-    let found: Vec<&(usize, String)> = names.iter().filter(|(_, other)| other.contains(name)).collect();
+    let found: Vec<&KernelName> = names.iter().filter(|other| other.name.contains(name)).collect();
     let (model, name) = (model.to_owned(), name.to_owned());
-    let texts = |names: &[&(usize, String)]| names.iter().map(|(_, name)| name.clone()).collect();
+    let texts = |names: &[&KernelName]| names.iter().map(|of| of.name.clone()).collect();
     match found.as_slice() {
-        [(one, _)] => Ok(*one),
+        [one] => Ok(one.number),
         [] => Err(KernelError::NotInModel { model, name, names: texts(&names.iter().collect::<Vec<_>>()) }),
         several => Err(KernelError::Several { model, name, names: texts(several) }),
     }
