@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
 use crate::support::cover::cover;
 use crate::support::made::{BASE, Key, Made};
+use crate::support::server::Server;
 use crate::support::{Golden, demo_model, ixc, read_npy, scratch, stderr, stdout};
 use ixc::architectures::Parts;
 use ixc::compile::Options;

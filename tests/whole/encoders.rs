@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
 use crate::support::cover::runs_all;
+use crate::support::server::Server;
 use crate::support::{ixc, read_npy, scratch, stderr, stdout};
 use ixc::architectures::Parts;
 use ixc::compile::Options;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::{Server, end};
+use crate::support::server::{Server, end};
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
 const TEXT: [&str; 9] = ["run", "--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-q"];

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
+use crate::support::server::Server;
 
 /// If the last message is the assistant's, an answer continues it. In every interface, the answer
 /// is a completion of the templated prompt, and does not repeat the earlier text. A requested

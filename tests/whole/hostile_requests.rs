@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::{Server, end};
 use crate::support::scratch;
+use crate::support::server::{Server, end};
 
 /// Max memory of a request: bytes for each byte of its body, and additional bytes.
 const PER_BYTE: u64 = 20;

@@ -74,6 +74,7 @@ mod run;
 mod saved;
 mod scaled;
 mod serve;
+mod served_answers;
 mod settings;
 mod shared;
 mod shells;

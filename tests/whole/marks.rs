@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
+use crate::support::server::Server;
 use crate::support::{ixc, scratch, stderr, stdout};
 
 const MARK: &str = "\u{feff}";

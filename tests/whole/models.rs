@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
+use crate::support::server::Server;
 use crate::support::{demo_model, ixc, scratch, stderr};
 
 /// Makes a folder with copies of the demo model with these names.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use crate::serve::Server;
 use crate::speculation::{Ended, always, generate, run, same, settings};
 use crate::support::engines::{bits, native};
+use crate::support::server::Server;
 use crate::support::{ixc, read_npy, scratch, session_without_tiles, stderr, stdout, target_without_tiles};
 use ixc::architectures::{FileWeights, Nextn, Parts};
 use ixc::compile::{Options, compile};

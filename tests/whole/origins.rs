@@ -6,8 +6,8 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
 use crate::support::ixc;
+use crate::support::server::Server;
 
 /// Returns the status and the head of an answer, in lower case.
 fn head(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {

@@ -5,8 +5,8 @@ use std::path::Path;
 use ixc_testing::tools::CHROMIUM;
 use serde_json::{Value, json};
 
-use crate::serve::Server;
 use crate::support::browser::Browser;
+use crate::support::server::Server;
 
 /// Returns the path for a screenshot of the page, for manual inspection.
 fn picture(name: &str) -> std::path::PathBuf {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::serve::{Server, end};
 use crate::support::scratch;
+use crate::support::server::{Server, end};
 
 /// Starts a server that needs an API key and logs to a file.
 fn logging(name: &str, more: &[&str]) -> (Server, PathBuf) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ixc_serve::http::request_fields::{Field, Interface, Treatment, fields_of};
 use serde_json::{Value, json};
 
-use crate::serve::Server;
+use crate::support::server::Server;
 use crate::support::{ixc, scratch, stderr};
 
 /// A template of Qwen 3's format, which includes tools.

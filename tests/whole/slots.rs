@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::{Server, end, found_again};
+use crate::support::server::{Server, end, found_again};
 use crate::support::{ixc, scratch, stderr, stdout};
 
 /// Returns a prompt longer than two pages of the prompt cache.

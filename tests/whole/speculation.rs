@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::serve::Server;
 use crate::support::cover::cover_on;
 use crate::support::engines::{self, bits, native};
+use crate::support::server::Server;
 use crate::support::{
     Golden, demo_model, ixc, scratch, session_without_tiles, shared, stderr, stdout, target_without_tiles,
 };

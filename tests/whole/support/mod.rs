@@ -9,6 +9,7 @@ pub mod holes;
 pub mod made;
 pub mod measure;
 pub mod prometheus;
+pub mod server;
 pub mod split;
 pub mod steps;
 pub mod terminal;
