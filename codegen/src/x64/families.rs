@@ -16,7 +16,7 @@ pub enum Family {
     Prefetch,
     /// An op on tiles.
     Tile(TileOp),
-    /// The same bytes as another type.
+    /// Reads bytes as another type.
     Bitcast,
     /// A scalar in every lane.
     Broadcast,
