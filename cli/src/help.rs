@@ -32,6 +32,7 @@ const GROUPS: [Group; 10] = [
             "queue",
             "prompt-rows",
             "exact-batch",
+            "drain-delay",
             "prompt-cache",
             "prompt-cache-size",
             "prompt-cache-memory",

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ixc_failure::Remedy;
 use ixc_files::private_files::private_folder;
@@ -110,6 +111,10 @@ pub struct Args {
     /// other targets, answers are always independent.
     #[arg(long)]
     exact_batch: bool,
+    /// Seconds between SIGTERM and the end of accepting requests. In this time /health returns 503,
+    /// so that load balancers send requests to other servers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
+    drain_delay: u64,
     /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only
     /// you may have access: the files reveal the prompts.
     #[arg(long, value_name = "DIR")]
@@ -223,6 +228,7 @@ impl Args {
             defaults: self.defaults(),
             log: self.log_format.open()?,
             advice: self.advice(),
+            drain_delay: Duration::from_secs(self.drain_delay),
             ..ixc_serve::http::Options::default()
         };
         let (end, ended) = tokio::sync::oneshot::channel();

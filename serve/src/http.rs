@@ -99,23 +99,28 @@ pub use origins::AllowedOrigin;
 pub use request_log::{LogFormat, RequestLog};
 pub use sampling::check_defaults;
 
-/// Serves models on a listener until `end` completes. Then accepts no more requests, waits for
-/// answers in progress for at most [`Options::drain`], and returns.
+/// Serves models on a listener until `end` completes. Then still accepts requests for
+/// [`Options::drain_delay`], while `/health` returns 503. Waits for answers in progress for at most
+/// [`Options::drain`], and returns.
 pub async fn serve(
     listener: TcpListener,
     models: Arc<Registry>,
     options: Options,
     end: impl Future<Output = ()> + Send + 'static,
 ) {
-    let (send, ending) = watch::channel(false);
+    let (stop, stopping) = watch::channel(false);
+    let (close, closing) = watch::channel(false);
+    let delay = options.drain_delay;
     tokio::spawn(async move {
         end.await;
-        let _ = send.send(true);
-        // Keeps the sender alive, because receivers notice the end only while the sender exists.
+        let _ = stop.send(true);
+        tokio::time::sleep(delay).await;
+        let _ = close.send(true);
+        // Keeps the senders alive, because receivers notice the end only while the sender exists.
         std::future::pending::<()>().await;
     });
-    let router = router(models, options.clone(), ending.clone());
-    connection::serve(listener, router, &options, ending).await;
+    let router = router(models, options.clone(), stopping);
+    connection::serve(listener, router, &options, closing).await;
 }
 
 fn router(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>) -> Router {

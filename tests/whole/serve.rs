@@ -316,3 +316,35 @@ fn running_answers_complete_after_sigterm() {
     assert!(server.child.wait().unwrap().success());
     assert!(TcpStream::connect(server.address()).is_err());
 }
+
+/// With `--drain-delay`, `/health` is 503 after SIGTERM, and requests are answered until the delay
+/// is over. Their connections close.
+#[cfg(unix)]
+#[test]
+fn requests_are_answered_during_the_drain_delay() {
+    // The test sends SIGKILL long before this delay is over.
+    let server = Server::start(&["--drain-delay", "3600"]);
+    assert_eq!(server.get("/health").0, 200);
+    // SAFETY: the child's id is its own until it is waited for.
+    unsafe { libc::kill(server.child.id() as libc::pid_t, libc::SIGTERM) };
+    server.until("the drain", |server| server.get("/health") == (503, "{\"status\":\"ending\"}".to_owned()));
+    let body = completion("Hi", 1).to_string();
+    let length = body.len();
+    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+    let mut text = String::new();
+    // The server closes the connection, although the client would keep it open.
+    server.send(&[head.as_bytes(), body.as_bytes()].concat()).read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("\r\nconnection: close\r\n"), "{text}");
+}
+
+/// After `--drain-delay` the server ends.
+#[cfg(unix)]
+#[test]
+fn server_ends_after_the_drain_delay() {
+    let server = Server::start(&["--drain-delay", "1"]);
+    // After an answer, the server handles signals.
+    assert_eq!(server.get("/health").0, 200);
+    let address = server.address().to_owned();
+    end(server);
+    assert!(TcpStream::connect(address).is_err());
+}

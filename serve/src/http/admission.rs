@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
@@ -88,10 +88,15 @@ pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request,
     let state = connection.map(|connection| connection.state);
     let request_guard = state.clone().map(RequestGuard::new);
     let mut line = app.options.log.as_ref().map(|log| Line::of(log, &request, client));
-    let response = match &line {
+    let mut response = match &line {
         Some(line) => line.scope(next.run(request)).await,
         None => next.run(request).await,
     };
+    if app.is_ending() {
+        // The client's next request opens a connection, which a load balancer gives to another
+        // server.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     // Responses without a handler, such as refusals and pages, also count as answers, even if the
     // request's body has not arrived.
     state.iter().for_each(|state| state.enter(Phase::Answering));

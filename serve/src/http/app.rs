@@ -61,7 +61,10 @@ pub struct Options {
     pub bodies_bytes: usize,
     /// Time limit for a client to read more of an answer.
     pub write_stall: Duration,
-    /// Time limit for answers in progress after the server begins to stop.
+    /// Time between the signal to stop and the end of accepting requests. Load balancers learn from
+    /// `/health` in this time that the server stops.
+    pub drain_delay: Duration,
+    /// Time limit for answers in progress after the server accepts no more requests.
     pub drain: Duration,
 }
 
@@ -82,6 +85,7 @@ impl Default for Options {
             body_bytes: 32 << 20,
             bodies_bytes: 256 << 20,
             write_stall: seconds(30),
+            drain_delay: Duration::ZERO,
             drain: seconds(30),
         }
     }
@@ -129,7 +133,7 @@ impl App {
         Fields::of(body).map(|fields| fields.or(&self.options.defaults))
     }
 
-    /// Returns whether the server takes no more requests.
+    /// Returns whether the server stops: it accepts no more requests, or soon will not.
     pub(crate) fn is_ending(&self) -> bool {
         *self.ending.borrow()
     }
