@@ -34,13 +34,20 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval of checks whether the client has closed the connection, and the time that an answer may
 /// go on after that.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time in which connections take requests after the listener was closed.
+const LAST_REQUESTS: Duration = Duration::from_millis(200);
 /// Message for a client that has too many connections.
 const CLIENT_LIMIT_MESSAGE: &str = "all connections that one client may have are in use; try again later";
 
 /// Serves connections until `ending` is set. Then waits for open connections to end, for at most
-/// [`Options::drain`].
+/// [`Options::drain`]. Requests that clients send before the listener closes are answered.
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
     let limit = Arc::new(ConnectionLimit::new(options.connections));
+    let (stop, stopping) = watch::channel(false);
+    let begin = |stream: TcpStream, client: SocketAddr, permit: ConnectionPermit| {
+        let (router, options, stopping) = (router.clone(), options.clone(), stopping.clone());
+        tokio::spawn(async move { answer(stream, client, &permit, router, &options, stopping).await });
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -60,14 +67,24 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
             () = wait_for_end(&mut ending) => break,
         };
         match permit {
-            Ok(permit) => {
-                let (router, options, ending) = (router.clone(), options.clone(), ending.clone());
-                tokio::spawn(async move { answer(stream, client, &permit, router, &options, ending).await });
-            }
+            Ok(permit) => begin(stream, client, permit),
             Err(_) => refuse(&stream, client, options),
         }
     }
-    drop(listener);
+    // The system has accepted these connections, and would reset them together with the listener.
+    // They are accepted without the runtime, which may not know of them yet.
+    if let Ok(listener) = listener.into_std() {
+        while let Ok((stream, client)) = listener.accept() {
+            let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { continue };
+            match limit.take(client.ip()).now_or_never() {
+                Some(Ok(permit)) => begin(stream, client, permit),
+                Some(Err(_)) | None => refuse(&stream, client, options),
+            }
+        }
+    }
+    // Requests of these and of idle connections may be on their way.
+    let _ = tokio::time::timeout(LAST_REQUESTS, limit.wait_until_empty()).await;
+    let _ = stop.send(true);
     if tokio::time::timeout(options.drain, limit.wait_until_empty()).await.is_err() {
         tracing::warn!("connections were closed because they did not end in time");
     }
@@ -257,6 +274,30 @@ mod tests {
         begins.recv().await.unwrap();
         end.send(true).unwrap();
         server.await.unwrap();
+    }
+
+    /// Checks that a request is answered that was sent before the listener closes, although the
+    /// server has not accepted its connection before that.
+    #[tokio::test]
+    async fn requests_in_the_queue_are_answered_at_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let router = Router::new().route("/", get(async || "answered"));
+        let mut clients = Vec::new();
+        for _ in 0..8 {
+            let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            client.writable().await.unwrap();
+            client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            clients.push(client);
+        }
+        let (_end, ending) = watch::channel(true);
+        serve(listener, router, &Options::default(), ending).await;
+        for client in clients {
+            client.readable().await.unwrap();
+            let mut bytes = [0; 1000];
+            let length = client.try_read(&mut bytes).unwrap();
+            let text = String::from_utf8_lossy(&bytes[..length]);
+            assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("answered"), "{text}");
+        }
     }
 
     /// Checks that another connection waits while a slow client reads its answer on the only
