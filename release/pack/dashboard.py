@@ -1,4 +1,4 @@
-"""The Grafana dashboard over `/metrics`, as a table of panels."""
+"""The Grafana dashboard over `/metrics` of one server or of several, as a table of panels."""
 
 # Title, unit of Grafana, and queries with their legends.
 PANELS = [
@@ -28,28 +28,38 @@ PANELS = [
         ("histogram_quantile(0.95, sum by (le) (rate(ixc:request_queue_time_seconds_bucket[5m])))", "95 %, in the queue"),
     ]),
     ("Rows per step", "short", [
-        ("rate(ixc:n_rows_total[1m]) / rate(ixc:n_decode_total[1m])", "{{model_name}}: rows"),
-        ("ixc:n_busy_slots_per_decode", "{{model_name}}: sequences, on average"),
+        ("sum by (model_name) (rate(ixc:n_rows_total[1m])) / sum by (model_name) (rate(ixc:n_decode_total[1m]))", "{{model_name}}: rows"),
+        ("avg by (model_name) (ixc:n_busy_slots_per_decode)", "{{model_name}}: sequences, on average"),
     ]),
     ("Positions in use", "percentunit", [
-        ("ixc:kv_cache_usage_perc", "{{model_name}}"),
+        ("ixc:kv_cache_usage_perc", "{{instance}} {{model_name}}"),
     ]),
     ("Memory of sequences and prompts", "bytes", [
-        ("ixc:states_bytes", "{{model_name}}: sequences"),
-        ("ixc:states_saved_bytes", "{{model_name}}: saved by sharing"),
-        ("ixc:prompt_cache_memory_bytes", "{{model_name}}: prompt cache, memory"),
-        ("ixc:prompt_cache_folder_bytes", "{{model_name}}: prompt cache, folder"),
+        ("ixc:states_bytes", "{{instance}} {{model_name}}: sequences"),
+        ("ixc:states_saved_bytes", "{{instance}} {{model_name}}: saved by sharing"),
+        ("ixc:prompt_cache_memory_bytes", "{{instance}} {{model_name}}: prompt cache, memory"),
+        ("ixc:prompt_cache_folder_bytes", "{{instance}} {{model_name}}: prompt cache, folder"),
     ]),
     ("Accepted drafts", "percentunit", [
-        ("rate(ixc:spec_decode_num_accepted_tokens_total[1m]) / rate(ixc:spec_decode_num_draft_tokens_total[1m])", "{{model_name}}"),
+        ("sum by (model_name) (rate(ixc:spec_decode_num_accepted_tokens_total[1m])) / sum by (model_name) (rate(ixc:spec_decode_num_draft_tokens_total[1m]))", "{{model_name}}"),
     ]),
     ("Streamed experts", "short", [
-        ("rate(ixc:expert_hits_total[1m])", "{{model_name}}: in memory"),
-        ("rate(ixc:expert_late_total[1m])", "{{model_name}}: being read"),
-        ("rate(ixc:expert_misses_total[1m])", "{{model_name}}: missed"),
+        ("sum by (model_name) (rate(ixc:expert_hits_total[1m]))", "{{model_name}}: in memory"),
+        ("sum by (model_name) (rate(ixc:expert_late_total[1m]))", "{{model_name}}: being read"),
+        ("sum by (model_name) (rate(ixc:expert_misses_total[1m]))", "{{model_name}}: missed"),
     ]),
     ("Drive", "Bps", [
-        ("rate(ixc:drive_read_bytes_total[1m])", "{{model_name}}: read"),
+        ("rate(ixc:drive_read_bytes_total[1m])", "{{instance}} {{model_name}}: read"),
+    ]),
+    ("Requests by replica", "short", [
+        ("sum by (instance) (ixc:requests_processing)", "{{instance}}: processing"),
+        ("sum by (instance) (ixc:requests_deferred)", "{{instance}}: waiting"),
+    ]),
+    ("Cached part of prompts by replica", "percentunit", [
+        ("sum by (instance) (rate(ixc:prompt_tokens_cached_total[5m])) / (sum by (instance) (rate(ixc:prompt_tokens_cached_total[5m])) + sum by (instance) (rate(ixc:prompt_tokens_total[5m])))", "{{instance}}"),
+    ]),
+    ("Failed requests per second by replica", "short", [
+        ("sum by (instance) (rate(ixc:requests_failed_total[1m]))", "{{instance}}"),
     ]),
 ]
 
