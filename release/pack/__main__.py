@@ -166,10 +166,14 @@ def container(release: Release, program: bytes) -> bytes:
 
 
 def deployment(release: Release) -> dict[str, Entry]:
-    """Returns the files for Compose and Kubernetes."""
+    """Returns the files for Compose, Kubernetes and replicas."""
     board = {"grafana/dashboard.json": Entry(text(dashboard()))}
-    composed = {f"compose/{name}": entry for name, entry in {**release.folder("release/container"), **board}.items()}
-    return composed | {f"kubernetes/{name}": entry for name, entry in release.folder("release/kubernetes").items()}
+    folders = {
+        "compose": {**release.folder("release/container"), **board},
+        "kubernetes": release.folder("release/kubernetes"),
+        "replicas": release.folder("release/replicas"),
+    }
+    return {f"{folder}/{name}": entry for folder, entries in folders.items() for name, entry in entries.items()}
 
 
 def main() -> None:

@@ -1,0 +1,186 @@
+"""Replicas with the demo model, and proxies with the configurations of `release/replicas`."""
+
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+from client import KEY, Answer, Exchange, ask, completion, until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFIGURATIONS = ROOT / "release/replicas"
+# Sequences of a replica, and requests that wait for one.
+PARALLEL, QUEUE = 8, 4
+# Seconds between SIGTERM and the end of accepting requests.
+DRAIN_DELAY = 5
+# Tokens of an answer that outlasts the steps of a check.
+LONG = 1500
+
+
+def free_port() -> int:
+    """Returns a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+class Replica:
+    """A replica with the demo model."""
+
+    def __init__(self, program: Path, folder: Path, core: int | None = None):
+        self.program, self.core, self.port = program, core, free_port()
+        self.log = folder / f"replica-{self.port}.log"
+        self.start()
+
+    def start(self) -> None:
+        """Starts the process, and waits until it is ready."""
+        words = [self.program, "serve", "demo", "--port", self.port, "--parallel", PARALLEL, "--queue", QUEUE]
+        words += ["-t", 1, "-c", 2048, "--prompt-cache-memory", "64MiB", "--drain-delay", DRAIN_DELAY]
+        pinned = [] if self.core is None else ["taskset", "-c", self.core]
+        with self.log.open("a") as log:
+            command = [str(word) for word in [*pinned, *words]]
+            self.process = subprocess.Popen(command, stderr=log, env={**os.environ, "IXC_API_KEY": KEY})
+        until("the replica", self.is_ready)
+
+    def is_ready(self) -> bool:
+        """Returns whether the replica takes requests."""
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return ask(self.port, "/health").status == 200
+        except OSError:
+            return False
+
+    def metric(self, name: str) -> float:
+        """Returns the sum of a metric's series."""
+        text = ask(self.port, "/metrics").text
+        series = re.findall(rf"^ixc:{name}(?:{{.*}})? (\S+)$", text, flags=re.MULTILINE)
+        assert series, f"there is no metric {name}"
+        return sum(map(float, series))
+
+    def end(self) -> None:
+        """Ends the process by SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+def configuration(name: str, replicas: list[Replica]) -> str:
+    """Returns a file of `release/replicas` with the ports of replicas. An only replica has all places."""
+    text = CONFIGURATIONS.joinpath(name).read_text()
+    for standard, replica in zip((":8081", ":8082"), [*replicas, *replicas]):
+        assert standard in text, name
+        text = text.replace(standard, f":{replica.port}")
+    return text
+
+
+class Balancer:
+    """A proxy with the configuration of `release/replicas`, on free ports."""
+
+    name = file = ""
+    # Whether requests larger than its buffer can go to another replica after a refusal.
+    retries_large = False
+    # Whether it requests the health of replicas.
+    checks_health = False
+
+    def __init__(self, folder: Path, replicas: list[Replica]):
+        self.folder, self.replicas = folder, replicas
+        self.port, self.metrics_port = free_port(), free_port()
+        self.configuration = folder / self.file
+        self.configuration.write_text(self.local(configuration(self.file, replicas)))
+        with folder.joinpath(f"{self.name}.log").open("w") as log:
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+        until("the proxy", self.is_ready)
+
+    def local(self, text: str) -> str:
+        """Returns the configuration with ports and folders of this run."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """Returns the command that runs the proxy."""
+        raise NotImplementedError
+
+    def replica(self, header: str) -> Replica:
+        """Returns the replica that the header of an answer names."""
+        raise NotImplementedError
+
+    def is_up(self, replica: Replica) -> bool:
+        """Returns whether the replica is in the pool, for proxies that check its health."""
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Returns whether the proxy answers with a replica's answer."""
+        assert self.process.poll() is None, self.folder.joinpath(f"{self.name}.log").read_text()
+        try:
+            return ask(self.port, "/health").status == 200
+        except OSError:
+            return False
+
+    def ask(self, body: dict, path: str = "/v1/completions") -> tuple[Answer, Replica]:
+        """Returns an answer that must succeed, and its replica."""
+        answer = ask(self.port, path, body)
+        assert answer.status == 200, answer
+        return answer, self.replica(answer.replica)
+
+    def stream(self, first: str) -> Exchange:
+        """Begins a long stream, and returns it after its first event."""
+        exchange = Exchange(self.port, "/v1/completions", completion(first, LONG, is_stream=True)).begin()
+        assert exchange.response.status == 200 and exchange.line().startswith("data: ")
+        return exchange
+
+    def firsts(self, count: int) -> dict[int, list[str]]:
+        """Returns this many beginnings of prompts for each replica, by its port."""
+        found: dict[int, list[str]] = {replica.port: [] for replica in self.replicas}
+        for number in range(1000):
+            first = f"Story {number}"
+            found[self.ask(completion(first, 1))[1].port].append(first)
+            if min(map(len, found.values())) >= count:
+                return {port: texts[:count] for port, texts in found.items()}
+        raise AssertionError("one replica gets all requests")
+
+    def end(self) -> None:
+        """Ends the proxy."""
+        self.process.terminate()
+        self.process.wait()
+
+
+class HAProxy(Balancer):
+    """HAProxy."""
+
+    name, file, checks_health = "haproxy", "haproxy.cfg", True
+
+    def local(self, text: str) -> str:
+        text = text.replace("bind :8080", f"bind 127.0.0.1:{self.port}")
+        return text.replace("127.0.0.1:8404", f"127.0.0.1:{self.metrics_port}")
+
+    def command(self) -> list[str]:
+        return ["haproxy", "-db", "-f", str(self.configuration)]
+
+    def replica(self, header: str) -> Replica:
+        return self.replicas[("one", "two").index(header)]
+
+    def is_up(self, replica: Replica) -> bool:
+        """Returns whether the replica is in the pool."""
+        name = ("one", "two")[self.replicas.index(replica)]
+        text = ask(self.metrics_port, "/metrics").text
+        state = re.search(rf'^haproxy_server_status{{proxy="replicas",server="{name}",state="UP"}} (\d)', text, re.MULTILINE)
+        return state[1] == "1"
+
+
+class Nginx(Balancer):
+    """nginx."""
+
+    name, file, retries_large = "nginx", "nginx.conf", True
+
+    def local(self, text: str) -> str:
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        folders = "".join(f"    {kind}_temp_path {self.folder}/{kind};\n" for kind in kinds)
+        text = text.replace("http {\n", f"http {{\n{folders}    access_log off;\n")
+        return text.replace("listen 8080;", f"listen 127.0.0.1:{self.port};")
+
+    def command(self) -> list[str]:
+        settings = f"daemon off; pid {self.folder}/nginx.pid;"
+        return ["nginx", "-p", str(self.folder), "-e", "stderr", "-c", str(self.configuration), "-g", settings]
+
+    def replica(self, header: str) -> Replica:
+        # The header lists all replicas of a request. The last one has answered.
+        port = int(re.findall(r"127\.0\.0\.1:(\d+)", header)[-1])
+        return next(replica for replica in self.replicas if replica.port == port)
