@@ -2,11 +2,12 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 from pathlib import Path
 
-from client import KEY, Answer, Exchange, ask, completion, until
+from client import KEY, Answer, Exchange, Missing, ask, completion, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATIONS = ROOT / "release/replicas"
@@ -90,6 +91,12 @@ class Balancer:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log)
         until("the proxy", self.is_ready)
 
+    @classmethod
+    def check_installed(cls) -> None:
+        """Raises `Missing` if this proxy is not installed, or is too old."""
+        if not shutil.which(cls.name):
+            raise Missing(f"there is no {cls.name}")
+
     def local(self, text: str) -> str:
         """Returns the configuration with ports and folders of this run."""
         raise NotImplementedError
@@ -146,6 +153,15 @@ class HAProxy(Balancer):
     """HAProxy."""
 
     name, file, checks_health = "haproxy", "haproxy.cfg", True
+
+    @classmethod
+    def check_installed(cls) -> None:
+        super().check_installed()
+        text = subprocess.run([cls.name, "-v"], stdout=subprocess.PIPE, check=True, text=True).stdout
+        version = re.search(r"version (\d+)\.(\d+)\S*", text)
+        # The first version that hashes any expression.
+        if (int(version[1]), int(version[2])) < (2, 6):
+            raise Missing(f"HAProxy has {version[0]}, and the configuration needs 2.6")
 
     def local(self, text: str) -> str:
         text = text.replace("bind :8080", f"bind 127.0.0.1:{self.port}")
