@@ -35,9 +35,11 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// go on after that.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in which connections take requests after the listener was closed.
-const LAST_REQUESTS: Duration = Duration::from_millis(200);
+const LAST_REQUESTS: Duration = Duration::from_millis(500);
 /// Message for a client that has too many connections.
 const CLIENT_LIMIT_MESSAGE: &str = "all connections that one client may have are in use; try again later";
+/// Message for a client that finds no free connection while the server ends.
+const ENDING_MESSAGE: &str = "the server ends, and all its connections are in use; try again later";
 
 /// Serves connections until `ending` is set. Then waits for open connections to end, for at most
 /// [`Options::drain`]. Requests that clients send before the listener closes are answered.
@@ -61,14 +63,19 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
                 continue;
             }
         };
-        // Also watch for the end of the server while all connections are in use.
+        // Also watch for the end of the server while all connections are in use. A free place comes
+        // first, because the client has sent its request already.
         let permit = tokio::select! {
+            biased;
             permit = limit.take(client.ip()) => permit,
-            () = wait_for_end(&mut ending) => break,
+            () = wait_for_end(&mut ending) => {
+                refuse(&stream, client, options, ENDING_MESSAGE);
+                break;
+            }
         };
         match permit {
             Ok(permit) => begin(stream, client, permit),
-            Err(_) => refuse(&stream, client, options),
+            Err(_) => refuse(&stream, client, options, CLIENT_LIMIT_MESSAGE),
         }
     }
     // The system has accepted these connections, and would reset them together with the listener.
@@ -78,7 +85,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
             let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { continue };
             match limit.take(client.ip()).now_or_never() {
                 Some(Ok(permit)) => begin(stream, client, permit),
-                Some(Err(_)) | None => refuse(&stream, client, options),
+                Some(Err(_)) | None => refuse(&stream, client, options, ENDING_MESSAGE),
             }
         }
     }
@@ -141,9 +148,10 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
     }
 }
 
-/// Refuses a connection beyond the client's limit.
-fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
-    let body = serde_json::json!({"error": {"message": CLIENT_LIMIT_MESSAGE, "type": "unavailable_error", "param": null, "code": null}});
+/// Refuses a connection.
+fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options, message: &str) {
+    let body =
+        serde_json::json!({"error": {"message": message, "type": "unavailable_error", "param": null, "code": null}});
     let body = body.to_string();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 2\r\nconnection: close\r\n\
@@ -153,7 +161,7 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
     // The answer fits into the socket buffer of a new connection. If it does not, the client is not
     // waited for.
     let _ = stream.try_write(answer.as_bytes());
-    options.log.iter().for_each(|log| log.write_refusal(client, StatusCode::SERVICE_UNAVAILABLE, CLIENT_LIMIT_MESSAGE));
+    options.log.iter().for_each(|log| log.write_refusal(client, StatusCode::SERVICE_UNAVAILABLE, message));
 }
 
 /// Waits until the server ends.
@@ -276,27 +284,39 @@ mod tests {
         server.await.unwrap();
     }
 
-    /// Checks that a request is answered that was sent before the listener closes, although the
-    /// server has not accepted its connection before that.
-    #[tokio::test]
+    /// Checks that requests are answered that were sent before the listener closes. Some of their
+    /// connections are accepted before the end, some at the end, and some after it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn requests_in_the_queue_are_answered_at_the_end() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let router = Router::new().route("/", get(async || "answered"));
-        let mut clients = Vec::new();
-        for _ in 0..8 {
-            let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            client.writable().await.unwrap();
-            client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-            clients.push(client);
-        }
-        let (_end, ending) = watch::channel(true);
-        serve(listener, router, &Options::default(), ending).await;
-        for client in clients {
-            client.readable().await.unwrap();
-            let mut bytes = [0; 1000];
-            let length = client.try_read(&mut bytes).unwrap();
-            let text = String::from_utf8_lossy(&bytes[..length]);
-            assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("answered"), "{text}");
+        use std::io::{Read, Write};
+
+        for is_accepting in [true, false].repeat(16) {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let router = Router::new().route("/", get(async || "answered"));
+            let (end, ending) = watch::channel(false);
+            let run = async move { serve(listener, router, &Options::default(), ending).await };
+            let connect = |_| {
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+                client
+            };
+            let connect_all = || (0..8).map(connect).collect::<Vec<_>>();
+            let (server, clients) = if is_accepting {
+                let server = tokio::spawn(run);
+                (server, connect_all())
+            } else {
+                let clients = connect_all();
+                end.send(true).unwrap();
+                (tokio::spawn(run), clients)
+            };
+            end.send(true).unwrap();
+            server.await.unwrap();
+            for mut client in clients {
+                let mut text = String::new();
+                client.read_to_string(&mut text).unwrap();
+                assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("answered"), "{text}");
+            }
         }
     }
 
