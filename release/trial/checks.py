@@ -184,13 +184,13 @@ def drained(balancer: Balancer) -> str:
     traffic = Traffic(balancer.port, 6, 16, is_mixed=True)
     try:
         traffic.more(40)
-        before = len(traffic.answers)
+        before = len(traffic.moments)
         leaving.process.send_signal(signal.SIGTERM)
         if balancer.checks_health:
             until("the end in the pool", lambda: not balancer.is_up(leaving))
             assert leaving.process.poll() is None, "the replica ended before it left the pool"
         assert leaving.process.wait(PATIENCE) == 0
-        during = len(traffic.answers) - before
+        during = len(traffic.moments) - before
         traffic.more(40)
     finally:
         traffic.end()
@@ -199,7 +199,7 @@ def drained(balancer: Balancer) -> str:
         assert exchange.rest().text.rstrip().endswith("data: [DONE]")
     leaving.start()
     until("the replica in the pool", lambda: balancer.ask(completion(firsts[leaving.port][0], 1))[1] == leaving)
-    return f"{len(traffic.answers)} requests, {during} of them while it left"
+    return f"{len(traffic.moments)} requests, {during} of them while it left"
 
 
 def prometheus(balancer: Balancer) -> str:

@@ -95,7 +95,8 @@ class Traffic:
 
     def __init__(self, port: int, clients: int, tokens: int, is_mixed: bool = False):
         self.port, self.tokens, self.is_mixed = port, tokens, is_mixed
-        self.answers: list[tuple[float, str]] = []
+        # Times of the ends of answers.
+        self.moments: list[float] = []
         self.failures: list[str] = []
         self.is_over = False
         self.threads = [threading.Thread(target=self.send, args=(number,)) for number in range(clients)]
@@ -109,18 +110,21 @@ class Traffic:
             number += 1
             is_stream = self.is_mixed and number % 2 == 0
             try:
-                body = completion(f"Client {client}, story {number}", self.tokens, is_stream)
-                answer = ask(self.port, "/v1/completions", body)
-                assert answer.status == 200, answer
-                assert answer.text.rstrip().endswith("[DONE]") if is_stream else answer.json()
-                self.answers.append((time.monotonic(), answer.replica))
+                self.exchange(completion(f"Client {client}, story {number}", self.tokens, is_stream))
+                self.moments.append(time.monotonic())
             except (AssertionError, http.client.HTTPException, OSError, ValueError) as error:
                 self.failures.append(f"{type(error).__name__} {error}"[:300])
 
+    def exchange(self, body: dict) -> None:
+        """Sends a request, and checks its answer."""
+        answer = ask(self.port, "/v1/completions", body)
+        assert answer.status == 200, answer
+        assert answer.text.rstrip().endswith("[DONE]") if body["stream"] else answer.json()
+
     def more(self, count: int) -> None:
         """Waits for this many more answers."""
-        target = len(self.answers) + count
-        until("answers", lambda: len(self.answers) >= target or self.failures)
+        target = len(self.moments) + count
+        until("answers", lambda: len(self.moments) >= target or self.failures)
 
     def end(self) -> None:
         """Waits for the last answers."""
