@@ -251,9 +251,19 @@ def prometheus(balancer: Balancer) -> str:
         process.wait()
 
 
+def popular(balancer: Balancer) -> str:
+    """many requests with one beginning use both replicas, and few use one"""
+    running = [balancer.stream("A popular beginning") for _ in range(10)]
+    ports = [balancer.replica(exchange.replica).port for exchange in running]
+    assert ports[0] == ports[1] and len(set(ports)) == 2, ports
+    for exchange in running:
+        exchange.leave()
+    return f"{ports.count(ports[0])} of {len(ports)} stay together"
+
+
 CHECKS = (routes, cache_hits, streams, access, refusals, killed, drained, prometheus)
 
 
 def checks_of(kind: type[Balancer]) -> tuple:
     """Returns the checks of a kind of proxy."""
-    return (*CHECKS, stopped) if kind.checks_health else CHECKS
+    return (*CHECKS, popular, stopped) if kind is HAProxy else CHECKS
