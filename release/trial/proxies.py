@@ -121,6 +121,9 @@ class Balancer:
         except OSError:
             return False
 
+    def settle(self) -> None:
+        """Waits until the proxy counts no requests, if it routes by their number."""
+
     def ask(self, body: dict, path: str = "/v1/completions") -> tuple[Answer, Replica]:
         """Returns an answer that must succeed, and its replica."""
         answer = ask(self.port, path, body)
@@ -138,6 +141,7 @@ class Balancer:
         found: dict[int, list[str]] = {replica.port: [] for replica in self.replicas}
         for number in range(1000):
             first = f"Story {number}"
+            self.settle()
             found[self.ask(completion(first, 1))[1].port].append(first)
             if min(map(len, found.values())) >= count:
                 return {port: texts[:count] for port, texts in found.items()}
@@ -176,9 +180,14 @@ class HAProxy(Balancer):
     def is_up(self, replica: Replica) -> bool:
         """Returns whether the replica is in the pool."""
         name = ("one", "two")[self.replicas.index(replica)]
-        text = ask(self.metrics_port, "/metrics").text
-        state = re.search(rf'^haproxy_server_status{{proxy="replicas",server="{name}",state="UP"}} (\d)', text, re.MULTILINE)
-        return state[1] == "1"
+        return self.metric(f'haproxy_server_status{{proxy="replicas",server="{name}",state="UP"}}') == 1
+
+    def settle(self) -> None:
+        until("the end of all requests", lambda: self.metric('haproxy_backend_current_sessions{proxy="replicas"}') == 0)
+
+    def metric(self, series: str) -> float:
+        """Returns a metric of the proxy."""
+        return float(re.search(rf"^{re.escape(series)} (\S+)$", ask(self.metrics_port, "/metrics").text, re.MULTILINE)[1])
 
 
 class Nginx(Balancer):
