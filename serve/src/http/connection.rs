@@ -302,16 +302,18 @@ mod tests {
                 client
             };
             let connect_all = || (0..8).map(connect).collect::<Vec<_>>();
-            let (server, clients) = if is_accepting {
+            let clients = if is_accepting {
                 let server = tokio::spawn(run);
-                (server, connect_all())
+                let clients = connect_all();
+                end.send(true).unwrap();
+                server.await.unwrap();
+                clients
             } else {
                 let clients = connect_all();
                 end.send(true).unwrap();
-                (tokio::spawn(run), clients)
+                run.await;
+                clients
             };
-            end.send(true).unwrap();
-            server.await.unwrap();
             for mut client in clients {
                 let mut text = String::new();
                 client.read_to_string(&mut text).unwrap();
