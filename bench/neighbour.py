@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What a neighbour that takes part of a processor costs: a command, again and again, beside a process that keeps one processor busy for
-a part of each period.
+"""Measures commands next to a process that keeps one processor busy for a part of each period.
 
 usage: neighbour.py [--busy 0,25,50,100] [--cpu 0] [--period 10] [--rounds 3] --number REGEX [--number REGEX] -- COMMAND... [-- COMMAND...]
 
-Of each command's output REGEX's first group is the number that counts, more being better; commands are interleaved, and a REGEX given once is for all of
-them. Beside the medians stands what is left of those without a neighbour. With T threads of equal shares, and nothing that evens out, a neighbour that is
-busy for a part b leaves 1 - b; where work is taken from a thread that is late, it leaves (T - b) / T.
+The first group of REGEX in a command's output is its result; larger is better. A REGEX that is given once applies to all commands. Commands are
+interleaved. The table has medians, and their share of the result without a neighbour. For T threads with equal work and a neighbour that is busy for a
+share b, 1 - b is expected. If other threads take work from the late thread, (T - b) / T is expected.
 
   bench/neighbour.py --number 'decode +64 +0 +([0-9.]+)' --number 'tg64 *\\| *([0-9.]+)' \\
       -- target/release/ixc bench model.gguf -p 0 -n 64 -t 2 -r 1 -- DIR/ik/build/bin/llama-bench -m model.gguf -rtr 1 -t 2 -p 0 -n 64 -r 1
@@ -42,7 +41,7 @@ def main():
     own, *commands = split(sys.argv[1:])
     args = parser.parse_args(own)
     if not commands or len(args.number) not in (1, len(commands)):
-        parser.error("a command behind --, and one --number for all or each of them")
+        parser.error("expected commands after --, and one --number for all commands or for each")
     patterns = args.number * len(commands) if len(args.number) == 1 else args.number
     parts = [float(part) / 100 for part in args.busy.split(",")]
     found = {(command, part): [] for command in range(len(commands)) for part in parts}

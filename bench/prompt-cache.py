@@ -36,7 +36,7 @@ class Server(served.Server):
 
 
 def warm(server, tokens):
-    """Pages weights in, and has experts packed, which waits for tokens that are made: that would take seconds of a prompt that is measured."""
+    """Reads weights into memory, and generates tokens so that experts are packed. In the measured prompt, this would take seconds."""
     for _ in range(4):
         server.first(tokens(600), 16)
 
@@ -50,7 +50,7 @@ def main():
     given, more = arguments.parse_known_args()
     more = [argument for argument in more if argument != "--"]
     draw = random.Random(1)
-    # Numbers below any vocabulary, behind those of control tokens.
+    # Token ids that all vocabularies have, after the control tokens.
     tokens = lambda count: [draw.randrange(300, 1000) for _ in range(count)]
     common = tokens(given.tokens)
     with tempfile.TemporaryDirectory() as folder:

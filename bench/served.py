@@ -23,7 +23,7 @@ def free_port():
 
 
 class Server:
-    """A program on a free port of this machine, once it says that it is well."""
+    """A server on a free port of this machine. The constructor returns when the server reports that it is ready."""
 
     def __init__(self, command, log=subprocess.DEVNULL):
         self.port = free_port()
@@ -57,7 +57,7 @@ class Server:
             return answer.status, answer.read().decode(errors="replace"), answer.headers
 
     def end(self):
-        """Its status; one that does not end is killed."""
+        """Ends the server and returns its exit status. Kills it if it does not end."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(ENDS_IN)

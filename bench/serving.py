@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Streams at once: `ixc serve` beside llama-server, on the same file and in turn.
+"""Concurrent streams: compares `ixc serve` with llama-server on the same file, one after the other.
 
     bench/serving.py MODEL --llama BUILD/bin/llama-server [--ixc target/release/ixc] [--streams 1,4,16] [--prompt 128] [--tokens 64]
                      [--threads 2] [--rounds 3] [--least 1.5] [--json FILE] [--ixc-option=OPTION]... [--ixc-variant="OPTIONS OF ixc serve"]...
                      [--variant="OPTIONS OF llama-server"]...
 
-Each round starts each server once, in another order each round, with as many sequences as the most streams, and asks for so many completions at
-once: prompts of random tokens that have nothing in common, and all of their tokens, greedily. Of each: tokens per second of all streams together
-from the first request to the last answer, seconds to a stream's first token, and seconds between its tokens (median and 99 %).
-Variants of ixc are compared with ixc as it comes; that is what the last column is about.
-Exits with 1 where ixc makes less than --least times as many tokens per second as the best variant of the other.
+Each round starts each server once, in another order, with one sequence for each of the most streams. It requests that many greedy completions at
+once, for prompts of different random tokens. The table has tokens per second of all streams together (from the first request to the last answer),
+seconds to a stream's first token, and seconds between its tokens (median and 99 %). Its last column compares variants of ixc with the default.
+Exits with 1 if ixc generates fewer tokens per second than --least times those of llama-server's best variant.
 """
 
 import argparse
@@ -47,7 +46,7 @@ class Server(served.Server):
         return moments
 
     def streams(self, prompts, count):
-        """What came of so many streams at once."""
+        """Runs `count` streams at once, and returns their measurements."""
         results, errors = [None] * len(prompts), []
 
         def one(number):
@@ -109,7 +108,7 @@ def main():
         of = [given.llama, "--model", given.model, "--parallel", str(most), "--ctx-size", str(context * most), *threads]
         entrants[f"llama-server {variant}".strip()] = of + shlex.split(variant)
     draw = random.Random(1)
-    # Numbers below any vocabulary, behind those of control tokens.
+    # Token ids that all vocabularies have, after the control tokens.
     prompt = lambda length: [draw.randrange(300, 1000) for _ in range(length)]
     found = {name: {count: [] for count in streams} for name in entrants}
     for number in range(given.rounds):

@@ -2,12 +2,12 @@
 
 usage: kt_moe.py LAYER.gguf --threads N [--repetitions 3] [--variant avx2|native] [--compare OUTPUTS.npy]
 
-What is timed is `MOE.forward` of the class that takes GGUF blocks, with rows in bf16 and with experts and their weights chosen
-before: the choice of experts is not in its time, and of Python's only that of one call. The thread that calls spins until the
-workers are done: with as many workers as processors, one worker shares a processor with it, and waits for it. `--compare` says on standard error how far the
-result is from what `ixc-bench layer --outputs` wrote.
+The measured function is `MOE.forward` of the class that takes GGUF blocks, with rows in bf16. Experts and their weights are
+inputs, so the time does not include routing. It includes one call from Python. The calling thread spins until the workers are
+done. With as many workers as processors, one worker shares a processor with it. `--compare` prints to standard error the
+difference to the result of `ixc-bench layer --outputs`.
 
-Only the package's extension module is loaded: it needs no torch, which the package around it imports.
+Only the package's extension module is loaded, because the rest of the package imports torch.
 """
 import argparse
 import importlib.util
@@ -90,7 +90,7 @@ mask = np.zeros(experts, dtype=np.bool_)
 config = kt.moe.MOEConfig(experts, used, width, inner, mask.ctypes.data)
 config.layer_idx = 0
 config.pool = cpu.backend_
-# As the package itself sets them for this class.
+# The package itself sets these values for this class.
 config.m_block = 32
 config.group_min_len = 10
 config.max_len = max(CALLS_OF)

@@ -19,15 +19,15 @@ parser.add_argument("--depth", type=int, default=0)
 parser.add_argument("--repetitions", type=int, default=1)
 args = parser.parse_args()
 
-# Before the package is loaded: it makes its threads then.
+# This is set before the import, because the package starts its threads then.
 os.environ["RAYON_NUM_THREADS"] = str(args.threads)
-# It has threads beside those; all of them are to share as many processors as the others have.
+# The package has further threads. All together get as many processors as the other engines.
 available = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, available[: args.threads])
 
 import mistralrs
 
-# Letters of a prompt: a tokenizer has one token for most, and none for several of them in a row.
+# Letters of a prompt. Most tokenizers have a token for each, and none for several in a row.
 LETTERS = "zqxjkvbw"
 
 folder, name = os.path.split(os.path.abspath(args.model))
@@ -41,7 +41,7 @@ def request(prompt, tokens):
 
 
 def prompt_of(tokens):
-    """A prompt of so many tokens."""
+    """Returns a prompt of `tokens` tokens."""
     text = lambda letters: "".join(LETTERS[(index * index + index // 7) % len(LETTERS)] for index in range(letters))
     count = lambda letters: len(runner.tokenize_text(text(letters), False, None))
     least, most = 1, 2
@@ -85,6 +85,6 @@ for tokens in (int(tokens) for tokens in args.prefill.split(",")):
         measure("prefill", tokens, 0, lambda: prefill_rate(prompt, tokens))
 for tokens in (int(tokens) for tokens in args.decode.split(",")):
     if tokens > 0:
-        # A prompt cannot be empty; the shortest that there is stands for that.
+        # A prompt cannot be empty, so the shortest one replaces it.
         prompt = prompt_of(args.depth) if args.depth > 0 else LETTERS[0]
         measure("decode", tokens, args.depth, lambda: decode_rate(prompt, tokens))

@@ -31,7 +31,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "add", "description": "Adds two numbers.", "parameters": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a", "b"], "additionalProperties": False}}},
 ]
 CALLS = ["What is the weather in Oslo?", "Add 2 and 40.", "Tell me the weather in Lima in celsius.", "What is 17 plus 4?"]
-# Of a text that is cut by the most tokens, nothing can be said.
+# Max tokens of an answer. Answers that reach the limit are not judged.
 MOST_TOKENS = 400
 
 

@@ -12,9 +12,9 @@ import texts
 from tables import cell, spread
 
 ROOT = Path(__file__).resolve().parents[2]
-# Error of logits may be so many times llama.cpp's on the same file.
+# Max error of logits, as a multiple of llama.cpp's on the same file.
 ERROR_RATIO = 1.25
-# Perplexities of two engines on one file may differ by so much.
+# Max difference of the perplexities of two engines on one file.
 PERPLEXITY = 0.02
 COSINE = 0.99999
 # Tokens of a text whose logits are compared, and of greedy text.
@@ -26,7 +26,7 @@ def nmse(found, exact):
 
 
 def tokens(report, ixc, llama, name, path, server):
-    """Token ids of 1,000 texts beside Hugging Face's and llama.cpp's."""
+    """Compares token ids of 1,000 texts with those of Hugging Face and llama.cpp."""
     report.title(f"{name}: token ids")
     all_texts = texts.all_texts()
     tokenizer = hf.tokenizer(path)
@@ -40,13 +40,13 @@ def tokens(report, ixc, llama, name, path, server):
     report.table(["beside", "texts", "equal", "ixc's tokens"], [(row[0], len(all_texts), row[1], sum(map(len, ours))) for row in rows])
     for who, equal, first in rows:
         if first is not None:
-            report.line(f"- the first other one beside {who}: {all_texts[first]!r}: {ours[first]} and {theirs[first]}")
+            report.line(f"- the first text that differs from {who}: {all_texts[first]!r}: {ours[first]} and {theirs[first]}")
     report.check(rows[0][1] == len(all_texts), f"{name}: ids are those of Hugging Face's tokenizers")
     return ours
 
 
 def compared(ours, theirs):
-    """How many are equal, and which is the first that is not."""
+    """Returns the number of equal texts, and the index of the first different one."""
     other = [number for number, (a, b) in enumerate(zip(ours, theirs)) if list(a) != list(b)]
     return len(ours) - len(other), other[0] if other else None
 

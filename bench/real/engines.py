@@ -25,7 +25,7 @@ def output(command, **options):
 
 
 class Ixc:
-    """The program at `path`, with so many threads."""
+    """The program at `path`, with `threads` threads."""
 
     def __init__(self, path, threads):
         self.path, self.threads = Path(path).resolve(), threads

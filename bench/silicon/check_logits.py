@@ -14,7 +14,7 @@ KNOWN = 8  # Exact logits are of the last positions.
 
 
 def expected(model):
-    """What is known of a model, if something is."""
+    """Returns the stored expectations of a model, if any."""
     path = pathlib.Path(f"models/{model}.json")
     return json.loads(path.read_text()) if path.exists() else None
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Where a token's time goes at many threads: wall time of each kind of stage against the mean and the longest work of its threads.
+"""Prints the time of each kind of stage at many threads: wall time, mean and longest work of its threads.
 
 usage: ixc run MODEL --raw -p TEXT -n 64 -t THREADS --trace TRACE.json
-       stages.py TRACE.json [SKIP]        SKIP tokens at the beginning are left out (8)
+       stages.py TRACE.json [SKIP]        leaves out SKIP tokens at the beginning (8)
 """
 import collections
 import json
@@ -14,12 +14,12 @@ THREADS, TOKENS = 2, 1  # The trace's processes: one lane for each thread, and o
 
 
 def lanes(events, first):
-    """The events of each thread from a time on, in order."""
+    """Returns the events of each thread from a time on, in order."""
     found = collections.defaultdict(list)
     for event in events:
         if event["ph"] == "X" and event["pid"] == THREADS and event["ts"] >= first:
             found[event["tid"]].append(event)
-    # Where two begin together the longer one is around the other.
+    # If two events begin together, the longer one contains the other.
     return [sorted(lane, key=lambda event: (event["ts"], -event["dur"])) for lane in found.values()]
 
 
@@ -29,8 +29,8 @@ def kind(name):
 
 
 def stages_of(lane):
-    """What a thread did before each barrier: microseconds of work, of what kind, when it began, the barrier's begin and end, and what it did there
-    alone while the others waited: kinds and microseconds."""
+    """Returns a tuple for each barrier of a thread: microseconds of work before it, kind and begin of the work, begin and end of the
+    barrier, and the thread's work alone in the barrier as kinds and microseconds."""
     found, busy, name, begin = [], 0.0, "", None
     for event in lane:
         if event["name"] == "barrier":

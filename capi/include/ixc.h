@@ -87,8 +87,8 @@ const char *ixc_status_name(uint32_t status);
  * must not call functions of this header. */
 typedef void (*ixc_log_callback)(void *user, int level, const char *text);
 
-/* Sets the receiver of messages up to a level, for the whole process. There is none at first. NULL
- * removes it: no call begins after this function has returned. The library keeps `user`. */
+/* Sets the receiver of messages up to a level, for the whole process; initially NULL. NULL
+ * removes the receiver: it is not called after this function has returned. The library keeps `user`. */
 ixc_status ixc_set_log(int max_level, ixc_log_callback callback, void *user);
 
 /* ---- Cancellation ------------------------------------------------------------------------- */
@@ -128,7 +128,7 @@ ixc_status ixc_model_open(const char *path, const ixc_model_options *options, ix
 
 void ixc_model_close(ixc_model *model);
 
-/* The token of ixc_facts if there is none. */
+/* Value of a token field of ixc_facts if the model has no such token. */
 #define IXC_NO_TOKEN UINT32_MAX
 
 /* Facts about a loaded model. */
@@ -206,8 +206,8 @@ ixc_status ixc_sampler_bias(ixc_sampler *sampler, uint32_t token, float bias);
 /* Records tokens, such as those of a prompt, for the penalties of later draws. */
 ixc_status ixc_sampler_accept(ixc_sampler *sampler, const ixc_model *model, const uint32_t *tokens, size_t count);
 
-/* Draws a token from a row of logits, of which there are as many as tokens in the vocabulary, and
- * records it. */
+/* Draws a token from a row of logits, and records it. The row has one logit for each token of the
+ * vocabulary. */
 ixc_status ixc_sampler_sample(ixc_sampler *sampler, const ixc_model *model, const float *logits, size_t count,
                               uint32_t *token);
 

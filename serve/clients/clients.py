@@ -1,6 +1,6 @@
-"""What the official Python clients of OpenAI and Anthropic say of a server: clients.py http://127.0.0.1:8099 KEY http://127.0.0.1:8098
+"""Tests a server with the official Python clients of OpenAI and Anthropic: clients.py http://127.0.0.1:8099 KEY [http://127.0.0.1:8098]
 
-The last is one with --embeddings, where there is one.
+The last address is that of a server with --embeddings.
 """
 
 import base64
@@ -197,17 +197,17 @@ if len(sys.argv) > 3:
 
     @attempt("embeddings")
     def _():
-        # The client asks for base64 where nothing is said.
+        # The client requests base64 by default.
         one, two, three = vectors()
         check(one == three and one != two and abs(sum(x * x for x in one) - 1) < 1e-5)
         return len(one)
 
     @attempt("embeddings, float")
     def _():
-        # The shortest decimals that are the same f32.
+        # Decimals are as short as possible, and denote the same f32.
         pairs = list(zip(vectors(encoding_format="float"), vectors()))
         check(all(abs(x - y) < 1e-7 for a, b in pairs for x, y in zip(a, b)))
-        # Who asks for base64 is given it as it came.
+        # With explicit base64, the client returns the text unchanged.
         text = vectors(encoding_format="base64")[0]
         return check(list(struct.unpack(f"<{len(pairs[0][1])}f", base64.b64decode(text))) == pairs[0][1], "the same")
 

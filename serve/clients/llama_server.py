@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""`ixc serve` under the arguments of llama-server, for llama.cpp's tests. The model is the demo model, whatever is asked for."""
+"""Runs `ixc serve` with the arguments of llama-server, for llama.cpp's tests. The model is always the demo model."""
 
 import os
 import sys
 
-# What is called the same or otherwise here, and takes a value.
+# Options with a value, and their names in `ixc serve`.
 VALUES = {
     "--port": "--port", "--host": "--host", "--alias": "--alias", "--ctx-size": "--ctx", "--parallel": "--parallel",
     "--threads": "--threads", "--api-key": "--api-key", "--chat-template": "--chat-template",
     "--chat-template-file": "--chat-template", "--slot-save-path": "--slot-save-path", "--temp": "--temp", "--seed": "--seed",
     "--n-predict": "-n", "--pooling": "--pooling",
 }
-# What is called the same and takes none.
+# Options without a value, which have the same names.
 FLAGS = {"--context-shift", "--embedding", "--embeddings"}
-# What takes a value and is not there, or changes nothing of what is tested.
+# Options with a value that `ixc serve` lacks, or that the tests do not depend on.
 PASSED_OVER = {
     "--model", "--model-url", "--hf-repo", "--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers",
     "--tags", "-fa", "-ctk", "-ctv", "--reasoning-format", "--reasoning", "--cache-ram",
@@ -31,7 +31,7 @@ def main():
             if argument == "--host" and value == "localhost":
                 value = "127.0.0.1"
             if argument == "--ctx-size":
-                # The demo model has no more, and the other's is of all sequences together.
+                # The demo model has at most 2048 positions. llama-server's context is the sum of all sequences.
                 value = str(min(int(value) // parallel, 2048))
             out += [VALUES[argument], value]
         elif argument in PASSED_OVER:

@@ -52,7 +52,7 @@ for name, halves in HALVES.items():
     format = Type[name]
     data = blocks(GGML_QUANT_SIZES[format][1], halves)
     if name == "IQ1_M":
-        # Its half-precision number is in the top four bits of four words: the last has the exponent's.
+        # The f16 scale is in the top four bits of four words; the last word has the exponent.
         data = data.copy()
         data[:, 55] &= 0xBF
     if name == "NVFP4":

@@ -104,7 +104,7 @@ def write(physical, data):
 
 
 def run(session, number, case):
-    """None, or what went wrong."""
+    """Runs a case. Returns None, or the text of the failure."""
     code = CODE_VIRTUAL + CODE_BYTES * number
     write(PAGES["input"][1], bytes.fromhex(case["input"]))
     write(PAGES["output"][1], b"")
