@@ -1,6 +1,7 @@
-//! Quantities that can be measured. Each is called a work.
+//! Quantities that can be measured ([`Work`]), such as prefill of 512 tokens.
 //!
-//! One process does the works of a [`Job`]. A process's peak memory is that of its job's [`Group`].
+//! One process measures all quantities of a [`Job`]. A process's peak memory is that of its job's
+//! [`Group`].
 
 use std::fmt;
 use std::path::PathBuf;

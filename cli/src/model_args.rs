@@ -27,8 +27,8 @@ use super::size::Size;
 /// Model of a command that does not take plans.
 #[derive(Debug, clap::Args)]
 pub struct ModelArgument {
-    /// Model: a GGUF file (any shard of a split model), a folder of safetensors, or ORG/NAME from
-    /// Hugging Face's cache [default: `demo`, the built-in model].
+    /// GGUF file (any shard of a split model), folder of safetensors, or ORG/NAME from Hugging
+    /// Face's cache [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// Same as MODEL, in llama.cpp's spelling.
@@ -80,8 +80,8 @@ pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
 pub struct ModelChoice {
     // The text is help, not Markdown.
     #[allow(rustdoc::broken_intra_doc_links)]
-    /// Model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] from Hugging Face's
-    /// cache [default: `demo`, the built-in model].
+    /// GGUF file, plan, folder of safetensors, or ORG/NAME[:QUANT] from Hugging Face's cache
+    /// [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// Model file of a plan, if it moved: any shard of a split model. Without MODEL, this is the
@@ -321,7 +321,7 @@ pub struct RunChoice {
     #[command(flatten)]
     pin: PinChoice,
     /// Context length in tokens: positions of the KV cache, for each request [default: the model's,
-    /// at most 4096; with `ixc serve`, as many of the model's as memory allows].
+    /// at most 4096; in `ixc serve`, as memory allows].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<u64>,
     #[command(flatten)]

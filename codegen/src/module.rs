@@ -181,7 +181,8 @@ impl Module {
 
     /// Calls a kernel.
     ///
-    /// # Panics The module has no kernel with this number.
+    /// # Panics
+    /// The module has no kernel with this number.
     ///
     /// # Safety
     /// With the kernel's signature ([`Module::kernels`]):

@@ -13,7 +13,8 @@ const THREADS: usize = 8;
 /// Applies `make` to each item and returns the results in the items' order. It uses one thread per
 /// processor, at most eight.
 ///
-/// # Panics If `make` panics.
+/// # Panics
+/// If `make` panics.
 pub fn map<T: Sync, R: Send>(items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let work = || {

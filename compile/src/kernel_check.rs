@@ -69,8 +69,9 @@ pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result
 /// Checks a kernel that replaces another: runs both with random inputs for several numbers of rows.
 /// Without a spec, the results must have the same bits.
 ///
-/// # Errors [`ReplacementError::Departs`] with the file `path`. Also if inputs cannot be made, or a
-/// kernel has no code.
+/// # Errors
+/// [`ReplacementError::Departs`] with the file `path`. Also if inputs cannot be made, or a kernel
+/// has no code.
 pub fn check(
     path: &Path,
     edited: &Kernel,

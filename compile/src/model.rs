@@ -91,7 +91,8 @@ impl Model {
     /// Returns more handles to the model's open files, by number, so that loading its plan opens no
     /// file again. A file in memory has none.
     ///
-    /// # Errors If the system does not give more handles.
+    /// # Errors
+    /// If the system does not give more handles.
     pub fn handles(&self) -> Result<Vec<Option<File>>, Error> {
         self.gguf.handles().map_err(Error::io(self.gguf.metadata().path(), "open"))
     }
@@ -99,8 +100,9 @@ impl Model {
     /// Reduces the model to its routed experts. Its graph then has a function for each layer with
     /// experts ([`expert_layers`]), and its plan is for `ixc_generate::moe::Moe`.
     ///
-    /// # Errors When no layer has routed experts, or the experts of a layer have inputs other than
-    /// rows, ids and weights.
+    /// # Errors
+    /// When no layer has routed experts, or the experts of a layer have inputs other than rows, ids
+    /// and weights.
     pub fn into_expert_layers(mut self) -> Result<Model, Error> {
         self.arch.module = expert_layers::cut(&self.arch.module, &ixc_architectures::layer_of)?;
         self.arch.output = ixc_architectures::Output::Experts;

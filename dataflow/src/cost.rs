@@ -91,8 +91,8 @@ fn block(kernel: &Kernel, statements: &[Stmt], dims: &[i64]) -> Cost {
     sum
 }
 
-/// Evaluates an affine expression over dims. Negative values, and atoms that are not dims, count as
-/// 0.
+/// Evaluates an affine expression over dims. Negative values, and atoms that are not dims, count
+/// as 0.
 pub(crate) fn evaluate(affine: &Affine, dims: &[i64]) -> u64 {
     let value = affine.evaluate(|atom| match atom {
         Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),

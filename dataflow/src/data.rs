@@ -18,7 +18,8 @@ use ixc_targets::Target;
 pub trait WeightBytes {
     /// Returns bytes of a weight of the descriptor, in the format that kernels read.
     ///
-    /// # Errors The reason, as text.
+    /// # Errors
+    /// The reason, as text.
     fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String>;
 }
 

@@ -88,7 +88,8 @@ pub fn find(name: &str) -> Result<Grid, GridFileError> {
 
 /// Parses a grid. `name` is used in errors.
 ///
-/// # Errors The text is not TOML, has unknown fields, or invalid numbers.
+/// # Errors
+/// The text is not TOML, has unknown fields, or invalid numbers.
 pub fn parse(name: &str, text: &str) -> Result<Grid, GridFileError> {
     let grid: Grid = toml::from_str(text)
         .map_err(|error| GridFileError::Toml { name: name.to_owned(), message: error.to_string() })?;

@@ -398,8 +398,9 @@ impl Tiles {
     /// Executes `TILELOADD` and `TILELOADDT1`: loads row `r` from `base + r · stride`. Addresses
     /// wrap at 2⁶⁴, so that a stride may be negative. `read` is called once for each row.
     ///
-    /// # Errors Fails if the tile cannot be loaded, or if `read` fails. The start row of the
-    /// configuration is then the next row to load.
+    /// # Errors
+    /// Fails if the tile cannot be loaded, or if `read` fails. The start row of the configuration
+    /// is then the next row to load.
     pub fn load<E: From<TileFault>>(
         &mut self,
         tile: usize,
@@ -425,8 +426,9 @@ impl Tiles {
     /// Executes `TILESTORED`: stores row `r` to `base + r · stride`. `write` is called once for
     /// each row.
     ///
-    /// # Errors Fails if the tile cannot be stored, or if `write` fails. The start row of the
-    /// configuration is then the next row to store.
+    /// # Errors
+    /// Fails if the tile cannot be stored, or if `write` fails. The start row of the configuration
+    /// is then the next row to store.
     pub fn store<E: From<TileFault>>(
         &mut self,
         tile: usize,

@@ -106,8 +106,8 @@ fn from_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// The operation of a mask instruction. `Binary`, `Shift` and `Test` have the number of their
-/// function.
+/// The operation of a mask instruction. The number in `Binary`, `Shift` and `Test` selects the
+/// function: the executing function matches on it.
 #[derive(Clone, Copy)]
 enum Work {
     Binary(u8),

@@ -91,7 +91,8 @@ impl<'a> Memory<'a> {
 
     /// Adds a buffer and returns its address, which agrees with the host's in the low 6 bits.
     ///
-    /// # Errors The buffer is too large, or there are too many buffers.
+    /// # Errors
+    /// The buffer is too large, or there are too many buffers.
     pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         let slot = self.regions.len();
         if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
@@ -141,7 +142,8 @@ impl<'a> Memory<'a> {
 
     /// Loads bytes.
     ///
-    /// # Errors The bytes are not all in one buffer.
+    /// # Errors
+    /// The bytes are not all in one buffer.
     #[inline]
     pub fn load<const N: usize>(&self, address: u64) -> Result<[u8; N], Trap> {
         let host = self.host(address, N, false)?;
@@ -152,7 +154,8 @@ impl<'a> Memory<'a> {
 
     /// Stores bytes.
     ///
-    /// # Errors The bytes are not all in one writable buffer.
+    /// # Errors
+    /// The bytes are not all in one writable buffer.
     #[inline]
     pub fn store<const N: usize>(&mut self, address: u64, bytes: [u8; N]) -> Result<(), Trap> {
         let host = self.host(address, N, true)?;

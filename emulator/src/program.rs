@@ -78,8 +78,9 @@ thread_local! {
 impl Program {
     /// Decodes code: `code_bytes` of instructions, then constants.
     ///
-    /// # Errors The first instruction that is unknown, needs a feature that is not allowed, or
-    /// jumps to an offset without an instruction.
+    /// # Errors
+    /// The first instruction that is unknown, needs a feature that is not allowed, or jumps to an
+    /// offset without an instruction.
     pub fn new(code: &[u8], code_bytes: usize, allowed: Features) -> Result<Program, Fault> {
         let Some(instructions) = code.get(..code_bytes).filter(|_| code.len() < i32::MAX as usize) else {
             let reason = format!("{code_bytes} bytes of instructions in {} bytes of code", code.len());

@@ -71,8 +71,8 @@ pub enum Change {
     Exp,
     /// This constant, for any stored number.
     Number(f32),
-    /// `x` plus this number: the weight of a norm that multiplies by `w` plus a number other than
-    /// 1.
+    /// `x` plus this number: the weight of a norm that multiplies by `w` plus a number other
+    /// than 1.
     Plus(f32),
     /// `exp(-x)`: the divisor of a frequency, from the stored logarithm of a factor.
     ExpMinus,

@@ -20,7 +20,8 @@ pub trait Definition {
 
     /// Generates the kernel with `name`, for a target with these vectors.
     ///
-    /// # Errors The spec's sizes are invalid.
+    /// # Errors
+    /// The spec's sizes are invalid.
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError>;
 
     /// Compares the results of a run with the formula, which is computed in f64 from the same

@@ -52,7 +52,7 @@ use places::{Channels, Places};
 const CHUNK: u32 = 16;
 /// Bytes of one f32 for each row of a chunk.
 const NUMBERS: i64 = CHUNK as i64 * 4;
-/// Width of a chunk's sums, in vectors of a value.
+/// Number of vectors of a value that a loop sums at once, for all rows of a chunk.
 const BUNDLE: u32 = 2;
 /// Sums over a key's elements that are computed in parallel. Each addition takes four cycles, and
 /// each element adds to two sums.

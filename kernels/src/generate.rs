@@ -50,7 +50,8 @@ pub const MAX_POSITIONS: i64 = 1 << 24;
 
 /// Generates the kernel of a spec for a target.
 ///
-/// # Errors The spec's sizes are invalid.
+/// # Errors
+/// The spec's sizes are invalid.
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
     // Kernel names have no hyphens, but target names do.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));

@@ -34,7 +34,8 @@ impl KernelSpec {
 
     /// Compares a run with the formula in f64.
     ///
-    /// # Errors The first value that differs too much from the formula's.
+    /// # Errors
+    /// The first value that differs too much from the formula's.
     pub fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         self.definition().reference(run)
     }

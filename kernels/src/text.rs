@@ -120,7 +120,8 @@ pub struct Row {
 impl Row {
     /// Reads the spec.
     ///
-    /// # Errors Never, since a test parses all rows.
+    /// # Errors
+    /// Never, since a test parses all rows.
     pub fn spec(&self) -> Result<KernelSpec, SpecError> {
         self.text.parse()
     }

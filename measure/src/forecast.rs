@@ -17,7 +17,7 @@
 //! unless all are in memory. If an earlier run measured the bytes that a prompt reads, these count
 //! instead.
 //!
-//! ****Reading**: missed bytes over the drive's rate, which is measured with the same number of
+//! **Reading**: missed bytes over the drive's rate, which is measured with the same number of
 //! reads in flight and of adjacent reads. In each layer with misses, the first expert takes as long
 //! as a read on an idle drive. This time is measured by reading one expert alone.
 //!

@@ -40,7 +40,8 @@ pub static PASS: Pass = Pass {
 
 /// Runs the pass.
 ///
-/// # Errors None for a module that verifies.
+/// # Errors
+/// Never fails for a module that verifies.
 pub fn run(mut module: Module, _: &Context<'_>) -> Result<Module, PassError> {
     let functions = module.functions.iter().map(|function| merge(&module, function));
     module.functions = functions.collect::<Result<_, _>>()?;

@@ -344,8 +344,9 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
 
 /// Runs passes by name, one after the other, and verifies graphs before the first and after each.
 ///
-/// # Errors A name that no pass has (before any pass runs), a pass that takes another kind of IR
-/// than it gets, or a graph that does not verify before or after a pass.
+/// # Errors
+/// If no pass has a name (before any pass runs), or a pass gets another kind of IR than it takes.
+/// Also if a graph does not verify before or after a pass.
 pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     run_watched(ir, &passes, context, None)

@@ -51,7 +51,8 @@ pub const PREFIX: &str = "squares.";
 
 /// Runs the pass.
 ///
-/// # Errors None for a verified module.
+/// # Errors
+/// Never fails for a verified module.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     if !context.options.of::<Options>().inputs {
         return Ok(module);

@@ -65,7 +65,8 @@ struct MatrixTarget {
 
 /// Runs the pass.
 ///
-/// # Errors None; all passes have the same signature.
+/// # Errors
+/// Never fails; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let packed = context.options.of::<Options>().weights;
     let tiles = context.target.isa().tile_registers > 0;

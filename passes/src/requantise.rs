@@ -96,7 +96,8 @@ impl OptionValue for Formats {
 
 /// Runs the pass.
 ///
-/// # Errors None; all passes have the same signature.
+/// # Errors
+/// Never fails; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let Options { weights: formats } = context.options.of();
     if formats.is_empty() {

@@ -226,8 +226,8 @@ impl Barrier {
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// The current job. It is valid from just before the first `start` advances until `running` is
-    /// 0.
+    /// The current job. It is valid from just before the first `start` advances until `running`
+    /// is 0.
     job: UnsafeCell<Option<Job<'static>>>,
     /// Event that each worker waits for. A job for some workers wakes only those.
     starts: Box<[Line<Event>]>,

@@ -134,7 +134,7 @@ fn changed_model_or_option_misses() {
         assert!(log.contains(READ), "{more:?}: {log}");
     }
     assert_eq!(user.count(), 4);
-    // Options of running alone have the same plan.
+    // Options that change only the run use the same cached plan.
     assert!(user.run(&["-c", "64", "--no-check"]).1.contains(READ));
     // An edited stage or kernel is never cached.
     let stage = user.folder.join("fused.ix");

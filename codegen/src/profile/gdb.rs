@@ -107,7 +107,8 @@ impl Drop for GdbRegistration {
 
 /// Records a change for gdb and calls the function with gdb's breakpoint.
 ///
-/// # Safety `LIST` is held, and `new` allocated the entry.
+/// # Safety
+/// `LIST` is held, and `new` allocated the entry.
 unsafe fn notify_debugger(entry: *mut Entry, action: u32) {
     // SAFETY: the caller holds `LIST`, so no other thread writes to the descriptor.
     unsafe {

@@ -76,7 +76,8 @@ fn record(id: u32, body: &[u8]) -> Vec<u8> {
 impl JitDump {
     /// Creates this process's jitdump file in a folder.
     ///
-    /// # Errors The system's error, also if another user's file has the name.
+    /// # Errors
+    /// The system's error, also if another user's file has the name.
     pub fn create(folder: &Path) -> Result<JitDump, ProfileError> {
         let folder = std::path::absolute(folder).map_err(io_error(folder, "find"))?;
         let pid = std::process::id();

@@ -159,7 +159,8 @@ static PROFILES: OnceLock<OpenProfiles> = OnceLock::new();
 /// Starts profiles of all modules that are compiled from now on. Returns `true` if this call
 /// started them. Repeating the call with the same settings has no effect.
 ///
-/// # Errors If a file cannot be created, or profiles are already enabled with other settings.
+/// # Errors
+/// If a file cannot be created, or profiles are already enabled with other settings.
 pub fn enable(profiles: &Profiles) -> Result<bool, ProfileError> {
     let Profiles { map, jitdump, gdb, ref folder } = *profiles;
     if !(map || jitdump || gdb) {

@@ -27,7 +27,8 @@ pub struct PerfMap {
 impl PerfMap {
     /// Creates this process's perf map.
     ///
-    /// # Errors The system's error, also if another user's file has the name.
+    /// # Errors
+    /// The system's error, also if another user's file has the name.
     pub fn create() -> Result<PerfMap, ProfileError> {
         PerfMap::at(PathBuf::from(format!("/tmp/perf-{}.map", std::process::id())))
     }

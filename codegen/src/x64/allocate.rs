@@ -68,8 +68,9 @@ const NONE: u8 = u8::MAX;
 
 /// Allocates registers, changing the function where values have to be spilled.
 ///
-/// # Errors Spilled values, and values that are read element by element, exceed the maximum frame.
-/// Or one instruction needs more registers than the target has, which selection prevents.
+/// # Errors
+/// Spilled values, and values that are read element by element, exceed the maximum frame. Or one
+/// instruction needs more registers than the target has, which selection prevents.
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
     coalesce(f);
@@ -105,7 +106,8 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
 /// Proves from liveness that values live at the same time have different registers, and that every
 /// operand has a register.
 ///
-/// # Errors The two registers that overlap; or, twice, a register without a physical register.
+/// # Errors
+/// The two registers that overlap; or, twice, a register without a physical register.
 pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
     let live_out = live_out(f);
     for block in &f.layout {

@@ -195,8 +195,8 @@ fn limit(what: &'static str, found: usize, max: usize) -> Result<(), X64Error> {
 
 /// Lowers a verified kernel to machine IR with registers; ready for encoding.
 ///
-/// # Errors The kernel uses vectors that the target lacks, is too large, or has too many live
-/// values.
+/// # Errors
+/// The kernel uses vectors that the target lacks, is too large, or has too many live values.
 pub fn lower(kernel: &Kernel, target: Target) -> Result<(machine::Function, allocate::Allocation), X64Error> {
     let first = lower_with(kernel, target, Placement::Entry)?;
     if first.1.gpr_spills == 0 {
@@ -224,7 +224,8 @@ fn lower_with(
 
 /// Compiles a verified kernel.
 ///
-/// # Errors See [`lower`]; also if the encoder rejects an instruction.
+/// # Errors
+/// See [`lower`]; also if the encoder rejects an instruction.
 pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
     let (function, allocation) = lower(kernel, target)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;

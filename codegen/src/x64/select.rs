@@ -36,7 +36,8 @@ pub enum Placement {
 
 /// Lowers a verified kernel.
 ///
-/// # Errors The kernel uses vectors wider than the target's, or too many different addresses.
+/// # Errors
+/// The kernel uses vectors wider than the target's, or too many different addresses.
 pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<Function, X64Error> {
     let widest = target.isa().vector_bytes;
     if let Some(value) = kernel.values.iter().position(|ty| ty.row_bytes() > widest) {

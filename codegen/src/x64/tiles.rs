@@ -32,7 +32,8 @@ const ROWS: usize = 48;
 /// Returns the pool entry of the configuration, if there are tiles. Fails if allocation could not
 /// avoid a copy of a tile.
 ///
-/// # Errors A tile would have to be copied.
+/// # Errors
+/// A tile would have to be copied.
 pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Result<Option<u32>, X64Error> {
     if shapes.iter().all(Option::is_none) {
         return Ok(None);

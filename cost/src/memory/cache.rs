@@ -250,7 +250,9 @@ mod tests {
             });
             (0..lines).filter(|line| caches.access(*line, false) == Level::Memory).count()
         };
-        // 1088 lines are more than 1024, but less than 1024 + 128; sets are not filled evenly.
+        // 1088 lines exceed an inclusive third level (1024 lines), but fit in a victim cache and
+        // the second level together (1024 + 128). Some still miss, because sets are not filled
+        // evenly.
         assert!(again(ThirdLevel::Victims, 1088) < again(ThirdLevel::Inclusive, 1088));
         assert_eq!(again(ThirdLevel::Victims, 128), 0);
     }

@@ -33,7 +33,8 @@ pub enum StartError {
 impl FromStr for Start {
     type Err = StartError;
 
-    /// # Errors The text is not `BUFFER=LEVEL`. The kernel's buffers are checked later.
+    /// # Errors
+    /// The text is not `BUFFER=LEVEL`. The kernel's buffers are checked later.
     fn from_str(text: &str) -> Result<Start, StartError> {
         let (buffer, level) = text.split_once('=').ok_or_else(|| StartError::Form { found: text.into() })?;
         let level = Level::from_name(level).ok_or_else(|| StartError::Level { found: level.into() })?;

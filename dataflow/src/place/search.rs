@@ -41,8 +41,8 @@ pub enum SearchError<E> {
 /// Tries sizes until the grid has room for `context` positions. `plan_for` makes the plan of
 /// `module` in pieces of these sizes. Decisions are recorded in `decisions`, if given.
 ///
-/// # Errors If a plan cannot be made, or there is no room even in waves. This is the error of the
-/// last try.
+/// # Errors
+/// If a plan cannot be made, or there is no room even in waves. This is the error of the last try.
 pub fn search<E>(
     module: &Module,
     grid: &Grid,
@@ -155,7 +155,7 @@ fn record_decision(
     let mut chosen = Decision::of("the model", "", "pieces").chose(name(partition)).over_all(lost);
     let at = all.iter().position(|other| other == partition);
     match placement {
-        // The ladder goes from least cycles to least memory.
+        // The candidate partitions are in order: from fewest cycles to least memory.
         Placement::OnePerPe => {
             let cycles = |partition: &Partition| sizing::cycles(module, grid, partition).round();
             let own = cycles(partition);

@@ -1,4 +1,5 @@
-//! Sizes of a plan's pieces for a grid: a ladder from least latency to least memory.
+//! Sizes of a plan's pieces for a grid: a *ladder*, a list of partitions from least latency to
+//! least memory.
 //!
 //! The time of a row depends on the longest piece of each of its products, and on the length of a
 //! part of attention. Short pieces therefore come first, with sums in separate tasks: these
@@ -80,7 +81,8 @@ impl Facts {
     }
 }
 
-/// Returns the ladder, least latency first, for a context of at most [`MAX_CONTEXT`].
+/// Returns the candidate partitions, least latency first, for a context of at most
+/// [`MAX_CONTEXT`].
 pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
     let facts = Facts::of_step(module);
     let usable = grid.usable_bytes();

@@ -63,8 +63,8 @@ fn open(folder: &Path) -> Gguf {
     ixc_architectures::open(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Opens the smallest Gemma 3 with the default heads of a sparse configuration: 8 and 4 of length
-/// 256.
+/// Opens the smallest Gemma 3 with the default heads of a sparse configuration: 8 and 4 of
+/// length 256.
 fn gemma_3(test: &str, text: &Json, [heads, kv_heads, length]: [u64; 3]) -> Gguf {
     let width = 32;
     let (q, kv) = (heads * length, kv_heads * length);

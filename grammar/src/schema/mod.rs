@@ -57,8 +57,9 @@ pub(crate) struct SchemaGrammar {
 /// Compiles a schema. The recursion is as deep as the schema nests, so the thread needs a large
 /// stack.
 ///
-/// # Errors [`GrammarError::Schema`], with the position of a schema that is malformed, contradicts
-/// itself, or is not supported.
+/// # Errors
+/// [`GrammarError::Schema`], with the position of a schema that is malformed, contradicts itself,
+/// or is not supported.
 pub(crate) fn compile(schema: &Value) -> Result<SchemaGrammar, GrammarError> {
     let mut writer = writer::Writer::of(schema);
     writer.write()?;

@@ -41,7 +41,8 @@ pub(super) struct Pattern {
 impl Pattern {
     /// Reads a schema's `pattern`. A text must satisfy all patterns that are returned.
     ///
-    /// # Errors The part that is not supported.
+    /// # Errors
+    /// The part that is not supported.
     pub fn of(pattern: &str) -> Result<Vec<Pattern>, String> {
         let conditions = pattern::conditions(pattern)?;
         conditions.into_iter().map(|condition| Pattern::parse(&condition.regex, condition.holds)).collect()

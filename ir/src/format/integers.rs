@@ -62,7 +62,8 @@ impl Format {
     /// Writes a block of codes with their scale, rounded to the nearest f16. `zero` is the code of
     /// 0, if the block stores one; it becomes the addend of all elements.
     ///
-    /// # Panics The format does not have codes in planes with an f16 scale.
+    /// # Panics
+    /// The format does not have codes in planes with an f16 scale.
     pub(crate) fn put_group(self, codes: &[u8], d: f32, zero: Option<u8>, block: &mut [u8]) {
         let Some(quants) = self.quants() else { panic!("{self} does not store integers") };
         block.fill(0);

@@ -30,8 +30,8 @@ use super::{Codec, Format};
 /// First trials, as fractions of the scale that fits the largest magnitude: powers of two with
 /// steps of one half in the exponent.
 const COARSE: [f32; 5] = [1.0, std::f32::consts::FRAC_1_SQRT_2, 0.5, 0.353_553_38, 0.25];
-/// Factors on the best scale that are tried next, in both directions: roots of 2 of degree 4, 8 and
-/// 16.
+/// Factors on the best scale that are tried next, in both directions: roots of 2 of degree 4, 8
+/// and 16.
 const FINE: [f32; 3] = [1.189_207_1, 1.090_507_7, 1.044_273_8];
 /// Trials for a group's scale, as fractions of the scale that fits. Only about four bits of a
 /// group's scale are stored.

@@ -7,8 +7,8 @@
 //!   return %b
 //! }
 //! ```
-//! is `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge `-%a.1->` from op 0 to op
-//! 1.
+//! is `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge `-%a.1->` from op 0 to
+//! op 1.
 //!
 //! The input is any function, also one that does not verify. A value without definition has no
 //! edges. If a value has two definitions, the first counts. Positions of ops are indices of

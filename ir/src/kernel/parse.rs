@@ -79,7 +79,8 @@ pub enum ParseProblem {
 
 /// Reads one kernel and verifies it.
 ///
-/// # Errors The first syntax error, otherwise the first statement that does not verify.
+/// # Errors
+/// The first syntax error, otherwise the first statement that does not verify.
 pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     let (kernel, positions) = parse_with_positions(text)?;
     match verify(&kernel) {
@@ -90,7 +91,8 @@ pub fn parse(text: &str) -> Result<Kernel, ParseError> {
 
 /// Reads one kernel without verifying it.
 ///
-/// # Errors The first syntax error.
+/// # Errors
+/// The first syntax error.
 pub fn parse_unverified(text: &str) -> Result<Kernel, ParseError> {
     Ok(parse_with_positions(text)?.0)
 }

@@ -245,7 +245,8 @@ pub enum Problem {
 
 /// Proves that a kernel is well formed and stays inside its buffers.
 ///
-/// # Errors The first violation of the rules in the module's documentation.
+/// # Errors
+/// The first violation of the rules in the module's documentation.
 pub fn verify(kernel: &Kernel) -> Result<(), VerifyError> {
     structure(kernel)?;
     bounds::prove(kernel)

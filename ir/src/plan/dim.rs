@@ -243,8 +243,9 @@ impl Value for Interval {
 impl DimExpr {
     /// Computes the value from the values of the inputs.
     ///
-    /// # Errors [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if the
-    /// expression exceeds [`MAX_DEPTH`].
+    /// # Errors
+    /// [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if the expression exceeds
+    /// [`MAX_DEPTH`].
     pub fn evaluate(&self, input: impl FnMut(DimInput) -> u64) -> Result<u64, DimError> {
         self.fold(0, input)
     }

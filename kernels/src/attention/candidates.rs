@@ -29,7 +29,8 @@ pub struct Candidate {
 impl Candidate {
     /// Returns the kernel for a request.
     ///
-    /// # Errors The first reason why the kernel does not accept it.
+    /// # Errors
+    /// The first reason why the kernel does not accept it.
     pub fn accepts(&self, request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         (self.accepts)(request)
     }

@@ -48,7 +48,8 @@ const ROWS: &[Row] = &[
 impl AttentionPart {
     /// Returns this kernel for a request.
     ///
-    /// # Errors The first reason why the kernel does not accept it.
+    /// # Errors
+    /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, .. } = *request;
         request.all_positions()?;

@@ -51,7 +51,8 @@ const ROWS: &[Row] = &[
 impl Attention {
     /// Returns this kernel for a request.
     ///
-    /// # Errors The first reason why the kernel does not accept it.
+    /// # Errors
+    /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         request.all_positions()?;

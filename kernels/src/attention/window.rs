@@ -60,7 +60,8 @@ const ROWS: &[Row] = &[
 impl AttentionWindow {
     /// Returns this kernel for a request.
     ///
-    /// # Errors The first reason why the kernel does not accept it.
+    /// # Errors
+    /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         Reason::Entries.against(request.entries.is_some())?;

@@ -12,8 +12,8 @@ use super::{MAX_PAIRS, Problem, range};
 
 /// Max layers: thirty times the most known.
 pub const MAX_LAYERS: u64 = 4096;
-/// Max routings of all layers: two of a layer if some experts are computed later than others. Each
-/// has separate memory.
+/// Max routings (lists of tokens by expert) of all layers. A layer has two if some of its experts
+/// are computed later than others. Each routing has separate memory.
 const MAX_ROUTINGS: u64 = 2 * MAX_LAYERS;
 /// Max experts that a token is routed to, summed over all layers. Each takes eight bytes for each
 /// token of a step.

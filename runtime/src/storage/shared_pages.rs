@@ -260,7 +260,7 @@ impl Pool {
     }
 }
 
-/// Pages of a range of positions in the file.
+/// A run: pages of a range of positions that were written to the file once.
 #[derive(Debug)]
 struct PageRun {
     pool: Arc<Pool>,
@@ -325,7 +325,7 @@ struct PageUse {
 }
 
 impl PageUse {
-    /// Makes the first use of a new run.
+    /// Creates a run of pages with one user, and returns its use.
     fn first(pool: &Arc<Pool>, home: u64, positions: Range<u32>, columns: usize) -> PageUse {
         let extent = Mutex::new(Extent { ends: vec![positions.end], kept: positions.end });
         let run = PageRun { pool: Arc::clone(pool), home, from: positions.start, columns, extent };

@@ -188,7 +188,8 @@ pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut
 
 /// Returns the values of a kernel's dims.
 ///
-/// # Errors If the rows have no meaning for the kernel, or are more than its max.
+/// # Errors
+/// If the rows have no meaning for the kernel, or are more than its max.
 pub fn dims(chosen: &TargetKernel, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {

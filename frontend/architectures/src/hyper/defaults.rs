@@ -47,7 +47,7 @@ pub struct Defaults {
     /// Layers with the window of `attention.sliding_window`. For architectures without such layers,
     /// `None`: a window then applies to the layers that the file lists, or to all.
     pub windows: Option<Windows>,
-    /// Meaning of zeros in keys listed per layer: missing parts of layers.
+    /// Meaning of a zero in a key with one number per layer, such as 0 key heads.
     pub layer_parts: LayerParts,
     /// Factor on attention scores, in files that do not state it.
     pub attention_scale: fn(HeadSizes) -> f64,
@@ -126,7 +126,7 @@ impl HeadSizes {
     }
 }
 
-/// Meaning of zeros in keys listed per layer.
+/// Meaning of a zero in a key with one number per layer, such as 0 key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerParts {
     /// Zeros are not allowed.

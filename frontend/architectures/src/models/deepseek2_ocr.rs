@@ -1,5 +1,6 @@
-//! `deepseek2-ocr`: the text part of DeepSeek-OCR, DeepSeek-OCR 2 and Unlimited-OCR. DeepSeek-V2's
-//! experts after attention like `llama`. RoPE rotates the whole head, with pairs half a head apart.
+//! `deepseek2-ocr`: the text part of DeepSeek-OCR, DeepSeek-OCR 2 and Unlimited-OCR. Its layers
+//! have the attention of `llama` and the experts of DeepSeek-V2. RoPE rotates the whole head, with
+//! pairs half a head apart.
 //!
 //! Files have the rotated length of a latent key (`rope.dimension_count`: 0), and those of
 //! Unlimited-OCR a window. This decoder has neither and ignores both keys. In Unlimited-OCR's own

@@ -145,7 +145,8 @@ impl Reader<'_> {
                     continue;
                 }
                 key if NAMES.contains(&key) => return self.tool(),
-                // Arguments before the name: an answer seldom begins so.
+                // Arguments before the name are nearly always a call, because answers seldom begin
+                // so.
                 key if ARGUMENTS.contains(&key) => return Err(Prospect::Named),
                 _ => self.id()?,
             }

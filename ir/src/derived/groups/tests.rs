@@ -123,7 +123,8 @@ fn cases() -> Vec<Case> {
     let by_group = || [axes(&[[rows, 1]]), axes(&[[GROUPS, rows]])];
     let by_row = || [axes(&[[rows, GROUPS]]), axes(&[[GROUPS, 1]])];
     let four = |row: u64, column: u64| integer(row, column, 4);
-    // A word of GPTQ has eight columns of a row. Such words form lines over all rows.
+    // A 32-bit word of GPTQ packs eight adjacent columns of a row. The file stores the words of all
+    // rows for one group of eight columns, then those for the next.
     let down = |each: u64| [axes(&[[rows, each]]), axes(&[[columns / each, each * rows], [each, 1]])];
     let gptq = || IN_ORDER.words(columns / 8, 8 * rows, &|line, at| four(at / 8, line * 8 + at % 8));
     let awq = || [axes(&[[rows / 8, 8], [4, 1], [2, 4]]), axes(&[[columns, rows]])];

@@ -48,7 +48,8 @@ impl RowRange {
 
 /// Selects the kernels of an op for any number of rows.
 ///
-/// # Errors [`ScheduleError::NoKernel`] with the reason against each candidate, if none accepts.
+/// # Errors
+/// [`ScheduleError::NoKernel`] with the reason against each candidate, if none accepts.
 pub(super) fn select(op: &'static str, request: &AttentionRequest) -> Result<Selection, ScheduleError> {
     let mut selection = Selection { choices: Vec::new(), refusals: Vec::new(), larger: Vec::new() };
     for last in ROW_COUNTS {

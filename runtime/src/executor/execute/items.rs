@@ -1,4 +1,5 @@
-//! The items of a stage: their numbers, the share of a thread, and the kernel calls of each.
+//! Work items of a stage (the tasks between two barriers): their numbers, the share of each thread,
+//! and the kernel calls of an item.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -9,8 +9,9 @@
 //! mean of before and after cancels this.
 //!
 //! If the median with the strategy is clearly below that mean, the strategy is kept for a while.
-//! Then the measurement is repeated, since texts change. Otherwise prediction rests, for twice as
-//! long after each loss, so models without a benefit lose little time on measurements.
+//! Then the measurement is repeated, since texts change. Otherwise prediction is off until the
+//! next measurement. This pause doubles after each failure, so models without a benefit lose little
+//! time on measurements.
 //!
 //! A prompt ends a measurement, because it leaves other experts in memory. The previous state is
 //! then restored for 30 tokens.
@@ -27,9 +28,9 @@ pub const WINDOW: usize = 15;
 pub const HALF: usize = 7;
 /// Tokens before the first measurement.
 pub const FIRST: usize = 2 * WINDOW;
-/// Windows for which a faster strategy is kept.
+/// Windows (of [`WINDOW`] tokens) for which a faster strategy is kept before it is measured again.
 pub const WINDOWS_TO_KEEP: usize = 16;
-/// Max windows for which prediction rests.
+/// Max windows without prediction between two measurements.
 pub const LONGEST_REST: usize = 64;
 /// Min speed-up in percent; less is noise.
 const CLEARLY_PERCENT: u32 = 2;
@@ -86,7 +87,7 @@ pub struct Auto {
     phase: Phase,
     /// Remaining tokens of this phase.
     left: usize,
-    /// Windows for which prediction rests after the next loss.
+    /// Windows without prediction after the next measurement in which no strategy was faster.
     rest: usize,
     durations: Vec<Duration>,
     /// Gains of the strategies on each of the last tokens: useful reads minus useless ones.

@@ -315,7 +315,8 @@ impl StoreState {
         }
     }
 
-    /// Ends predictions like [`StoreState::refute`], and also announcements.
+    /// Ends the predictions for this group, like [`StoreState::refute`], and also its
+    /// announcements: requests that were certain.
     pub fn forget(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
