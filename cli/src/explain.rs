@@ -69,7 +69,7 @@ impl Args {
             CompileTarget::Dataflow(name) => {
                 if self.memory.bytes().is_some() || self.stages.is_given()? {
                     let problem =
-                        "--memory, experts, options of passes and edits are for plans; a grid takes the model as it is";
+                        "--memory, experts, options of passes and edits apply to plans, not to a grid; leave them out";
                     return Err(Usage(problem.to_owned()).into());
                 }
                 let grid = grids::find(name).map_err(ixc_error::Error::from)?;

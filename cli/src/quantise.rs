@@ -27,12 +27,12 @@ const MAX_THREADS: i64 = ixc_runtime::pool::MAX_THREADS as i64;
 /// Quantises a model: writes it with its matrices in other formats.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc quantise model-f16.gguf Q4_K_M         writes model-f16-Q4_K_M.gguf
+  ixc quantise model-f16.gguf Q4_K_M             writes model-f16-Q4_K_M.gguf
   ixc quantise model-bf16.gguf IQ4_XS -o small.gguf --imatrix i.gguf
   ixc quantise model-f16.gguf Q4_K_M --tensor 'blk.*.ffn_down_exps*=q6_k'
   ixc quantise model-f16.gguf Q4_K_M --dry-run   prints each tensor's format
   ixc eval model-f16-Q4_K_M.gguf --text sample.txt --against model-f16.gguf
-                                             measures the loss
+                                                 measures the loss
 
 Mixes have the names and rules of llama-quantize, and llama.cpp reads the result. Vectors, routers \
 and small matrices keep their format. Rows that are not a multiple of a format's block get a \

@@ -11,14 +11,14 @@ use super::BadInput;
 #[derive(Debug, clap::Args)]
 pub struct TemplateChoice {
     /// Use this chat template in place of the model's own: a known format by its name, or a file
-    /// with Jinja; `ixc run` talks then, as with --chat.
+    /// with Jinja; `ixc run` then uses the template, as with --chat.
     #[arg(long, alias = "chat-template-file", value_name = "NAME|FILE", long_help = long_help())]
     chat_template: Option<String>,
 }
 
 fn long_help() -> String {
     let mut help =
-        "Use this chat template in place of the model's own: a file with Jinja, or one of these formats by its name; `ixc run` talks then, as with --chat.\n"
+        "Use this chat template in place of the model's own: a file with Jinja, or one of these formats by its name; `ixc run` then uses the template, as with --chat.\n"
             .to_owned();
     for known in known::KNOWN {
         help += &format!("\n  {:<12} {}", known.name, known.models);

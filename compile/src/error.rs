@@ -53,7 +53,7 @@ pub enum Error {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The tokenizer in a plan cannot be read.
-    #[error("the plan's tokenizer is malformed: {source}")]
+    #[error("the plan's tokenizer is malformed: {source}; compile the model again")]
     PlanTokenizer {
         /// The reason.
         source: DecodeError,
@@ -129,7 +129,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The path of the model file is not UTF-8, so that a plan cannot name it.
-    #[error("{}: the path is not UTF-8; a plan can only hold paths in UTF-8", path.display())]
+    #[error("{}: the path is not UTF-8; a plan can only hold paths in UTF-8; rename the file or its folder", path.display())]
     PathNotUtf8 {
         /// The path.
         path: PathBuf,
@@ -178,8 +178,8 @@ pub enum Error {
 /// Returns the sentence in an error about the largest context that the model supports.
 pub fn larger(context: usize, model: usize) -> String {
     match model > context {
-        true => format!("this model was made for up to {model}"),
-        false => "this model was made for no more".into(),
+        true => format!("this model was trained for up to {model}"),
+        false => "this model was trained for no more".into(),
     }
 }
 

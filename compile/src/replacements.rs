@@ -25,7 +25,7 @@ use crate::excerpt::Excerpt;
 use crate::kernel_check::check;
 
 /// Max number of files in a folder: no model has as many kernels.
-const MOST_FILES: usize = 4096;
+const MAX_FILES: usize = 4096;
 
 /// Max size of kernel IR. Generated kernels have about ten kilobytes.
 const MAX_IR_BYTES: u64 = 4 << 20;
@@ -83,7 +83,7 @@ impl KernelFile {
         let indent = self.text.lines().nth(line - 1).map_or(0, |text| text.len() - text.trim_start().len());
         let said = if found.is_empty() { "no such line" } else { &found };
         let problem = format!(
-            "the signature of the kernel differs from that of the kernel it was made from: found \"{said}\", expected \"{expected}\""
+            "the signature differs from that of the original kernel: found \"{said}\", expected \"{expected}\""
         );
         Err(ReplacementError::Parse(Excerpt::new(&self.path, &self.text, line, indent + 1, &problem)))
     }
@@ -187,8 +187,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     files.sort();
     match files.len() {
         0 => Err(ReplacementError::NoFiles { path: folder.to_owned() }.into()),
-        found if found > MOST_FILES => {
-            Err(ReplacementError::TooManyFiles { path: folder.to_owned(), found, most: MOST_FILES }.into())
+        found if found > MAX_FILES => {
+            Err(ReplacementError::TooManyFiles { path: folder.to_owned(), found, max: MAX_FILES }.into())
         }
         _ => Ok(files),
     }

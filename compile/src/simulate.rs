@@ -89,8 +89,8 @@ pub struct ModelWeights<'g> {
 impl<'g> ModelWeights<'g> {
     /// Finds all weights.
     ///
-    /// # Errors When the model's files differ from the descriptor's, or a weight is missing or
-    /// different.
+    /// # Errors
+    /// When the model's files differ from the descriptor's, or a weight is missing or different.
     pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
         // The loader of plans makes the same check: with another model of the same shape, the text
         // would be wrong without an error.
@@ -132,7 +132,7 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     let (file, offset) = (tensor.file() as u64, tensor.offset());
     if (file, offset) != (info.file.into(), info.offset) {
         return Err(format!(
-            "byte {} of file {}; the model has it at byte {offset} of file {file}",
+            "it is at byte {} of file {}; the model has it at byte {offset} of file {file}",
             info.offset, info.file
         ));
     }
@@ -148,16 +148,19 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     let packed = format != stored_format;
     if packed && format.unpacked() != Some(stored_format) {
         let right = format.unpacked().map_or("nothing".to_owned(), |from| from.to_string());
-        return Err(format!("{format} of {stored_format}; it is packed from {right}"));
+        return Err(format!("it is {format}, packed from {stored_format}; {format} can only be packed from {right}"));
     }
     let rows = info.shape.iter().rev().skip(1).try_fold(1u64, |rows, n| rows.checked_mul(*n));
     let bytes = rows.and_then(|rows| rows.checked_mul(format.row_bytes(columns)?));
     if bytes != Some(info.bytes) {
-        let right = bytes.map_or("too many".to_owned(), |bytes| bytes.to_string());
-        return Err(format!("{} bytes; {format} {:?} has {right}", info.bytes, info.shape));
+        let right = bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+        return Err(format!("it has {} bytes; {format} {:?} has {right}", info.bytes, info.shape));
     }
     if packed && !rows.is_some_and(|rows| rows.is_multiple_of(STRIP as u64)) {
-        return Err(format!("{format} {:?}; packed rows are a multiple of {STRIP}", info.shape));
+        return Err(format!(
+            "it is {format} {:?}; expected a multiple of {STRIP} rows, because it is packed",
+            info.shape
+        ));
     }
     Ok(Weight { format, columns, stored, packed: packed.then(OnceCell::new) })
 }
@@ -180,12 +183,12 @@ impl Weight<'_> {
 
 impl WeightBytes for ModelWeights<'_> {
     fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String> {
-        let weight = self.weights.get(weight as usize).ok_or("there is no such weight")?;
+        let weight = self.weights.get(weight as usize).ok_or("the model has no weight with this number")?;
         let all = weight.bytes();
         let end = offset.checked_add(bytes).filter(|end| *end <= all.len() as u64);
         match end {
             Some(end) => Ok(Cow::Borrowed(&all[offset as usize..end as usize])),
-            None => Err(format!("{bytes} bytes from {offset} on, of {}", all.len())),
+            None => Err(format!("{bytes} bytes were requested from byte {offset} on; the weight has {}", all.len())),
         }
     }
 }

@@ -92,7 +92,9 @@ fn unselected_positions_affect_only_later_rows() {
             let differs = found.chunks(width).zip(right.chunks(width)).position(|(a, b)| bits(a) != bits(b));
             // Leaving out positions with small weights may change no bit at first.
             let differs = differs.unwrap_or(tokens.len());
-            println!("{name}, {step} rows: other bits from {differs} on, something is left out from {beyond} on");
+            println!(
+                "{name}, {step} rows: logits differ from position {differs} on; positions are dropped from {beyond} on"
+            );
             assert!((beyond..beyond + 20).contains(&differs), "{name}, {step} rows: {differs}, {beyond}");
             by_rows.push(found);
         }
@@ -141,7 +143,7 @@ fn distance_slopes_with_selected_positions_are_refused() {
     let text = model.arch.module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}");
     model.arch.module = parse(&text).unwrap();
     let error = compile(&model, &Options::default()).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("scores that fall with distance over a choice of positions"), "{error}");
+    assert!(error.contains("no ALiBi slopes for positions that an index chose"), "{error}");
 }
 
 /// Streaming experts changes no bits, also after truncation to positions at which blocks are left

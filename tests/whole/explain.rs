@@ -62,7 +62,7 @@ fn empty_selection_lists_available_names() {
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
     assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("drawings are of all of a graph"));
     assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
-    assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("has no op or layer"));
+    assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("an op or layer cannot select from it"));
     assert!(refused(&["explain", "--op", "zzz"]).contains("no item has the name \"zzz\""));
 }
 
@@ -196,7 +196,7 @@ fn placement_decisions_list_rejected_alternatives() {
         1
     );
     let refused = refused(&["explain", "--target", "dataflow:small", "--memory", "1GiB"]);
-    assert!(refused.contains("a grid takes the model as it is"), "{refused}");
+    assert!(refused.contains("apply to plans, not to a grid"), "{refused}");
 }
 
 /// The demo model's decisions as text: equal layers are printed once.

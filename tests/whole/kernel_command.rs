@@ -140,12 +140,12 @@ fn usage_errors_state_the_valid_values() {
     fails(
         &["cost", "tiles_q4_k_r16", "--target", "amx", "--rows", "2048"],
         65,
-        "takes at most 512 rows in a call, not 2048",
+        "takes at most 512 rows in a call; 2048 were requested",
     );
     fails(
         &["cost", "attention_tiles_64", "--target", "amx", "--rows", "73"],
         65,
-        "takes at most 72 rows in a call, not 73",
+        "takes at most 72 rows in a call; 73 were requested",
     );
     fails(&["run", "gather", "bytes=16777216", "--rows", "200"], 65, "the buffers need more than");
     fails(&["show", "missing.ix"], 66, "missing.ix: cannot read");

@@ -78,7 +78,7 @@ fn invalid_requests_are_refused_by_field_name() {
             "nothing is stored",
         ),
         ("/v1/responses", json!({"input": 1}), "input", "must be a text"),
-        ("/completion", json!({"prompt": "x", "grammar": "root ::= a"}), "", "there is no rule a"),
+        ("/completion", json!({"prompt": "x", "grammar": "root ::= a"}), "", "rule a is used but not defined"),
         ("/completion", json!({"prompt": "x", "json_schema": {"type": "nothing"}}), "", "unknown type"),
         ("/completion", json!({"prompt": "x", "grammar": "root ::= \"a\"", "json_schema": {}}), "grammar", "only one"),
         ("/v1/chat/completions", json!({"messages": []}), "messages", "must have 1"),

@@ -43,14 +43,14 @@ pub enum ReplacementError {
         path: PathBuf,
     },
     /// A folder with too many kernel files.
-    #[error("{}: has {found} files of kernel IR; expected at most {most}", path.display())]
+    #[error("{}: has {found} files of kernel IR; expected at most {max}", path.display())]
     TooManyFiles {
         /// The folder.
         path: PathBuf,
         /// Number of files.
         found: usize,
         /// Max number of files.
-        most: usize,
+        max: usize,
     },
     /// The plan is for a target that this build does not know.
     #[error("the plan is for target {found:?}; this build has {}", target_names())]

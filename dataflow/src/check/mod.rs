@@ -243,7 +243,7 @@ impl Machine {
                 ("outlets", outlets, 2 * MAX_INSTANCES),
             ] {
                 if found > most {
-                    let problem = format!("the number of {what} is then {found}; the limit is {most}");
+                    let problem = format!("the number of {what} rises to {found}; the limit is {most}");
                     return Err(malformed(program_name(&descriptor, number), problem));
                 }
             }

@@ -115,7 +115,7 @@ fn routings(d: &Descriptor) -> Result<(), CheckError> {
         }
         experts = experts.saturating_add(routing.experts.into());
         if experts > MAX_LISTS {
-            let problem = format!("the number of experts of all routings is then {experts}; the limit is {MAX_LISTS}");
+            let problem = format!("the number of experts of all routings rises to {experts}; the limit is {MAX_LISTS}");
             return Err(malformed(what(), problem));
         }
         if ids.axis != Axis::Tokens {
@@ -150,7 +150,7 @@ fn states(d: &Descriptor) -> Result<(), CheckError> {
         }
         parts_of_all = parts_of_all.saturating_add(u64::from(state.heads).saturating_mul(parts.count.into()));
         if parts_of_all > MAX_LISTS {
-            let problem = format!("the number of parts of heads is then {parts_of_all}; the limit is {MAX_LISTS}");
+            let problem = format!("the number of parts of heads rises to {parts_of_all}; the limit is {MAX_LISTS}");
             return Err(malformed(format!("state {i}"), problem));
         }
     }

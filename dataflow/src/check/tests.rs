@@ -186,7 +186,7 @@ fn numbers_that_would_take_all_memory_are_refused() {
     };
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 4, 1, u32::MAX);
-    refused("experts", d, "experts of all routings is then 4294967295; the limit is 4194304");
+    refused("experts", d, "experts of all routings rises to 4294967295; the limit is 4194304");
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 1 << 26, 1 << 24, u32::MAX);
     refused("top_k", d, "it must be 1 to 4096");

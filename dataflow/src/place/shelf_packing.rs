@@ -42,7 +42,7 @@ pub(super) fn place(
             let code = |&kernel: &u32| descriptor.kernels.get(kernel as usize).map_or(0, |kernel| kernel.code_bytes);
             let bytes = needs.kernels.iter().map(code).fold(needs.lane, u64::saturating_add);
             if bytes > available {
-                return Err(room(descriptor, block, format!("{bytes} bytes stand together; a PE has {available}")));
+                return Err(room(descriptor, block, format!("one PE needs {bytes} bytes; it has {available}")));
             }
         }
     }
@@ -103,7 +103,7 @@ fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, p
     let decision = decision.since("the narrowest that is no higher than its shelf or what is left below another");
     // The flat shape was not possible, or was chosen.
     if flat != (wide, high) {
-        decisions.add(decision.over(said(flat), "one line is wider, and what follows would be farther away"));
+        decisions.add(decision.over(said(flat), "a single line of PEs is wider and puts later programs farther away"));
     }
 }
 

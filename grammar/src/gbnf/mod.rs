@@ -186,8 +186,9 @@ struct Rules(Vec<Node>);
 
 /// Converts a GBNF grammar to Lark.
 ///
-/// # Errors [`GrammarError::Gbnf`] with the line. [`GrammarError::TooDeep`] or
-/// [`GrammarError::TooLarge`] if the grammar exceeds a limit.
+/// # Errors
+/// [`GrammarError::Gbnf`] with the line. [`GrammarError::TooDeep`] or [`GrammarError::TooLarge`] if
+/// the grammar exceeds a limit.
 pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
     let rules = read::rules(gbnf)?.with_ends().ok_or(GrammarError::Empty)?;
     Ok(format!("start: r0\n{}", lexemes::lark(&rules)?))
@@ -235,21 +236,21 @@ mod tests {
     #[test]
     fn invalid_grammar_is_refused_with_its_line() {
         for (gbnf, line, what) in [
-            ("", 1, "there is no rule root"),
-            ("a ::= \"x\"", 1, "there is no rule root"),
-            ("root ::= a\n\n", 1, "there is no rule a"),
-            ("root ::= \"x", 1, "a text has no end"),
-            ("root ::= [a", 1, "characters in brackets have no end"),
-            ("root ::= (\"a\" | \"b\"\n", 2, "a parenthesis has no end"),
-            ("root ::= \"a\"\nroot ::= \"b\"", 2, "root is there twice"),
-            ("root = \"a\"", 1, "::= is missing after root"),
-            ("root ::= *", 1, "nothing is repeated"),
-            ("root ::= \"a\"{3,2}", 1, "a repetition of 3 to 2"),
-            ("root ::= \"a\"{2000}", 1, "a repetition of more than 1000"),
-            ("root ::= \"\\q\"", 1, "\\q is not an escape"),
-            ("root ::= [z-a]", 1, "z-a is not a range"),
-            ("root ::= \"a\" )", 1, "\")\" is not expected"),
-            ("root ::= !<[3]>", 1, "\"!<[3]>\" is not expected"),
+            ("", 1, "rule root is used but not defined"),
+            ("a ::= \"x\"", 1, "rule root is used but not defined"),
+            ("root ::= a\n\n", 1, "rule a is used but not defined"),
+            ("root ::= \"x", 1, "a text has no closing quote"),
+            ("root ::= [a", 1, "a set of characters has no closing ]"),
+            ("root ::= (\"a\" | \"b\"\n", 2, "a group has no closing )"),
+            ("root ::= \"a\"\nroot ::= \"b\"", 2, "rule root is defined twice; rename or remove one"),
+            ("root = \"a\"", 1, "expected ::= after the rule name root"),
+            ("root ::= *", 1, "a repetition sign has nothing to repeat; expected a text, a rule or a group before it"),
+            ("root ::= \"a\"{3,2}", 1, "a repetition of 3 to 2; expected the smaller number first"),
+            ("root ::= \"a\"{2000}", 1, "a repetition has a number above 1000"),
+            ("root ::= \"\\q\"", 1, "\\q is not an escape sequence"),
+            ("root ::= [z-a]", 1, "z-a is not a range; expected the first character before the last"),
+            ("root ::= \"a\" )", 1, "found \")\"; expected the end of the rule"),
+            ("root ::= !<[3]>", 1, "found \"!<[3]>\"; expected the end of the rule"),
         ] {
             let error = to_lark(gbnf).unwrap_err();
             let GrammarError::Gbnf { line: found, message } = &error else { panic!("{error}") };

@@ -29,7 +29,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
     for (number, rule) in reader.rules.iter().enumerate() {
         if rule.is_none() {
             let line = reader.used.get(number).copied().unwrap_or(1);
-            let message = format!("there is no rule {}", missing(number).unwrap_or_default());
+            let message = format!("rule {} is used but not defined", missing(number).unwrap_or_default());
             return Err(GrammarError::Gbnf { line, message });
         }
     }
@@ -101,20 +101,20 @@ impl<'t> Reader<'t> {
 
     fn rule(&mut self) -> Result<(), GrammarError> {
         let Some(name) = self.name() else {
-            return self.fail(format!("a rule begins with its name, not with {:?}", excerpt(self.rest)));
+            return self.fail(format!("found {:?}; expected the name of a rule", excerpt(self.rest)));
         };
         let number = self.number(name);
         self.space(false);
         if !self.eat("::=") {
-            return self.fail(format!("::= is missing after {name}"));
+            return self.fail(format!("expected ::= after the rule name {name}"));
         }
         if self.rules[number].is_some() {
-            return self.fail(format!("{name} is there twice"));
+            return self.fail(format!("rule {name} is defined twice; rename or remove one"));
         }
         self.space(true);
         let node = self.choice(false)?;
         if !self.rest.is_empty() && !self.rest.starts_with('\n') {
-            return self.fail(format!("{:?} is not expected", excerpt(self.rest)));
+            return self.fail(format!("found {:?}; expected the end of the rule", excerpt(self.rest)));
         }
         self.rules[number] = Some(node);
         Ok(())
@@ -145,14 +145,16 @@ impl<'t> Reader<'t> {
                     self.space(true);
                     let inner = self.choice(true)?;
                     if !self.eat(")") {
-                        return self.fail("a parenthesis has no end");
+                        return self.fail("a group has no closing )");
                     }
                     inner
                 }
                 '<' => self.token()?,
                 '*' | '+' | '?' | '{' => match all.pop() {
                     Some(_) if signs == MAX_SIGNS => {
-                        return self.fail(format!("more than {MAX_SIGNS} repetitions of one part"));
+                        return self.fail(format!(
+                            "one part has more than {MAX_SIGNS} repetition signs; use a group or {{n,m}}"
+                        ));
                     }
                     Some(last) => {
                         signs += 1;
@@ -160,7 +162,11 @@ impl<'t> Reader<'t> {
                         self.space(nested);
                         continue;
                     }
-                    None => return self.fail("nothing is repeated"),
+                    None => {
+                        return self.fail(
+                            "a repetition sign has nothing to repeat; expected a text, a rule or a group before it",
+                        );
+                    }
                 },
                 _ => match self.name() {
                     Some(name) => Node::Rule(self.number(name)),
@@ -181,7 +187,7 @@ impl<'t> Reader<'t> {
             b'?' => (0, Some(1)),
             _ => {
                 let Some((inside, _)) = self.rest[1..].split_once('}') else {
-                    return self.fail("a repetition has no end");
+                    return self.fail("a repetition has no closing }");
                 };
                 let number = |text: &str| text.trim().parse::<u32>().ok();
                 let found = match inside.split_once(',') {
@@ -190,13 +196,19 @@ impl<'t> Reader<'t> {
                     Some((min, max)) => number(min).zip(number(max)).map(|(min, max)| (min, Some(max))),
                 };
                 let Some((min, max)) = found else {
-                    return self.fail(format!("{{{}}} is not a repetition", excerpt(inside)));
+                    return self.fail(format!(
+                        "{{{}}} is not a repetition; expected {{n}}, {{n,}} or {{n,m}}",
+                        excerpt(inside)
+                    ));
                 };
                 if max.is_some_and(|max| max < min) {
-                    return self.fail(format!("a repetition of {min} to {}", max.unwrap_or_default()));
+                    return self.fail(format!(
+                        "a repetition of {min} to {}; expected the smaller number first",
+                        max.unwrap_or_default()
+                    ));
                 }
                 if min.max(max.unwrap_or(0)) > MAX_REPEAT {
-                    return self.fail(format!("a repetition of more than {MAX_REPEAT}"));
+                    return self.fail(format!("a repetition has a number above {MAX_REPEAT}"));
                 }
                 self.rest = &self.rest[inside.len() + 1..];
                 (min, max)
@@ -210,7 +222,7 @@ impl<'t> Reader<'t> {
         self.eat("\"");
         let mut all = Vec::new();
         while !self.eat("\"") {
-            let Some(c) = self.character()? else { return self.fail("a text has no end") };
+            let Some(c) = self.character()? else { return self.fail("a text has no closing quote") };
             all.push(Node::Characters(Characters(vec![(c, c)])));
         }
         Ok(all)
@@ -221,7 +233,7 @@ impl<'t> Reader<'t> {
         let negated = self.eat("^");
         let mut ranges = Vec::new();
         while !self.eat("]") {
-            let no_end = "characters in brackets have no end";
+            let no_end = "a set of characters has no closing ]";
             let Some(first) = self.character()? else { return self.fail(no_end) };
             let mut last = first;
             if self.rest.starts_with('-') && !self.rest.starts_with("-]") {
@@ -231,14 +243,18 @@ impl<'t> Reader<'t> {
             }
             if last < first {
                 let shown = |c| char::from_u32(c).unwrap_or(char::REPLACEMENT_CHARACTER);
-                return self.fail(format!("{}-{} is not a range", shown(first), shown(last)));
+                return self.fail(format!(
+                    "{}-{} is not a range; expected the first character before the last",
+                    shown(first),
+                    shown(last)
+                ));
             }
             ranges.push((first, last));
         }
         let set = Characters::new(ranges);
         let set = if negated { set.complement() } else { set };
         if set.is_empty() {
-            return self.fail("no character is in these brackets");
+            return self.fail("this set of characters is empty; expected at least one character");
         }
         Ok(Node::Characters(set))
     }
@@ -263,7 +279,7 @@ impl<'t> Reader<'t> {
             'r' => return Ok(Some('\r'.into())),
             't' => return Ok(Some('\t'.into())),
             '\\' | '"' | '[' | ']' | '-' | '^' => return Ok(Some(kind.into())),
-            _ => return self.fail(format!("\\{kind} is not an escape")),
+            _ => return self.fail(format!("\\{kind} is not an escape sequence")),
         };
         let found = self.rest.get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok());
         match found.filter(|found| char::from_u32(*found).is_some()) {
@@ -271,7 +287,7 @@ impl<'t> Reader<'t> {
                 self.rest = &self.rest[digits..];
                 Ok(Some(found))
             }
-            None => self.fail(format!("\\{kind} must have {digits} digits that are a character")),
+            None => self.fail(format!("\\{kind} must be followed by {digits} hexadecimal digits of a character")),
         }
     }
 
@@ -283,7 +299,7 @@ impl<'t> Reader<'t> {
                 self.rest = rest;
                 Ok(Node::Token(format!("{name}>")))
             }
-            _ => self.fail("a token has no end"),
+            _ => self.fail("a token is malformed; expected <name> or <[number]>"),
         }
     }
 }

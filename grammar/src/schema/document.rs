@@ -193,16 +193,14 @@ impl<'s> Document<'s> {
                 return Ok(self.subschema_id(found, format!("{start}{pointer}")));
             }
         }
-        Err(format!("{reference:?} is not in the schema"))
+        Err(format!("the schema has no part {reference:?}; expected a pointer such as #/$defs/NAME"))
     }
 
     /// Returns the subschema of a `$dynamicRef`, which must be unique in the schema.
     pub fn find_dynamic(&mut self, from: SubschemaId, reference: &str) -> Result<SubschemaId, String> {
         let name = reference.split_once('#').map_or("", |(_, name)| name);
         if self.dynamic.get(name).is_some_and(|subschemas| subschemas.len() > 1) {
-            return Err(format!(
-                "{reference:?} may name several places of the schema, which is not supported; use $ref"
-            ));
+            return Err(format!("{reference:?} matches several parts of the schema, which is not supported; use $ref"));
         }
         self.find(from, reference)
     }

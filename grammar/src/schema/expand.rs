@@ -91,7 +91,10 @@ impl<'s> Sets<'s> {
     /// Refuses a schema that nests too deep for the stack.
     pub fn check_depth(&self, depth: usize) -> Result<(), GrammarError> {
         match depth > MAX_NEST {
-            true => Err(schema_error("#", format!("its parts and references nest more than {MAX_NEST} deep"))),
+            true => Err(schema_error(
+                "#",
+                format!("its parts and references nest more than {MAX_NEST} deep; use fewer levels"),
+            )),
             false => Ok(()),
         }
     }
@@ -186,7 +189,8 @@ impl<'s> Sets<'s> {
             Value::Bool(false) => return Ok(ValueSet::new(Vec::new(), true)),
             Value::Object(members) => members,
             other => {
-                let message = format!("{} is not a schema: an object, true or false", keywords::value_excerpt(other));
+                let message =
+                    format!("{} is not a schema; expected an object, true or false", keywords::value_excerpt(other));
                 return Err(schema_error(pointer, message));
             }
         };

@@ -229,7 +229,7 @@ impl NumberSet {
         let step = match (self.steps.as_slice(), self.integer_step()) {
             (_, Some(step)) => step.to_string(),
             ([step], None) => format!("{}.{}", step.integer_digits(), step.fraction()),
-            _ => return Err("multipleOf with several fractions at once cannot be enforced".to_owned()),
+            _ => return Err("several multipleOf with fractions cannot be enforced together; use one".to_owned()),
         };
         let digits = step.chars().filter(char::is_ascii_digit).collect::<String>();
         let is_small = digits.trim_start_matches('0').parse::<u32>().is_ok();
@@ -242,8 +242,8 @@ impl NumberSet {
                 "multipleOf {step} cannot be enforced here; steps of at most 9 digits between integers below 2^53 can"
             ));
         }
-        let step: serde_json::Value =
-            serde_json::from_str(&step).map_err(|_| "multipleOf is not a number".to_owned())?;
+        let step: serde_json::Value = serde_json::from_str(&step)
+            .map_err(|_| "multipleOf is not a number; expected a number above 0".to_owned())?;
         let kind = if self.is_integer { "integer" } else { "number" };
         let mut schema = serde_json::json!({"type": kind, "multipleOf": step});
         for (bound, inclusive, exclusive) in

@@ -15,7 +15,8 @@ pub(super) struct Condition {
 
 /// Splits an expression into its leading lookaheads and the rest, each in Rust's syntax.
 ///
-/// # Errors The part that is not supported.
+/// # Errors
+/// The part that is not supported.
 pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     let mut all = Vec::new();
     let mut rest = pattern;
@@ -27,7 +28,7 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
             .map(|body| (true, body))
             .or_else(|| inner.strip_prefix("(?!").map(|body| (false, body)))
         {
-            let end = group_end(body).ok_or("a lookahead is not closed")?;
+            let end = group_end(body).ok_or("a lookahead has no closing )")?;
             all.push(Condition { regex: rust(&format!("^(?:{})", &body[..end]))?, holds });
             inner = &body[end + 1..];
         }
@@ -132,7 +133,9 @@ fn rust(pattern: &str) -> Result<String, String> {
 fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let rest: String = chars.clone().take(3).collect();
     if ["?=", "?!", "?<=", "?<!"].iter().any(|look| rest.starts_with(look)) {
-        return Err(format!("({rest}…) is not supported; of lookarounds only lookaheads right after a leading ^ are"));
+        return Err(format!(
+            "({rest}…) is not supported; the only supported lookaround is a lookahead directly after a leading ^"
+        ));
     }
     out.push('(');
     Ok(())
@@ -152,7 +155,7 @@ const SPACE: &str =
 
 /// Reads the text after a backslash.
 fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> Result<(), String> {
-    let c = chars.next().ok_or("it ends with a backslash")?;
+    let c = chars.next().ok_or("it ends with a backslash; expected a character after it")?;
     let class = |set: &str| if in_class { set.to_owned() } else { format!("[{set}]") };
     match c {
         'd' => out.push_str(&class("0-9")),
@@ -170,7 +173,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> 
         'Z' if !in_class => out.push_str("\\z"),
         'c' => match chars.next() {
             Some(letter) if letter.is_ascii_alphabetic() => out.push_str(&format!("\\x{{{:x}}}", letter as u32 % 32)),
-            _ => return Err("\\c without a letter".to_owned()),
+            _ => return Err("\\c must be followed by a letter".to_owned()),
         },
         'u' if chars.peek() != Some(&'{') => unit(chars, out)?,
         '1'..='9' | 'k' => return Err(format!("\\{c} refers back to a group, which is not supported")),
@@ -200,11 +203,11 @@ fn unit(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
         return Ok(());
     }
     if chars.next() != Some('\\') || chars.next() != Some('u') {
-        return Err("half of a surrogate pair is not a character".to_owned());
+        return Err("half of a surrogate pair is not a character; write both halves".to_owned());
     }
     let digits: String = chars.by_ref().take(4).collect();
     let second = u32::from_str_radix(&digits, 16).ok().filter(|unit| (0xdc00..0xe000).contains(unit));
-    let second = second.ok_or("half of a surrogate pair is not a character")?;
+    let second = second.ok_or("half of a surrogate pair is not a character; write both halves")?;
     out.push_str(&format!("\\x{{{:x}}}", 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)));
     Ok(())
 }

@@ -140,14 +140,14 @@ pub enum Reason {
     #[error("it sees no positions after the row's position if an index chose some")]
     AheadOfChoice,
     /// Positions after the row's position are requested, with slopes.
-    #[error("its scores fall with distance before a row alone, and rows also see later positions")]
+    #[error("its ALiBi slopes cover only positions before the row; here rows also see later positions")]
     AheadWithSlopes,
     /// Slopes are requested, which the kernel lacks.
-    #[error("its scores do not fall with distance")]
+    #[error("it has no ALiBi slopes")]
     Slopes,
     /// Slopes are requested, and an index chose the positions. Kernels read chosen positions as
     /// contiguous memory without their distances.
-    #[error("it has no scores that fall with distance over a choice of positions")]
+    #[error("it has no ALiBi slopes for positions that an index chose")]
     SlopesOfChoice,
     /// A cap is requested.
     #[error("it has no soft cap of scores")]
@@ -232,7 +232,8 @@ impl AttentionRequest {
     /// Checks that rows see all positions, or positions that an index chose, without other
     /// restrictions.
     ///
-    /// # Errors A window, entries, or another property that excludes chosen positions.
+    /// # Errors
+    /// A window, entries, or another property that excludes chosen positions.
     pub(super) fn all_positions(&self) -> Result<(), Reason> {
         Reason::Entries.against(self.entries.is_some())?;
         Reason::Window.against(self.sight()?.is_some())?;

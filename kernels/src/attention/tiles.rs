@@ -169,7 +169,8 @@ impl AttentionTiles {
 
     /// Returns this kernel for a request.
     ///
-    /// # Errors The first reason why the kernel does not accept it.
+    /// # Errors
+    /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, exact, .. } = *request;
         Reason::NoTiles.against(!request.tiles)?;
@@ -279,7 +280,13 @@ impl Definition for AttentionTiles {
             of_window || !self.both,
             "those of a window, without slopes",
         )?;
-        check(&name, "chunks", chunked.into(), self.window.is_some() || !chunked, "none where there is no window")?;
+        check(
+            &name,
+            "chunks",
+            chunked.into(),
+            self.window.is_some() || !chunked,
+            "no chunks, because there is no window",
+        )?;
         cache.check(&name, d, dv)?;
         let unit = AttentionTiles::unit(group);
         check(&name, "rows", rows.into(), rows > 0 && rows % unit == 0, format!("a multiple of {unit}"))?;

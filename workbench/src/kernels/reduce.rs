@@ -51,7 +51,7 @@ impl std::fmt::Display for Failure {
             Failure::Differs => f.write_str("it differs from the interpreter"),
             Failure::Refused(says) => write!(f, "it is refused: {says}"),
             Failure::Panics(says) => write!(f, "it makes the compiler panic: {says}"),
-            Failure::Command => f.write_str("the command says that it fails"),
+            Failure::Command => f.write_str("the command reports a failure"),
         }
     }
 }

@@ -53,15 +53,16 @@ const MIN_BYTES: u64 = 64 << 20;
 /// Returns how many bytes to read in the measurement. It is at most a quarter of the free memory,
 /// half of what the control groups still allow, and the budget.
 ///
-/// # Errors The reason why memory cannot be measured. The bytes would be less than twice the last
-/// cache level, so most reads would hit the cache.
+/// # Errors
+/// The reason why memory cannot be measured. The bytes would be less than twice the last cache
+/// level, so most reads would hit the cache.
 fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     let free = memory().available.map(|free| free / 4);
     let group = cgroup_left().map(|left| left / 2);
     let max = [free, group, budget].into_iter().flatten().min().unwrap_or(u64::MAX).min(bandwidth::BUFFER_BYTES as u64);
     let min = sizes.l3.or(sizes.l2).map_or(MIN_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
     if max < min {
-        return Err(format!("it takes {}, and only {} may be used", Bytes(min), Bytes(max)));
+        return Err(format!("the measurement needs {} of memory; only {} may be used", Bytes(min), Bytes(max)));
     }
     Ok(usize::try_from(max).unwrap_or(usize::MAX))
 }
